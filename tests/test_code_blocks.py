@@ -37,6 +37,7 @@ ELSEWHERE = {  # what the tests of single pages run
     ("docs/api.md", "render"): ("tests/server/test_markup.py",),
     ("docs/completions.md", ""): ("tests/server/test_completions_documentation.py",),
     ("docs/completions.md", "tokens"): ("tests/server/test_completions_documentation.py",),
+    ("docs/models.md", "models"): ("tests/engine/test_downloads.py",),
     ("docs/sdk.md", ""): ("tests/client/test_documentation.py",),
 } | {
     ("docs/webdav.md", name): ("tests/webdav/test_documentation.py",)

@@ -34,7 +34,7 @@ def checks() -> Iterator[Check]:
     if settings.upstream is not None:
         yield _upstream(settings)
     if settings.model is not None:
-        yield _model(settings.model)
+        yield _model(settings.model, settings.models_folder)
     if settings.engine_disk is not None:
         yield _disk(settings.engine_disk, settings.engine_disk_bytes)
     yield from _store(settings)
@@ -73,15 +73,16 @@ async def _start(engine: Engine) -> ModelInfo:
         await engine.stop()
 
 
-def _model(spec: str) -> Check:
+def _model(spec: str, folder: Path) -> Check:
     """Find the configured model and read its header. The model is neither downloaded nor loaded."""
     from cfs_server.engine.llama import probe
 
     try:
-        found = models.resolve(spec, fetch=False)
+        found = models.resolve(spec, folder, fetch=False)
         kind = probe.describe(found.path)
     except ModelLoadError as error:
-        return needed("model", str(error), f"cfs model pull {spec}" if spec.startswith("hf:") else "correct CFS_MODEL")
+        advice = f"cfs model pull {spec}" if models.is_download(spec) else "correct CFS_MODEL"
+        return needed("model", str(error), advice)
     return fine("model", f"{found.path} ({found.path.stat().st_size / (1 << 20):.0f} MiB): {kind}")
 
 

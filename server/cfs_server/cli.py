@@ -19,6 +19,7 @@ from typer.main import get_command
 
 from cfs.cli.app import DEFAULT_URL, CommandGroup, Json, TokenFile, Url, connect, note
 from cfs.errors import AlreadyExists, ServerError, Unreachable
+from cfs_server import model_cli
 
 if TYPE_CHECKING:
     from cfs_server.access.tokens import Token, TokenGrant
@@ -149,63 +150,11 @@ def _failure(reason: str) -> typer.Exit:
     return typer.Exit(2)
 
 
-# `cfs model`: list and download models (E5, C10).
-
-model_app = CommandGroup("List and download models.")
-
 _CANNOT = 1
 
 
-@model_app.command(name="list")
-def list_models(as_json: Json = False) -> None:
-    """List the embedded model and the downloaded ones. `cfs serve --model` takes these names."""
-    from cfs_server.engine import models
-
-    found = [models.resolve(None), *models.cached()]
-    rows = [_model_row(model.name, model.path, embedded=number == 0) for number, model in enumerate(found)]
-    if as_json:
-        typer.echo(json.dumps(rows))
-        return
-    for row in rows:
-        typer.echo(f"{_mebibytes(row['bytes']):>10}  {row['name']}{'  (embedded)' if row['embedded'] else ''}")
-
-
-@model_app.command(name="pull")
-def pull_model(
-    model: Annotated[
-        str, typer.Argument(metavar="hf:OWNER/REPO:FILE", help="A file of a repository on the hub.", show_default=False)
-    ],
-    as_json: Json = False,
-) -> None:
-    """Download a model from the hub, unless it was downloaded before, and print its path.
-
-    Environment: HF_HOME is the folder of downloaded models, HF_TOKEN the token for restricted repositories, HF_ENDPOINT
-    the address of another hub, HF_HUB_ETAG_TIMEOUT the seconds to wait for the hub (default: 3).
-    """
-    from cfs_server.engine import models
-    from cfs_server.engine.interface import ModelLoadError
-
-    if not model.startswith("hf:"):
-        raise typer.BadParameter("a model of the hub is written hf:OWNER/REPO:FILE")
-    try:
-        found = models.resolve(model)
-    except ModelLoadError as error:
-        typer.echo(f"cfs: {error}", err=True)
-        raise typer.Exit(_CANNOT) from None
-    row = _model_row(model, found.path, embedded=False)
-    typer.echo(json.dumps(row) if as_json else row["path"])
-
-
-def _model_row(name: str, path: Any, *, embedded: bool) -> dict[str, Any]:
-    return {"name": name, "path": str(path), "bytes": path.stat().st_size, "embedded": embedded}
-
-
-def _mebibytes(count: int) -> str:
-    return f"{count / (1 << 20):.1f} MiB"
-
-
 def _shown(count: int) -> str:
-    return _mebibytes(count) if count >= 1 << 20 else f"{-(-count // 1024)} KiB"
+    return f"{count / (1 << 20):.1f} MiB" if count >= 1 << 20 else f"{-(-count // 1024)} KiB"
 
 
 # `cfs backup`, `cfs restore` and `cfs store check`: the file of all sessions.
@@ -427,7 +376,7 @@ app.command()(backup)
 app.command()(restore)
 app.add_typer(store_app, name="store")
 app.add_typer(token_app, name="token")
-app.add_typer(model_app, name="model")
+app.add_typer(model_cli.app, name="model")
 
 
 @app.callback()

@@ -32,7 +32,8 @@ def make_engine(settings: Settings, journal: Journal | None = None) -> Engine:
 
     disk = str(settings.engine_disk.absolute()) if settings.engine_disk is not None else ""
     options = Options(disk=disk, disk_bytes=settings.engine_disk_bytes)
-    return LlamaEngine(settings.model, options, heartbeat=Heartbeat(limit=settings.engine_hang_seconds))
+    heartbeat = Heartbeat(limit=settings.engine_hang_seconds)
+    return LlamaEngine(settings.model, options, heartbeat=heartbeat, models_folder=settings.models_folder)
 
 
 def make_upstream(settings: Settings, journal: Journal | None = None, *, check: bool | None = None) -> Engine:

@@ -65,7 +65,14 @@ class Settings(BaseSettings):
         " Default: any name with `--tokens` or `--allow-remote`, else none.",
     )
     model: str | None = Field(
-        None, description="Path of a GGUF file, or `hf:OWNER/REPO:FILE`. Default: the embedded model."
+        None,
+        description="Path of a GGUF file, a short name such as `smollm2` (`cfs model ls --all` lists them), or"
+        " `hf:OWNER/REPO:FILE`. What is not there is downloaded. Default: the embedded model.",
+    )
+    models_dir: Path | None = Field(
+        None,
+        description="Folder of downloaded models. Default: `models` in the data folder, or, if that is temporary, in"
+        " the user's data folder.",
     )
     engine: Literal["llama", "scripted"] = Field(
         "llama", description="`llama` runs the model; `scripted` repeats each message, for tests."
@@ -268,6 +275,11 @@ class Settings(BaseSettings):
         if self.store not in ("default", "fast"):
             return Path(self.store)
         return self.data_dir and self.data_dir / "sessions.db"
+
+    @property
+    def models_folder(self) -> Path:
+        """The folder of downloaded models."""
+        return self.models_dir or (self.data_dir or user_data_dir()) / "models"
 
     @property
     def host_names(self) -> frozenset[str] | None:

@@ -1,8 +1,7 @@
 """Models for engine tests: a tiny one with random weights, made once, and the embedded one."""
 
-import threading
+import random
 from collections.abc import Iterator
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -43,12 +42,15 @@ def demo() -> Path:
 
 
 @pytest.fixture
-def hub(tiny: Path) -> Iterator[str]:
-    """Serve a stand-in of the hub; the value is its address."""
-    Hub.content = tiny.read_bytes()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+def base(tmp_path: Path, tiny: Path) -> Path:
+    """A model without a chat template."""
+    path = tmp_path / "base.gguf"
+    path.write_bytes(tiny.read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.chat_templatE"))
+    return path
+
+
+@pytest.fixture
+def hub(tiny: Path) -> Iterator[Hub]:
+    """A stand-in of the hub. Its file begins as a model does."""
+    with Hub.serving(tiny.read_bytes() + random.Random(1).randbytes(3 << 20)) as server:
+        yield server

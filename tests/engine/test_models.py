@@ -2,12 +2,8 @@
 
 import os
 import random
-import re
 import shutil
-import socket
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,61 +106,21 @@ def test_a_malformed_name_of_the_hub_is_refused_before_any_request(spec: str) ->
         models.resolve(spec)
 
 
-def resolve_with(endpoint: str, server: Path, spec: str, **more: str) -> str:
-    """Resolve in a process of its own, whose hub is `endpoint`; returns the path, or the error's line."""
-    program = """
-import sys
-from cfs_server.engine.interface import ModelLoadError
-from cfs_server.engine.models import resolve
-try:
-    print(resolve(sys.argv[1]))
-except ModelLoadError as error:
-    print("refused:", error)
-"""
-    environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(server), "HF_HUB_DISABLE_XET": "1"} | more
-    command = [sys.executable, "-c", program, spec]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=True)
-    return done.stdout.strip()
+def test_a_name_that_is_neither_a_file_nor_a_model() -> None:
+    """The line suggests names that are close; what looks like a path is a file that is missing."""
+    with pytest.raises(
+        ModelLoadError, match=r"^smolm2: there is no file and no model of this name; did you mean smollm2"
+    ):
+        models.resolve("smolm2")
+    with pytest.raises(ModelLoadError, match=r"^smolm2\.gguf: no such file or directory"):
+        models.resolve("smolm2.gguf")
 
 
-def test_a_model_of_the_hub_is_fetched_once(hub: str, tmp_path: Path, tiny: Path) -> None:
-    """The file arrives whole; a second start finds it, even when the hub is gone."""
-    found = resolve_with(hub, tmp_path, "hf:maker/model:good.gguf")
-    path = re.search(r"PosixPath\('(.+?)'\)", found)
-    assert path, found
-    assert Path(path[1]).read_bytes() == tiny.read_bytes()
-    assert "name='maker/model:good.gguf'" in found
-    assert resolve_with("http://127.0.0.1:9", tmp_path, "hf:maker/model:good.gguf") == found
-
-
-@pytest.mark.parametrize(
-    ("spec", "reason"),
-    [
-        ("hf:maker/model:absent.gguf", "the repository has no file absent.gguf"),
-        ("hf:nobody/nothing:x.gguf", "no such repository"),
-        ("hf:maker/gated:x.gguf", "access must be requested"),
-    ],
-)
-def test_what_the_hub_does_not_have_is_told_in_one_line(hub: str, tmp_path: Path, spec: str, reason: str) -> None:
-    """The line says whether it is the file, the repository, or the right to see it."""
-    line = resolve_with(hub, tmp_path, spec)
-    assert line.startswith(f"refused: {spec}: ")
-    assert reason in line
-    assert "\n" not in line
-
-
-@pytest.mark.parametrize("more", [{"HF_HUB_OFFLINE": "1"}, {}], ids=["told to be offline", "no answer"])
-def test_a_hub_that_cannot_be_reached(tmp_path: Path, more: dict[str, str]) -> None:
-    """No network is no traceback."""
-    line = resolve_with("http://127.0.0.1:9", tmp_path, "hf:maker/model:good.gguf", **more)
-    assert line == "refused: hf:maker/model:good.gguf: http://127.0.0.1:9 cannot be reached and there is no local copy"
-
-
-def test_a_hub_that_takes_the_question_and_never_answers(hub: str, tmp_path: Path) -> None:
-    """Nothing is fetched; what has been fetched before is found."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        line = resolve_with(endpoint, tmp_path, "hf:maker/model:good.gguf")
-        assert line == f"refused: hf:maker/model:good.gguf: {endpoint} cannot be reached and there is no local copy"
-        found = resolve_with(hub, tmp_path, "hf:maker/model:good.gguf")
-        assert resolve_with(endpoint, tmp_path, "hf:maker/model:good.gguf") == found != ""
+async def test_a_model_says_what_it_cannot_do(base: Path, tiny: Path) -> None:
+    """The users of a base model see why it does not follow instructions; those of the embedded model what it is."""
+    for spec, notes in ((str(base), (models.NO_TEMPLATE,)), (str(tiny), ()), (None, (models.TOY,))):
+        engine = LlamaEngine(spec)
+        found = await engine.start()
+        await engine.stop()
+        assert found.notes == notes
+        assert found.embedded == (spec is None)

@@ -349,13 +349,20 @@ class ChatChunk(Open):
 
 
 class ModelCard(Open):
-    """A model that answers here; `max_model_len` is the length of its context in tokens."""
+    """A model that answers here; `max_model_len` is the length of its context in tokens.
+
+    `created` is when the server loaded it, in seconds since 1970. `notes` are remarks for the user, a sentence each.
+    """
 
     id: str
     object: Literal["model"] = "model"
     created: int = 0
     owned_by: str = "cfs"
     max_model_len: int | None = None
+    parameters: int | None = None
+    embedded: bool = False
+    has_chat_template: bool | None = None
+    notes: tuple[str, ...] = ()
 
 
 class ModelList(Open):

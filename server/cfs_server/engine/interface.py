@@ -60,7 +60,10 @@ def _on(flag: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The model of the engine: shown by `/readyz`, `/v1/models` and the log."""
+    """The model of the engine: shown by `/readyz`, `/v1/models` and the log.
+
+    `embedded`: it is the small model that is part of CFS. `notes` are remarks for the user, one sentence each.
+    """
 
     name: str
     context_tokens: int
@@ -68,6 +71,7 @@ class ModelInfo:
     parameters: int = 0
     notes: tuple[str, ...] = ()
     engine: EnginePlan | None = None
+    embedded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ import contextlib
 import signal
 import socket
 import sys
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -229,9 +230,15 @@ def _explain(code: int, last_words: deque[str]) -> str:
 
 
 async def in_thread(work: Callable[[], _T]) -> _T:
-    """Run a blocking call in a thread of its own."""
-    pool = ThreadPoolExecutor(1)
-    try:
-        return await asyncio.get_running_loop().run_in_executor(pool, work)
-    finally:
-        pool.shutdown(wait=False)
+    """Run a blocking call in a thread of its own, which does not keep the process from exiting."""
+    done: Future[_T] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's task
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await asyncio.wrap_future(done)

@@ -10,6 +10,8 @@ import itertools
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -196,6 +198,10 @@ GIVE_UP_AFTER = 3
 _log = structlog.get_logger(__name__)
 
 
+def _log_download(name: str) -> None:
+    _log.info("the model is not here yet and is downloaded", model=name)
+
+
 @dataclass(frozen=True, slots=True)
 class ProbePolicy:
     """Whether to probe the native code first, and with which command: replaceable, for tests."""
@@ -217,8 +223,13 @@ class LlamaEngine:
         answer_seconds: float = ANSWER_SECONDS,
         command: Sequence[str] = COMMAND,
         heartbeat: Heartbeat | None = None,
+        models_folder: Path | None = None,
     ) -> None:
-        """Take `model` as `models.resolve` does, and the command that starts a worker; nothing is started yet."""
+        """Take `model` and its folder as `models.resolve` does, and the command that starts a worker.
+
+        Nothing is started yet.
+        """
+        self._models_folder = models_folder
         self._backpressure = backpressure or BackpressureLimits()
         self._spec = model
         self._options = options or protocol.Options()
@@ -246,17 +257,34 @@ class LlamaEngine:
         """Load the model; raises `ModelLoadError`."""
         if self._supervision is not None:
             raise RuntimeError("the engine was started before")
-        model = await in_thread(lambda: models.resolve(self._spec))
+        model = await in_thread(partial(models.resolve, self._spec, self._models_folder, on_download=_log_download))
         fast = not await in_thread(self._probing.needed) or await probe.survives(model.path, self._probing.command)
-        notes = () if fast else (probe.NOTE,)
-        for note in notes:
-            _log.warning(note)
         self._load = protocol.Load(str(model.path), model.name, self._options, fast)
         self._worker, ready = await WorkerProcess.spawn(self._load, self._command)
         self._context = ready.context_tokens, ready.longest_token
         self._state = "ready"
         self._supervision = asyncio.create_task(self._supervise(), name="engine supervisor")
-        return ModelInfo(model.name, ready.context_tokens, ready.has_chat_template, ready.parameters, notes, ready.plan)
+        embedded = model.name == models.EMBEDDED
+        notes = tuple(
+            note
+            for note, applies in (
+                (probe.NOTE, not fast),
+                (models.TOY, embedded),
+                (models.NO_TEMPLATE, not ready.has_chat_template and not embedded),
+            )
+            if applies
+        )
+        for note in notes:
+            (_log.info if note == models.TOY else _log.warning)(note)
+        return ModelInfo(
+            model.name,
+            ready.context_tokens,
+            ready.has_chat_template,
+            ready.parameters,
+            notes,
+            ready.plan,
+            embedded,
+        )
 
     async def stop(self) -> None:
         """End at once; turns that are not finished fail."""

@@ -192,8 +192,17 @@ class Context:
     @property
     def model_card(self) -> ModelCard:
         """The model as completions show it."""
-        name, length = (self.model.name, self.model.context_tokens) if self.model else ("unknown", 0)
-        return ModelCard(id=name, created=int(self.started_at), max_model_len=length or None)
+        if (model := self.model) is None:
+            return ModelCard(id="unknown", created=int(self.started_at))
+        return ModelCard(
+            id=model.name,
+            created=int(self.started_at),
+            max_model_len=model.context_tokens or None,
+            parameters=model.parameters or None,
+            embedded=model.embedded,
+            has_chat_template=model.has_chat_template,
+            notes=model.notes,
+        )
 
 
 class Caller:

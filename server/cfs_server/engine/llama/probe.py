@@ -9,10 +9,13 @@ without the repacked weights that this code uses. `header` prints the metadata o
 """
 
 import asyncio
+import ctypes
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cfs_server.engine.interface import ModelLoadError
@@ -20,6 +23,7 @@ from cfs_server.engine.interface import ModelLoadError
 PROBE_SECONDS = 600.0
 """A probe that takes longer shows nothing; the model is then loaded as if it had passed."""
 HEADER_SECONDS = 60.0
+_MOST_TEXT = 1024
 _MODULE = (sys.executable, "-P", "-m", "cfs_server.engine.llama.probe")
 COMMAND = (*_MODULE, "decode")
 NOTE = "the library's AMX code crashes on this machine with this model: running without it"
@@ -52,8 +56,28 @@ async def survives(model: Path, command: Sequence[str] = COMMAND, timeout: float
             await process.wait()
 
 
-def describe(model: Path) -> str:
-    """Return the model's architecture and sizes; raises `ModelLoadError` when the library cannot read the header."""
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The metadata of a model. `state` is the form of its state in the engine.
+
+    `licence` and `quantisation` are empty if the file does not say.
+    """
+
+    state: str
+    architecture: str
+    parameters: int
+    context_tokens: int
+    has_chat_template: bool
+    quantisation: str
+    licence: str
+
+    def __str__(self) -> str:
+        """Describe the model in one line."""
+        return f"{self.state}, {self.parameters:,} parameters, context of {self.context_tokens:,} tokens"
+
+
+def describe(model: Path) -> Header:
+    """Read the metadata of a file; raises `ModelLoadError` when the library cannot read it."""
     try:
         done = subprocess.run(  # noqa: S603 - a module of this package
             [*_MODULE, "header", str(model)], capture_output=True, text=True, timeout=HEADER_SECONDS, check=False
@@ -63,7 +87,7 @@ def describe(model: Path) -> str:
     line = done.stdout.strip()
     if done.returncode:
         raise ModelLoadError(line or f"{model}: the library fails on its header (exit code {done.returncode})")
-    return line
+    return Header(**json.loads(line))
 
 
 def _decode(path: str) -> int:
@@ -82,7 +106,7 @@ def _decode(path: str) -> int:
 
 
 def _header(path: str) -> int:
-    """Print one line: the model's description, or the reason why the file is invalid."""
+    """Print one line: the model's metadata as JSON, or the reason why the file is invalid."""
     from llama_cpp import llama_cpp as lib
 
     from cfs_server.engine.llama.model import NativeLog, load_weights, name_of
@@ -94,8 +118,20 @@ def _header(path: str) -> int:
     except ModelLoadError as error:
         print(error)  # noqa: T201 - for the parent
         return 1
-    parameters, context = lib.llama_model_n_params(model), lib.llama_model_n_ctx_train(model)
-    print(f"{name_of(model)}, {parameters:,} parameters, context of {context:,} tokens")  # noqa: T201
+    buffer = ctypes.create_string_buffer(_MOST_TEXT)
+    lib.llama_model_desc(model, buffer, len(buffer))
+    kind = buffer.value.decode(errors="replace").split()  # such as "llama 134M Q4_1"
+    lib.llama_model_meta_val_str(model, b"general.license", buffer, len(buffer))
+    header = Header(
+        state=name_of(model),
+        architecture=kind[0] if kind else "",
+        parameters=int(lib.llama_model_n_params(model)),
+        context_tokens=int(lib.llama_model_n_ctx_train(model)),
+        has_chat_template=bool(lib.llama_model_chat_template(model, None)),
+        quantisation=" ".join(kind[2:]),
+        licence=buffer.value.decode(errors="replace"),
+    )
+    print(json.dumps(asdict(header)))  # noqa: T201
     return 0
 
 
