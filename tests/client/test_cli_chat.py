@@ -12,6 +12,7 @@ import pytest
 from tests.client.harness import HttpHarness
 from tests.client.scripts import failing
 from tests.client.terminal import CTRL_C, CTRL_D, UP, Terminal, cfs, ended, home_in, terminal
+from tests.server.support import serving
 
 Chat = Callable[..., AbstractContextManager[Terminal]]
 PASTE = "\x1b[200~{}\x1b[201~"
@@ -336,3 +337,26 @@ def test_a_pipe_ends_with_the_first_error(http_harness: HttpHarness, entry: byte
 def test_a_chat_needs_a_server() -> None:
     code, output, errors = ended(cfs("http://127.0.0.1:9", "chat", "chat1", data=b"hello\n"))
     assert (code, output, errors.count("\n")) == (3, "", 1)
+
+
+def test_a_new_chat_says_once_that_the_model_is_a_toy(tmp_path: Path) -> None:
+    """After the first reply, as a remark that is in no transcript; so does `cfs send` at a terminal."""
+    toy, real = "[cfs-demo is a toy", "cfs serve --model smollm2]"
+    with serving() as server:
+        with terminal(server.url, "chat", "chat1", **home_in(tmp_path)) as screen:
+            screen.expect(PROMPT)
+            screen.line("My name is Alice.")
+            screen.expect(toy)
+            screen.expect(real)
+            screen.expect(PROMPT)
+            screen.line("What is my name?")
+            assert toy not in screen.expect(PROMPT)
+        with terminal(server.url, "chat", "chat1", **home_in(tmp_path)) as screen:
+            screen.expect(PROMPT)
+            screen.line("What is my name?")
+            assert toy not in screen.expect(PROMPT)
+        with terminal(server.url, "send", "sent1", "Hello!") as screen:
+            screen.expect(toy)
+            assert screen.end()[0] == 0
+        for session in ("chat1", "sent1"):
+            assert "toy" not in cfs(server.url, "cat", session).stdout.decode()

@@ -14,7 +14,7 @@ import typer
 
 from cfs import api
 from cfs.cli.app import is_terminal, note, print_error, show
-from cfs.cli.send import answer, read_settings, remark, write_settings
+from cfs.cli.send import answer, note_model, read_settings, remark, write_settings
 from cfs.errors import CfsError, EngineError, Gone, InvalidRequest, NotFound
 from cfs.stream import StreamEvent
 from cfs.transports.http import Client
@@ -63,6 +63,7 @@ class Conversation:
         self._client = client
         self._interactive = interactive
         self._life = api.Life()
+        self._new = False
 
     def begin(self) -> None:
         """Show the current state of the conversation; raises errors of the server."""
@@ -74,6 +75,7 @@ class Conversation:
             detail = self._client.call(self._life.call(api.read(self.session)))
         except NotFound:
             self._remark(f"New session {self.session}. /help lists the commands.")
+            self._new = True
             return
         count = len(detail.history)
         self._remark(f"Session {self.session}: {count} message{'s' * (count != 1)}. /help lists the commands.")
@@ -144,6 +146,9 @@ class Conversation:
         if reply.error is not None:
             raise EngineError(f"the turn failed: {reply.error}")
         show("\n")
+        if self._new and self._interactive:
+            note_model(self._client)
+        self._new = False
         if interrupts.seen and not self._interactive:
             raise KeyboardInterrupt
 

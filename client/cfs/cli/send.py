@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from cfs import api
 from cfs.cli.app import REFUSED, is_terminal, note, print_error, show
-from cfs.errors import InvalidSettings
+from cfs.errors import CfsError, InvalidSettings
 from cfs.state import TurnReader
 from cfs.stream import StreamEvent
 from cfs.transcript import Turn
@@ -19,6 +19,8 @@ from cfs.transports.http import Client
 from cfs.wire import NewMessage, Reply, TurnSettings, Usage
 
 _LONGEST_CALL = 200
+_FIRST_MESSAGE = 2
+"""Number of the event with the first message of a new session; the session's creation is 1."""
 Patch = TypeVar("Patch", bound=TurnSettings)
 _TEXTS = frozenset({"system", "prompt_style", "driver", "overflow"})
 
@@ -34,6 +36,13 @@ def run(
 ) -> None:
     """Send a message and print the reply; exits with `REFUSED` if the turn failed or was cancelled."""
     streaming = is_terminal(sys.stdout) and not as_json
+    first: list[int] = []
+
+    def watch(event: StreamEvent) -> None:
+        first.append(event.number)
+        if streaming and (text := remark(event)):
+            note(text)
+
     if not wait:
         accepted = client.call(api.post(session, message), idempotency_key=idempotency_key)
         show(accepted.model_dump_json() + "\n" if as_json else "")
@@ -44,7 +53,7 @@ def run(
             session,
             message,
             show if streaming else lambda _: None,
-            lambda event: note(text) if streaming and (text := remark(event)) else None,
+            watch,
             idempotency_key=idempotency_key,
         )
     except KeyboardInterrupt:
@@ -54,12 +63,26 @@ def run(
         show(reply.model_dump_json() + "\n")
     elif streaming or reply.error is None:
         show("\n" if streaming else reply.reply + "\n")
+    if streaming and first and first[0] <= _FIRST_MESSAGE:
+        note_model(client)
     if reply.error is not None:
         print_error(f"the turn failed: {reply.error}")
         raise typer.Exit(REFUSED)
     if reply.finish_reason == "cancelled":
         print_error("the turn was cancelled")
         raise typer.Exit(REFUSED)
+
+
+def note_model(client: Client) -> None:
+    """Say what a user should know about a model that is a toy, or was not trained to talk. No transcript has it."""
+    try:
+        cards = client.call(api.models()).data
+    except CfsError:
+        return
+    for card in cards:
+        if card.embedded or card.has_chat_template is False:
+            for text in card.notes:
+                note(f"[{text}]")
 
 
 def read_message(words: list[str], assignments: list[str]) -> NewMessage:
