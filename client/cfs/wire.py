@@ -548,12 +548,16 @@ class Price(_Wire):
 
 
 class ModelShown(_Wire):
-    """The model that answers: whether it is the small one that CFS contains, its context in tokens, and its price."""
+    """The model that answers: whether it is the small one that CFS contains, its context in tokens, and its price.
+
+    `notes` are remarks for the user, a sentence each: that the model is a toy, or has no chat template.
+    """
 
     name: str
     embedded: bool
     context: int | None = None
     price: Price | None = None
+    notes: tuple[str, ...] = ()
 
 
 class WhoAmI(_Wire):

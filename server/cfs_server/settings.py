@@ -301,11 +301,6 @@ class Settings(BaseSettings):
         found = _PRICE.fullmatch(self.upstream_price.strip())
         return found and Price(prompt=float(found[1]), completion=float(found[2]), currency=found[3] or "USD")
 
-    @property
-    def uses_embedded_model(self) -> bool:
-        """Whether the model that CFS contains answers."""
-        return self.engine == "llama" and self.model is None and self.upstream is None
-
     @field_validator("trusted_proxies")
     @classmethod
     def _check_proxies(cls, value: str) -> str:

@@ -28,7 +28,7 @@ async def test_a_token_learns_its_name_its_grants_its_limits_and_what_it_has_tak
             ],
             "limits": {"sessions": 3, "bytes": 10_000, "streams": 4, "requests": 50},
             "usage": {"sessions": 0, "bytes": 0, "streams": 0, "requests": None},
-            "model": {"name": "scripted", "embedded": False, "context": 2048, "price": None},
+            "model": {"name": "scripted", "embedded": False, "context": 2048, "price": None, "notes": []},
         }
         said = await gate["alice"].post("/v1/sessions/alice/one/messages?wait=true", content=b"hello")
         assert said.status_code == 200, said.text
@@ -71,12 +71,6 @@ async def test_a_price_of_tokens_is_told() -> None:
             Settings(upstream_price=wrong)
 
 
-def test_the_embedded_model_is_named_as_such() -> None:
-    assert Settings().uses_embedded_model
-    for other in ({"model": "x.gguf"}, {"upstream": "http://127.0.0.1:1/v1"}, {"engine": "scripted"}):
-        assert not Settings(**other).uses_embedded_model  # type: ignore[arg-type]
-
-
 async def test_without_tokens_the_caller_is_local(server: ServerHarness) -> None:
     assert (await server.client.get("/v1/whoami")).json() == {
         "name": "local",
@@ -88,5 +82,5 @@ async def test_without_tokens_the_caller_is_local(server: ServerHarness) -> None
         ],
         "limits": NOTHING,
         "usage": {"sessions": 0, "bytes": 0, "streams": 0, "requests": None},
-        "model": {"name": "scripted", "embedded": False, "context": 2048, "price": None},
+        "model": {"name": "scripted", "embedded": False, "context": 2048, "price": None, "notes": []},
     }

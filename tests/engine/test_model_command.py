@@ -9,6 +9,7 @@ import subprocess
 import termios
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.engine.hub import Hub
@@ -122,10 +123,12 @@ def test_what_is_no_name_is_wrong_usage(tmp_path: Path, name: str) -> None:
 
 
 def test_a_server_shows_what_it_has_loaded(base: Path) -> None:
-    """`cfs model ps` and `/v1/models` name the model, its size and what there is to know."""
+    """`cfs model ps`, `/v1/models` and `/v1/whoami` name the model, its size and what there is to know."""
     with serving("--model", str(base)) as server:
         done = run_cfs("model", "ps", "--url", server.url)
         (card,) = json.loads(run_cfs("model", "ps", "--json", "--url", server.url).stdout)
+        me = httpx.get(f"{server.url}/v1/whoami").json()
+    assert me["model"]["notes"] == card["notes"]
     head, row = (line.split() for line in done.stdout.splitlines())
     assert head == ["NAME", "PARAMETERS", "CONTEXT", "SINCE"]
     assert row[:3] == ["base", "0.1", "M"]

@@ -150,9 +150,10 @@ async def whoami(parts: AppContext, me: Me) -> Response:
         model=model
         and wire.ModelShown(
             name=model.name,
-            embedded=parts.settings.uses_embedded_model,
+            embedded=model.embedded,
             context=model.context_tokens or None,
             price=parts.settings.price,
+            notes=model.notes,
         ),
     )
     return as_json(found, headers={"Cache-Control": "no-cache"})
