@@ -136,7 +136,7 @@ def test_a_turn_is_stopped_by_mouse_and_by_keyboard(page: Page, server: Process,
         page.get_by_role("textbox", name="Message").focus()
         page.keyboard.press("Escape")
         expect(messages(page).last).to_contain_text("[Cancelled]")
-        expect(page.locator(".badge")).to_have_text("idle")
+        expect(page.locator(".badge")).to_have_text("cancelled")
 
 
 def test_a_tree_is_stopped_at_once(page: Page, server: Process, client: httpx.Client) -> None:
