@@ -83,7 +83,7 @@ class Renderer:
             elif clock() < end:
                 known = await self._rendered(text, language)
                 self._keep(key, known)
-            found.append(known or unformatted(text))
+            found.append(unformatted(text) if known is None else known)
         return found
 
     async def aclose(self) -> None:

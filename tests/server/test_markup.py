@@ -247,6 +247,15 @@ async def test_a_text_that_takes_too_long_is_not_formatted_and_delays_no_other()
     assert not psutil.pid_exists(process.pid)
 
 
+async def test_markdown_without_any_text_is_nothing() -> None:
+    """A reply that has not begun yet was shown as an empty block of code."""
+    renderer = Renderer()
+    try:
+        assert await renderer.render("a", [("", "markdown"), ("x", "md"), ("", "markdown")]) == ["", "<p>x</p>\n", ""]
+    finally:
+        await renderer.aclose()
+
+
 async def test_the_process_is_started_again() -> None:
     renderer = Renderer()
     try:

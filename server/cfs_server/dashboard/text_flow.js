@@ -135,7 +135,7 @@ export class RichText {
   }
 
   #soon() {
-    if (this.#asked || !this.#growing || this.#text.length > LONGEST) return;
+    if (this.#asked || !this.#growing || this.#text === "" || this.#text.length > LONGEST) return;
     this.#asked = true;
     this.#timer = setTimeout(() => this.#render(), Math.max(0, this.#next - performance.now()));
   }
