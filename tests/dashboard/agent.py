@@ -62,6 +62,11 @@ class Agent:
         usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
         self._post(f"{self._place}/turns/{self._turn}/finish", {"claim": self._claim, "reply": reply, "usage": usage})
 
+    def ask(self, command: str) -> str:
+        """Ask whether a command may run; returns the id of the question."""
+        found = self._post(f"{self._place}/questions", {"claim": self._claim, "text": command}, ok=(201,))
+        return str(found["id"])
+
     def fail(self, error: str) -> None:
         """End the turn with an error."""
         self._post(f"{self._place}/turns/{self._turn}/finish", {"claim": self._claim, "error": error})

@@ -212,6 +212,25 @@ def test_the_timeline_shows_the_past_and_the_present(page: Page, server: Process
         expect(page.get_by_role("row")).to_have_count(3)
 
 
+def test_a_question_is_seen_in_columns_and_in_the_timeline(page: Page, server: Process, client: httpx.Client) -> None:
+    with Agent(client, "w-asks") as lead, Agent(client, "w-asks/coder") as coder:
+        lead.begin("Create")
+        coder.begin("Write it")
+        page.goto(address(server.url, "agents/w-asks"))
+        column = page.get_by_role("group", name="w-asks/coder", exact=True)
+        expect(column.locator(".badge").first).to_have_text("working")
+        question = coder.ask("rm -r build")
+        expect(column.locator(".badge").first).to_have_text("asks you")
+        page.goto(address(server.url, "timeline/w-asks"))
+        page.reload()
+        expect(page.locator(".ask.running")).to_have_count(1)
+        client.post(f"/v1/sessions/w-asks/coder/questions/{question}", json={"answer": "deny"}).raise_for_status()
+        expect(page.locator(".ask.stop")).to_have_count(1)
+        page.locator(".ask").focus()
+        expect(page.get_by_role("tooltip")).to_contain_text("Question: rm -r build")
+        expect(page.get_by_role("tooltip")).to_contain_text("deny")
+
+
 def test_the_timeline_is_used_by_keys(page: Page, server: Process, client: httpx.Client) -> None:
     with Agent(client, "w-zoom") as lead, Agent(client, "w-zoom/coder") as coder:
         lead.begin("Create")
