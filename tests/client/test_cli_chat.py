@@ -265,18 +265,6 @@ def test_a_failed_turn_is_told_and_the_next_one_works(http_harness: HttpHarness,
         screen.expect("better")
 
 
-def test_a_chat_without_a_name_makes_a_session_with_its_first_message(http_harness: HttpHarness, chat: Chat) -> None:
-    with chat() as screen:
-        screen.expect("New session ")
-        name = screen.expect(".")
-        screen.expect(PROMPT)
-        assert len(http_harness.server.store) == 0
-        screen.line("hello")
-        screen.expect("hello\r\n")
-        screen.expect(PROMPT)
-    assert history(http_harness, name) == ["hello", "hello"]
-
-
 def test_colours_only_where_they_are_welcome(http_harness: HttpHarness, chat: Chat) -> None:
     with chat("chat1", NO_COLOR="") as screen:
         assert "\x1b[2m" in screen.expect("New session")

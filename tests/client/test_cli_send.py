@@ -72,6 +72,7 @@ def test_settings_hold_for_this_turn(http_harness: HttpHarness) -> None:
     ("arguments", "reason"),
     [
         (["chat1", "x", "--set", "colour=red"], "there is no setting 'colour'"),
+        (["chat1", "x", "--set", "temprature=0"], "Did you mean 'temperature'?"),
         (["chat1", "x", "--set", "temperature=hot"], "temperature: "),
         (["chat1", "x", "--set", "overflow=explode"], "overflow: "),
         (["chat1", "x", "--set", "temperature"], "write KEY=VALUE"),

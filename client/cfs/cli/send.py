@@ -4,13 +4,14 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import typer
 from pydantic import ValidationError
 
 from cfs import api
-from cfs.cli.app import REFUSED, is_terminal, note, print_error, show
+from cfs.cli.app import REFUSED, did_you_mean, is_terminal, note, print_error, show
 from cfs.errors import CfsError, InvalidSettings
 from cfs.state import TurnReader
 from cfs.stream import StreamEvent
@@ -190,7 +191,8 @@ def read_settings(assignments: Iterable[str], kind: type[Patch]) -> Patch:
         if not equals:
             raise InvalidSettings(f"{assignment!r} is no setting: write KEY=VALUE, such as temperature=0")
         if key not in kind.model_fields:
-            raise InvalidSettings(f"there is no setting {key!r} here, but {', '.join(kind.model_fields)}")
+            similar = did_you_mean(get_close_matches(key, kind.model_fields, n=1))
+            raise InvalidSettings(f"there is no setting {key!r} here, but {', '.join(kind.model_fields)}{similar}")
         values[key] = _value(key, text)
     try:
         return kind.model_validate(values)

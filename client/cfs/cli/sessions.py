@@ -1,4 +1,4 @@
-"""`cfs ls`, `cfs rm` and `cfs cat`: list, delete and print sessions."""
+"""`cfs ls`, `cfs ps`, `cfs rm` and `cfs cat`: list, delete and print sessions."""
 
 import json
 import re
