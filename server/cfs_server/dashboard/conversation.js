@@ -8,7 +8,7 @@ import { SessionState } from "./session_state.js";
 import { t } from "./text.js";
 
 const KEPT = 100_000; // characters of messages that are kept; earlier ones are read again when they are looked at
-const KEPT_MESSAGES = 40;
+const KEPT_MESSAGES = 8;
 const PAST = 500; // events that are read for the figures of the last turns
 const LEAST = 0.5; // seconds after which a speed is known
 

@@ -156,6 +156,7 @@ export class MessageList extends HTMLElement {
         return;
       }
     }
+    if (this.#atEnd && !this.#expanded) this.#drop(this.#conversation.remembered);
     this.#drawMessages();
     this.#drawPartial(this.#conversation.partial);
     this.#drawWaiting();
@@ -164,6 +165,16 @@ export class MessageList extends HTMLElement {
     say(this.#earlier, t("Show earlier messages ({n})", { n: this.#start }));
     this.#empty.hidden = !this.#conversation.loaded || messages.length > 0 || this.#conversation.busy;
     if (this.#atEnd) afterwards(this.#settle);
+  }
+
+  /** Take messages away that the conversation has forgotten: they are far above the window. @param {number} before */
+  #drop(before) {
+    while (this.#drawn.length > 1 && this.#drawn[0].item.end <= before) {
+      const { element, item } = /** @type {MessageView} */ (this.#drawn.shift());
+      this.#remove(element);
+      this.#start = item.end;
+      this.#seen = "";
+    }
   }
 
   #drawMessages() {
