@@ -23,9 +23,9 @@ def test_sub_sessions_are_folded_and_say_what_works(page: Page, client: httpx.Cl
     with Agent(client, "t-team") as lead, Agent(client, "t-team/coder") as coder:
         lead.begin("Create")
         coder.begin("Write it")
-        coder.call("write_file", path="a.txt", content="a")
         top = row(page, "t-team")
         expect(top).to_contain_text("1 of 1 working")
+        coder.call("write_file", path="a.txt", content="a")  # the page reads events from now on: listings have no calls
         expect(top).to_have_attribute("aria-expanded", "false")
         expect(row(page, "t-team/coder")).to_have_count(0)
         top.locator(".twist").click()
