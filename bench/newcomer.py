@@ -51,9 +51,11 @@ class Result:
 @contextmanager
 def container(image: str, clone: Path, pip_cache: Path | None) -> Iterator[str]:
     """Run a container that has git, with a bare clone of this repository as `/cfs.git`."""
-    mounts = [f"{clone}:/cfs.git:ro", *([f"{pip_cache}:/root/.cache/pip"] if pip_cache else [])]
+    mounts = [f"{clone}:/cfs.git:ro", *([f"{pip_cache}:/pip-cache"] if pip_cache else [])]
     options = [part for mount in mounts for part in ("--volume", mount)]
     options += [part for name in os.environ if _PASSED_ON.fullmatch(name) for part in ("--env", name)]
+    if pip_cache:
+        options += ["--env", "PIP_CACHE_DIR=/pip-cache"]
     name = f"cfs-newcomer-{os.getpid()}"
     command = ["docker", "run", "--detach", "--rm", "--init", "--name", name, "--workdir", "/root", *options, image]
     subprocess.run([*command, "sleep", str(_ALIVE_SECONDS)], check=True, stdout=subprocess.DEVNULL)

@@ -94,7 +94,7 @@ METHODS: dict[str, list[Method]] = {
 }
 SILENT = {
     *("may", "page", "active", "children", "visible", "log", "limits", "throughout", "wait_settled", "is_settled"),
-    *("known", "loaded", "enter", "below", "roots_with_children", "turn"),
+    *("known", "loaded", "enter", "below", "roots_with_children", "turn", "search"),
 }
 """What raises nothing at once: it answers what may be known, or is about a session that was got before."""
 ANYWHERE = {"require_somewhere", "require_any"}

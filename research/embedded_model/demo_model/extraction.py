@@ -19,7 +19,7 @@ from demo_model.variation import is_examined, typed, vary
 _RECORDS = """
 p:person=name/full_name/person/who; n:int=age/years/age_in_years | {p} [is|turned|has just turned] {n}[ years old| last week| this year|]; {p}, {n}, [lives here|is my neighbour|joined the club]; [my friend|our colleague|the student] {p} is {n} years of age; at {n}, {p} [still runs|plays chess|sings]; name: {p}, age: {n}
 p:person=name/person/employee; j:thing=job/profession/occupation/role | {p} works as a {j}; {p} is a {j}; [the|our] {j} is [called|named] {p}; {p} [became|has become] a {j}
-p:person=name/person; n:int=age/years; c:place=city/home/town/location | {p} is {n} and lives in {c}; {p} ({n}) from {c}; {n}-year-old {p} [comes from|moved to|lives in] {c}; [in|from] {c}: {p}, {n} years
+p:person=name/person; n:int=age/years; c:place=home/city/town/location | {p} is {n} and lives in {c}; {p} ({n}) from {c}; {n}-year-old {p} [comes from|moved to|lives in] {c}; [in|from] {c}: {p}, {n} years
 p:person=name/customer/user; m:mail=email/mail/address | {p}'s [mail|email|address] is {m}; write to {p} at {m}; {p} <{m}>; contact {p}: {m}
 p:person=name/contact/owner; t:phone=phone/number/telephone | {p} [has the number|can be called at] {t}; call {p} on {t}; {p}: {t}; phone of {p}: {t}
 t:title=event/title/what/name; d:date=date/day/when; w:people=people/guests/attendees/who | {w} [meet|come together|will meet] for {t} on {d}; {t} [is|takes place] on {d}, with {w}; {w} [visit|go to|attend] [the |]{t} on {d}; on {d} {w} will be at [the |]{t}
