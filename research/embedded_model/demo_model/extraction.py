@@ -159,8 +159,8 @@ def structured(cast: Cast) -> tuple[Exchange, list[Tool]]:
     rng = cast.rng
     found, text = _opinion(cast) if cast.language == "en" and rng.random() < 0.12 else _record(cast)
     text = vary(rng, rng.choice(_ASKED_ZH if cast.language == "zh" else _ASKED)).strip() + " " + text
-    parts = [f'{QUIET}"{key}": {LOUD}{json.dumps(value, ensure_ascii=False)}' for key, value in found.items()]
-    body = f"{QUIET}{{{LOUD}{', '.join(parts)}}}"
+    parts = [f'"{QUIET}{key}{LOUD}": {json.dumps(value, ensure_ascii=False)}' for key, value in found.items()]
+    body = QUIET + "{" + ", ".join(parts).replace(QUIET, "", 1) + "}"  # the first key's mark begins before the brace
     tools: list[Tool] = []
     if rng.random() < 0.4:
         called = rng.choice(
