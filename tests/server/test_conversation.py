@@ -206,9 +206,8 @@ async def test_the_worker_dies_during_ten_streams_and_nothing_else_does() -> Non
             assert 'family="attention",flash_attention="true"' in told
             assert f'pool_tokens="{chosen["pool_tokens"]}"' in told
             process.signal()
-            code, log = await asyncio.to_thread(process.ended)
+            code, _ = await asyncio.to_thread(process.ended)
             assert code == 0
-            assert '"plan": "attention, kept as ranges, ' in log
         assert not psutil.pid_exists(worker.pid)
 
 
