@@ -139,7 +139,7 @@ async def test_json_in_pieces_is_the_json_of_the_whole(server: ServerHarness, co
     odd = Message(role="user", content='"history":[] \\ " \u2028 漢 \x00')
     update = {"history": (odd,) * count, "queue": (odd,), "partial": '"history":[]', "id": '"history":[]'}
     whole = shown.model_copy(update=update)
-    assert detail_json(whole) == whole.model_dump_json().encode()
+    assert detail_json(whole) == whole.model_dump_json().encode() + b"\n"
 
 
 async def test_long_work_is_a_threads_and_one_owners_is_done_in_its_order() -> None:

@@ -176,8 +176,9 @@ def test_the_first_screen_says_what_a_user_needs(tmp_path: Path) -> None:
         assert process.stdout.readline().startswith("listening on http://127.0.0.1:")
         process.terminate()
         process.communicate(timeout=30)
-    events = [line.split()[3] for line in shown.read_text().splitlines()]
-    assert events == ["ready", "stopping", "stopped"]
+    note, *events = [line.split("]", 1)[1].split() for line in shown.read_text().splitlines()]
+    assert note[:5] == ["cfs-demo", "is", "a", "toy", "of"]
+    assert [words[0] for words in events] == ["ready", "stopping", "stopped"]
     assert not re.search(r"plan=|[{}]|\[\]", shown.read_text())
 
 

@@ -20,7 +20,7 @@ export class Composer extends HTMLElement {
   #sending = false;
   #gone = false;
   #files;
-  #field = el("textarea", { rows: 1, "aria-label": t("Message"), placeholder: t("Message"), enterKeyHint: "send" });
+  #field = el("textarea", { rows: 1, "aria-label": t("Message"), enterKeyHint: "send" });
   #send = el("button", { type: "submit", className: "icon-button primary send", "aria-label": t("Send"), title: t("Send") }, icon("send"));
   #stop = el("button", { type: "button", className: "icon-button stop", hidden: true, "aria-label": t("Stop"),
     title: `${t("Stop")} (Esc)`, onclick: () => this.#onStop() }, icon("stop"));
@@ -32,10 +32,11 @@ export class Composer extends HTMLElement {
 
   /**
    * @param {{ api: import("./api.js").Api, session: () => string | Promise<string>, key: string,
-   *   onSend: (text: string) => Promise<unknown>, onStop?: () => void }} context `key` names the draft
+   *   onSend: (text: string) => Promise<unknown>, onStop?: () => void, placeholder?: string }} context `key` names the draft
    */
-  constructor({ api, session, key, onSend, onStop = () => {} }) {
+  constructor({ api, session, key, onSend, onStop = () => {}, placeholder = t("Message") }) {
     super();
+    this.#field.placeholder = placeholder;
     this.#api = api;
     this.#session = session;
     this.#key = DRAFT + key;

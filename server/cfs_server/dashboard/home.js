@@ -1,6 +1,7 @@
 // The first screen: write, and a session begins. It names the model, and what one can ask it.
 
-import { el, say } from "./dom.js";
+import { Composer } from "./composer.js";
+import { el } from "./dom.js";
 import { icon } from "./icons.js";
 import { t } from "./text.js";
 
@@ -9,34 +10,51 @@ export class CfsHome extends HTMLElement {
   #app;
   #api;
   #model;
-  #field = el("textarea", { rows: 3, "aria-label": t("Message"), placeholder: t("Ask anything. A new session begins."),
-    onkeydown: (event) => this.#key(event) });
-  #send = el("button", { type: "submit", className: "button primary send" }, icon("send"), t("Send"));
-  #complaint = el("p", { className: "complaint", role: "alert" });
+  #composer;
+  /** @type {Promise<{ id: string }> | null} the session that begins here: made for the first file or the message */
+  #made = null;
 
-  /** @param {{ app: any, api: any, model: any }} context */
+  /** @param {{ app: any, api: import("./api.js").Api, model: any }} context */
   constructor({ app, api, model }) {
     super();
     this.#app = app;
     this.#api = api;
     this.#model = model;
+    this.#composer = new Composer({ api, key: "new", placeholder: t("Ask anything. A new session begins."),
+      session: () => this.#session(), onSend: (text) => this.#begin(text) });
   }
 
   connectedCallback() {
     if (this.childElementCount) return;
     this.className = "home";
-    const back = el("button", { type: "button", className: "button back", onclick: () => this.#app.go(null) },
-      icon("back"), t("Sessions"));
     this.append(
-      el("header", {}, el("div", {}, back), el("h1", {}, t("What shall we work on?")), this.#about()),
-      el("form", { onsubmit: (event) => this.#submit(event) }, this.#field,
-        el("div", {}, this.#complaint, this.#send)),
+      el("header", {}, el("div", {}, el("button", { type: "button", className: "button back",
+        onclick: () => this.#app.go(null) }, icon("back"), t("Sessions"))),
+      el("h1", {}, t("What shall we work on?")), this.#about()),
+      this.#composer,
       el("ul", { className: "examples", "aria-label": t("Examples") },
         ...examples(this.#model).map((text) => el("li", {}, el("button", { type: "button", className: "button",
-          onclick: () => this.#try(text) }, text)))),
+          onclick: () => this.#composer.write(text) }, text)))),
       this.#shell(),
     );
-    if (matchMedia("(pointer: fine)").matches) this.#field.focus();
+    if (matchMedia("(pointer: fine)").matches) this.#composer.focus();
+  }
+
+  /** @returns {Promise<string>} */
+  async #session() {
+    this.#made ??= this.#api.create("");
+    try {
+      return (await this.#made).id;
+    } catch (error) {
+      this.#made = null;
+      throw error;
+    }
+  }
+
+  async #begin(text) {
+    const id = await this.#session();
+    await this.#api.say(id, text);
+    this.#app.go(id, "conversation");
   }
 
   #about() {
@@ -60,34 +78,6 @@ export class CfsHome extends HTMLElement {
         `cfs chat chat1`,
         `cfs mount ~/cfs --background && echo 'Hello' >> ~/cfs/chat1 && cat ~/cfs/chat1`,
       ].join("\n")));
-  }
-
-  #try(text) {
-    this.#field.value = text;
-    this.#field.focus();
-  }
-
-  #key(event) {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    this.querySelector("form")?.requestSubmit();
-  }
-
-  async #submit(event) {
-    event.preventDefault();
-    const text = this.#field.value;
-    if (text.trim() === "" || this.#send.disabled) return;
-    this.#send.disabled = true;
-    say(this.#complaint, "");
-    try {
-      const { id } = await this.#api.create("");
-      await this.#api.say(id, text);
-      this.#app.go(id, "conversation");
-    } catch (error) {
-      say(this.#complaint, error.message);
-    } finally {
-      this.#send.disabled = false;
-    }
   }
 }
 customElements.define("cfs-home", CfsHome);
