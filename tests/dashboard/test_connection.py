@@ -127,6 +127,7 @@ def test_the_address_names_what_is_shown(pages: Pages) -> None:
     with serving(*QUIET) as server:
         httpx.post(f"{server.url}/v1/sessions", json={"id": "a b/c"}, trust_env=False).raise_for_status()
         page = pages.open(server.url)
+        expect(page.get_by_text("Live", exact=True)).to_be_visible()
         page.keyboard.press("Control+k")
         page.get_by_role("combobox").fill("new session with")
         page.keyboard.press("Enter")

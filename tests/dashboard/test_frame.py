@@ -14,11 +14,12 @@ def test_writing_on_the_first_screen_begins_a_session(page: Page) -> None:
     expect(page.get_by_role("heading", name="What shall we work on?")).to_be_visible()
     field = page.get_by_role("textbox", name="Message")
     expect(field).to_be_focused()
-    page.get_by_role("button", name="Tell me a joke.").click()
-    expect(field).to_have_value("Tell me a joke.")
+    example = "Compare REST and gRPC in a table."
+    page.get_by_role("button", name=example).click()
+    expect(field).to_have_value(example)
     field.press("Enter")
     expect(page).to_have_url(re.compile("#conversation/.+"))
-    expect(messages(page).first).to_contain_text("Tell me a joke.")
+    expect(messages(page).first).to_contain_text(example)
     page.keyboard.press("Escape")
     page.get_by_role("link", name="CFS").click()
     expect(page.get_by_role("heading", name="What shall we work on?")).to_be_visible()
@@ -48,9 +49,9 @@ def test_newer_sessions_stand_above_older_ones_below_their_day(page: Page, clien
 
 
 def test_keys_do_what_the_list_of_keys_says(page: Page, client: httpx.Client) -> None:
-    for name in ("k-one", "k-two"):
+    for name in ("keys-one", "keys-two"):
         client.post("/v1/sessions", json={"id": name}).raise_for_status()
-    expect(row(page, "k-two")).to_be_visible()
+    expect(row(page, "keys-two")).to_be_visible()
     page.get_by_role("textbox", name="Message").blur()
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
@@ -60,16 +61,16 @@ def test_keys_do_what_the_list_of_keys_says(page: Page, client: httpx.Client) ->
     expect(dialog).to_have_count(0)
     page.keyboard.press("/")
     expect(page.get_by_role("searchbox")).to_be_focused()
-    page.keyboard.type("k-")  # letters are text where one writes
-    expect(page.get_by_role("searchbox")).to_have_value("k-")
-    expect(row(page, "k-one")).to_be_visible()
+    page.keyboard.type("keys-")  # letters are text where one writes
+    expect(page.get_by_role("searchbox")).to_have_value("keys-")
+    expect(row(page, "keys-one")).to_be_visible()
     page.mouse.click(900, 700)
     page.keyboard.press("j")
-    expect(page).to_have_url(re.compile("#conversation/k-two$"))
+    expect(page).to_have_url(re.compile("#conversation/keys-two$"))
     page.keyboard.press("j")
-    expect(page).to_have_url(re.compile("#conversation/k-one$"))
+    expect(page).to_have_url(re.compile("#conversation/keys-one$"))
     page.keyboard.press("k")
-    expect(page).to_have_url(re.compile("#conversation/k-two$"))
+    expect(page).to_have_url(re.compile("#conversation/keys-two$"))
     page.keyboard.press("n")
     expect(page.get_by_role("textbox", name="Message")).to_be_focused()
     page.get_by_role("textbox", name="Message").blur()

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import demo_own_words
 from demo_model import agent_phrases, names, open_tools, phrases, tool_phrases, variation
@@ -18,7 +17,6 @@ from demo_model.batches import IGNORED, encode
 from demo_model.chat_format import LOUD, QUIET, TOOL_CALL, Message, unmarked
 from demo_model.dialogues import Dialogue, dialogue, language_of, open_work
 from demo_model.extraction import structured
-from demo_model.network import Network, Shape
 from demo_model.reading import read_vocabulary
 from demo_model.scenes import Cast
 from demo_model.tree_tasks import asked, parts_of
@@ -171,6 +169,8 @@ class TestForced:
 
 def test_new_layers_do_nothing_at_first() -> None:
     """So training goes on where the smaller model was."""
+    torch = pytest.importorskip("torch", reason="only training needs PyTorch")
+    from demo_model.network import Network, Shape
     from demo_model.training import Plan, Trainer
 
     vocabulary = read_vocabulary(SHIPPED)

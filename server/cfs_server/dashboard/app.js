@@ -72,6 +72,7 @@ export class CfsApp extends HTMLElement {
   /** Go to a session, or with null to the list; the view stays what it is unless another one is named. */
   go(id, view = this.#view?.name ?? VIEWS[0].name) {
     location.hash = id === null ? "" : `#${view}/${encoded(id)}`;
+    this.#show(); // at once: the browser announces the change later, and the next key may come before
   }
 
   /** Announce something to those who use the page with a screen reader. */

@@ -37,6 +37,7 @@ export class MessageList extends HTMLElement {
   #views = new WeakMap();
   #draw = () => this.#update();
   #settle = () => {
+    if (!this.#atEnd) return; // a message was sought meanwhile
     this.scrollTop = this.scrollHeight;
     this.#top = this.scrollTop;
   };

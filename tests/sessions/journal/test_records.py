@@ -50,7 +50,7 @@ PATCHED = {
     "max_tokens": st.none() | st.integers(1, 1_000_000),
     "temperature": st.none() | st.floats(0, 5),
     "stop": st.none() | st.tuples(st.text(min_size=1, max_size=9)),
-    "system": st.none() | TEXT,
+    "system": st.none() | st.text(max_size=20),
     "overflow": st.sampled_from([None, "shift", "error", "summarize"]),
 }
 MODELS: Mapping[Any, st.SearchStrategy[Any]] = {
