@@ -1,9 +1,9 @@
 """The three tiers of the tests, and the guard that keeps the first one pure.
 
 A test's tier follows from the code that it reaches: its own, that of its fixtures, and that of the helpers in `tests/`
-which these mention. Code that mentions a name of `EXTERNAL` starts other programs; code that mentions one of `SERVER`
-opens sockets or starts the engine's worker. A test that reaches neither is pure, unless it is marked by hand. A pure
-test that opens a socket or starts a process fails.
+and `integrations/` which these mention. Code that mentions a name of `EXTERNAL` starts other programs; code that
+mentions one of `SERVER` opens sockets or starts the engine's worker. A test that reaches neither is pure, unless it is
+marked by hand. A pure test that opens a socket or starts a process fails.
 """
 
 import inspect
@@ -96,7 +96,7 @@ def _read(found: object) -> tuple[int, frozenset[object]]:
 
 
 def _is_ours(found: Any) -> bool:
-    return str(found.__module__).startswith("tests.")
+    return str(found.__module__).startswith(("tests.", "integrations.", "pytest_cfs."))
 
 
 def _functions(found: object) -> Iterator[FunctionType]:

@@ -1,4 +1,4 @@
-"""What all tests share: the tiers, and a model that others have trained."""
+"""What all tests share, those of the integrations, too: the tiers, the fixtures of `pytest_cfs`, and a model."""
 
 import os
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from tests.tiers import TIERS, PureGuard, Times, tier_of
 os.environ["CFS_DATA_DIR"] = "temporary"  # servers that tests start keep nothing in this user's data folder
 settings.register_profile("cfs", deadline=None)  # how long an example takes depends on what else runs
 settings.load_profile("cfs")
+pytest_plugins = ["pytester", "pytest_cfs.plugin"]
 _TIER = pytest.StashKey[str]()
 _GUARD = pytest.StashKey[PureGuard]()
 
