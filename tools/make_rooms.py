@@ -18,6 +18,7 @@ PACKAGES = (
     "server/cfs_server",
     "fuse_bridge/cfs_fuse",
     "agent_runtime/cfs_agents",
+    *(path.parent.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("integrations/*/*/__init__.py"))),
 )
 NUMBERS = re.compile(r" \([A-Z]\d*(-[A-Z]\d+)?(, [A-Z]\d+(-[A-Z]\d+)?)*\)")
 

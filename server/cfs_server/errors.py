@@ -17,9 +17,8 @@ from cfs.errors import (
     ServerError,
     Unauthorized,
     from_problem,
-    to_problem,
 )
-from cfs_server.completions.responses import is_asked_here, problem_for_clients
+from cfs_server.protocols.errors import problem_at
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -42,7 +41,7 @@ def problem_response(error: CfsError, path: str = "", **headers: str) -> Respons
         headers["WWW-Authenticate"] = CHALLENGE
     if error.retry_after is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after))
-    problem = problem_for_clients(error, path) if is_asked_here(path) else to_problem(error)
+    problem = problem_at(path, error)
     return JSONLine(problem, problem["status"], headers, MEDIA_TYPE)
 
 

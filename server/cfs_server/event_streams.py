@@ -20,6 +20,7 @@ from cfs_server.sessions.turns import Turn
 from cfs_server.settings import Settings
 
 MEDIA_TYPE = "text/event-stream"
+LINES = "application/x-ndjson"
 _RETRY_SECONDS = 5.0
 _HEADERS = {"Cache-Control": "no-cache"}  # the library itself sends X-Accel-Buffering: no
 
@@ -35,10 +36,15 @@ class Streams:
         self._gauge = gauge
 
     def response(
-        self, frames: Frames, principal: Principal, close: Callable[[], Awaitable[None]] | None = None
+        self,
+        frames: Frames,
+        principal: Principal,
+        close: Callable[[], Awaitable[None]] | None = None,
+        *,
+        lines: bool = False,
     ) -> "EventStream":
         """Return a stream of these frames. `close` is always called when it ends."""
-        return EventStream(frames, self, principal, self._settings, close)
+        return EventStream(frames, self, principal, self._settings, close, lines=lines)
 
     def enter(self, principal: Principal) -> None:
         """Count a new stream. Raises `TooMany` at the limit of the server or of the principal."""
@@ -59,7 +65,10 @@ class Streams:
 
 
 class EventStream(EventSourceResponse):
-    """A counted stream that ends quietly when its reader stops reading."""
+    """A counted stream that ends quietly when its reader stops reading.
+
+    A stream of `lines` of JSON has no heartbeats, because its readers take every line for JSON.
+    """
 
     def __init__(
         self,
@@ -68,11 +77,14 @@ class EventStream(EventSourceResponse):
         principal: Principal,
         settings: Settings,
         close: Callable[[], Awaitable[None]] | None = None,
+        *,
+        lines: bool = False,
     ) -> None:
         super().__init__(
             frames,
             headers=_HEADERS,
-            ping=settings.ping,
+            media_type=LINES if lines else MEDIA_TYPE,
+            ping=0 if lines else settings.ping,
             sep="\n",
             ping_message_factory=lambda: ServerSentEvent(comment="ping", sep="\n"),
             send_timeout=settings.send_timeout,

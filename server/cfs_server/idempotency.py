@@ -28,9 +28,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cfs.api import KEY, REPLAYED, SESSION
 from cfs.errors import Forbidden, InProgress, InvalidRequest, KeyReused
 from cfs_server.access.auth import Principal
-from cfs_server.completions.responses import is_asked_here
 from cfs_server.file_service import received
 from cfs_server.middleware import only_reads
+from cfs_server.protocols.errors import protocol_at
 
 SPACE = "idempotency"
 """The name of the documents in the journal."""
@@ -330,7 +330,9 @@ def _key_of(scope: Scope) -> str | None:
         return None
     headers = dict(scope["headers"])
     given = [value.decode("latin-1") for name, value in scope["headers"] if name == KEY.lower().encode()]
-    if not given or (is_asked_here(scope["path"]) and SESSION.lower().encode() not in headers):
+    protocol = protocol_at(scope["path"])
+    keeps_nothing = protocol is not None and not protocol.changes and SESSION.lower().encode() not in headers
+    if not given or keeps_nothing:
         return None
     key: str = given[0].strip()
     if len(key) > 1 and key[0] == key[-1] == '"':

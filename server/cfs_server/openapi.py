@@ -9,8 +9,9 @@ from pydantic.json_schema import models_json_schema
 
 from cfs import completions, wire
 from cfs.errors import TABLE, CfsError
-from cfs_server.completions.responses import is_asked_here
 from cfs_server.errors import MEDIA_TYPE
+from cfs_server.protocols import anthropic, ollama
+from cfs_server.protocols.errors import protocol_at
 
 _REF = "#/components/schemas/{model}"
 _BODIES = (
@@ -31,6 +32,11 @@ _BODIES = (
     completions.ChatRequest,
     completions.TokensRequest,
     completions.TextPart,
+    anthropic.MessagesRequest,
+    anthropic.TokenCountRequest,
+    ollama.OllamaChatRequest,
+    ollama.OllamaGenerateRequest,
+    ollama.OllamaShowRequest,
 )
 _TEXT = {"type": "string"}
 _BYTES = {"type": "string", "format": "binary"}
@@ -39,6 +45,7 @@ _MEDIA = {
     "text": "text/plain",
     "bytes": "application/octet-stream",
     "events": "text/event-stream",
+    "lines": "application/x-ndjson",
 }
 _STATE_HEADERS = {
     "ETag": {"description": "Name of this version.", "schema": _TEXT},
@@ -95,13 +102,13 @@ def answer(
     headers: dict[str, Any] | None = None,
     **content: type[BaseModel] | None,
 ) -> dict[str, Any]:
-    """Document a success. `json=Model`, `text=None`, `bytes=None` or `events=None` give its media types."""
+    """Document a success. `json=Model`, or None for `text`, `bytes`, `events` or `lines`, give its media types."""
     headers = dict(_STATE_HEADERS if state else headers or {})
     if location:
         headers["Location"] = {"description": "Path of the session.", "schema": _TEXT}
     found: dict[str, Any] = {"description": description}
     if content:
-        plain = {"text": _TEXT, "bytes": _BYTES, "events": _EVENT}
+        plain = {"text": _TEXT, "bytes": _BYTES, "events": _EVENT, "lines": _TEXT}
         found["content"] = {
             _MEDIA[key]: {"schema": schema(model) if model else plain[key]} for key, model in content.items()
         }
@@ -134,7 +141,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
             parameter["required"] = True  # the error for a missing one is 428
     for name, path in document["paths"].items():
         for operation in path.values():
-            if is_asked_here(name):
+            if protocol_at(name) is not None:
                 operation["responses"].pop("422", None)  # the status there is 400
             for parameter in operation.get("parameters", ()):
                 parameter["schema"] = _without_null(parameter["schema"])
@@ -170,4 +177,10 @@ _MODELS = (
     completions.ModelCard,
     completions.ModelList,
     completions.TokenCounts,
+    anthropic.MessageReply,
+    anthropic.InputTokens,
+    ollama.OllamaReply,
+    ollama.OllamaModels,
+    ollama.OllamaModelInfo,
+    ollama.OllamaVersion,
 )

@@ -45,7 +45,7 @@ SAMPLES: list[protocol.Frame] = [
         protocol.Counters(1, 2, 3, 4),
         [protocol.Started("1", 10, 5, thinking=True)],
         [protocol.Text("1", "👩‍🚀", 2)],
-        [protocol.Ended("1", "error", 3, "ContextTooLong", "too long", 3, 70)],
+        [protocol.Ended("1", "error", 3, "ContextTooLong", "too long", 3, 70, "END")],
         logs=[protocol.TokenLogDelta("s", "me", "t", 1, ["2:ab:t:", "3:cd:r:AAAA"])],
     ),
     protocol.Stats(3, protocol.Counters(), 1, 2, 3, 4, 5, {"a": 0.5}, ["bad"]),

@@ -44,7 +44,7 @@ async def test_a_stop_string_ends_the_reply_wherever_tokens_were_cut(tiny: Path)
     assert len(usable) > 10
     for stop, answer in zip(usable, answers, strict=True):
         assert answer.text == whole.split(stop, 1)[0].strip()
-        assert answer.finished.reason == "stop"
+        assert (answer.finished.reason, answer.finished.stop) == ("stop", stop)
 
 
 async def test_a_stop_string_is_never_seen_in_part(tiny: Path) -> None:

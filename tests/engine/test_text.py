@@ -71,6 +71,13 @@ def test_the_reply_ends_before_the_first_stop_string(text: str, places: list[int
     assert not any(stop in "".join(shown) for stop in stops)
 
 
+@pytest.mark.parametrize(("said", "stop"), [("one two", "two"), ("two ten", "two"), ("ten two", "ten"), ("one", "")])
+def test_it_is_known_which_stop_string_ended_the_text(said: str, stop: str) -> None:
+    text = TextStream(("ten", "two"))
+    text.feed(said.encode())
+    assert (text.stop, text.stopped) == (stop, bool(stop))
+
+
 @given(st.text("ab\n ", max_size=30), st.text("ab\n ", min_size=1, max_size=4), st.lists(st.integers(0, 60)))
 def test_one_stop_string_ends_the_reply_however_it_is_cut(text: str, stop: str, places: list[int]) -> None:
     """A stop string that is spread over tokens ends the reply at the same place as one in a single token."""

@@ -36,6 +36,7 @@ async def asked(server: ServerHarness, **members: Any) -> httpx.Response:
 # -- whole completions ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("openai", "chat completions", "chat", "usage")
 async def test_a_completion_has_all_members_of_the_protocol(server: ServerHarness) -> None:
     async with speaking(server.url) as client:
         found = await client.chat.completions.create(model="gpt-whatever", messages=[USER])
@@ -56,6 +57,7 @@ async def test_a_completion_has_all_members_of_the_protocol(server: ServerHarnes
     assert usage.prompt_tokens_details.cached_tokens == 0
 
 
+@pytest.mark.feature("openai", "chat completions", "stop")
 async def test_settings_messages_and_tools_reach_the_engine(server: ServerHarness) -> None:
     """Every member that is known has its effect; `developer` is the system, parts of text are joined."""
     async with speaking(server.url) as client:
@@ -158,6 +160,7 @@ async def test_a_stream_says_role_then_text_then_the_reason() -> None:
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None, None, "stop"]
 
 
+@pytest.mark.feature("openai", "chat completions", "stream", "usage")
 async def test_a_stream_ends_with_the_usage_if_asked_and_with_done() -> None:
     async with running_server(saying("one", " two")) as server:
         answer = await asked(server, stream=True, stream_options={"include_usage": True})
@@ -315,6 +318,7 @@ async def test_what_cannot_be_done_is_refused(
     assert server.engine.requests == []
 
 
+@pytest.mark.feature("openai", "chat completions", "error")
 async def test_errors_become_the_right_exceptions() -> None:
     """Also those that no route of ours has seen."""
 

@@ -73,6 +73,7 @@ async def _write(client: AsyncOpenAI, **more: Any) -> Any:
     return await client.chat.completions.create(messages=ASK, tools=[WRITE, READ], **GREEDY | more)
 
 
+@pytest.mark.feature("openai", "chat completions", "tools")
 async def test_the_model_calls_a_tool_and_uses_its_result(model_server: Process) -> None:
     """In its own form, told by its own template; recorded, and its history goes through the template again."""
     async with speaking(model_server.url) as client:
@@ -94,6 +95,7 @@ async def test_the_model_calls_a_tool_and_uses_its_result(model_server: Process)
     assert lines[1:3] == ["Assistant: [CALL:write_file(path='notes.txt', content='hello')]", "Tool: ok"]
 
 
+@pytest.mark.feature("openai", "chat completions", "forced tool")
 async def test_tools_are_called_as_the_request_wants(model_server: Process) -> None:
     """Not at all, one at least, a certain one: by grammar, whatever the model would have said."""
     async with speaking(model_server.url) as client:
@@ -119,6 +121,7 @@ async def test_a_call_streams_in_pieces(model_server: Process) -> None:
     assert "".join(delta.content or "" for delta in deltas) == ""
 
 
+@pytest.mark.feature("openai", "chat completions", "schema")
 async def test_a_schema_is_followed_with_and_without_tools(model_server: Process) -> None:
     """With tools the reply is JSON of the schema, or a call."""
     schema = {

@@ -64,6 +64,7 @@ def tokens(server: ServerHarness, session: str = "chat") -> list[Event]:
     return [event for event in events if event.type == "token"]
 
 
+@pytest.mark.feature("openai", "chat completions", "resume")
 async def test_a_conversation_of_the_official_client_becomes_a_file() -> None:
     """Two turns, and the second adds to what the first left."""
     async with running_server(scripted("Hi!", "Bye!")) as server, speaking(server.url) as client:

@@ -125,6 +125,7 @@ ANY = {"If-Match": "*"}
 S = "/v1/sessions"
 F = "/v1/files/{path}"
 RECORDED = {"X-CFS-Session": "{id}"}
+SHORT, STREAM, WHOLE = {"max_tokens": 9}, {"stream": True}, {"stream": False}
 X, MEDLARS = {"role": "user", "content": "x"}, {"role": "user", "content": "medlars"}
 CALLS: dict[tuple[str, str], list[Call]] = {
     ("POST", S): [
@@ -202,6 +203,19 @@ CALLS: dict[tuple[str, str], list[Call]] = {
         Call(needs=WRITE | READ, about=CHAPTER, headers=RECORDED, json={"messages": [MEDLARS, X]}, status=200),
         Call(needs=WRITE | READ | DELETE, headers=RECORDED, json={"messages": [X], "stream": True}, status=200),
     ],
+    ("POST", "/v1/messages"): [
+        Call(needs=WRITE | READ | DELETE, headers=RECORDED, json={"messages": [X], **SHORT}, status=200),
+        Call(needs=WRITE | READ, about=CHAPTER, headers=RECORDED, json={"messages": [MEDLARS, X], **SHORT}, status=200),
+        Call(needs=WRITE | READ | DELETE, headers=RECORDED, json={"messages": [X], **SHORT, **STREAM}, status=200),
+    ],
+    ("POST", "/api/chat"): [
+        Call(needs=WRITE | READ | DELETE, headers=RECORDED, json={"messages": [X], **WHOLE}, status=200),
+        Call(needs=WRITE | READ, about=CHAPTER, headers=RECORDED, json={"messages": [MEDLARS, X]}, status=200),
+    ],
+    ("POST", "/api/generate"): [
+        Call(needs=WRITE | READ, headers=RECORDED, json={"prompt": "x", **WHOLE}, status=200),
+        Call(needs=WRITE | READ | DELETE, headers=RECORDED, json={"prompt": "x", "context": []}, status=200),
+    ],
     ("GET", F): [
         call
         for path in ("sessions/{id}", "workspaces/{id}/notes.txt")
@@ -236,8 +250,15 @@ FOR_ALL = {
     for path in (
         "/", "/healthz", "/readyz", "/metrics", "/v1/whoami", "/v1/sessions", "/v1/files", "/v1/events",
         "/v1/models", "/v1/models/{model}", "/v1/backup", "/v1/search", "/v1/shares",
+        "/api/tags", "/api/ps", "/api/version",
     )
-} | {("POST", "/v1/tokens"), ("POST", "/v1/render"), ("DELETE", "/v1/shares/{share}")}  # fmt: skip
+} | {
+    ("POST", path)
+    for path in (
+        "/v1/tokens", "/v1/render", "/v1/messages/count_tokens", "/api/show", "/api/pull", "/api/push", "/api/create",
+        "/api/embed", "/api/embeddings",
+    )
+} | {("DELETE", "/v1/shares/{share}"), ("DELETE", "/api/delete")}  # fmt: skip
 """Routes that are about nothing in particular: what they show depends on the caller."""
 
 
@@ -271,11 +292,13 @@ async def ask(guest: Guest, request: httpx.Request) -> Answer:
     answer = await guest.client.send(request, stream=True)
     try:
         pieces: AsyncIterator[bytes] = answer.aiter_bytes()
-        streams = answer.headers.get("content-type", "").startswith("text/event-stream")
+        streams = answer.headers.get("content-type", "").startswith(("text/event-stream", "application/x-ndjson"))
         body = await anext(pieces, b"") if streams else b"".join([piece async for piece in pieces])
     finally:
         await answer.aclose()
-    headers = [(name, value) for name, value in answer.headers.items() if name not in ("date", "x-request-id")]
+    headers = [
+        (name, value) for name, value in answer.headers.items() if name not in ("date", "x-request-id", "request-id")
+    ]
     return Answer(answer.status_code, headers, body.decode())
 
 

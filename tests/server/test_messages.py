@@ -381,6 +381,18 @@ async def test_tools_go_with_a_message_and_calls_come_with_its_reply() -> None:
         assert [message.tool_call_id for message in ended.messages[2:]] == [one, two]
 
 
+async def test_a_program_posts_what_another_model_has_said(server: ServerHarness) -> None:
+    """Its calls, its thinking and the name of its author come back as they were, and nothing answers."""
+    call = {"id": "1", "name": "read", "arguments": {"path": "a"}}
+    said = {"role": "assistant", "content": "", "tool_calls": [call], "thinking": "Look.", "name": "Ann"}
+    answer = await server.client.post("/v1/sessions/a/messages", json=said)
+    assert answer.status_code == 202
+    (kept,) = (await server.client.get("/v1/sessions/a", params={"wait": 5})).json()["history"]
+    assert {key: kept[key] for key in said} == said
+    assert await server.text("a") == "Assistant: [CALL:read(path='a')]\n"
+    assert server.engine.requests == []
+
+
 async def test_tools_are_of_one_turn() -> None:
     """The next message has none unless it brings some; what is named must be called."""
     async with running_server() as server:
@@ -401,6 +413,8 @@ async def test_tools_are_of_one_turn() -> None:
         ({"tools": [READ], "tool_choice": {"function": {"name": "write"}}}, "tool_choice"),
         ({"tools": [{"function": {}}]}, "tools.0.function.name"),
         ({"tool_call_id": "abc"}, "tool_call_id"),
+        ({"tool_calls": [{"id": "1", "name": "read", "arguments": {}}]}, "tool_calls"),
+        ({"role": "tool", "thinking": "Hm."}, "thinking"),
     ],
 )
 async def test_what_tools_cannot_be_is_refused(server: ServerHarness, body: dict[str, object], at: str) -> None:

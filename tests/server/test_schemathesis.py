@@ -27,6 +27,15 @@ expected-statuses = ["400", "404", "405", "406", "409", "412", "413", "415", "42
 include-path = "/v1/chat/completions"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "409"]
 [[operations]]
+include-path = "/v1/messages"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "409"]
+[[operations]]
+include-path = "/v1/messages/count_tokens"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400"]
+[[operations]]
+include-path-regex = "/api/(chat|generate)"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "409"]
+[[operations]]
 include-path = "/v1/sessions/{id}/messages"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "403", "409", "412", "422", "504"]
 """

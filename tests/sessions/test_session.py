@@ -7,7 +7,7 @@ import pytest
 
 from cfs.errors import Conflict, Gone, TooMany
 from cfs.wire import Message, SettingsPatch
-from cfs_server.engine.interface import Delta, GenerationRequest
+from cfs_server.engine.interface import Delta, Finished, GenerationRequest
 from cfs_server.engine.scripted import failing
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.turns import TurnRequest
@@ -88,7 +88,7 @@ async def test_the_reply_is_stripped() -> None:
 
 
 async def test_a_failed_turn_is_told_in_the_history_and_later_turns_work() -> None:
-    def script(request: GenerationRequest) -> Iterable[str | Delta]:
+    def script(request: GenerationRequest) -> Iterable[str | Delta | Finished]:
         if request.messages[-1].content == "fail":
             return failing("out of memory", after=["so", "far"])(request)
         return ["fine"]

@@ -106,6 +106,13 @@ def test_reasons_of_anthropic(said: str, reason: FinishReason) -> None:
     assert reply.finish() == reason
 
 
+def test_the_stop_string_of_anthropic_is_known() -> None:
+    reply = AnthropicReply()
+    end = {"type": "message_delta", "delta": {"stop_reason": "stop_sequence", "stop_sequence": "END"}}
+    read(reply, json.dumps(end), '{"type": "message_stop"}')
+    assert (reply.finish(), reply.stop) == ("stop", "END")
+
+
 def test_events_of_kinds_to_come_are_passed_over() -> None:
     """The protocol of Anthropic asks for that."""
     reply = AnthropicReply()

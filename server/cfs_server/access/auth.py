@@ -2,12 +2,10 @@
 
 import asyncio
 import base64
-import ipaddress
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -18,6 +16,7 @@ from anyio import CancelScope, CapacityLimiter
 from cfs.errors import TooMany, Unauthorized
 from cfs_filesystem import OPERATIONS, Grant, RouterFileSystem
 from cfs_server.access import tokens
+from cfs_server.access.limits import PrincipalLimits
 from cfs_server.access.tokens import Token, TokensError
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.filesystem import SessionFileSystem
@@ -25,32 +24,6 @@ from cfs_server.sessions.ids import SESSIONS, WORKSPACES
 from cfs_server.sessions.quotas import Quota, StorageUsage
 from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces import Workspaces, WorkspaceUsage
-
-# Limits of a connection before the caller is known, and of one principal (H7).
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """Limits of each connection, and of the unfinished ones of one address. Sizes are bytes, times are seconds."""
-
-    head_bytes: int = 64 << 10
-    head_fields: int = 128
-    head_seconds: float = 10.0
-    stall_seconds: float = 30.0
-    unfinished: int = 256
-    trusted_proxies: tuple[Network, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PrincipalLimits:
-    """Limits of one principal; None means no limit. Sizes are bytes. `requests` is the long-term rate per second."""
-
-    sessions: int | None = None
-    bytes: int | None = None
-    streams: int | None = None
-    requests: float | None = None
 
 
 class Rate:

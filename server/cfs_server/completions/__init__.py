@@ -1,1 +1,1 @@
-"""Completions in the OpenAI protocol: requests, execution and responses. No HTTP in here (H4)."""
+"""Completions for all protocols: what is asked for, and how it runs. No HTTP in here (H4)."""

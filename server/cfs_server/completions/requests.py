@@ -1,4 +1,4 @@
-"""Converts OpenAI requests to requests of an engine. Unsupported parameters are refused with a reason."""
+"""What all protocols make of a request: the completion that is asked for, and the readers of its common members."""
 
 import hashlib
 from collections import Counter, OrderedDict
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cfs.completions import ChatMessage, ChatRequest, NamedTool, ToolSpec
+from cfs.completions import ChatMessage, NamedTool, ToolSpec
 from cfs.errors import InvalidParameters
 from cfs.wire import Message, SettingsPatch
 from cfs_server.engine.interface import ToolChoice
@@ -64,11 +64,12 @@ _LEAST_TOP_P = 1e-6
 class CompletionSpec:
     """A completion request as engines and sessions use it. `patch` contains the settings of the request.
 
-    `before` contains all messages except the last one. A session that records the completion must have this history.
+    `before` contains all messages except the last one. A session that records the completion must have this history;
+    with None it has any, and the message is added to it. Calls of tools may lack ids, see `with_ids`.
     """
 
     messages: tuple[Message, ...]
-    before: Weighed
+    before: Weighed | None
     patch: SettingsPatch
     json_schema: dict[str, Any] | None
     tools: tuple[dict[str, Any], ...]
@@ -78,31 +79,54 @@ class CompletionSpec:
     logprobs: int | None = None
 
 
-def read_spec(request: ChatRequest, limits: Limits) -> CompletionSpec:
-    """Convert a request. Raises `InvalidParameters` for unsupported parameters, and `TooLarge` as `messages_of`."""
-    _refuse_unsupported(request)
-    tools, choice = read_tools(request.tools, request.tool_choice)
-    messages = messages_of(request.messages, limits)
-    return CompletionSpec(
-        messages=messages,
-        before=Weighed.of(messages[:-1]),
-        patch=_patch(request),
-        json_schema=schema_of(request.response_format),
-        tools=tools,
-        tool_choice=choice,
-        parallel_calls=request.parallel_tool_calls is not False,
-        account=request.user or "",
-        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-    )
+def lack_ids(messages: Iterable[Message]) -> bool:
+    """Return whether a call of a tool came without an id, as some protocols have none."""
+    return any(not call.id for message in messages for call in message.tool_calls)
+
+
+def with_ids(messages: tuple[Message, ...], history: Sequence[Message] = ()) -> tuple[Message, ...]:
+    """Give ids to calls that have none: those of the same calls in a history, or new ones.
+
+    Results without ids are those of the calls before them, in order.
+    """
+    if not lack_ids(messages):
+        return messages
+    found: list[Message] = []
+    waiting: list[str] = []
+    for place, message in enumerate(messages):
+        if message.tool_calls:
+            known = history[place].tool_calls if place < len(history) else ()
+            same = [(call.name, call.arguments) for call in known] == [
+                (call.name, call.arguments) for call in message.tool_calls
+            ]
+            calls = tuple(
+                call if call.id else call.model_copy(update={"id": known[at].id if same else f"call_{place}_{at}"})
+                for at, call in enumerate(message.tool_calls)
+            )
+            waiting = [call.id for call in calls]
+            found.append(message.model_copy(update={"tool_calls": calls}))
+        elif message.role == "tool" and message.tool_call_id in waiting:
+            waiting.remove(message.tool_call_id)
+            found.append(message)
+        elif message.role == "tool" and not message.tool_call_id and waiting:
+            found.append(message.model_copy(update={"tool_call_id": waiting.pop(0)}))
+        else:
+            found.append(message)
+    return tuple(found)
 
 
 def messages_of(messages: Sequence[ChatMessage], limits: Limits) -> tuple[Message, ...]:
-    """Convert messages. Raises `TooLarge` if there are too many, or if one is too large."""
+    """Convert messages. Raises as `checked`."""
     limits.check_messages(len(messages))
-    found = tuple(message.message() for message in messages)
-    for message in found:
+    return checked(tuple(message.message() for message in messages), limits)
+
+
+def checked(messages: tuple[Message, ...], limits: Limits) -> tuple[Message, ...]:
+    """Return these messages. Raises `TooLarge` if there are too many, or if one is too large."""
+    limits.check_messages(len(messages))
+    for message in messages:
         check_content(message.content, limit=limits.message_bytes)
-    return found
+    return messages
 
 
 def tools_of(tools: Iterable[ToolSpec] | None) -> tuple[dict[str, Any], ...]:
@@ -147,36 +171,30 @@ def refusal(member: str, reason: str) -> InvalidParameters:
     return InvalidParameters(f"{member}: {reason}", errors=[{"at": member, "message": reason}])
 
 
-def _refuse_unsupported(request: ChatRequest) -> None:
-    """Refuse unsupported parameters that would change the result. Other unknown parameters are ignored."""
-    if request.n not in (None, 1):
-        raise refusal("n", "one completion is made at a time: leave it out, or set it to 1")
-    for member in ("presence_penalty", "frequency_penalty"):
-        if getattr(request, member):
-            raise refusal(member, "penalties are not applied here: leave it out, or set it to 0")
-    if request.logit_bias:
-        raise refusal("logit_bias", "tokens are not biased here: leave it out")
-    if request.top_logprobs and not request.logprobs:
-        raise refusal("top_logprobs", "it goes with `logprobs`: set that to true, too")
-    if request.functions is not None or request.function_call is not None:
-        raise refusal("functions", "they have become `tools` and `tool_choice`: use these")
-
-
-def _patch(request: ChatRequest) -> SettingsPatch:
-    most = request.max_completion_tokens or request.max_tokens
+def patch_of(
+    *,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    seed: int | None = None,
+    stop: str | Sequence[str] | None = None,
+) -> SettingsPatch:
+    """Return the settings of a request, as far as they are set. Raises `InvalidParameters`."""
     settings = {
-        "max_tokens": None if most is None else min(most, _MOST_TOKENS),
-        "temperature": request.temperature,
-        "top_p": None if request.top_p is None else max(request.top_p, _LEAST_TOP_P),
-        "top_k": None if request.top_k is None else max(request.top_k, 0),
-        "min_p": request.min_p,
-        "seed": None if request.seed is None else request.seed % 2**32,
-        "stop": _stops(request.stop),
+        "max_tokens": None if max_tokens is None else min(max_tokens, _MOST_TOKENS),
+        "temperature": temperature,
+        "top_p": None if top_p is None else max(top_p, _LEAST_TOP_P),
+        "top_k": None if top_k is None else max(top_k, 0),
+        "min_p": min_p,
+        "seed": None if seed is None else seed % 2**32,
+        "stop": _stops(stop),
     }
     return SettingsPatch.model_validate({key: value for key, value in settings.items() if value is not None})
 
 
-def _stops(stop: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
+def _stops(stop: str | Sequence[str] | None) -> tuple[str, ...] | None:
     if stop is None:
         return None
     stops = tuple(filter(None, [stop] if isinstance(stop, str) else stop))

@@ -13,11 +13,13 @@ from cfs.completions.models import MESSAGE_TOKENS, estimate_tokens
 from cfs.errors import Conflict, EngineError, TooLarge, TooMany, Unavailable
 from cfs.transcript import shown
 from cfs.wire import Message, Settings, SettingsPatch
+from cfs_server import tracing
 from cfs_server.broadcast import Broadcast
-from cfs_server.completions.requests import DEFAULT_TOKENS, CompletionSpec, Conversations
+from cfs_server.completions.requests import DEFAULT_TOKENS, CompletionSpec, Conversations, lack_ids, with_ids
 from cfs_server.engine.interface import CountsTokens, Delta, Engine, Finished, GenerationRequest, Kind
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.events import Event
+from cfs_server.sessions.history import Weighed
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn, TurnRequest
@@ -36,12 +38,16 @@ def submit(sessions: AuthorizedSessions, session_id: str, spec: CompletionSpec) 
     settings = known.settings if known else Settings()
     if settings.driver == "agent" and (spec.tools or spec.json_schema):
         raise Conflict(f"session {session_id!r} is answered by an agent, which takes neither tools nor a form")
+    messages, view = spec.messages, spec.before
+    if lack_ids(messages) and view is not None:
+        messages = with_ids(messages, known.history.messages if known else ())
+        view = Weighed.of(messages[:-1])
     request = TurnRequest(
-        spec.messages[-1],
+        messages[-1],
         settings=_patch(spec.patch, settings),
         json_schema=spec.json_schema,
         logprobs=spec.logprobs,
-        view=spec.before,
+        view=view,
         tools=spec.tools,
         tool_choice=spec.tool_choice,
         parallel_calls=spec.parallel_calls,
@@ -72,7 +78,7 @@ async def follow(session: Session, turn: Turn, check: Callable[[], None]) -> Asy
     said = turn.text.strip()
     if result.reason != "cancelled" and result.reply.startswith(said) and result.reply != said:
         yield Delta(result.reply[len(said) :], 0)  # an agent may finish a turn with text that it did not stream
-    yield Finished(result.reason, result.usage)
+    yield Finished(result.reason, result.usage, turn.stop)
 
 
 def _patch(patch: SettingsPatch, settings: Settings) -> SettingsPatch:
@@ -143,7 +149,7 @@ class EphemeralCompletions:
         request = GenerationRequest(
             uuid.uuid4().hex,
             self._conversations.key(owner, spec.messages),
-            spec.messages,
+            with_ids(spec.messages),
             _DEFAULTS.patched(spec.patch),
             json_schema=spec.json_schema,
             logprobs=spec.logprobs,
@@ -156,7 +162,7 @@ class EphemeralCompletions:
             deadline_seconds=self._limits.turn_seconds,
         )
         self._running[request.id] = ""
-        items = cast("AsyncGenerator[Delta | Finished]", self._engine.generate(request))
+        items = cast("AsyncGenerator[Delta | Finished]", tracing.generate(self._engine, request))
         try:
             async with contextlib.aclosing(items):
                 async for item in items:

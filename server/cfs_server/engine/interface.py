@@ -139,10 +139,11 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last item that a generation yields."""
+    """The last item that a generation yields. `stop` is the stop string that ended the text, if that is known."""
 
     reason: FinishReason
     usage: Usage
+    stop: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,7 +257,7 @@ class Ended:
     """A turn is over: with a finish reason, or with an error (`kind` names its class).
 
     When the prompt was too long, `fits` is how many of its newest exchanges would fit, and `leaving` about how many
-    tokens the others have.
+    tokens the others have. `stop` is the stop string that ended the text, if one did.
     """
 
     id: str
@@ -267,6 +267,7 @@ class Ended:
     error: str = ""
     fits: int | None = None
     leaving: int = 0
+    stop: str = ""
 
 
 @dataclass(frozen=True, slots=True)

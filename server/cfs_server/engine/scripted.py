@@ -25,10 +25,11 @@ from cfs_server.engine.interface import (
     ModelInfo,
 )
 
-Script = Callable[[GenerationRequest], Iterable[str | Delta]]
+Script = Callable[[GenerationRequest], Iterable[str | Delta | Finished]]
 """Gives the tokens of a reply, which are read as a model's are where there are tools; a `Delta` is taken as it is.
 
-It may raise `EngineError`, at once or between tokens, to fail the turn.
+A `Finished` ends the reply for its reason. The script may raise `EngineError`, at once or between tokens, to fail the
+turn.
 """
 
 
@@ -134,6 +135,7 @@ class ScriptedEngine:
         said = 0
         reader = ReplyReader(request.tools if request.tool_choice != "none" else ())
         reason: FinishReason = "stop"
+        stop = ""
         try:
             for token in self._script(request):
                 if not await self._may_speak(request, deadline):
@@ -141,6 +143,9 @@ class ScriptedEngine:
                     break
                 if said == request.settings.max_tokens:
                     reason = "length"
+                    break
+                if isinstance(token, Finished):
+                    reason, stop = token.reason, token.stop
                     break
                 said += 1
                 self._tokens += 1
@@ -158,7 +163,7 @@ class ScriptedEngine:
         usage = Usage(
             prompt_tokens=prompt_tokens, completion_tokens=said, total_seconds=round(time.monotonic() - started, 6)
         )
-        yield Finished(reader.reason(reason), usage)
+        yield Finished(reader.reason(reason), usage, stop)
 
     async def _may_speak(self, request: GenerationRequest, deadline: float) -> bool:
         """Wait for the interval and the hold; False when the request was cancelled meanwhile."""

@@ -237,9 +237,11 @@ class Caller:
         most = self._parts.settings.max_wait
         return most if seconds is None else min(seconds, most)
 
-    def stream(self, frames: Frames, close: Callable[[], Awaitable[None]] | None = None) -> EventStream:
-        """Return a stream that counts for the principal. `close` ends its source."""
-        return self._parts.streams.response(frames, self.principal, close)
+    def stream(
+        self, frames: Frames, close: Callable[[], Awaitable[None]] | None = None, *, lines: bool = False
+    ) -> EventStream:
+        """Return a stream of events, or of lines of JSON, that counts for the principal. `close` ends its source."""
+        return self._parts.streams.response(frames, self.principal, close, lines=lines)
 
 
 # All dependencies are coroutines, because FastAPI runs plain functions in threads.

@@ -143,12 +143,23 @@ def _read(data: bytes, request: Request, limits: Limits) -> TurnRequest | None:
         return None if content is None else TurnRequest(wire.Message(role="user", content=content))
     new = parse(wire.NewMessage, data, most_values(limits))
     check_content(new.content, limit=limits.message_bytes)
-    if not new.content.strip() and new.tool_call_id is None:  # a tool may return an empty result
+    if (new.tool_calls or new.thinking is not None) and new.role != "assistant":
+        what = "tool_calls" if new.tool_calls else "thinking"
+        raise refusal(what, "only a message of the role `assistant` has it")
+    said = new.tool_call_id is not None or new.tool_calls or new.thinking  # a tool may return an empty result
+    if not new.content.strip() and not said:
         return None
     if new.tool_call_id is not None and new.role != "tool":
         raise refusal("tool_call_id", "only a message of the role `tool` is the result of a call")
     generate = new.role == "user" if new.generate is None else new.generate
-    message = wire.Message(role=new.role, content=new.content, tool_call_id=new.tool_call_id)
+    message = wire.Message(
+        role=new.role,
+        content=new.content,
+        tool_calls=new.tool_calls,
+        tool_call_id=new.tool_call_id,
+        name=new.name,
+        thinking=new.thinking,
+    )
     settings = wire.SettingsPatch(**new.settings.model_dump(exclude_unset=True))
     tools, choice = read_tools(new.tools, new.tool_choice)
     schema = schema_of(new.response_format)

@@ -18,6 +18,7 @@ from cfs.errors import (
     Unavailable,
     UnsupportedMedia,
 )
+from cfs_server import tracing
 from cfs_server.idempotency import Bound, Idempotency, Ticket
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes.http import Me, SessionId, Sessions, as_json, attend, json_body, reply
@@ -141,4 +142,5 @@ def _claim(session: Session, turn: Turn) -> wire.Claim:
         claim=turn.lease.secret,
         message=turn.message,
         expires_at=turn.lease.expires_at,
+        traceparent=tracing.trace_of(turn.id),
     )

@@ -43,6 +43,7 @@ from cfs.wire import (
     ToolCall,
     Usage,
 )
+from cfs_server import tracing
 from cfs_server.broadcast import Broadcast
 from cfs_server.engine.fitting import TARGET, leading_systems
 from cfs_server.engine.interface import TOO_LONG, Delta, Engine, Finished, GenerationRequest
@@ -760,7 +761,7 @@ async def _stream(
     session: Session, turn: Turn, request: GenerationRequest, services: Services, window: Window, tokens: int | None
 ) -> tuple[FinishReason, Usage]:
     finished: Finished | None = None
-    async for item in services.engine.generate(request):
+    async for item in tracing.generate(services.engine, request):
         if tokens is not None:  # the engine has accepted the shortened history
             session.apply(ContextShifted(turn.id, window, tokens))
             tokens = None
@@ -770,6 +771,7 @@ async def _stream(
             finished = item
     if finished is None:
         raise EngineError("the engine ended without saying why")
+    turn.stop = finished.stop
     return finished.reason, finished.usage
 
 
@@ -828,7 +830,7 @@ async def _summarize(session: Session, request: GenerationRequest, services: Ser
                 deadline_seconds=request.deadline_seconds,
             )
             with contextlib.suppress(ContextTooLong):
-                said = [item async for item in services.engine.generate(wanted)]
+                said = [item async for item in tracing.generate(services.engine, wanted)]
                 session.apply(TokensSpent(said[-1].usage if isinstance(said[-1], Finished) else Usage()))
                 summary = "".join(item.text for item in said if isinstance(item, Delta)).strip()
                 return summary or before.summary

@@ -21,6 +21,7 @@ import structlog
 from cfs.errors import AlreadyExists, CfsError, Conflict, Gone, NotFound, PreconditionFailed, Unavailable
 from cfs.ids import check_id
 from cfs.wire import Message, Settings, SettingsPatch
+from cfs_server import tracing
 from cfs_server.engine.interface import Engine, Hint
 from cfs_server.sessions.events import Archive, Event, EventBus, new_nonce
 from cfs_server.sessions.history import Weighed, Window, check_content, read_history
@@ -590,6 +591,7 @@ class SessionStore:
         return self._tasks.create_task(work)
 
     def _recorded(self, session: Session, record: Record) -> int:
+        tracing.changed(session, record.change)
         if self.journal is None:
             return 0
         if session.deleted:

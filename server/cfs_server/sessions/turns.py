@@ -143,7 +143,8 @@ class Turn:
 
     `base` is the length of the history before the turn's own message; None until the message is in the history. A fork
     of a busy session copies the messages before it. `said` is the reply so far. An expired `lease` stays: its agent may
-    continue until another one claims the turn. `task`, `timer` and `result` belong to the running process only.
+    continue until another one claims the turn. `stop` is the stop string that ended the reply, if that is known. It,
+    `task`, `timer` and `result` belong to the running process only.
     """
 
     request: TurnRequest
@@ -153,6 +154,7 @@ class Turn:
     lease: Lease | None = None
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
+    stop: str = ""
     result: asyncio.Future[TurnResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @classmethod

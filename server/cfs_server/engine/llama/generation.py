@@ -164,7 +164,8 @@ class Generation:
     def end_notice(self, reason: FinishReason, error: str = "") -> Ended:
         """Describe the end of the turn; text that was held back becomes certain."""
         self.newest += self.text.finish()
-        return Ended(self.id, reason, self.completion_tokens, "EngineError" if error else "", error)
+        kind = "EngineError" if error else ""
+        return Ended(self.id, reason, self.completion_tokens, kind, error, stop=self.text.stop)
 
 
 @dataclass(frozen=True, slots=True)

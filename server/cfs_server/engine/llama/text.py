@@ -28,6 +28,8 @@ class TextStream:
         self.settled = 0
         """Characters of the reply of which is decided whether they are shown; white space before the first is not."""
         self.stopped = False
+        self.stop = ""
+        """The stop string that ended the text, if one did."""
 
     @property
     def needed(self) -> int:
@@ -57,9 +59,10 @@ class TextStream:
         return text
 
     def _feed_carefully(self, text: str) -> str:
-        found = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        found = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
         if found:
-            return self._end(text[: min(found)])
+            place, self.stop = min(found)
+            return self._end(text[:place])
         certain = len(text) - self._possible_stop(text)
         return self._show(text[:certain], text[certain:])
 

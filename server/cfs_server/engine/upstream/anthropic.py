@@ -130,6 +130,7 @@ class _Change(BaseModel):
     signature: str = ""
     partial_json: str = ""
     stop_reason: str | None = None
+    stop_sequence: str | None = None
 
 
 class _Event(BaseModel):
@@ -178,6 +179,7 @@ class AnthropicReply:
     ) -> None:
         self.over = False
         self.spent = Spent()
+        self.stop = ""
         self._answer = answer
         self._wrapped = wrapped
         self._keep = keep
@@ -202,6 +204,7 @@ class AnthropicReply:
                 return self._close(self._part(said.index, event.data))
             case "message_delta" if said.delta is not None:
                 self._reason = said.delta.stop_reason or self._reason
+                self.stop = said.delta.stop_sequence or ""
             case "message_stop":
                 self.over = True
         return ()

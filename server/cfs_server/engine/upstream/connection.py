@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from cfs import tracing
 from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent, SSEDecoder
 from cfs_server.engine.interface import Delta, ModelLoadError
@@ -96,9 +97,12 @@ class Link:
     async def events(
         self, path: str, body: dict[str, Any], model: str, limit: ReplyLimit
     ) -> AsyncGenerator[ServerSentEvent]:
-        """Send a turn's request and yield the events of its answer; leave it through `contextlib.aclosing`."""
+        """Send a turn's request and yield the events of its answer; leave it through `contextlib.aclosing`.
+
+        The request belongs to the active trace, if there is one.
+        """
         with self._told():
-            async with self._http.stream("POST", path, json=body) as answer:
+            async with self._http.stream("POST", path, json=body, headers=tracing.propagated()) as answer:
                 if answer.status_code != httpx.codes.OK:
                     raise self._answer(answer, await _beginning(answer, _ERROR_BYTES)).failure(model)
                 if (kind := answer.headers.get("content-type", "")).startswith(_NO_STREAM):

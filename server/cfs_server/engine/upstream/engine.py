@@ -46,6 +46,7 @@ class Turn:
     clock: Callable[[], float] = time.monotonic
     task: asyncio.Task[None] | None = None
     reason: FinishReason | None = None
+    stop: str = ""
     error: EngineError | None = None
     spent: Spent = field(default_factory=Spent)
     _submitted: float = 0.0
@@ -279,7 +280,7 @@ class UpstreamEngine:
                 self._account(turn.usage())
         if turn.error is not None:
             raise turn.error
-        yield Finished(turn.reason or "stop", turn.usage())
+        yield Finished(turn.reason or "stop", turn.usage(), turn.stop)
 
     def cancel(self, request_id: str) -> None:
         """Close the connection of a turn; unknown ids are ignored."""
@@ -388,6 +389,7 @@ class UpstreamEngine:
                         break
             finally:
                 turn.spent = reply.spent
+        turn.stop = reply.stop
         turn.end(reply.finish())
         self._seen(lost=False)
 

@@ -87,6 +87,7 @@ class OpenAIReply:
     def __init__(self, voice: Voice) -> None:
         self.over = False
         self.spent = Spent()
+        self.stop = ""
         self._voice = voice
         self._reason: str | None = None
         self._ids: list[str] = []

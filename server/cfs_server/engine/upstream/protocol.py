@@ -283,6 +283,11 @@ class Reply(Protocol):
         """Tokens as far as they are known."""
         ...
 
+    @property
+    def stop(self) -> str:
+        """The stop string that ended the answer; empty if the upstream does not say."""
+        ...
+
     def feed(self, event: ServerSentEvent) -> Iterable[Delta]:
         """Process an event; return its new output. Raises `Failure` for an error or an invalid event."""
         ...

@@ -1,4 +1,4 @@
-"""Converts engine output to OpenAI responses: chunks, or one completion assembled from them."""
+"""Chat completions of the OpenAI API: reads requests, and writes chunks or one completion (H4)."""
 
 import json
 import time
@@ -9,6 +9,7 @@ from typing import Any
 from cfs.completions import (
     ChatChunk,
     ChatCompletion,
+    ChatRequest,
     ChoiceLogprobs,
     ChunkChoice,
     ChunkDelta,
@@ -20,46 +21,57 @@ from cfs.completions import (
     Recorded,
     ToolCallPiece,
 )
-from cfs.errors import CfsError, ContextTooLong, NotFound, TooMany, Unauthorized, to_problem
 from cfs.wire import FinishReason
+from cfs_server.completions.requests import CompletionSpec, messages_of, patch_of, read_tools, refusal, schema_of
 from cfs_server.engine.interface import CallDelta, Delta, Finished
+from cfs_server.sessions.history import Weighed
+from cfs_server.sessions.quotas import Limits
 
-# Errors for clients of the OpenAI API: a problem document with their members added (H4, H5).
-
-PATHS = ("/v1/chat/completions", "/v1/models", "/v1/tokens")
-"""The paths that OpenAI clients use."""
-
-_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_CODES: dict[type[CfsError], str] = {
-    ContextTooLong: "context_length_exceeded",
-    TooMany: "rate_limit_exceeded",
-    Unauthorized: "invalid_api_key",
-}
+# Requests
 
 
-def is_asked_here(path: str) -> bool:
-    """Return whether an error at this path goes to an OpenAI client."""
-    return any(path == each or path.startswith(each + "/") for each in PATHS)
+def read_chat(request: ChatRequest, limits: Limits) -> CompletionSpec:
+    """Convert a request. Raises `InvalidParameters` for unsupported parameters, and `TooLarge` as `messages_of`."""
+    _refuse_unsupported(request)
+    tools, choice = read_tools(request.tools, request.tool_choice)
+    messages = messages_of(request.messages, limits)
+    return CompletionSpec(
+        messages=messages,
+        before=Weighed.of(messages[:-1]),
+        patch=patch_of(
+            max_tokens=request.max_completion_tokens or request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            min_p=request.min_p,
+            seed=request.seed,
+            stop=request.stop,
+        ),
+        json_schema=schema_of(request.response_format),
+        tools=tools,
+        tool_choice=choice,
+        parallel_calls=request.parallel_tool_calls is not False,
+        account=request.user or "",
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+    )
 
 
-def problem_for_clients(error: CfsError, path: str = PATHS[0]) -> dict[str, Any]:
-    """Describe an error. OpenAI clients expect 400 in place of 422."""
-    problem = to_problem(error)
-    status = 400 if error.status == 422 else error.status
-    code = _CODES.get(type(error)) or error.slug.replace("-", "_")
-    if isinstance(error, NotFound) and path.startswith("/v1/models"):
-        code = "model_not_found"
-    places = error.extra.get("errors")
-    return problem | {
-        "status": status,
-        "error": {
-            "message": error.detail,
-            "type": _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error"),
-            "param": places[0]["at"] if places else None,
-            "code": code,
-        },
-    }
+def _refuse_unsupported(request: ChatRequest) -> None:
+    """Refuse unsupported parameters that would change the result. Other unknown parameters are ignored."""
+    if request.n not in (None, 1):
+        raise refusal("n", "one completion is made at a time: leave it out, or set it to 1")
+    for member in ("presence_penalty", "frequency_penalty"):
+        if getattr(request, member):
+            raise refusal(member, "penalties are not applied here: leave it out, or set it to 0")
+    if request.logit_bias:
+        raise refusal("logit_bias", "tokens are not biased here: leave it out")
+    if request.top_logprobs and not request.logprobs:
+        raise refusal("top_logprobs", "it goes with `logprobs`: set that to true, too")
+    if request.functions is not None or request.function_call is not None:
+        raise refusal("functions", "they have become `tools` and `tool_choice`: use these")
 
+
+# Responses: chunks, or one completion assembled from them
 
 _REASONS: dict[FinishReason, CompletionReason] = {
     "stop": "stop",

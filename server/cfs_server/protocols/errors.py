@@ -1,0 +1,108 @@
+"""The errors of all protocols: one table of the paths that their clients use, and the shape that each expects (H4, H5).
+
+Every shape is a problem document with the members of the protocol added, so that our own clients can read it, too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cfs.errors import CfsError, ContextTooLong, NotFound, TooMany, Unauthorized, to_problem
+
+Describe = Callable[[CfsError, str], dict[str, Any]]
+"""Describes an error at a path. The member `status` is the status of the response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What other parts of the server know of a protocol's paths.
+
+    `changes`: a request without `X-CFS-Session` can change something, too, so that its idempotency key counts.
+    `request_id` is the header in which clients look for the id of a request, besides `X-Request-Id`.
+    """
+
+    describe: Describe
+    changes: bool = False
+    request_id: str | None = None
+
+
+_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_CODES: dict[type[CfsError], str] = {
+    ContextTooLong: "context_length_exceeded",
+    TooMany: "rate_limit_exceeded",
+    Unauthorized: "invalid_api_key",
+}
+
+
+def openai_problem(error: CfsError, path: str = "") -> dict[str, Any]:
+    """Describe an error to a client of the OpenAI API. These expect 400 in place of 422."""
+    problem = to_problem(error)
+    status = 400 if error.status == 422 else error.status
+    code = _CODES.get(type(error)) or error.slug.replace("-", "_")
+    if isinstance(error, NotFound) and path.startswith("/v1/models"):
+        code = "model_not_found"
+    places = error.extra.get("errors")
+    return problem | {
+        "status": status,
+        "error": {
+            "message": error.detail,
+            "type": _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error"),
+            "param": places[0]["at"] if places else None,
+            "code": code,
+        },
+    }
+
+
+_ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    410: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def anthropic_problem(error: CfsError, path: str = "") -> dict[str, Any]:  # noqa: ARG001 - the same at all paths
+    """Describe an error to a client of Anthropic's API."""
+    status = 400 if error.status == 422 else error.status
+    kind = _ANTHROPIC_KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return to_problem(error) | {
+        "type": "error",
+        "status": status,
+        "error": {"type": kind, "message": error.detail},
+    }
+
+
+def ollama_problem(error: CfsError, path: str = "") -> dict[str, Any]:  # noqa: ARG001
+    """Describe an error to a client of Ollama: its `error` is a sentence."""
+    status = 400 if error.status == 422 else error.status
+    return to_problem(error) | {"status": status, "error": error.detail}
+
+
+_OPENAI = Protocol(openai_problem)
+_ANTHROPIC = Protocol(anthropic_problem, request_id="request-id")
+_OLLAMA = Protocol(ollama_problem)
+
+TABLE: dict[str, Protocol] = {
+    "/v1/chat/completions": _OPENAI,
+    "/v1/models": _OPENAI,
+    "/v1/tokens": _OPENAI,
+    "/v1/messages": _ANTHROPIC,
+    "/api": _OLLAMA,
+}
+"""Each protocol by its paths. A row stands for the paths below it, too; the longest one counts."""
+
+
+def protocol_at(path: str) -> Protocol | None:
+    """Return the protocol of a path; None for our own."""
+    found = [row for row in TABLE if path == row or path.startswith(row + "/")]
+    return TABLE[max(found, key=len)] if found else None
+
+
+def problem_at(path: str, error: CfsError) -> dict[str, Any]:
+    """Describe an error in the shape that the clients of a path expect."""
+    protocol = protocol_at(path)
+    return to_problem(error) if protocol is None else protocol.describe(error, path)

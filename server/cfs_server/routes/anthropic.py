@@ -1,0 +1,88 @@
+"""Messages in the protocol of Anthropic, for any program that supports it (H4)."""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from cfs.errors import CfsError
+from cfs_server.engine.interface import Delta, Finished
+from cfs_server.idempotency import Idempotency
+from cfs_server.openapi import answer, body, problems
+from cfs_server.protocols import anthropic as protocol
+from cfs_server.protocols.errors import anthropic_problem
+from cfs_server.routes.completions import PlaceToCount
+from cfs_server.routes.generation import ERRORS, RECORDED_ERRORS, Begun, NamedSession, begin, frames_of, named
+from cfs_server.routes.http import Me, apart, as_json, attend, json_body
+
+router = APIRouter(prefix="/v1/messages", tags=["anthropic"])
+
+
+@router.post(
+    "",
+    responses={
+        200: answer("The message, or its events", json=protocol.MessageReply, events=None),
+        **problems(*RECORDED_ERRORS),
+    },
+    openapi_extra=body(json=protocol.MessagesRequest),
+)
+async def create_message(
+    request: Request,
+    asked: Annotated[protocol.MessagesRequest, Depends(json_body(protocol.MessagesRequest))],
+    session: NamedSession,
+    me: Me,
+    ticket: Idempotency,
+) -> Response:
+    """Answer a conversation as Anthropic does. With `X-CFS-Session`, that session records it as a turn.
+
+    A message is cancelled when its client disconnects. A turn of a session continues.
+    """
+    items = await begin(request, me, ticket, session, partial(protocol.read_request, asked))
+    writer = protocol.MessageWriter(
+        me.completions.model.id,
+        items.recorded,
+        thinking=asked.shows_thinking,
+        stops=asked.stop_sequences or (),
+    )
+    if not asked.stream:
+        return await items.whole(request, _whole(writer, items))
+    first = b"".join(map(_frame, writer.begin()))
+    frames = frames_of(items, lambda item: _frames(writer, item), _failed, first=first)
+    return await items.stream(request, me, frames)
+
+
+async def _whole(writer: protocol.MessageWriter, items: Begun) -> str:
+    return protocol.message_json(await writer.message(items))
+
+
+def _frames(writer: protocol.MessageWriter, item: Delta | Finished) -> Iterator[bytes]:
+    return map(_frame, writer.write(item))
+
+
+def _frame(event: protocol.Event) -> bytes:
+    return named(event["type"], json.dumps(event, ensure_ascii=False, separators=(",", ":")))
+
+
+def _failed(error: CfsError) -> bytes:
+    return named("error", json.dumps(anthropic_problem(error)))
+
+
+@router.post(
+    "/count_tokens",
+    responses={200: answer("How many tokens", json=protocol.InputTokens), **problems(*ERRORS)},
+    openapi_extra=body(json=protocol.TokenCountRequest),
+)
+async def count_message_tokens(
+    request: Request,
+    _: PlaceToCount,
+    asked: Annotated[protocol.TokenCountRequest, Depends(json_body(protocol.TokenCountRequest))],
+    me: Me,
+) -> Response:
+    """Return the number of tokens of the prompt for a conversation with tools. Nothing is generated."""
+    gate = me.completions
+    messages = await apart(request, partial(protocol.conversation_of, asked, gate.limits))
+    tools, choice = protocol.tools_of(asked)
+    counts = await attend(request, gate.count((), messages, () if choice == "none" else tools))
+    return as_json(protocol.InputTokens(input_tokens=counts.prompt_tokens or 0))

@@ -1,0 +1,151 @@
+"""Chats and generations in the protocol of Ollama, for any program that supports it (H4)."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from cfs.errors import CfsError, NotFound, Unsupported
+from cfs_server.engine.interface import Delta, Finished
+from cfs_server.idempotency import Idempotency, Ticket
+from cfs_server.openapi import answer, body, problems
+from cfs_server.protocols import ollama as protocol
+from cfs_server.protocols.errors import ollama_problem
+from cfs_server.routes.generation import RECORDED_ERRORS, Begun, NamedSession, begin, frames_of
+from cfs_server.routes.http import AppContext, Me, as_json, json_body
+
+router = APIRouter(prefix="/api", tags=["ollama"])
+
+_ANSWERS = answer("The answer, or its pieces, a line each", lines=None, json=protocol.OllamaReply)
+
+
+@router.post(
+    "/chat",
+    responses={200: _ANSWERS, **problems(*RECORDED_ERRORS)},
+    openapi_extra=body(required=False, json=protocol.OllamaChatRequest),
+)
+async def chat(
+    request: Request,
+    asked: Annotated[protocol.OllamaChatRequest, Depends(json_body(protocol.OllamaChatRequest))],
+    session: NamedSession,
+    me: Me,
+    ticket: Idempotency,
+) -> Response:
+    """Answer a conversation as Ollama does. With `X-CFS-Session`, that session records it as a turn.
+
+    A chat without messages only loads the model, which is loaded always. An answer is cancelled when its client
+    disconnects. A turn of a session continues.
+    """
+    return await _answered(request, asked, session, me, ticket)
+
+
+@router.post(
+    "/generate",
+    responses={200: _ANSWERS, **problems(*RECORDED_ERRORS)},
+    openapi_extra=body(required=False, json=protocol.OllamaGenerateRequest),
+)
+async def generate(
+    request: Request,
+    asked: Annotated[protocol.OllamaGenerateRequest, Depends(json_body(protocol.OllamaGenerateRequest))],
+    session: NamedSession,
+    me: Me,
+    ticket: Idempotency,
+) -> Response:
+    """Answer a prompt as Ollama does; `context` continues the conversation of an earlier answer.
+
+    With `X-CFS-Session`, that session records it as a turn. A request without a prompt only loads the model.
+    """
+    return await _answered(request, asked, session, me, ticket)
+
+
+async def _answered(
+    request: Request,
+    asked: protocol.OllamaChatRequest | protocol.OllamaGenerateRequest,
+    session: str | None,
+    me: Me,
+    ticket: Ticket,
+) -> Response:
+    name = me.completions.model.id
+    if asked.is_empty:
+        me.sessions.require_somewhere("write")
+        piece = protocol.writer_of(asked, name, None).loaded(unload=asked.unloads)
+        return Response(protocol.line(piece), media_type="application/json")
+    read = partial(protocol.read_request, asked, recorded=session is not None)
+    items = await begin(request, me, ticket, session, read)
+    writer = protocol.writer_of(asked, name, items.recorded)
+    if not asked.streams:
+        return await items.whole(request, _whole(writer, items))
+    return await items.stream(request, me, frames_of(items, lambda item: _lines(writer, item), _failed), lines=True)
+
+
+async def _whole(writer: protocol.OllamaWriter, items: Begun) -> str:
+    return protocol.line(await writer.reply(items)).decode().rstrip("\n")
+
+
+def _lines(writer: protocol.OllamaWriter, item: Delta | Finished) -> Iterator[bytes]:
+    return map(protocol.line, writer.write(item))
+
+
+def _failed(error: CfsError) -> bytes:
+    return protocol.line(ollama_problem(error))
+
+
+@router.get("/tags", responses={200: answer("All models", json=protocol.OllamaModels), **problems()})
+async def tags(me: Me, parts: AppContext) -> Response:
+    """List the models as Ollama does. There is one."""
+    return as_json(protocol.models_of(me.completions.model, _family(parts)))
+
+
+@router.get("/ps", responses={200: answer("The loaded models", json=protocol.OllamaModels), **problems()})
+async def loaded(me: Me, parts: AppContext) -> Response:
+    """List the loaded models as Ollama does: the same as all."""
+    return as_json(protocol.models_of(me.completions.model, _family(parts)))
+
+
+@router.post(
+    "/show",
+    responses={200: answer("The model", json=protocol.OllamaModelInfo), **problems(NotFound)},
+    openapi_extra=body(json=protocol.OllamaShowRequest),
+)
+async def show(
+    asked: Annotated[protocol.OllamaShowRequest, Depends(json_body(protocol.OllamaShowRequest))],
+    me: Me,
+    parts: AppContext,
+) -> Response:
+    """Describe a model as Ollama does."""
+    return as_json(protocol.info_of(asked, me.completions.model, _family(parts)))
+
+
+def _family(parts: AppContext) -> str:
+    model = parts.model
+    return model.engine.family if model and model.engine else "unknown"
+
+
+@router.get("/version", responses={200: answer("The version", json=protocol.OllamaVersion), **problems()})
+async def version(me: Me) -> Response:  # noqa: ARG001 - a caller must be known
+    """Return the version of Ollama whose API this is; clients require a least one."""
+    return as_json(protocol.OllamaVersion(version=protocol.API_VERSION))
+
+
+_ONE_MODEL = "a server has one model, which its operator chooses: see `cfs model`"
+_NO_EMBEDDINGS = "the model makes texts here, no embeddings"
+_ELSEWHERE = (
+    ("POST", "/pull", _ONE_MODEL),
+    ("POST", "/push", _ONE_MODEL),
+    ("POST", "/create", _ONE_MODEL),
+    ("DELETE", "/delete", _ONE_MODEL),
+    ("POST", "/embed", _NO_EMBEDDINGS),
+    ("POST", "/embeddings", _NO_EMBEDDINGS),
+)
+
+
+def _refuse(method: str, path: str, reason: str) -> None:
+    async def refuse() -> Response:
+        raise Unsupported(reason)
+
+    router.add_api_route(path, refuse, methods=[method], include_in_schema=False)
+
+
+for _row in _ELSEWHERE:
+    _refuse(*_row)

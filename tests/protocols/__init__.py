@@ -1,0 +1,1 @@
+"""Protocols of other programs, by their own unmodified clients."""
