@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -12,10 +13,12 @@ from cfs.api import acting_as
 from cfs.errors import CfsError, Conflict, NotFound
 from cfs.ids import check_id
 from cfs.transports.async_http import AsyncClient
+from cfs_agents.fibre.guards.guards import Guards
 from cfs_agents.fibre.orchestrator import FibreOrchestrator, Models, ready
 from cfs_agents.fibre.report import ChunkStream, MessageChunk, Report
 from cfs_agents.fibre.server_sessions import ClaimedTurn, NoSessions, ServerSessions, SessionBackend
 from cfs_agents.fibre.state import (
+    PUBLISHED,
     AgentSpec,
     FibreConfig,
     InboxMessage,
@@ -30,6 +33,7 @@ from cfs_agents.fibre.sub_agent import Claim, FibreSubAgent
 from cfs_agents.fibre.tools import build_toolset
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.model import Model, Retries
+from cfs_agents.published import PublishedWorkspace
 from cfs_agents.tools import command_mode
 from cfs_agents.tools.files import WORKSPACE
 from cfs_filesystem import OPERATIONS, DiskFileSystem, Grant
@@ -66,6 +70,7 @@ class FibreAgent:
         self._path = workspace_root
         self._models: Models = model if callable(model) else lambda _: model
         self._backend: SessionBackend = NoSessions()
+        self._client = client
         if client is not None:
             self._backend = ServerSessions(client, self.config.lease_seconds, retries or Retries())
         command_mode(self.config.commands, self.config.ask, elsewhere=client is not None)
@@ -86,7 +91,7 @@ class FibreAgent:
         try:
             self._disk = DiskFileSystem(self._folder.workspace, prefix=f"{WORKSPACE}/", durable=True)
             self._orchestrator = FibreOrchestrator(
-                self._folder, self._models, self.config, self._backend, self._chunks, build_toolset
+                self._folder, self._models, self.config, self._backend, self._chunks, build_toolset, self._publish
             )
             self._orchestrator.load(self._fresh(), self._context())
         except BaseException:
@@ -97,6 +102,18 @@ class FibreAgent:
         self._orchestrator.warden.close()
         self._disk.close()
         self._folder.close()
+
+    def _publish(self, guards: Guards) -> PublishedWorkspace | None:
+        if self._client is None or not self.config.publish:
+            return None
+        return PublishedWorkspace(
+            self._client,
+            self.session,
+            self._disk.create_handle([Grant(prefix=WORKSPACE, ops=OPERATIONS)]),
+            f"{WORKSPACE}/",
+            self._folder.path / PUBLISHED,
+            partial(guards.ledger.writing, None),
+        )
 
     def _fresh(self) -> SubAgentRecord:
         config = self.config

@@ -6,6 +6,7 @@ All sub-agents start in one task group. When `run` returns or raises, all of the
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -32,6 +33,7 @@ from cfs_agents.fibre.state import (
 from cfs_agents.fibre.sub_agent import Claim, FibreSubAgent, SubAgentState, TreeResources
 from cfs_agents.messages import catalogue
 from cfs_agents.model import Model, is_outage
+from cfs_agents.published import PublishedWorkspace
 from cfs_agents.tools import AsyncPersistentShell, CommandMode, Consent, Tool, ToolError, Warden
 
 _log = structlog.get_logger(__name__)
@@ -54,6 +56,7 @@ class FibreOrchestrator:
         backend: SessionBackend,
         chunks: ChunkStream,
         toolset: Toolset,
+        publish: Callable[[Guards], PublishedWorkspace | None],
     ) -> None:
         self.config = config
         self.backend = backend
@@ -76,6 +79,7 @@ class FibreOrchestrator:
             guards=self.guards,
             models=models,
             toolset=partial(toolset, self),
+            published=publish(self.guards),
         )
         self._folder = folder
         self._recorders: dict[str, SubAgentRecorder] = {}
@@ -117,7 +121,9 @@ class FibreOrchestrator:
 
     async def run(self, claim: Claim | None = None) -> None:
         """Do the task of the root whose turn `claim` gets, and resume all interrupted work."""
-        async with asyncio.TaskGroup() as group:
+        published = self._resources.published
+        kept = published.kept_equal(self.config.publish_seconds) if published is not None else nullcontext()
+        async with kept, asyncio.TaskGroup() as group:  # first equal: what is fetched is no work of an agent
             self._group = group
             helpers = [group.create_task(self._ticking()), group.create_task(self._watching())]
             try:

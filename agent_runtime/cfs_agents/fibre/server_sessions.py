@@ -585,7 +585,13 @@ class ServerSessions:
         if claim is None:
             return None
         life = self._lives.get(session_id)
-        return LeaseRecord(turn=claim.turn, claim=claim.claim, content=claim.message.content, life=life)
+        return LeaseRecord(
+            turn=claim.turn,
+            claim=claim.claim,
+            content=claim.message.content,
+            life=life,
+            traceparent=claim.traceparent,
+        )
 
     def _lease(self, session_id: str, record: LeaseRecord, on_lost: LostCallback) -> ServerLease:
         lease = ServerLease(self.client, session_id, record, self.lease_seconds, on_lost, self.retries, self._regain)

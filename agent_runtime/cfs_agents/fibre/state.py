@@ -53,7 +53,8 @@ class FibreConfig:
     and asks in the agent's session on the server; the first answer counts, and without a server it needs `ask`.
     Commands get the harmless part of the environment, and `keep_variables`. Results above `offload_token_threshold`
     tokens go to files below `.cfs` in the workspace, where the agent's tools can read them. `workflow` is shared by
-    all agents.
+    all agents. With `publish` the files are also in the workspace of the root's session on the server, while agents
+    work.
     """
 
     language: Language = "en"
@@ -72,6 +73,7 @@ class FibreConfig:
     tree_budget: int | None = None
     lock_seconds: float = 120.0
     tick_seconds: float = 0.2
+    publish_seconds: float = 2.0
     lease_seconds: float = LEASE_SECONDS
     context_tokens: int | None = None
     offload_enabled: bool = True
@@ -83,6 +85,7 @@ class FibreConfig:
     keep_variables: frozenset[str] = frozenset()
     tools: Iterable[Tool | Callable[..., Any]] = ()
     workflow: Mapping[str, Any] = field(default_factory=dict)
+    publish: bool = True
 
     def __post_init__(self) -> None:
         """Check it."""
@@ -279,7 +282,8 @@ class InboxMessage(BaseModel):
 class LeaseRecord(BaseModel):
     """A claimed turn of the server: its id, the secret of the claim, and the message that began the turn.
 
-    `life` distinguishes sessions of one name, because a session may be lost and created again.
+    `life` distinguishes sessions of one name, because a session may be lost and created again. `traceparent` is the
+    trace of the turn, if the server records one.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -288,6 +292,7 @@ class LeaseRecord(BaseModel):
     claim: str
     content: str
     life: str | None = None
+    traceparent: str | None = None
 
 
 def _as_list(value: object) -> object:
@@ -375,6 +380,9 @@ class SubAgentRecord(BaseModel):
 MESSAGES = "messages.json"
 STATUS = "session_status.json"
 WORKSPACE_FOLDER = "agent_workspace"
+PUBLISHED = "published/files.json"
+"""Which versions of files were equal here and on the server."""
+
 SUB_SESSIONS = "sub_sessions"
 LEDGER = "ledger.jsonl"
 _NEW = ".new"
@@ -434,8 +442,10 @@ class TreeFolder:
         self.workspace = self.path / WORKSPACE_FOLDER
         with disk_errors(self.path):
             self.workspace.mkdir(parents=True, exist_ok=True)
+            (self.path / PUBLISHED).parent.mkdir(exist_ok=True)
+            (self.path / PUBLISHED).touch()
             (self.path / SUB_SESSIONS).mkdir(exist_ok=True)
-            for folder in (self.path, self.workspace_root, self.workspace_root.parent):
+            for folder in ((self.path / PUBLISHED).parent, self.path, self.workspace_root, self.workspace_root.parent):
                 sync_folder(folder)
             self._unlock = self._lock()
 
@@ -507,7 +517,8 @@ class StoredSession:
 class SubAgentRecorder:
     """Stores one sub-agent (a `Recorder`) and tracks the required content of its server session.
 
-    `stored` gets each message that is on disk; `before_round` is awaited before each model request.
+    `stored` gets each message that is on disk; `before_round` is awaited before each model request, `before_calls`
+    before calls run, and `after_call` before a result is sent.
     """
 
     def __init__(
@@ -518,6 +529,8 @@ class SubAgentRecorder:
         *,
         stored: Callable[[Message], None],
         before_round: Callable[[], Awaitable[None]],
+        before_calls: Callable[[Sequence[ToolCall]], Awaitable[None]],
+        after_call: Callable[[ToolCall], Awaitable[None]],
         language: Language = "en",
     ) -> None:
         self.record = record
@@ -527,6 +540,8 @@ class SubAgentRecorder:
         self._folder = folder
         self._stored = stored
         self._before_round = before_round
+        self._before_calls = before_calls
+        self._after_call = after_call
         self._language: Language = language
         self._saving = asyncio.Lock()
         self._last: str | None = None
@@ -546,11 +561,14 @@ class SubAgentRecorder:
 
     async def add(self, message: Message) -> None:
         """Store a message that is in the context already."""
+        await self._keep(message)
+        self._stored(message)
+
+    async def _keep(self, message: Message) -> None:
         self._last = None
         self._messages.add(message)
         await self.save()
         self._send_stored()
-        self._stored(message)
 
     # -- its session ----------------------------------------------------------------------------------------------
 
@@ -622,6 +640,7 @@ class SubAgentRecorder:
         if any(call.name not in REPEATABLE for call in calls):
             await self.save()
             self._send_stored()
+        await self._before_calls(calls)
 
     def _send_stored(self) -> None:
         """Send the messages that are on disk by now."""
@@ -638,7 +657,11 @@ class SubAgentRecorder:
     ) -> NewContext | None:
         """Store a result."""
         self.record.begun = [each for each in self.record.begun if each != call.id]
-        await self.add(item.message)
+        await self._keep(item.message)
+        try:
+            await self._after_call(call)
+        finally:
+            self._stored(item.message)
         return None
 
     async def ended(self, end: Finished) -> None:

@@ -7,7 +7,7 @@ agent continues after its last step when it was killed. The root of a tree is al
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 import structlog
 
 from cfs.errors import CfsError
-from cfs.wire import Message, Usage
+from cfs.wire import Message, ToolCall, Usage
+from cfs_agents import tracing
 from cfs_agents.agent import Agent
 from cfs_agents.config import AgentConfig
 from cfs_agents.context import Context, ContextFileSystem, ContextItem
@@ -43,7 +44,9 @@ from cfs_agents.fibre.state import (
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.messages import Language, catalogue, format_changes
 from cfs_agents.model import HasContextWindow, Model, is_outage
+from cfs_agents.published import PublishedWorkspace
 from cfs_agents.tools import CALL_ID, AsyncPersistentShell, Tool
+from cfs_agents.tools.files import LIST_DIRECTORY, READ_FILE, SEARCH_FILES, WRITE_FILE
 
 _log = structlog.get_logger(__name__)
 
@@ -244,6 +247,12 @@ class TurnOutput:
 
 # -- the sub-agent ----------------------------------------------------------------------------------------------------
 
+_NO_CHANGES = REPEATABLE - {WRITE_FILE}
+"""Calls that change no files."""
+
+_NO_FILES = _NO_CHANGES - {READ_FILE, LIST_DIRECTORY, SEARCH_FILES}
+"""Calls that neither read nor change files."""
+
 Claim: TypeAlias = Callable[[], Awaitable[ClaimedTurn | None]]
 """Claims the turn that a sub-agent is to answer; returns None if the turn is over."""
 
@@ -261,7 +270,8 @@ class Ending:
 class TreeResources:
     """The resources that all sub-agents of a tree share. `models` returns the model for an agent's name.
 
-    `toolset` makes the tools of a sub-agent, and the shell that some of them use.
+    `toolset` makes the tools of a sub-agent, and the shell that some of them use. `published` is the workspace on the
+    server, if there is one.
     """
 
     config: FibreConfig
@@ -270,6 +280,7 @@ class TreeResources:
     guards: Guards
     models: Callable[[str], Model]
     toolset: "Callable[[FibreSubAgent], tuple[list[Tool], AsyncPersistentShell | None]]"
+    published: PublishedWorkspace | None
 
 
 class FibreSubAgent:
@@ -297,6 +308,8 @@ class FibreSubAgent:
             folder,
             stored=self.output.message,
             before_round=self._before_round,
+            before_calls=self._before_calls,
+            after_call=self._after_call,
             language=tree.config.language,
         )
         self.finish_calls = 0
@@ -528,6 +541,16 @@ class FibreSubAgent:
         turn = await claim()
         if turn is None:
             return Ending("cancelled", Finish(status="failed", summary=""), (say.stopped,))
+        claimed = turn.lease.record
+        trace = None if claimed is None else claimed.traceparent
+        with tracing.task(self.record.agent_name, self.session_id, trace) as span:
+            ending = await self._answer(agent, turn, message)
+            if ending.status != "success":
+                tracing.fail(span, ending.status)
+        return ending
+
+    async def _answer(self, agent: Agent, turn: ClaimedTurn, message: InboxMessage | None) -> Ending:
+        say = catalogue(self.tree.config.language)
         await self._begin_turn(agent, turn, message)
         if self.record.finish is not None:  # it had reported when it was killed
             self._finish = Finish(**self.record.finish)
@@ -689,6 +712,16 @@ class FibreSubAgent:
         context = agent.context.context
         agent.context.context = self.tree.guards.before_round(self.agent_id, context, context.tokens)
 
+    async def _before_calls(self, calls: Sequence[ToolCall]) -> None:
+        """Fetch the files that others have changed on the server, so that calls see them."""
+        if self.tree.published is not None and any(call.name not in _NO_FILES for call in calls):
+            await self.tree.published.both()
+
+    async def _after_call(self, call: ToolCall) -> None:
+        """Send the files that a call has changed, before its result shows."""
+        if self.tree.published is not None and call.name not in _NO_CHANGES:
+            await self.tree.published.send()
+
     async def _next_turn(self) -> str | None:
         """End the present turn, as a newer message waits, and claim that one; None if it no longer exists."""
         await self.output.end_turn(catalogue(self.tree.config.language).superseded)
@@ -714,6 +747,8 @@ class FibreSubAgent:
         """Store the report, end the turn with it, cancel the agents below, and notify the parent."""
         record, language = self.record, self.tree.config.language
         await self._close_tools()
+        if self.tree.published is not None:
+            await self.tree.published.send()
         report = self.report = await self._judged(ending)
         record.state, record.report, record.report_delivered = "done", state_of(report), self.is_root
         record.begun, record.asking, record.finish = [], "", None

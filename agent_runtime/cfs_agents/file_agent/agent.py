@@ -7,7 +7,7 @@ import re
 import secrets
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, aclosing, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Annotated, ClassVar, Self, TypeVar
 
 from cfs.errors import CfsError, Conflict, InvalidIdentifier, NotFound, Unavailable
+from cfs.ids import check_id
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.agent import Agent
@@ -47,6 +48,7 @@ from cfs_agents.file_agent.run_log import (
 )
 from cfs_agents.messages import Language, after_sync, catalogue, system_prompt
 from cfs_agents.model import Model, ModelSettings, ServerModel
+from cfs_agents.published import PublishedWorkspace
 from cfs_agents.recorder import NewContext
 from cfs_agents.tools import (
     Ask,
@@ -68,6 +70,7 @@ from cfs_agents.tools import (
 )
 from cfs_agents.tools.files import CONTEXT_WINDOW, GUIDELINE, STORAGE, WORKSPACE, escaped_name
 from cfs_agents.tools.registry import ToolResult
+from cfs_agents.tracing import task_events
 from cfs_filesystem import OPERATIONS, ConflictError, DiskFileSystem, FsHandle, Grant, NotFoundError, open_beneath
 
 # The directory of an agent, with all of its state (A1).
@@ -315,7 +318,8 @@ _T = TypeVar("_T")
 class FileRecorder:
     """Stores the state of an agent in its directory, one step at a time; blocking work runs in threads.
 
-    `warn` is called with one sentence when the disk becomes full.
+    `warn` is called with one sentence when the disk becomes full. Calls see the files of the `published` workspace, and
+    their changes are there before their results.
     """
 
     def __init__(
@@ -325,6 +329,7 @@ class FileRecorder:
         log: OperationLogger,
         sync: ContextSynchronizer,
         warn: Callable[[str], None],
+        published: PublishedWorkspace | None = None,
     ) -> None:
         self._root = root
         self._run_log = run_log
@@ -332,6 +337,7 @@ class FileRecorder:
         self._sync = sync
         self._disk = Disk(root.path)
         self._warn = warn
+        self._published = published
 
     # -- at the start ---------------------------------------------------------------------------------------------
 
@@ -379,6 +385,8 @@ class FileRecorder:
     async def begins(self, calls: Sequence[ToolCall]) -> None:
         """Store which calls are about to run."""
         await to_the_end(lambda: self._run_log.intents(calls))
+        if self._published is not None:
+            await self._published.both()
 
     async def done(
         self, call: ToolCall, result: ToolResult, item: ContextItem, later: Sequence[ToolCall]
@@ -394,6 +402,8 @@ class FileRecorder:
             self._log.write(operation)
 
         await to_the_end(keep)
+        if self._published is not None:
+            await self._published.send()
         return None
 
     async def ended(self, end: Finished) -> None:
@@ -491,6 +501,10 @@ async def to_the_end(work: Callable[[], _T]) -> _T:
 
 _CONVERSATION = "conversation"
 MAIN = "main"
+PUBLISHED = "published/files.json"
+"""Which versions of files were equal here and on the server."""
+
+_PUBLISH_SECONDS = 2.0
 """Id of an agent that was given none."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -539,6 +553,9 @@ class FileSystemAgent:
     Entering raises `Conflict` if another process has the directory open, `InvalidIdentifier` for an id or a name that
     cannot name a file, and `Unavailable` or `StorageFull` if the disk refuses. One task runs at a time. After any
     interruption `resume` continues the task, in another process too.
+
+    With `publish` its files are also in the workspace of that name on the server of `client` while it works: they are
+    read and written there over any interface. Without a client it is the server at `CFS_URL`.
     """
 
     def __init__(
@@ -549,7 +566,11 @@ class FileSystemAgent:
         *,
         model: Model | None = None,
         config: FileSystemAgentConfig | None = None,
+        publish: str | None = None,
+        client: AsyncClient | None = None,
     ) -> None:
+        self.publish = None if publish is None else check_id(publish)
+        self._client = client
         self.agent_id = _plain_name(agent_id)
         self.context_file = _plain_name(f"context_window_{agent_id}.md" if context_file is None else context_file)
         self.project_root = Path(project_root)
@@ -561,8 +582,10 @@ class FileSystemAgent:
         self._doubtful = False
 
     async def __aenter__(self) -> Self:
-        model = self._model or await self._server_model()
         try:
+            if self._client is None and (self.publish is not None or self._model is None):
+                self._client = await self._stack.enter_async_context(AsyncClient())
+            model = self._model or self._server_model()
             await to_the_end(partial(self._open, model))
             await to_the_end(self._recall)
         except BaseException:
@@ -578,9 +601,16 @@ class FileSystemAgent:
         await to_the_end(self._close)
         await self._stack.aclose()
 
-    async def _server_model(self) -> Model:
-        client = await self._stack.enter_async_context(AsyncClient())
-        return ServerModel(client, ModelSettings(name=AgentConfig.from_env().model))
+    def _server_model(self) -> Model:
+        assert self._client is not None  # noqa: S101 - for the type checker
+        return ServerModel(self._client, ModelSettings(name=AgentConfig.from_env().model))
+
+    def _publish(self) -> PublishedWorkspace | None:
+        if self.publish is None or self._client is None:
+            return None
+        handle = self._root.handle([Grant(prefix=WORKSPACE, ops=OPERATIONS)])
+        memory = self._root.path / self._own(PUBLISHED)
+        return PublishedWorkspace(self._client, self.publish, handle, f"{WORKSPACE}/", memory)
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 
@@ -632,7 +662,8 @@ class FileSystemAgent:
         self._doubtful = self._unfinished = True
         self._log.info("a task continues" if task is None else "a task begins")
         try:
-            async with aclosing(self._agent.run_stream(task)) as events:
+            kept = nullcontext() if self._published is None else self._published.kept_equal(_PUBLISH_SECONDS)
+            async with kept, aclosing(task_events(self.name, self._agent.run_stream(task))) as events:
                 async for event in events:
                     if isinstance(event, Warned):
                         self._warned(event.text)
@@ -666,7 +697,10 @@ class FileSystemAgent:
             self._root.close()
             raise
         sync = ContextSynchronizer(counter, most_tokens=config.window_tokens)
-        self._recorder = FileRecorder(self._root, self._run_log, log, sync, lambda sentence: self._agent.warn(sentence))
+        self._published = self._publish()
+        self._recorder = FileRecorder(
+            self._root, self._run_log, log, sync, lambda sentence: self._agent.warn(sentence), self._published
+        )
         self._warden = Warden()
         self._shell = self._make_shell()
         storage = self._root.path / STORAGE[1:]

@@ -179,8 +179,11 @@ class ChangeLog:
     # -- what happens ---------------------------------------------------------------------------------------------
 
     @contextmanager
-    def writing(self, agent_id: str, path: str) -> Iterator[str | None]:
-        """Reserve the writes of a file for this agent in this block; yields the identifier of its content."""
+    def writing(self, agent_id: str | None, path: str) -> Iterator[str | None]:
+        """Reserve the writes of a file for this agent in this block; yields the identifier of its content.
+
+        None is somebody who is no agent.
+        """
         with self._lock:
             self._enter(path, self._print(path), self._suspect())
             yield self._now.get(path)
