@@ -99,6 +99,23 @@ Patience = Annotated[
         " request is tried three times.",
     ),
 ]
+Publish = Annotated[
+    bool,
+    typer.Option(
+        "--publish/--no-publish",
+        help="Whether the files of the agents are also in the session's workspace on the server.",
+    ),
+]
+Publishes = Annotated[
+    str | None,
+    typer.Option(
+        "--publish",
+        metavar="NAME",
+        show_default=False,
+        help="Also keep the agent's files in this workspace on the server while it works, where every interface"
+        " shows them, and changes them.",
+    ),
+]
 USUAL_PATIENCE: Any = "forever"
 """As a user writes it; the option's parser converts it to seconds."""
 Tree = Annotated[str, typer.Argument(help="Session of the root agent (default: main).", show_default=False)]
@@ -116,6 +133,7 @@ def serve(
     commands: Commands = "none",
     env: Variables = None,
     budget: Budget = None,
+    publish: Publish = True,
     patience: Patience = USUAL_PATIENCE,
     in_background: Background = False,
     url: Url = DEFAULT_URL,
@@ -132,7 +150,7 @@ def serve(
 
         raise typer.Exit(background.start())
     questions = questions_of(commands, in_session=True)
-    config = _tree_config(instruction, lang, commands, questions, env, budget)
+    config = _tree_config(instruction, lang, commands, questions, env, budget, publish=publish)
     options = _options(root, _settings(model, temperature), questions, patience, url, token_file)
     with _tree_runner(session, config, options) as runner:
         runner.serve()
@@ -150,6 +168,7 @@ def resume(
     commands: Commands = "none",
     env: Variables = None,
     budget: Budget = None,
+    publish: Publish = True,
     patience: Patience = USUAL_PATIENCE,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -159,7 +178,7 @@ def resume(
     The exit code is 0 if the root agent has answered, and 4 if its answer names files as made or changed that are not.
     """
     questions = questions_of(commands, in_session=True)
-    config = _tree_config(instruction, lang, commands, questions, env, budget)
+    config = _tree_config(instruction, lang, commands, questions, env, budget, publish=publish)
     options = _options(root, _settings(model, temperature), questions, patience, url, token_file)
     with _tree_runner(session, config, options) as runner:
         runner.resume()
@@ -225,6 +244,8 @@ def _tree_config(
     questions: "CommandQuestions | None",
     env: list[str] | None,
     budget: int | None,
+    *,
+    publish: bool,
 ) -> "FibreConfig":
     from cfs_agents.fibre.state import FibreConfig
     from cfs_agents.tools import CommandMode
@@ -236,6 +257,7 @@ def _tree_config(
         keep_variables=frozenset(env or ()),
         commands=CommandMode(commands),
         ask=questions,
+        publish=publish,
     )
 
 
@@ -253,11 +275,14 @@ def _options(
     patience: float,
     url: str,
     token_file: Path | None,
+    publish: str | None = None,
 ) -> "RunnerOptions":
     from cfs_agents.runner import RunnerOptions
 
     token = read_token(token_file)
-    return RunnerOptions(root=root, model=model, url=url, token=token, questions=questions, patience=patience)
+    return RunnerOptions(
+        root=root, model=model, url=url, token=token, questions=questions, patience=patience, publish=publish
+    )
 
 
 def questions_of(commands: CommandModeName, *, in_session: bool = False) -> "CommandQuestions | None":
@@ -343,6 +368,7 @@ def run(
     sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it
     env: Variables = None,
     context: Longest = None,
+    publish: Publishes = None,
     patience: Patience = USUAL_PATIENCE,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -362,7 +388,7 @@ def run(
     questions = questions_of(commands)
     config = _config(rounds, lang, commands, questions, env, context)
     settings = _settings(model, temperature, max_tokens)
-    with _session(config, _options(root, settings, questions, patience, url, token_file)) as session:
+    with _session(config, _options(root, settings, questions, patience, url, token_file, publish)) as session:
         if task is None:
             session.resume()
         else:
@@ -381,6 +407,7 @@ def chat(
     sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it
     env: Variables = None,
     context: Longest = None,
+    publish: Publishes = None,
     patience: Patience = USUAL_PATIENCE,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -398,7 +425,7 @@ def chat(
     questions = questions_of(commands)
     config = _config(rounds, lang, commands, questions, env, context)
     settings = _settings(model, temperature, max_tokens)
-    with _session(config, _options(root, settings, questions, patience, url, token_file)) as session:
+    with _session(config, _options(root, settings, questions, patience, url, token_file, publish)) as session:
         if interactive:
             session.greet()
         read_line = LineEditor(history_file("agent")).read_line if interactive else read_input

@@ -44,8 +44,10 @@ from cfs.errors import (
     Unreachable,
     WorkerCrashed,
 )
+from cfs.tracing import is_on
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import FinishReason, Message, ToolCall, Usage
+from cfs_agents.tracing import chat
 
 # Retries: a few after a fault, and during an outage for as long as the patience lasts.
 
@@ -461,8 +463,14 @@ class ServerModel:
             self._window = card.max_model_len
         return self._window
 
-    async def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
+    def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
         """Yield chunks as they come, then the reply (see `Model`)."""
+        items, asked = self._attempts(messages, tools), self._settings
+        if not is_on():
+            return items
+        return chat(items, _end_of, asked.name, temperature=asked.temperature, max_tokens=asked.max_tokens)
+
+    async def _attempts(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> AsyncGenerator[Item]:
         asked = self._request(messages, tools)
         with self._retries.request() as request:
             async for attempt in request.attempts():
@@ -526,6 +534,10 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
         size += len(text)
     if batch:
         yield batch
+
+
+def _end_of(item: Item) -> tuple[str, Usage] | None:
+    return (item.finish_reason, item.usage) if isinstance(item, CompleteResponse) else None
 
 
 def _pieces(chunk: ChatChunk) -> Iterator[Chunk]:

@@ -13,6 +13,7 @@ from typing import Generic, Self, TypeVar, get_args
 
 import structlog
 
+from cfs import tracing
 from cfs.api import acting_as
 from cfs.cli.app import note, print_error, show, visible
 from cfs.cli.background import Announcement
@@ -36,7 +37,8 @@ AgentT = TypeVar("AgentT", FileSystemAgent, FibreAgent)
 class RunnerOptions:
     """The options of agents of either kind: the place of their state, their model, and the server.
 
-    `questions` requests consent before each command. `patience` is the longest tolerated outage in seconds.
+    `questions` requests consent before each command. `patience` is the longest tolerated outage in seconds. `publish`
+    names the workspace on the server that shows the files of a single agent.
     """
 
     root: Path
@@ -45,6 +47,7 @@ class RunnerOptions:
     token: str | None = None
     questions: CommandQuestions | None = None
     patience: float = PATIENCE
+    publish: str | None = None
 
 
 class Runner(Generic[AgentT]):
@@ -62,6 +65,7 @@ class Runner(Generic[AgentT]):
 
     def __enter__(self) -> Self:
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the runner shows progress
+        tracing.start("cfs-agent")
         try:
             self._agent = self._runner.run(self._open())
         except BaseException:
@@ -89,6 +93,7 @@ class Runner(Generic[AgentT]):
             self._runner.run(self._stack.aclose())
         finally:
             self._runner.close()
+            tracing.stop()
 
     @property
     def _name(self) -> str:
@@ -251,9 +256,11 @@ class AgentSession(Runner[FileSystemAgent]):
         self._config = config
         self._console = ConsoleStreamHandler()
 
-    def _make(self, client: AsyncClient, model: ServerModel, counter: TokenCounter) -> FileSystemAgent:  # noqa: ARG002
-        config = replace(self._config, counter=counter)
-        return FileSystemAgent(project_root=self._options.root, model=model, config=config)
+    def _make(self, client: AsyncClient, model: ServerModel, counter: TokenCounter) -> FileSystemAgent:
+        config, options = replace(self._config, counter=counter), self._options
+        return FileSystemAgent(
+            project_root=options.root, model=model, config=config, publish=options.publish, client=client
+        )
 
     @property
     def _name(self) -> str:

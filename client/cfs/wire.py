@@ -375,7 +375,8 @@ class NewMessage(_Wire):
 
     `tools` may be called by the reply, in the form of the OpenAI API, as `tool_choice` says; they are for this turn
     only. Its calls come with the reply. A message of the role `tool` is the result of the call `tool_call_id`; the
-    last result of a reply is posted with `generate`, and with the tools again.
+    last result of a reply is posted with `generate`, and with the tools again. A message of the role `assistant` may
+    have `tool_calls` and `thinking`: programs that keep a conversation here post what another model has said.
 
     `response_format` is `{"type": "json_schema", "json_schema": {"schema": ...}}` or `{"type": "json_object"}` and
     makes the model's reply follow that schema, by grammar. `logprobs` asks for the log-probability of each token of the
@@ -391,6 +392,9 @@ class NewMessage(_Wire):
     tools: tuple[ToolSpec, ...] = ()
     tool_choice: Literal["auto", "none", "required"] | NamedTool = "auto"
     tool_call_id: Annotated[str, StringConstraints(max_length=256)] | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    thinking: str | None = None
+    name: str | None = None
 
 
 class Accepted(_Wire):
@@ -463,13 +467,17 @@ class ClaimRequest(_Wire):
 
 
 class Claim(_Wire):
-    """A queued message that an agent may now answer, and the secret that its calls for this turn carry."""  # S10
+    """A queued message that an agent may now answer, and the secret that its calls for this turn carry.
+
+    `traceparent` is the turn's trace (W3C Trace Context) if the server records one.
+    """  # S10
 
     session: str
     turn: str
     claim: str
     message: Message
     expires_at: float
+    traceparent: str | None = None
 
 
 class AgentUpdate(_Wire):

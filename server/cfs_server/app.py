@@ -22,12 +22,14 @@ from cfs_server.markup import Renderer
 from cfs_server.metrics import Metrics
 from cfs_server.middleware import RequestMiddleware
 from cfs_server.routes import (
+    anthropic,
     completions,
     dashboard,
     events,
     files,
     health,
     messages,
+    ollama,
     questions,
     sessions,
     shares,
@@ -104,8 +106,15 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         separate_input_output_schemas=False,
+        telemetry={
+            "tracing": False,
+            "metrics": False,
+            "logs": False,
+            "auto_configure": False,
+        },  # see cfs_server.tracing
     )
-    for module in (sessions, messages, events, turns, questions, completions, files, shares, dashboard, health):
+    interfaces = sessions, messages, events, turns, questions, completions, anthropic, ollama
+    for module in (*interfaces, files, shares, dashboard, health):
         app.include_router(module.router)
     app.router.routes += [dashboard.ROUTE, Route(ROOT, dav), Mount(ROOT, dav)]
     errors.install(app)

@@ -18,7 +18,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from cfs.errors import CfsError, InvalidRequest, Timeout, TooLarge, TooMany, to_problem
-from cfs_server.access.auth import ConnectionLimits
+from cfs_server.access.limits import ConnectionLimits
 
 _log = structlog.get_logger(__name__)
 

@@ -11,19 +11,24 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cfs.errors import CfsError, Forbidden, InvalidRequest, ServerError, TooLarge, Unauthorized
+from cfs_server import tracing
 from cfs_server.access.auth import Principal
 from cfs_server.access.tokens import masked
 from cfs_server.errors import problem_response
 from cfs_server.metrics import Metrics
+from cfs_server.protocols.errors import protocol_at
 from cfs_server.sessions.journal.journal import Journal
 from cfs_server.sessions.state import Author, author
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 # Access to a server without tokens: programs of this machine may call, web pages of other sites may not.
 #
@@ -89,7 +94,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _DISCARDED_BODIES = 8
 _DISCARD_SECONDS = 10.0
 _READING = frozenset({"GET", "HEAD", "OPTIONS", "PROPFIND", "REPORT"})
-_READING_PATHS = frozenset({"/v1/render", "/v1/tokens"})
+_READING_PATHS = frozenset({"/v1/render", "/v1/tokens", "/v1/messages/count_tokens", "/api/show"})
 _AUTHOR_CHARACTERS = 256
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 _OPEN = frozenset({"/", "/healthz", "/readyz", "/openapi.json"})
@@ -123,6 +128,10 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         exchange = Exchange(scope, send)
+        with tracing.request(scope, exchange.path) as exchange.span:
+            await self._handle(exchange, scope, receive)
+
+    async def _handle(self, exchange: "Exchange", scope: Scope, receive: Receive) -> None:
         inner = dict(scope, method="GET") if scope["method"] == "HEAD" else scope
         inner["cfs.head"] = scope["method"] == "HEAD"
         try:
@@ -149,11 +158,13 @@ class RequestMiddleware:
     def _admit(self, exchange: "Exchange", headers: MutableMapping[bytes, bytes], scope: Scope) -> None:
         """Authenticate the caller and check its rate limit. Most paths require a caller (G9)."""
         authorization = headers.get(b"authorization")
+        if authorization is None and (key := headers.get(b"x-api-key")):
+            authorization = b"Bearer " + key  # clients of Anthropic send their key so
         principal = self._authenticate(None if authorization is None else authorization.decode("latin-1"))
         if principal is None:
             if scope["path"] in _OPEN or scope["path"].startswith(_OPEN_BELOW):
                 return
-            raise Unauthorized("this server wants a token: send it as 'Authorization: Bearer TOKEN'")
+            raise Unauthorized("this server wants a token: send it as 'Authorization: Bearer TOKEN', or as X-Api-Key")
         scope["cfs.principal"] = principal
         exchange.principal = principal.name  # set first, so that the log names a caller that exceeds its limit
         agent, call = headers.get(b"x-cfs-agent"), headers.get(b"x-cfs-tool-call")
@@ -163,7 +174,9 @@ class RequestMiddleware:
     def _done(self, exchange: "Exchange", scope: Scope) -> None:
         route = getattr(scope.get("route"), "path_format", "none")
         answered = exchange.answered_at or time.perf_counter()
-        self._metrics.request(exchange.method, route, exchange.status, answered - exchange.began_at)
+        seconds = answered - exchange.began_at
+        self._metrics.request(exchange.method, route, exchange.status, seconds)
+        tracing.answered(exchange.span, exchange.method, route, exchange.status, seconds, exchange.id)
         write = _log.debug if scope["path"] in _QUIET else _log.info
         write(
             "request",
@@ -198,6 +211,7 @@ class Exchange:
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         self.id = given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         self.journal: Journal | None = None
+        self.span: Span | None = None
         self._scope = scope
         self._send = send
         self._replaced = False
@@ -220,6 +234,8 @@ class Exchange:
         if message["type"] == "http.response.start":
             self.answered_at, self.status = time.perf_counter(), message["status"]
             message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.id.encode())]
+            if (protocol := protocol_at(self._scope["path"])) is not None and protocol.request_id is not None:
+                message["headers"].append((protocol.request_id.encode(), self.id.encode()))
         await self._send(message)
 
     async def fail(self, error: CfsError, scope: Scope, receive: Receive) -> None:

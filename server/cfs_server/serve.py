@@ -14,9 +14,11 @@ from typing import Any, cast
 import structlog
 import uvicorn
 
+from cfs import tracing
+from cfs.errors import InvalidRequest
 from cfs_server import logs
 from cfs_server.access import tokens
-from cfs_server.access.auth import ConnectionLimits
+from cfs_server.access.limits import ConnectionLimits
 from cfs_server.app import create_app, opened
 from cfs_server.connections import SWEEPS_A_SECOND, Connections
 from cfs_server.engine.interface import Engine, ModelInfo, ModelLoadError
@@ -29,6 +31,7 @@ from cfs_server.sessions.journal.memory import MemoryBackend
 from cfs_server.sessions.journal.sqlite import SqliteBackend
 from cfs_server.sessions.journal.sqlite_file import StoreInUse
 from cfs_server.settings import ConfigurationError, Settings
+from cfs_server.tracing import serving
 
 _log = structlog.get_logger(__name__)
 
@@ -71,6 +74,7 @@ def run(settings: Settings) -> int:
     logs.configure(settings.log_format, settings.log_level)
     try:
         check_access(settings)
+        _start_tracing()
         config = server_config(None)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(serve(settings))
@@ -79,7 +83,17 @@ def run(settings: Settings) -> int:
         return CANNOT_START
     except KeyboardInterrupt:
         return 130
+    finally:
+        tracing.stop()
     return 0
+
+
+def _start_tracing() -> None:
+    try:
+        if tracing.start("cfs-server"):
+            _log.info("traces and metrics are exported", protocol="OpenTelemetry")
+    except InvalidRequest as error:
+        raise ConfigurationError(error.detail) from None
 
 
 def check_access(settings: Settings) -> None:
@@ -133,6 +147,7 @@ async def _serve_with(settings: Settings, journal: Journal, listener: socket.soc
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         model = await engine.start()
+        serving(model.name)
         if model.engine is not None:
             _log.debug("engine started", model=model.name, plan=str(model.engine))
         listen_on(listener)

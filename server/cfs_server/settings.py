@@ -15,7 +15,7 @@ from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from cfs.wire import Keep, Price
-from cfs_server.access.auth import ConnectionLimits, Network, PrincipalLimits
+from cfs_server.access.limits import ConnectionLimits, Network, PrincipalLimits
 from cfs_server.engine.interface import UpstreamKind
 from cfs_server.sessions.quotas import Limits
 

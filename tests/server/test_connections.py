@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from cfs_server.access.auth import ConnectionLimits
+from cfs_server.access.limits import ConnectionLimits
 from cfs_server.connections import Connections
 from cfs_server.settings import ConfigurationError, Settings, load
 from tests.server.support import Process, serving

@@ -26,6 +26,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
 from cfs.wire import Message, ToolCall
+from cfs_agents.tracing import tool_call, tool_ended
 from cfs_filesystem import FileSystemError
 
 # -- blocking functions -----------------------------------------------------------------------------------------------
@@ -557,6 +558,12 @@ class Registry:
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Run one call and return its result. A failure is a result with its reason; only a cancellation is raised."""
+        with tool_call(call) as span:
+            result = await self._call(call)
+            tool_ended(span, call, result.text, result.seconds, ok=result.ok)
+        return result
+
+    async def _call(self, call: ToolCall) -> ToolResult:
         start = time.perf_counter()
         truncated = False
         running = CALL_ID.set(call.id)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from cfs import api
+from cfs import api, tracing
 from cfs.errors import CfsError, InvalidRequest, Timeout, Unreachable
 from cfs.stream import FIRST_PAUSE, LONGEST_PAUSE
 from cfs.transports.base import TOKEN_VARIABLE, URL_VARIABLE, Deadline
@@ -43,14 +43,17 @@ class Address:
 
 
 def address_of(url: str | None = None, token: str | None = None) -> Address:
-    """Build an address; `CFS_URL` and `CFS_TOKEN` are the defaults. Raises `InvalidRequest` if there is no URL."""
+    """Build an address; `CFS_URL` and `CFS_TOKEN` are the defaults. Raises `InvalidRequest` if there is no URL.
+
+    An empty token is no token, whatever the variable says.
+    """
     url = (url or os.environ.get(URL_VARIABLE, "")).rstrip("/")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidRequest(
             f"{url!r} is not the URL of a server: give one such as http://127.0.0.1:8000, or set {URL_VARIABLE}"
         )
-    headers = api.authorization(token or os.environ.get(TOKEN_VARIABLE))
+    headers = api.authorization(os.environ.get(TOKEN_VARIABLE) if token is None else token)
     return Address(url, headers, not _is_here(parts.hostname))
 
 
@@ -73,12 +76,12 @@ def stream_limits(deadline: Deadline) -> httpx.Timeout:
 
 
 def arguments(request: api.Request, limits: httpx.Timeout) -> dict[str, Any]:
-    """Convert a request to the arguments of httpx; its headers also name the author."""
+    """Convert a request to the arguments of httpx; its headers also name the author and the active trace."""
     return {
         "method": request.method,
         "url": request.path,
         "params": dict(request.params),
-        "headers": {**api.author(), **request.headers},
+        "headers": {**tracing.propagated(), **api.author(), **request.headers},
         "content": request.body,
         "timeout": limits,
     }

@@ -30,6 +30,7 @@ class TurnStream:
 
     request: GenerationRequest
     reason: FinishReason | None = None
+    stop: str = ""
     error: EngineError | None = None
     cancelled: bool = False
     _replays: int = 0
@@ -112,6 +113,7 @@ class TurnStream:
             else:
                 self.fail(kind(ended.error) if issubclass(kind, EngineError) else EngineError(ended.error))
         else:
+            self.stop = ended.stop
             self.end(ended.reason, ended.completion_tokens)
 
     def end(self, reason: FinishReason, completion_tokens: int = 0) -> None:

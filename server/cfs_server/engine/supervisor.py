@@ -328,7 +328,7 @@ class LlamaEngine:
                     self.cancel(request.id)
             if stream.error is not None:
                 raise stream.error
-            yield Finished(stream.reader.reason(stream.reason or "stop"), stream.usage())
+            yield Finished(stream.reader.reason(stream.reason or "stop"), stream.usage(), stream.stop)
         finally:
             self._streams.pop(request.id, None)
             if not stream.over:
