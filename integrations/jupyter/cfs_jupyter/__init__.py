@@ -1,0 +1,1 @@
+"""Sessions in notebooks: the magics `%cfs` and `%%cfs`."""

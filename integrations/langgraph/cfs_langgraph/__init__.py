@@ -1,0 +1,1 @@
+"""Keeps the checkpoints and the store of LangGraph in CFS."""
