@@ -15,13 +15,15 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends g++ gcc \
     && rm -rf /var/lib/apt/lists/*
 
-# Without GGML_NATIVE the image runs on any x86-64 machine with AVX2, not only on one like the builder's; other
-# architectures ignore these flags. For the machine you build on: --build-arg CMAKE_ARGS=-DGGML_NATIVE=ON
+# Without GGML_NATIVE the image runs on any x86-64 machine with AVX2, not only on one like the builder's, and on any
+# 64-bit Arm machine with dot products (untested); each architecture ignores the flags of the other. For the machine you
+# build on: --build-arg CMAKE_ARGS=-DGGML_NATIVE=ON
 # LLAVA_BUILD is for pictures and sound, which CFS has no use for.
-ARG CMAKE_ARGS="-DLLAVA_BUILD=OFF -DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON"
+ARG CMAKE_ARGS="-DLLAVA_BUILD=OFF -DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod"
 
-ENV PATH=/opt/cfs/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-RUN python -m venv /opt/cfs
+# The environment gets no pip of its own: the image has no use for it.
+ENV PIP_PYTHON=/opt/cfs PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+RUN python -m venv --without-pip /opt/cfs
 WORKDIR /src
 COPY --from=pins /llama.txt ./
 RUN CMAKE_ARGS="$CMAKE_ARGS" pip install --no-deps -r llama.txt
@@ -29,8 +31,19 @@ RUN CMAKE_ARGS="$CMAKE_ARGS" pip install --no-deps -r llama.txt
 # The other dependencies, and last what changes with every commit.
 COPY pyproject.toml constraints.txt ./
 RUN python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; extra = p["optional-dependencies"]; \
-        print(*p["dependencies"], *extra["server"], *extra["webdav"], sep="\n")' > requirements.txt \
+        print(*p["dependencies"], *extra["server"], *extra["webdav"], *extra["otel"], sep="\n")' > requirements.txt \
     && pip install -c constraints.txt -r requirements.txt
+
+# Smaller: a wheel cannot hold links, so it has each library of llama.cpp three times, and all of it twice. NumPy's own
+# tests are a third of it. Its libraries stay as they are: they cannot be stripped after they were patched.
+WORKDIR /opt/cfs/lib/python3.12/site-packages
+RUN rm -rf lib include bin \
+    && for library in llama_cpp/lib/*.so; do \
+        for twin in "$library".*; do cmp -s "$library" "$twin" && ln -sf "${library##*/}" "$twin"; done; \
+    done \
+    && find numpy -type d -name tests -prune -exec rm -r {} + \
+    && find . -name '*.so' -type f ! -path './numpy*' -exec strip --strip-unneeded {} +
+WORKDIR /src
 COPY . .
 RUN pip install --no-deps .
 

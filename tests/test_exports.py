@@ -7,7 +7,10 @@ from types import ModuleType
 
 import pytest
 
-PACKAGES = ["cfs", "cfs_filesystem", "cfs_webdav", "cfs_server", "cfs_fuse", "cfs_agents"]
+PACKAGES = [
+    *("cfs", "cfs_filesystem", "cfs_webdav", "cfs_server", "cfs_fuse", "cfs_agents"),
+    *("cfs_jupyter", "cfs_langchain", "cfs_langgraph", "cfs_llm", "pytest_cfs"),
+]
 
 
 def submodules(package: str) -> list[str]:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -200,3 +201,31 @@ def test_sigterm_ends_the_server_cleanly() -> None:
     assert "Traceback" not in rest
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+COMPILING = "".join(f"  [{step}/140] /usr/bin/g++ -c file{step}.cpp\n" for step in range(1, 141))
+
+
+def progress(output: str) -> list[str]:
+    """What scripts/install shows of an output of pip."""
+    command = [sys.executable, str(ROOT / "scripts/lib/progress")]
+    return subprocess.run(command, input=output, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_an_installation_shows_how_far_the_compilation_is() -> None:
+    """Ninja counts files, and CMake with make counts per cent; pip alone says nothing for minutes."""
+    steps = "Collecting llama-cpp-python\n  Running command pip subprocess\n  Collecting scikit-build-core\n"
+    shown = progress(
+        f"{steps}  Building wheel for llama-cpp-python: started\n{COMPILING}Successfully installed cfs-local\n"
+    )
+    tenths = [f"  Compiling llama.cpp: {10 * tenth:3} %, 0:00" for tenth in range(11)]
+    building = "  Building wheel for llama-cpp-python: started"
+    assert shown == ["Collecting llama-cpp-python", building, *tenths, "Successfully installed cfs-local"]
+    assert progress("[ 50%] Building CXX object a.o\n") == ["  Compiling llama.cpp:  50 %, 0:00"]
+
+
+def test_an_installation_that_fails_shows_the_compilers_error() -> None:
+    """It is the end of the output, which is not shown otherwise."""
+    shown = progress("  file.cpp:1:1: error: unknown type\nERROR: Failed building wheel for llama-cpp-python\n")
+    assert shown[0] == "ERROR: Failed building wheel for llama-cpp-python"
+    assert "  file.cpp:1:1: error: unknown type" in shown[1:]

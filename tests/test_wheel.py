@@ -15,6 +15,11 @@ PACKAGES = {
     "cfs_server": "server",
     "cfs_fuse": "fuse_bridge",
     "cfs_agents": "agent_runtime",
+    "cfs_jupyter": "integrations/jupyter",
+    "cfs_langchain": "integrations/langchain",
+    "cfs_langgraph": "integrations/langgraph",
+    "cfs_llm": "integrations/llm",
+    "pytest_cfs": "integrations/pytest",
 }
 
 

@@ -1,9 +1,11 @@
 """The program: its commands, what it imports for them, completion, and what is missing (C10)."""
 
+import os
 import re
 import subprocess
 import sys
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points, version
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +13,7 @@ from typer.testing import CliRunner
 from cfs.cli import app
 from tests.client.harness import HttpHarness
 from tests.client.terminal import cfs
-from tests.server.support import environment, run_cfs
+from tests.server.support import CFS, environment, run_cfs
 
 HEAVY = {"httpx", "fastapi", "uvicorn", "llama_cpp", "huggingface_hub", "numpy"}
 NOT_FOR_HELP = {"pydantic", "pydantic_settings", "rich", "structlog", "asyncio", "cfs.wire"}
@@ -146,3 +148,48 @@ def test_the_shell_completes_commands_and_names_of_sessions(http_harness: HttpHa
 def test_without_a_server_nothing_is_completed() -> None:
     assert completed("http://127.0.0.1:9", "cfs cat ch", 2) == []
     assert completed("nonsense", "cfs cat ch", 2) == []
+
+
+def test_a_command_without_its_extra_says_which_one_it_needs() -> None:
+    """Its options are known without the libraries, which are imported when it runs."""
+    code = (
+        "import sys; sys.modules['platformdirs'] = None; sys.argv = ['cfs', 'serve']; from cfs.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    said = "cfs: this command needs platformdirs, which is not installed: pip install 'cfs-local[server]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+
+
+def test_the_version_names_the_build_of_the_engine() -> None:
+    """Its commit and what it uses of the processor; neither the package around it nor a model is loaded."""
+    done = run_cfs("--version")
+    first, second = done.stdout.splitlines()
+    assert first.startswith("cfs ")
+    package = version("llama-cpp-python")
+    assert re.fullmatch(
+        rf"engine: llama-cpp-python {package} \(llama\.cpp [0-9a-f]{{7,}}, ggml [\d.]+; [A-Z0-9_ ]+\)", second
+    )
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_one_command_installs_completion(shell: str, tmp_path: Path) -> None:
+    """Into the files that each shell reads. The program finds out which shell it is; here the test says so."""
+    told = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    env = os.environ | told | {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / ".config")}
+    done = subprocess.run([CFS, "--install-completion", shell], env=env, capture_output=True, text=True, check=True)
+    assert f"{shell} completion installed in {tmp_path}" in done.stdout
+    written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    assert f"_CFS_COMPLETE=complete_{shell}" in written
+
+
+def test_bash_completes_after_that_command(tmp_path: Path) -> None:
+    """In an interactive shell of a user who has done nothing else: commands, and options of a command."""
+    env = os.environ | {"HOME": str(tmp_path), "PATH": f"{CFS.parent}:{os.environ['PATH']}"}
+    subprocess.run([CFS, "--install-completion", "bash"], env=env, capture_output=True, check=True)
+    script = """
+        complete -p cfs
+        COMP_WORDS=(cfs sen) COMP_CWORD=1; _cfs_completion cfs; echo "${COMPREPLY[@]}"
+        COMP_WORDS=(cfs chat --u) COMP_CWORD=2; _cfs_completion cfs; echo "${COMPREPLY[@]}"
+    """
+    done = subprocess.run(["bash", "-ic", script], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["complete -o default -F _cfs_completion cfs", "send", "--up --url"]

@@ -40,8 +40,8 @@ def home(tmp_path: Path) -> dict[str, str]:
 def run(url: str, home: dict[str, str], tmp_path: Path) -> Iterator[Command]:
     """Run commands of that user; nothing that they started is left in the end."""
 
-    def run(*arguments: str, at: str = url) -> tuple[int, str, str]:
-        return ended(cfs(at, *arguments, data=b"", **home))
+    def run(*arguments: str, at: str = url, lines: bytes = b"") -> tuple[int, str, str]:
+        return ended(cfs(at, *arguments, data=lines, **home))
 
     try:
         yield run
@@ -134,3 +134,19 @@ def test_an_agent_in_the_background_answers_and_ends_with_the_server(run: Comman
     assert lives(pid)
     assert run("down")[0] == 0
     assert not lives(pid)
+
+
+def test_a_chat_starts_the_server_that_it_needs(run: Command, url: str) -> None:
+    """The replies alone are on standard output. The next chat finds the server that the first has started."""
+    code, said, errors = run("chat", "--up", "a", lines=b"My name is Alice.\n")
+    assert (code, said) == (0, "Nice to meet you, Alice!\n")
+    assert errors.startswith(f"CFS is ready on {url}")
+    code, said, errors = run("chat", "--up", "a", lines=b"What is my name?\n")
+    assert (code, said, errors) == (0, "Your name is Alice.\n", "")
+    assert run("down")[0] == 0
+
+
+def test_a_chat_starts_no_server_that_it_could_not_reach(run: Command) -> None:
+    """One of another machine, or behind a proxy with TLS."""
+    said = "no server answers at https://localhost:9, and none can be started there from here"
+    assert run("chat", "--up", at="https://localhost:9") == (1, "", f"cfs: {said}\n")

@@ -17,6 +17,7 @@ from cfs import (
     InvalidRequest,
     KeyReused,
     NotFound,
+    PreconditionFailed,
     ServerError,
     Session,
     StorageFull,
@@ -242,18 +243,23 @@ def test_an_address_that_is_none_is_refused(url: str, monkeypatch: pytest.Monkey
         Client(url)
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_a_token_is_sent_with_every_request(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("given", "sent"), [("given", b"given"), (None, b"from-the-environment"), ("", None)])
+def test_a_token_is_sent_with_every_request(
+    given: str | None, sent: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty one is none: a program that acts for others does not fall back on its own."""
     monkeypatch.setenv("CFS_TOKEN", "from-the-environment")
     refusal = http_answer("401 Unauthorized", b'{"type": "urn:cfs:error:unauthorized", "detail": "who are you?"}')
-    with impostor(refusal) as server, Client(server.url, "given" if given else None) as client:
+    with impostor(refusal) as server, Client(server.url, given) as client:
         for _ in range(2):
             with pytest.raises(Unauthorized, match="who are you"):
                 client.call(api.append("a", b"x"))
         with pytest.raises(Unauthorized):
             next(client.events(api.events()))
-    token = b"given" if given else b"from-the-environment"
-    assert [b"Bearer " + token in request for request in server.asked] == [True] * 3
+    if sent is None:
+        assert [b"Bearer" in request for request in server.asked] == [False] * 3
+    else:
+        assert [b"Bearer " + sent in request for request in server.asked] == [True] * 3
 
 
 def test_the_url_may_have_a_path_in_front_and_a_slash_behind() -> None:
@@ -398,3 +404,31 @@ async def test_a_stream_that_is_left_closes_its_connection(http_harness: HttpHar
             await anext(events)
             assert http_harness.server.parts.streams.open == 1
         http_harness.wait_until(lambda: http_harness.server.parts.streams.open == 0)
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_files_are_written_read_and_listed_by_their_versions(http_harness: HttpHarness) -> None:
+    """A write names the version that it replaces; a part of a file comes with the size of the whole."""
+    path = "/workspaces/calls/notes/plän 1.md"
+    with Client(http_harness.url) as client:
+        first = client.call(api.write_file(path, b"Buy milk.", new=True))
+        assert (first.new, first.info.path, first.info.size) == (True, path, 9)
+        assert client.call(api.read_file(path)) == api.FilePart(b"Buy milk.", 9, first.etag)
+        assert client.call(api.read_file(path, 4, 3)) == api.FilePart(b"mil", 9, first.etag)
+        with pytest.raises(PreconditionFailed):
+            client.call(api.write_file(path, b"Buy bread.", new=True))
+        second = client.call(api.write_file(path, b"Buy bread.", etag=first.etag))
+        assert not second.new
+        assert second.etag != first.etag
+        with pytest.raises(PreconditionFailed):
+            client.call(api.write_file(path, b"Buy eggs.", etag=first.etag))
+        assert client.call(api.file(path)).version == second.info.version
+        page = client.call(api.files("/workspaces/calls/"))
+        assert [info.path for info in page.files] == [path]
+        with pytest.raises(PreconditionFailed):
+            client.call(api.delete_file(path, etag=first.etag))
+        client.call(api.delete_file(path, etag=second.etag))
+        with pytest.raises(NotFound):
+            client.call(api.read_file(path))

