@@ -135,6 +135,25 @@ def test_agents_stand_side_by_side(page: Page, server: Process, client: httpx.Cl
         expect(messages(page).nth(1)).to_contain_text("I am the other")
 
 
+def test_a_column_scrolls_under_the_pointer_and_by_keys(page: Page, server: Process, client: httpx.Client) -> None:
+    text = "User: go on\nAssistant: " + "\n\n".join(f"paragraph {number}" for number in range(60)) + "\n"
+    for name in ("left", "right"):
+        client.post("/v1/sessions", json={"id": f"w-scroll/{name}", "transcript": text}).raise_for_status()
+    page.goto(address(server.url, "agents/w-scroll"))
+    left, right = (
+        page.locator(".column", has=page.get_by_role("heading", name=name)).locator(".messages")
+        for name in ("left", "right")
+    )
+    expect(left).to_have_attribute("data-end", "")
+    left.hover()
+    page.mouse.wheel(0, -400)
+    expect(left).not_to_have_attribute("data-end", "")
+    expect(right).to_have_attribute("data-end", "")
+    right.focus()
+    page.keyboard.press("PageUp")
+    expect(right).not_to_have_attribute("data-end", "")
+
+
 def test_a_column_says_what_its_agent_does_and_how_it_ended(page: Page, server: Process, client: httpx.Client) -> None:
     with Agent(client, "w-ends") as lead:
         lead.begin("Create")
