@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 COMMANDS = (
     "git clone --quiet /cfs.git cfs",
     "cd cfs && scripts/up --no-mount --model smollm2",
-    "cfs/.venv/bin/cfs send first 'What is the capital of France?' --set system='You are a helpful assistant.'",
+    "cfs/.venv/bin/cfs send first 'Write a haiku about the sea.'",
 )
 _INSTALLED = ("Successfully installed", "is installed in .venv")
 _READY = "CFS is ready on"

@@ -38,6 +38,8 @@ ELSEWHERE = {  # what the tests of single pages run
     ("docs/completions.md", ""): ("tests/server/test_completions_documentation.py",),
     ("docs/completions.md", "tokens"): ("tests/server/test_completions_documentation.py",),
     ("docs/models.md", "models"): ("tests/engine/test_downloads.py",),
+    ("docs/protocols.md", "anthropic"): ("tests/protocols/test_documentation.py",),
+    ("docs/protocols.md", "ollama"): ("tests/protocols/test_documentation.py",),
     ("docs/sdk.md", ""): ("tests/client/test_documentation.py",),
 } | {
     ("docs/webdav.md", name): ("tests/webdav/test_documentation.py",)
@@ -161,6 +163,16 @@ def test_a_tree_is_led_from_outside(mounted: Shell) -> None:
     shown = mounted.run(served.replace("echo 'Make", f"{ATTACHED}echo 'Make") + steered)
     assert "User: Make a.txt" in shown
     assert re.search(r"^main1 .*\n  writer_1 .*\n  writer_2 ", shown, re.MULTILINE)
+
+
+@runs("docs/fibre.md", "files")
+def test_the_files_of_a_tree_are_read_and_written(shell: Shell) -> None:
+    """What agents have to do with them is in tests/agents/fibre/test_published.py."""
+    shell.run(f"echo hello >a.txt; echo more >b.txt; curl -fsT a.txt {shell.url}/v1/files/workspaces/main/")
+    shown = shell.run(block("docs/fibre.md", "files").replace("localhost:8000", shell.url))
+    assert '"path":"/workspaces/main/a.txt"' in shown
+    assert "hello" in shown
+    assert '"path":"/workspaces/main/b.txt"' in shown
 
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - as the page says
