@@ -10,7 +10,7 @@ from pydantic.json_schema import models_json_schema
 from cfs import completions, wire
 from cfs.errors import TABLE, CfsError
 from cfs_server.errors import MEDIA_TYPE
-from cfs_server.protocols import anthropic, ollama
+from cfs_server.protocols import anthropic, ollama, text_completions
 from cfs_server.protocols.errors import protocol_at
 
 _REF = "#/components/schemas/{model}"
@@ -32,6 +32,7 @@ _BODIES = (
     completions.ChatRequest,
     completions.TokensRequest,
     completions.TextPart,
+    text_completions.TextCompletionRequest,
     anthropic.MessagesRequest,
     anthropic.TokenCountRequest,
     ollama.OllamaChatRequest,
@@ -174,6 +175,7 @@ _MODELS = (
     wire.ShareList,
     wire.SearchResults,
     completions.ChatCompletion,
+    text_completions.TextCompletion,
     completions.ModelCard,
     completions.ModelList,
     completions.TokenCounts,

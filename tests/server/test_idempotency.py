@@ -52,6 +52,7 @@ WRITES: list[tuple[str, str, dict[str, Any]]] = [
             "headers": {"X-CFS-Session": "a"},
         },
     ),
+    ("POST", "/v1/completions", {"json": {"prompt": "x"}, "headers": {"X-CFS-Session": "a"}}),
     ("POST", "/api/generate", {"json": {"prompt": "x", "stream": False}, "headers": {"X-CFS-Session": "a"}}),
     ("POST", "/v1/shares", {"json": {"session": "a"}}),
     ("PUT", "/v1/files/sessions/a", {"content": "x"}),

@@ -203,6 +203,10 @@ CALLS: dict[tuple[str, str], list[Call]] = {
         Call(needs=WRITE | READ, about=CHAPTER, headers=RECORDED, json={"messages": [MEDLARS, X]}, status=200),
         Call(needs=WRITE | READ | DELETE, headers=RECORDED, json={"messages": [X], "stream": True}, status=200),
     ],
+    ("POST", "/v1/completions"): [
+        Call(needs=WRITE | READ, headers=RECORDED, json={"prompt": "x"}, status=200),
+        Call(needs=WRITE | READ, headers=RECORDED, json={"prompt": "x", "stream": True}, status=200),
+    ],
     ("POST", "/v1/messages"): [
         Call(needs=WRITE | READ | DELETE, headers=RECORDED, json={"messages": [X], **SHORT}, status=200),
         Call(needs=WRITE | READ, about=CHAPTER, headers=RECORDED, json={"messages": [MEDLARS, X], **SHORT}, status=200),
@@ -256,7 +260,7 @@ FOR_ALL = {
     ("POST", path)
     for path in (
         "/v1/tokens", "/v1/render", "/v1/messages/count_tokens", "/api/show", "/api/pull", "/api/push", "/api/create",
-        "/api/embed", "/api/embeddings",
+        "/api/embed", "/api/embeddings", "/v1/embeddings",
     )
 } | {("DELETE", "/v1/shares/{share}"), ("DELETE", "/api/delete")}  # fmt: skip
 """Routes that are about nothing in particular: what they show depends on the caller."""

@@ -24,7 +24,7 @@ expected-statuses = ["400", "404", "405", "406", "409", "412", "413", "415", "42
 # The members of a completion or a message can be valid each by itself and still contradict one another: a tool that
 # must be called and is not among the tools. A schema cannot say that.
 [[operations]]
-include-path = "/v1/chat/completions"
+include-path-regex = "/v1/(chat/)?completions"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "409"]
 [[operations]]
 include-path = "/v1/messages"

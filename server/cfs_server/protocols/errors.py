@@ -88,6 +88,8 @@ _OLLAMA = Protocol(ollama_problem)
 
 TABLE: dict[str, Protocol] = {
     "/v1/chat/completions": _OPENAI,
+    "/v1/completions": _OPENAI,
+    "/v1/embeddings": _OPENAI,
     "/v1/models": _OPENAI,
     "/v1/tokens": _OPENAI,
     "/v1/messages": _ANTHROPIC,

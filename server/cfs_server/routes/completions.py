@@ -8,11 +8,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Path, Request, Response
 
 from cfs import completions as wire
-from cfs.errors import CfsError, NotFound
+from cfs.errors import CfsError, NotFound, Unsupported
 from cfs_server.completions.requests import messages_of, tools_of
 from cfs_server.engine.interface import Delta, Finished
 from cfs_server.idempotency import Idempotency
 from cfs_server.openapi import answer, body, problems
+from cfs_server.protocols import text_completions as texts
 from cfs_server.protocols.anthropic import AnthropicModel, AnthropicModels
 from cfs_server.protocols.chat import Writer, chunk_json, completion_json, read_chat
 from cfs_server.protocols.errors import openai_problem
@@ -71,6 +72,51 @@ def _frame(chunk: wire.ChatChunk, *, usage: bool) -> bytes:
 
 def _failed(error: CfsError) -> bytes:
     return data(json.dumps(openai_problem(error)))
+
+
+@router.post(
+    "/completions",
+    responses={
+        200: answer("The completion, or its pieces", json=texts.TextCompletion, events=None),
+        **problems(*RECORDED_ERRORS),
+    },
+    openapi_extra=body(json=texts.TextCompletionRequest),
+)
+async def complete_text(
+    request: Request,
+    asked: Annotated[texts.TextCompletionRequest, Depends(json_body(texts.TextCompletionRequest))],
+    session: NamedSession,
+    me: Me,
+    ticket: Idempotency,
+) -> Response:
+    """Answer a prompt, for programs that use OpenAI's older protocol. With `X-CFS-Session`, it continues that session.
+
+    A completion is cancelled when its client disconnects. A turn of a session continues.
+    """
+    read = partial(texts.read_completion, asked, recorded=session is not None)
+    items = await begin(request, me, ticket, session, read)
+    writer = texts.TextWriter(me.completions.model.id, items.recorded)
+    if not asked.stream:
+        return await items.whole(request, _whole_text(writer, items))
+    usage = asked.stream_options is not None and asked.stream_options.include_usage
+    frames = frames_of(items, lambda item: _text_frames(writer, item, usage=usage), _failed, last=data(wire.DONE))
+    return await items.stream(request, me, frames)
+
+
+async def _whole_text(writer: texts.TextWriter, items: Begun) -> str:
+    return texts.completion_json(await writer.completion(items)) or ""
+
+
+def _text_frames(writer: texts.TextWriter, item: Delta | Finished, *, usage: bool) -> Iterator[bytes]:
+    for piece in writer.write(item):
+        if text := texts.completion_json(piece, include_usage=usage):
+            yield data(text)
+
+
+@router.post("/embeddings", include_in_schema=False)
+async def embed() -> Response:
+    """Refuse: the model makes texts."""
+    raise Unsupported("the model of this server makes texts, no embeddings: use a server with a model for embeddings")
 
 
 @router.get("/models", responses={200: answer("All models", json=wire.ModelList), **problems()})
