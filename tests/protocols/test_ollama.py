@@ -272,6 +272,8 @@ async def test_what_only_ollama_can_do_is_refused(client: AsyncClient) -> None:
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("chat", {"messages": [{"role": "user", "content": "x", "images": ["aaaa"]}]}, "pictures are not read here"),
+    ("chat", {"messages": [{"role": "user", "content": "x", "images": {}}]}, "pictures are not read here"),
+    ("chat", {"messages": [], "options": {"mirostat": 2}}, "mirostat"),
     ("chat", {"messages": [{"role": "wizard", "content": "x"}]}, "'system', 'user'"),
     ("chat", {"messages": "hello"}, "messages"),
     ("chat", {"options": {"repeat_penalty": 1.3}}, "penalties are not applied"),
@@ -285,6 +287,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("generate", {"prompt": "x", "raw": True}, "raw"),
     ("generate", {"prompt": "x", "suffix": "y"}, "suffix"),
     ("generate", {"prompt": "x", "template": "y"}, "template"),
+    ("generate", {"prompt": "", "template": "y"}, "template"),
+    ("generate", {"prompt": "", "raw": True}, "raw"),
+    ("generate", {"prompt": "", "context": [1, 2, 3]}, "it is not the context"),
     ("generate", {"prompt": "x", "context": [1, 2, 3]}, "it is not the context"),
     ("generate", {"prompt": "x", "context": [1 << 30]}, "context"),
     ("generate", {"prompt": 5}, "prompt"),

@@ -29,7 +29,7 @@ API_VERSION = "0.12.6"
 
 
 def _no_pictures(value: Any) -> Any:
-    if value:
+    if value not in (None, []):
         raise ValueError("pictures are not read here: the model reads text")
     return None
 
@@ -157,7 +157,7 @@ _MOST_SYSTEM = 262_144
 def read_request(
     request: OllamaChatRequest | OllamaGenerateRequest, limits: Limits, *, recorded: bool = False
 ) -> CompletionSpec:
-    """Convert a request that is not empty. Raises `InvalidParameters` for what is not supported, and `TooLarge`.
+    """Convert a request. Raises `InvalidParameters` for what is not supported, and `TooLarge`.
 
     A prompt without `context` that a session records continues that session.
     """

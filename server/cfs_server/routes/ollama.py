@@ -13,7 +13,7 @@ from cfs_server.openapi import answer, body, problems
 from cfs_server.protocols import ollama as protocol
 from cfs_server.protocols.errors import ollama_problem
 from cfs_server.routes.generation import RECORDED_ERRORS, Begun, NamedSession, begin, frames_of
-from cfs_server.routes.http import AppContext, Me, as_json, json_body
+from cfs_server.routes.http import AppContext, Me, apart, as_json, json_body
 
 router = APIRouter(prefix="/api", tags=["ollama"])
 
@@ -67,11 +67,12 @@ async def _answered(
     ticket: Ticket,
 ) -> Response:
     name = me.completions.model.id
+    read = partial(protocol.read_request, asked, recorded=session is not None)
     if asked.is_empty:
+        await apart(request, partial(read, me.completions.limits))  # refuses what it would refuse with a prompt
         me.sessions.require_somewhere("write")
         piece = protocol.writer_of(asked, name, None).loaded(unload=asked.unloads)
         return Response(protocol.line(piece), media_type="application/json")
-    read = partial(protocol.read_request, asked, recorded=session is not None)
     items = await begin(request, me, ticket, session, read)
     writer = protocol.writer_of(asked, name, items.recorded)
     if not asked.streams:
