@@ -144,6 +144,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
         for operation in path.values():
             if protocol_at(name) is not None:
                 operation["responses"].pop("422", None)  # the status there is 400
+            elif operation["responses"].get("422", {}).get("description") == "Validation Error":
+                del operation["responses"]["422"]  # FastAPI adds it for any parameter; the route does not send it
             for parameter in operation.get("parameters", ()):
                 parameter["schema"] = _without_null(parameter["schema"])
     return document
@@ -173,6 +175,7 @@ _MODELS = (
     wire.Rendered,
     wire.NewlyShared,
     wire.ShareList,
+    wire.QuestionList,
     wire.SearchResults,
     completions.ChatCompletion,
     text_completions.TextCompletion,

@@ -35,6 +35,10 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", "400"]
 [[operations]]
 include-path-regex = "/api/(chat|generate)"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "409"]
+# A session begins with messages or with a transcript, not with both.
+[[operations]]
+include-path = "/v1/sessions"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "403", "404", "409", "422", "504"]
 [[operations]]
 include-path = "/v1/sessions/{id}/messages"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "403", "409", "412", "422", "504"]

@@ -3,7 +3,7 @@
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from cfs import wire
 from cfs.errors import Forbidden, InvalidParameters, NotFound, StorageFull, TooLarge, UnsupportedMedia
@@ -13,6 +13,8 @@ from cfs_server.openapi import answer, body, problems
 from cfs_server.routes.http import AppContext, Me, as_json, json_body
 
 router = APIRouter(prefix="/v1/shares", tags=["shares"])
+
+ShareId = Annotated[str, Path(description="Id of the share.", json_schema_extra={"pattern": "^[A-Za-z0-9_-]{1,64}$"})]
 
 
 @router.post(
@@ -54,7 +56,7 @@ async def shares(
 
 
 @router.delete("/{share}", status_code=204, responses={204: {"description": "Revoked"}, **problems(NotFound)})
-async def revoke(parts: AppContext, me: Me, share: str) -> Response:
+async def revoke(parts: AppContext, me: Me, share: ShareId) -> Response:
     """Revoke a share of the caller. Its token is refused at once, and its connections end."""
     parts.shares.revoke(me.principal, share)
     return Response(status_code=204)
