@@ -80,7 +80,7 @@ class LangGraph:
 
     async def accept(self, conversation: int, text: str) -> None:
         """Write a checkpoint with one more message."""
-        thread = {"configurable": {"thread_id": str(conversation)}}
+        thread: Any = {"configurable": {"thread_id": str(conversation)}}
         await self._graph.aupdate_state(thread, {"messages": [("user", text)]}, as_node="answer")
 
     async def read(self, conversation: int) -> int:
