@@ -6,7 +6,8 @@ Files of a thread, below `/workspaces/THREAD/langgraph.d/`:
     writes/NAMESPACE/CHECKPOINT/TASK.json         what one task has written after it
 
 A checkpoint is one file, so it is stored whole or not at all, and no two writers share a file: checkpoints have new
-ids, and each task has a file of its own. The namespace of the graph itself is empty, and here `graph`; others belong to subgraphs.
+ids, and each task has a file of its own. The namespace of the graph itself is empty, and here `graph`; others belong
+to subgraphs.
 """
 
 import re
