@@ -7,6 +7,7 @@ import { test } from "node:test";
 const from = (name) => import(new URL(`../../server/cfs_server/dashboard/${name}`, import.meta.url));
 const { counted, difference, nearby, sideBySide } = await from("diff.js");
 const { changesOf, sidesOf, treeOf } = await from("changes.js");
+const { Node } = await from("node.js");
 const { outcomeOf, runningCall } = await from("outcome.js");
 const { clustered, isWhole, marks, moved, position, within, zoomed } = await from("timeline_scale.js");
 
@@ -109,18 +110,11 @@ test("files stand in folders, and folders with nothing else in them stand togeth
 const ended = (...messages) => outcomeOf({ state: "idle", messages: [{ role: "user", content: "go" }, ...messages] });
 const said = (content) => ({ role: "assistant", content });
 
-test("how an agent ended is read from its report, its error, or its mark", () => {
-  const report = call("1", "sys_finish_task", { status: "success", summary: "It is done." });
-  assert.deepEqual(ended(report, said("It is done.")), { kind: "finished", text: "It is done." });
-  assert.deepEqual(ended(said("Hello")), { kind: "finished", text: "Hello" });
-  assert.deepEqual(ended(said("[Error: it repeated itself]")), { kind: "failed", text: "it repeated itself" });
-  assert.deepEqual(ended(said("so far [Cancelled]")), { kind: "cancelled", text: "so far" });
-  assert.equal(ended(said("[Error: it was cancelled]")).kind, "cancelled");
-  assert.deepEqual(ended(report, said("[coder unverified]\nIt is done.\nclaimed, but not there: a.txt")),
-    { kind: "unverified", text: "It is done.\nclaimed, but not there: a.txt" });
-  assert.equal(outcomeOf({ state: "generating", messages: [said("x")] }), null);
-  assert.equal(outcomeOf({ state: "idle", messages: [{ role: "user", content: "go" }] }), null);
-});
+for (const { about, state, messages, outcome } of JSON.parse(readFileSync(new URL("../fixtures/outcomes.json", import.meta.url), "utf8"))) {
+  test(`how an agent ended is read from its report, its error, or its mark: ${about}`, () => {
+    assert.deepEqual(outcomeOf({ state, messages }), outcome);
+  });
+}
 
 test("what the runtime says when tokens, replies or time are used up counts as a budget", () => {
   const source = readFileSync(new URL("../../agent_runtime/cfs_agents/messages.py", import.meta.url), "utf8");
@@ -137,6 +131,21 @@ test("the running tool is the last call without a result", () => {
   const times = new Map([[2, 30]]);
   assert.deepEqual(runningCall({ messages, times }), { name: "execute_command", arguments: { command: "ls" }, since: 30 });
   assert.equal(runningCall({ messages: [...messages, result("2", "")], times }), null);
+});
+
+test("a call that never gets a result ends with its turn, and does not run again in the next one", () => {
+  const user = { role: "user", content: "go" };
+  const reported = [user, call("1", "sys_finish_task", {}), said("done")];
+  const node = new Node("main/a");
+  const happens = (number, type, time, data) => node.take({ number, type, time, data: { turn: "t", ...data } });
+  reported.forEach((message, index) => happens(index + 1, "message.added", 10 + index, { index, message }));
+  assert.equal(node.calls[0].until, null);
+  happens(4, "turn.finished", 15, { reply: "done" });
+  happens(5, "message.added", 90, { index: 3, message: user });
+  assert.deepEqual(node.calls.map(({ until, failed }) => [until, failed]), [[15, false]]);
+  const later = new Node("main/a"); // who looks later knows only the messages
+  later.recall({ history: [...reported, user, call("2", "read_file", {})], times: [10, 11, 12, 90, 91], state: "generating" });
+  assert.deepEqual(later.calls.map(({ until }) => until), [12, null]);
 });
 
 test("zooming keeps the time under the pointer, and never leaves what there is", () => {

@@ -235,7 +235,8 @@ class Column extends HTMLElement {
     const { busy } = this.node;
     const call = busy ? runningCall(this.#conversation) : null;
     const turn = this.node.turn && this.node.turns.get(this.node.turn.id);
-    const since = call?.since ?? (turn?.end === null ? turn.start : null);
+    const last = this.#conversation.timeOf(this.#conversation.messages.length - 1) ?? 0; // it writes since then
+    const since = call?.since ?? (turn?.end === null ? Math.max(turn.start, last) : null);
     const passed = since === null ? "" : duration(Math.max(0, Date.now() / 1000 - since));
     const what = call ? [call.name, aboutOf(call.arguments)].filter(Boolean).join(" ") : this.node.tool ?? t("writes");
     say(this.#doing, busy ? [what, passed].filter(Boolean).join(" · ") : "");

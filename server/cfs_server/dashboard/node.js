@@ -81,6 +81,7 @@ export class Node extends SessionState {
     } else if (type === "turn.finished" || type === "turn.failed") {
       const turn = this.turns.get(data.turn);
       if (turn) Object.assign(turn, { end: time, tokens: spent(data.usage), reason: data.finish_reason });
+      this.#endCalls(time, (call) => call.number < number);
     } else if (type === "message.added") {
       this.#rememberMessage(data.message, data.index, time, number);
     } else if (type === "question.asked") {
@@ -106,8 +107,17 @@ export class Node extends SessionState {
       turns.set(`message ${index}`, { start: times[index], end: open ? null : times[end], tokens: 0, reason: open ? null : reason });
     });
     this.turns = new Map([...[...turns].slice(-KEPT_TURNS), ...this.turns]);
-    history.forEach((message, index) => this.#rememberMessage(message, index, times[index], 0));
+    history.forEach((message, index) => {
+      if (message.role === "user" && index > 0) this.#endCalls(times[index - 1], (call) => call.index < index);
+      this.#rememberMessage(message, index, times[index], 0);
+    });
+    if (state === "idle" && history.length > 0) this.#endCalls(times.at(-1), (call) => call.index < history.length);
     this.calls.sort((one, other) => one.time - other.time);
+  }
+
+  /** No call outlives its turn: what has no result by then gets none, because the turn was cancelled, or had reported. */
+  #endCalls(time, isOver) {
+    for (const call of this.calls) if (call.until === null && isOver(call)) call.until = Math.max(call.time, time);
   }
 
   #rememberMessage({ role, content, tool_calls, tool_call_id }, index, time, number) {
