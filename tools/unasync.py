@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 TWINS = {
     "client/cfs/async_session.py": "client/cfs/session.py",
+    "client/cfs/async_tree.py": "client/cfs/tree.py",
     "client/cfs/transports/async_file.py": "client/cfs/transports/file.py",
     "client/cfs/transports/async_http.py": "client/cfs/transports/http.py",
     "tests/client/async_conformance.py": "tests/client/conformance.py",
@@ -24,9 +25,9 @@ WORDS = [
     (r"\bAwaitable, ", ""),
     (r"\bAwaitable\[(\w+)\]", r"\1"),
     (r"\bAsync(Iterator|ChatIterator|Generator|Iterable|Client|Session|Transport|ContextManager)", r"\1"),
-    (r"\bAsync(HttpTransport|FileTransport|Disk|Tail|Conformance)\b", r"\1"),
+    (r"\bAsync(HttpTransport|FileTransport|Disk|Tail|Tree|Conformance)\b", r"\1"),
     (r"\basync_run\b", "run"),
-    (r"\basync_(http|file|session|disk|rest|conformance)\b", r"\1"),
+    (r"\basync_(http|file|session|tree|disk|rest|conformance)\b", r"\1"),
     (r"\baclosing\b", "closing"),
     (r"\basynccontextmanager\b", "contextmanager"),
     (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),

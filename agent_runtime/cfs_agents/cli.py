@@ -3,8 +3,11 @@
 The state of a single agent is stored in files.
 """
 
+import json
 import os
 import sys
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,9 +17,10 @@ from cfs.cli.app import DEFAULT_URL, Background, CommandGroup, Json, Session, To
 from cfs.errors import CfsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from cfs.cli.doctor import Check
+    from cfs.tree_state import TreeAgent
     from cfs.wire import SessionTree
     from cfs_agents.console import CommandQuestions
     from cfs_agents.fibre.state import FibreConfig
@@ -185,16 +189,20 @@ def resume(
 
 
 def tree(session: Tree = "main", as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
-    """Show the agents of a tree: the state of each, its number of messages, and how many messages wait."""
+    """Show the agents of a tree: how each ended or what it does, the messages and tokens it took, and its time.
+
+    The time of an agent is that of its tasks, and the time behind a tool is how long that has been running.
+    """
     from cfs import api
+    from cfs.tree import read_agents
 
     with connect(url, token_file) as client:
         found = client.call(api.sub_sessions(session))
+        agents = read_agents(client, found)
         if as_json:
-            show(found.model_dump_json() + "\n")
-            return
-        paused = {each.id for each in _all(found) if client.call(api.settings(each.id)).paused}
-        show("".join(f"{line}\n" for line in _lines(found, paused)))
+            show(json.dumps(_nested(found, agents)) + "\n")
+        else:
+            show("".join(_line(agent, agents[0].depth) for agent in agents))
 
 
 def pause(session: Session, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
@@ -223,18 +231,52 @@ def _pause(session: str, url: str, token_file: Path | None, *, paused: bool) -> 
         client.call(api.configure(session, SettingsPatch(paused=paused)))
 
 
-def _all(tree: "SessionTree") -> list["SessionTree"]:
-    return [tree, *(each for child in tree.children for each in _all(child))]
+_REASON = 80
+"""Characters of a reason that are shown."""
 
 
-def _lines(tree: "SessionTree", paused: set[str], depth: int = 0) -> list[str]:
-    name = tree.id if depth == 0 else tree.id.rpartition("/")[2]
-    state = "paused" if tree.id in paused else "no agent" if tree.state == "waiting_for_agent" else tree.state
-    queued = f" +{tree.queued}" if tree.queued else ""
-    line = (
-        f"{'  ' * depth + name:<32} {state:<10} {tree.messages:>4} message{'s' if tree.messages != 1 else ''}{queued}"
-    )
-    return [line, *(each for child in tree.children for each in _lines(child, paused, depth + 1))]
+def _nested(tree: "SessionTree", agents: "Sequence[TreeAgent]") -> dict[str, Any]:
+    """Return the sessions as the server lists them, each with what is known of its agent."""
+    known = {agent.session: agent for agent in agents}
+
+    def node(info: "SessionTree") -> dict[str, Any]:
+        agent = known[info.id]
+        return {
+            **info.model_dump(mode="json", exclude={"children"}),
+            **{name: getattr(agent, name) for name in ("paused", "tool", "tool_since", "seconds")},
+            "outcome": None if agent.outcome is None else asdict(agent.outcome),
+            "children": [node(child) for child in info.children if child.id in known],
+        }
+
+    return node(tree)
+
+
+def _line(agent: "TreeAgent", top: int) -> str:
+    """Write one agent: what it took, and the tool that runs, or why it did not finish."""
+    from cfs.cli.sessions import duration
+
+    name = agent.session if agent.depth == top else "  " * (agent.depth - top) + agent.name
+    messages = f"{agent.messages:>4} {'message ' if agent.messages == 1 else 'messages'}"
+    tokens = f"{agent.tokens:>9} tokens" if agent.tokens else " " * 16
+    queued = f" +{agent.queued}" if agent.queued else ""
+    last = ""
+    if agent.tool is not None:
+        since = "" if agent.tool_since is None else duration(time.time() - agent.tool_since)
+        last = f"{agent.tool} {since}"
+    elif agent.outcome is not None and not agent.outcome.ok:
+        last = agent.outcome.text.partition("\n")[0][:_REASON]
+    line = f"{name:<32} {_state(agent):<10} {messages} {tokens} {duration(agent.seconds):>7}{queued}  {last}"
+    return f"{line.rstrip()}\n"
+
+
+def _state(agent: "TreeAgent") -> str:
+    if agent.state == "idle" and agent.outcome is not None:
+        return agent.outcome.status
+    if agent.paused:
+        return "paused"
+    if agent.open_questions:
+        return "asks you"
+    return {"idle": "idle", "generating": "working", "waiting_for_agent": "no agent"}[agent.state]
 
 
 def _tree_config(

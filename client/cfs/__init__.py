@@ -49,15 +49,20 @@ from cfs.errors import (
 
 if typing.TYPE_CHECKING:
     from cfs.async_session import AsyncChatIterator, AsyncSession
+    from cfs.async_tree import AsyncTree
     from cfs.response import Response
     from cfs.session import ChatIterator, Session
     from cfs.tools import FunctionTool, Tool
+    from cfs.tree import Tree
+    from cfs.tree_state import AgentOutcome, TreeAgent, TreeFile, TreeOutcome
     from cfs.wire import Settings, Usage
 
 __all__ = [
+    "AgentOutcome",
     "AlreadyExists",
     "AsyncChatIterator",
     "AsyncSession",
+    "AsyncTree",
     "Busy",
     "CfsError",
     "ChatIterator",
@@ -94,6 +99,10 @@ __all__ = [
     "TooMany",
     "TooManyRounds",
     "Tool",
+    "Tree",
+    "TreeAgent",
+    "TreeFile",
+    "TreeOutcome",
     "Unauthorized",
     "Unavailable",
     "Unreachable",
@@ -105,14 +114,20 @@ __all__ = [
 ]
 
 _LATER = {
+    "AgentOutcome": "cfs.tree_state",
     "AsyncChatIterator": "cfs.async_session",
     "AsyncSession": "cfs.async_session",
+    "AsyncTree": "cfs.async_tree",
     "ChatIterator": "cfs.session",
     "FunctionTool": "cfs.tools",
     "Response": "cfs.response",
     "Session": "cfs.session",
     "Settings": "cfs.wire",
     "Tool": "cfs.tools",
+    "Tree": "cfs.tree",
+    "TreeAgent": "cfs.tree_state",
+    "TreeFile": "cfs.tree_state",
+    "TreeOutcome": "cfs.tree_state",
     "Usage": "cfs.wire",
 }
 

@@ -73,7 +73,7 @@ def test_a_tree_is_played_from_echo_to_cat() -> None:
             assert echoed.startswith(f"echo '{TREE}' >> cfs/main")
             for name in ("writer_1", "writer_2"):
                 assert f"sys_spawn_agent(agent_name='{name}'" in told
-                assert re.search(rf"^  {name} +idle", tree, re.MULTILINE)
+                assert re.search(rf"^  {name} +finished", tree, re.MULTILINE)
             assert "Assistant: The agents wrote the files a.txt and b.txt." in told
             shown = re.findall(r"^==> \S+/(\S+) <==\n(\w+)", files, re.MULTILINE)
             assert shown == [("a.txt", "hello"), ("b.txt", "world")]

@@ -203,7 +203,7 @@ def list_active(client: Client, *, as_json: bool) -> None:
     now = time.time()
     rows = [f"{'STATE':<10} {'QUEUED':>6} {'MESSAGES':>8} {'TOKENS':>9} {'TIME':>7}  NAME"]
     for info in found:
-        since = "" if info.turn_since is None else _duration(now - info.turn_since)
+        since = "" if info.turn_since is None else duration(now - info.turn_since)
         state = f"{_state(info):<10} {info.queued:>6} {info.messages:>8} {info.tokens:>9}"
         rows.append(f"{state} {since:>7}  {info.id}")
     show("".join(f"{row}\n" for row in rows))
@@ -255,7 +255,8 @@ def _state(info: SessionInfo) -> str:
     return "no agent" if info.state == "waiting_for_agent" else info.state
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Write a time as `14s`, `2m03s` or `1h02m`."""
     minutes, rest = divmod(max(round(seconds), 0), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s" if minutes else f"{rest}s"

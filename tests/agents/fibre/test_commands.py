@@ -1,6 +1,7 @@
 """The commands of `cfs agent` for trees as programs, stopped and killed, with a real server (B9, S12)."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -95,7 +96,14 @@ def test_an_agent_answers_a_session_and_becomes_two(url: str, client: Client, tm
         assert wrote(tmp_path, "both") == "hello"
         code, shown, _ = ended(cfs(url, "agent", "tree", "both"))
         assert code == 0
-        assert [line.split()[:2] for line in shown.splitlines()] == [["both", "idle"], ["child", "idle"]]
+        root, child = shown.splitlines()
+        assert re.fullmatch(r"both +finished +\d+ messages +\d+ tokens +\d+s", root)
+        assert re.fullmatch(r"  child +finished +5 messages +\d+ tokens +\d+s", child)
+        found = json.loads(ended(cfs(url, "agent", "tree", "both", "--json"))[1])
+        assert found["outcome"]["status"] == "finished"
+        assert [(each["id"], each["outcome"]["report"]["status"]) for each in found["children"]] == [
+            ("both/child", "success")
+        ]
         names = [each.name for each in detail(client, "both/child").history if each.role == "tool"]
         assert names == ["write_file", "sys_finish_task"]
 
@@ -118,7 +126,9 @@ def test_a_killed_tree_is_resumed_from_disk(url: str, client: Client, tmp_path: 
     with serve(url, "killed", tmp_path) as running:
         client.call(api.post("killed", NewMessage(content=family("child"))))
         until(child_waits(client, "killed"))
-        assert "paused" in ended(cfs(url, "agent", "tree", "killed"))[1]
+        root, child = ended(cfs(url, "agent", "tree", "killed"))[1].splitlines()
+        assert re.search(r"^killed +working .* sys_wait_agent \d+s$", root), "the tool that runs, and since when"
+        assert re.search(r"^  child +paused ", child)
         running.process.kill()
         running.process.wait(PATIENCE)
     assert ended(cfs(url, "agent", "unpause", "killed/child"))[0] == 0
@@ -137,6 +147,7 @@ def test_a_cancelled_child_is_reported_and_its_parent_goes_on(url: str, client: 
         assert ended(cfs(url, "agent", "cancel", "stopped/child"))[0] == 0
         until(lambda: detail(client, "stopped").state == "idle")
         assert detail(client, "stopped").history[-1].content.startswith("[child cancelled]")
+        assert re.search(r"^  child +cancelled ", ended(cfs(url, "agent", "tree", "stopped"))[1], re.MULTILINE)
         assert not (tmp_path / "stopped/agent_workspace/note.txt").exists()
 
 
