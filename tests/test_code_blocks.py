@@ -37,6 +37,7 @@ ELSEWHERE = {  # what the tests of single pages run
     ("docs/api.md", "render"): ("tests/server/test_markup.py",),
     ("docs/completions.md", ""): ("tests/server/test_completions_documentation.py",),
     ("docs/completions.md", "tokens"): ("tests/server/test_completions_documentation.py",),
+    ("docs/mcp.md", "mcp"): ("integrations/mcp/tests/test_mcp_documentation.py",),
     ("docs/models.md", "models"): ("tests/engine/test_downloads.py",),
     ("docs/protocols.md", "anthropic"): ("tests/protocols/test_documentation.py",),
     ("docs/protocols.md", "ollama"): ("tests/protocols/test_documentation.py",),

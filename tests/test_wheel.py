@@ -19,6 +19,7 @@ PACKAGES = {
     "cfs_langchain": "integrations/langchain",
     "cfs_langgraph": "integrations/langgraph",
     "cfs_llm": "integrations/llm",
+    "cfs_mcp": "integrations/mcp",
     "pytest_cfs": "integrations/pytest",
 }
 

@@ -1,10 +1,12 @@
 """Write docs/cli.md from the help of the commands; `--check` only compares (C10).
 
-The page has the output of `cfs COMMAND --help` for all commands of this installation.
+The page has the output of `cfs COMMAND --help` for all commands that pyproject.toml names, whatever is installed here.
 """
 
+import sys
+import tomllib
 from collections.abc import Iterator
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from typer.main import get_command
 from cfs.cli import app
 from make_api_docs import table, update
 
-PAGE = Path(__file__).parent.parent / "docs/cli.md"
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs/cli.md"
 HEAD = """# The command line
 
 <!-- Made by scripts/docs from the commands themselves; change their help. -->
@@ -36,8 +39,17 @@ HEAD = """# The command line
 
 def page() -> str:
     """Write the whole page."""
-    root: Any = get_command(app.build(list(entry_points(group=app.GROUP))))
+    root: Any = get_command(app.build(_entry_points()))
     return HEAD + "\n".join(_commands(root, typer.Context(root, info_name="cfs")))
+
+
+def _entry_points() -> list[EntryPoint]:
+    """Return the packages that add commands; an older installation of this tree may not know the newest ones."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    sys.path += [str((ROOT / package).parent) for package in packages]
+    named = project["project"]["entry-points"][app.GROUP]
+    return [EntryPoint(name, value, app.GROUP) for name, value in named.items()]
 
 
 def _commands(group: Any, context: Any) -> Iterator[str]:

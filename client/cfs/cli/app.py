@@ -145,7 +145,13 @@ def exit_codes() -> Iterator[None]:
         raise typer.Exit(REFUSED) from None
 
 
-_EXTRAS = {"cfs_server": "server", "cfs_webdav": "webdav", "cfs_fuse": "fuse", "cfs_agents": "agents"}
+_EXTRAS = {
+    "cfs_server": "server",
+    "cfs_webdav": "webdav",
+    "cfs_fuse": "fuse",
+    "cfs_agents": "agents",
+    "cfs_mcp": "mcp",
+}
 
 
 def _extra_for(error: ModuleNotFoundError) -> str | None:
@@ -329,7 +335,7 @@ _OWN = {
 """The commands of this package, which are functions of `cfs.cli.commands`, with their section of the help."""
 _CONTEXTS = {"up": {"ignore_unknown_options": True}}
 """`cfs up` passes unknown options on to `cfs serve`."""
-_PARTS = {"server": _SERVER, "fuse": _SERVER, "agents": "Agents"}
+_PARTS = {"server": _SERVER, "fuse": _SERVER, "mcp": _SERVER, "agents": "Agents"}
 
 
 class _Group(TyperGroup):

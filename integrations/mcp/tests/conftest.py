@@ -1,0 +1,87 @@
+"""Real MCP servers as programs of their own, and the official client for each way to them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, Literal, Protocol
+
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+from pytest_cfs import ScriptedServer
+
+Way = Literal["stdio", "HTTP"]
+Era = Literal["auto", "legacy"]
+COMMAND = [sys.executable, "-m", "cfs", "mcp"]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """This process's environment without what it says about a CFS server, and with these variables."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("CFS_")} | variables
+
+
+@contextmanager
+def http_program(url: str) -> Iterator[str]:
+    """Run `cfs mcp --http` for the CFS server at a URL; return its own URL."""
+    process = subprocess.Popen(
+        [*COMMAND, "--http", "--port", "0", "--url", url], stdout=subprocess.PIPE, text=True, env=environment()
+    )
+    try:
+        assert process.stdout is not None
+        words, _, address = process.stdout.readline().strip().rpartition(" ")
+        assert words == "listening on"
+        yield address
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+@asynccontextmanager
+async def by_http(url: str, token: str | None = None, **options: Any) -> AsyncIterator[Client]:
+    """Connect to an MCP server over HTTP, with a token."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    timeout = httpx2.Timeout(30, read=None)
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=timeout, trust_env=False) as http,
+        Client(streamable_http_client(url, http_client=http), **options) as client,
+    ):
+        yield client
+
+
+@asynccontextmanager
+async def by_stdio(url: str, token: str | None = None, **options: Any) -> AsyncIterator[Client]:
+    """Start `cfs mcp` and connect to it."""
+    variables = {"CFS_URL": url} | ({"CFS_TOKEN": token} if token else {})
+    program = StdioServerParameters(command=COMMAND[0], args=COMMAND[1:], env=environment(**variables))
+    async with Client(stdio_client(program), **options) as client:
+        yield client
+
+
+class Connect(Protocol):
+    """Connects in the way of a test; options are those of the client."""
+
+    def __call__(self, **options: Any) -> AbstractAsyncContextManager[Client]:
+        """Return the connected client."""
+        ...
+
+
+@pytest.fixture(scope="session")
+def http_url(_cfs_server: ScriptedServer) -> Iterator[str]:
+    """The URL of an MCP server over HTTP for the one CFS server of the tests."""
+    with http_program(_cfs_server.url) as url:
+        yield url
+
+
+@pytest.fixture(params=["stdio-auto", "HTTP-auto", "stdio-legacy", "HTTP-legacy"])
+def connect(request: pytest.FixtureRequest, cfs_server: ScriptedServer) -> Connect:
+    """Each way to the MCP server, and both kinds of versions of the protocol."""
+    way, _, mode = request.param.partition("-")
+    if way == "HTTP":
+        url: str = request.getfixturevalue("http_url")
+        return lambda **options: by_http(url, mode=mode, **options)
+    return lambda **options: by_stdio(cfs_server.url, mode=mode, **options)
