@@ -60,6 +60,7 @@ def make_upstream(settings: Settings, journal: Journal | None = None, *, check: 
                 thinking_tokens=protocol.thinking_of(settings.upstream_thinking_tokens, kind),
                 silence=settings.upstream_timeout,
                 parallel=settings.upstream_parallel,
+                affinity=protocol.affinity_of(settings.upstream_affinity, kind),
                 reply_bytes=settings.max_reply_bytes,
                 check=settings.upstream_check if check is None else check,
                 documents=documents,

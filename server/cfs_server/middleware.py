@@ -96,8 +96,8 @@ _DISCARD_SECONDS = 10.0
 _READING = frozenset({"GET", "HEAD", "OPTIONS", "PROPFIND", "REPORT"})
 _READING_PATHS = frozenset({"/v1/render", "/v1/tokens", "/v1/messages/count_tokens", "/api/show"})
 _AUTHOR_CHARACTERS = 256
-_QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
-_OPEN = frozenset({"/", "/healthz", "/readyz", "/openapi.json"})
+_QUIET = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
+_OPEN = frozenset({"/", "/health", "/healthz", "/readyz", "/openapi.json"})
 _OPEN_BELOW = "/dashboard/"
 """Paths that anyone may read. They contain no session data."""
 

@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from cfs.wire import Keep, Price
 from cfs_server.access.limits import ConnectionLimits, Network, PrincipalLimits
-from cfs_server.engine.interface import UpstreamKind
+from cfs_server.engine.interface import AffinityKind, UpstreamKind
 from cfs_server.sessions.quotas import Limits
 
 ENV_PREFIX = "CFS_"
@@ -119,6 +119,13 @@ class Settings(BaseSettings):
     )
     upstream_parallel: Count = Field(
         8, description="Maximum number of concurrent requests to the upstream; other turns wait."
+    )
+    upstream_affinity: AffinityKind = Field(
+        "x-session-id",
+        description="Where requests to the upstream say which of them belong together, so that a router can send a"
+        " session, or a tree of agents, to the worker that has its prompt in the cache: the headers `x-session-id`"
+        " (vllm-router) and `x-session-affinity`, the members `prompt_cache_key` and `user`, or `none`. The value is"
+        " opaque.",
     )
     upstream_retries: int = Field(
         3, ge=0, le=20, description="How often to retry a request that failed before its first token."

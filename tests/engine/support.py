@@ -22,6 +22,7 @@ OUTER = (
     "parallel_calls",
     "owner",
     "account",
+    "family",
     "kind",
     "deadline_seconds",
 )

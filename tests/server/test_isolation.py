@@ -252,7 +252,7 @@ CALLS: dict[tuple[str, str], list[Call]] = {
 FOR_ALL = {
     ("GET", path)
     for path in (
-        "/", "/healthz", "/readyz", "/metrics", "/v1/whoami", "/v1/sessions", "/v1/files", "/v1/events",
+        "/", "/health", "/healthz", "/readyz", "/metrics", "/v1/whoami", "/v1/sessions", "/v1/files", "/v1/events",
         "/v1/models", "/v1/models/{model}", "/v1/backup", "/v1/search", "/v1/shares",
         "/api/tags", "/api/ps", "/api/version",
     )
@@ -461,14 +461,14 @@ async def test_listings_and_the_common_stream_need_one_operation_each(operation:
 
 async def test_without_a_token_only_what_is_the_same_for_all_is_told() -> None:
     async with estate() as (server, _, turn):
-        routes = [(method, url) for method, url in sorted(ROUTES) if url not in ("/", "/healthz", "/readyz")]
+        routes = [(method, url) for method, url in sorted(ROUTES) if url not in ("/", "/health", "/healthz", "/readyz")]
         before = await everything_in(server)
         async with httpx.AsyncClient(base_url=server.url, trust_env=False) as nobody:
             for method, url in routes:
                 answer = await nobody.request(method, url.format(id=DIARY, path=NOTES, model="x", share="s", **turn))
                 assert answer.status_code == 401, (method, url)
                 assert not any(word in answer.text for word in CONTENT)
-            for url in ("/", "/healthz", "/readyz", "/openapi.json"):
+            for url in ("/", "/health", "/healthz", "/readyz", "/openapi.json"):
                 answer = await nobody.get(url)
                 assert (answer.status_code, "alice" in answer.text) == (200, False)
         assert await everything_in(server) == before

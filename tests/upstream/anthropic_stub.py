@@ -92,6 +92,10 @@ class Adaptive(Strict):
     display: Literal["summarized", "omitted"] | None = None
 
 
+class Metadata(Strict):
+    user_id: str
+
+
 class Body(Strict):
     model: str
     max_tokens: Annotated[int, Field(ge=1)]
@@ -105,6 +109,7 @@ class Body(Strict):
     tools: Annotated[list[Tool], Field(min_length=1)] | None = None
     tool_choice: Choice | None = None
     thinking: Annotated[Enabled | Adaptive, Field(discriminator="type")] | None = None
+    metadata: Metadata | None = None
 
 
 def signed(thinking: str) -> str:

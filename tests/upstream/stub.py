@@ -89,6 +89,8 @@ class Stub(ABC):
     def __init__(self, *acts: Act, key: str | None = KEY, models: tuple[str, ...] | None = (MODEL,)) -> None:
         self.acts: deque[Act] = deque(acts)
         self.bodies: list[dict[str, Any]] = []
+        self.heads: list[Mapping[str, str]] = []
+        self.token = ""
         self.refused: list[str] = []
         self.key = key
         self.models = models
@@ -139,7 +141,10 @@ class Stub(ABC):
         self.connections.add(tuple(scope["client"]))
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         try:
-            self.check(headers)
+            if scope["path"] != "/health":
+                self.check(headers)
+            if scope["method"] == "POST":
+                self.heads.append(headers)
             await self._route(scope["method"], scope["path"], receive, send)
         except NotAllowed as refusal:
             self.refused.append(refusal.message)
@@ -152,6 +157,8 @@ class Stub(ABC):
                 await _send_json(send, 200, {"object": "list", "data": [self.model(name) for name in self.models]})
             case "GET", found if self.models is not None and found.removeprefix("/models/") in {*self.models, "alias"}:
                 await _send_json(send, 200, self.model(found.removeprefix("/models/")))
+            case "GET", "/health":
+                await _send_json(send, 200, {})
             case "POST", self.path:
                 await self._turn(await _body(receive), receive, send)
             case _:
@@ -195,7 +202,10 @@ class Stub(ABC):
     async def _stream(self, act: Speech, events: Iterator[str], send: Send) -> None:
         if act.gate is not None:
             await act.gate.wait()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        headers = [(b"content-type", b"text/event-stream")]
+        if self.token:
+            headers.append((b"x-session-token", self.token.encode()))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         for number, event in enumerate(events):
             if number == act.cut:
                 if act.how == "clean":

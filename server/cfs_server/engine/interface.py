@@ -16,7 +16,9 @@ ToolChoice = Literal["auto", "none", "required"]
 EngineState = Literal["starting", "ready", "restarting", "stopped"]
 RestartReason = Literal["crash", "hang"]
 UpstreamKind = Literal["openai", "anthropic"]
-"""Protocols of upstreams; `upstream.options.KINDS` describes them."""
+"""Protocols of upstreams; `upstream.protocol.KINDS` describes them."""
+AffinityKind = Literal["x-session-id", "x-session-affinity", "prompt_cache_key", "user", "none"]
+"""Where requests to an upstream say which of them belong together; see `upstream.affinity`."""
 
 TOO_LONG = "the turn took longer than {:g} seconds"
 """Error of a turn that had not finished at its deadline."""
@@ -79,8 +81,9 @@ class GenerationRequest:
     """One turn: the complete history (the user's message last) and how to answer it.
 
     `cache_key` is the key of the state that may stay for the next turn: the session's stable key, which survives a
-    rename. Sessions of one `owner` share state. Owners never share state, because its speed would reveal their text.
-    Turns of one `account`, such as a family of sessions, have one share of their owner's time; `kind` is their urgency.
+    rename. `family` is that of the root of its tree, if it has one. Sessions of one `owner` share state. Owners never
+    share state, because its speed would reveal their text. Turns of one `account`, such as a family of sessions, have
+    one share of their owner's time; `kind` is their urgency.
     `json_schema` forces the reply to be JSON of that schema. `logprobs` requests the log-probability of each token of
     the text and of this many alternatives (0 to 20), by the model's raw logits: before temperature, filters and
     grammar. A turn that has not ended after `deadline_seconds`, waiting time included, fails with `EngineError`.
@@ -104,6 +107,7 @@ class GenerationRequest:
     parallel_calls: bool = True
     owner: str = ""
     account: str = ""
+    family: str = ""
     kind: Kind = "interactive"
     deadline_seconds: float | None = None
     may_shorten: bool = False

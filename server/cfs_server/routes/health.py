@@ -85,6 +85,12 @@ async def readyz(parts: AppContext) -> Response:
     return JSONLine({"status": "ready", "model": _model(parts), "restarts": stats.restarts})
 
 
+@router.get("/health", responses={200: {"description": "A turn would start now", **_OBJECT}, **problems(Unavailable)})
+async def health(parts: AppContext) -> Response:
+    """Return the same as `/readyz`, at the path that vLLM and llama-server use and their routers ask."""
+    return await readyz(parts)
+
+
 @router.get(
     "/metrics",
     responses={200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}, **problems(Forbidden)},

@@ -93,7 +93,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a session needs from its store. `record` receives each change and returns its sequence number."""
+    """What a session needs from its store. `record` receives each change and returns its sequence number.
+
+    `root_key` returns the key of the root of a session's tree.
+    """
 
     engine: Engine
     bus: EventBus
@@ -102,6 +105,7 @@ class Services:
     state_changed: Callable[["Session"], None]
     tools_changed: Callable[["Session"], None]
     record: Callable[["Session", Record], int]
+    root_key: Callable[["Session"], str]
 
 
 class Session(SessionState):
@@ -720,6 +724,7 @@ async def _answer(session: Session, turn: Turn, services: Services) -> tuple[Fin
         request = turn.generation(
             session.id,
             session.key,
+            services.root_key(session),
             history.prompt(window),
             session.settings,
             session.account.owner,
@@ -826,6 +831,7 @@ async def _summarize(session: Session, request: GenerationRequest, services: Ser
                 Settings(max_tokens=_SUMMARY_TOKENS, temperature=0.0),
                 owner=request.owner,
                 account=request.account,
+                family=request.family,
                 kind=request.kind,
                 deadline_seconds=request.deadline_seconds,
             )

@@ -26,7 +26,7 @@ from cfs_server.engine.interface import Engine, Hint
 from cfs_server.sessions.events import Archive, Event, EventBus, new_nonce
 from cfs_server.sessions.history import Weighed, Window, check_content, read_history
 from cfs_server.sessions.history_cache import HistoryCache
-from cfs_server.sessions.ids import ancestors_of, copy_ids, is_within, new_id, parent_of
+from cfs_server.sessions.ids import ancestors_of, copy_ids, family_of, is_within, new_id, parent_of
 from cfs_server.sessions.journal.journal import Journal
 from cfs_server.sessions.journal.records import decode
 from cfs_server.sessions.quotas import Limits, Quota, StorageUsage
@@ -169,7 +169,14 @@ class SessionStore:
         """Called when a session is deleted or gets another name."""
         self._changed: dict[str, Session] = {}
         self._services = Services(
-            engine, self.bus, self.limits, self._spawn, self._state_changed, self._tools_changed, self._recorded
+            engine,
+            self.bus,
+            self.limits,
+            self._spawn,
+            self._state_changed,
+            self._tools_changed,
+            self._recorded,
+            self._root_key,
         )
 
     async def __aenter__(self) -> Self:
@@ -599,6 +606,11 @@ class SessionStore:
         else:
             self._changed[session.key] = session
         return self.journal.append(record)
+
+    def _root_key(self, session: Session) -> str:
+        """Return the key of the root of a session's tree; its own if the root has been deleted."""
+        root = self._sessions.get(family_of(session.id))
+        return session.key if root is None else root.key
 
     def _state_changed(self, session: Session) -> None:
         session.changed.fire()

@@ -203,9 +203,19 @@ class Turn:
         return tuple(chain.from_iterable(delta.logprobs for delta in self.said))
 
     def generation(
-        self, session_id: str, key: str, messages: tuple[Message, ...], settings: Settings, owner: str, seconds: float
+        self,
+        session_id: str,
+        key: str,
+        family: str,
+        messages: tuple[Message, ...],
+        settings: Settings,
+        owner: str,
+        seconds: float,
     ) -> GenerationRequest:
-        """Return the engine's request for these messages, which end with the turn's own. The limit is in seconds."""
+        """Return the engine's request for these messages, which end with the turn's own. The limit is in seconds.
+
+        `key` is the session's, `family` that of the root of its tree.
+        """
         request, settings = self.request, settings.patched(self.request.settings)
         return GenerationRequest(
             self.id,
@@ -219,6 +229,7 @@ class Turn:
             parallel_calls=request.parallel_calls,
             owner=owner,
             account=family_of(session_id),
+            family=family,
             kind=kind_of(session_id),
             deadline_seconds=seconds,
             may_shorten=settings.overflow != "error",

@@ -18,6 +18,7 @@ from cfs.sse import ServerSentEvent
 from cfs.wire import FinishReason, Message
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
 from cfs_server.engine.upstream import failures
+from cfs_server.engine.upstream.affinity import value_of
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.protocol import Documents, OptionalFields, Options, Spent, conversation_of
 
@@ -297,7 +298,7 @@ def _unwrapped(text: str) -> str:
 VERSION = "2023-06-01"
 ANSWER = "give_answer"
 """Tool whose input is the reply, when that has to be JSON."""
-_OPTIONAL = ("temperature", "top_p", "top_k", "stop_sequences", "cache_control")
+_OPTIONAL = ("temperature", "top_p", "top_k", "stop_sequences", "cache_control", "metadata")
 _HOTTEST = 1.0
 _CACHED: Block = {"cache_control": {"type": "ephemeral"}}
 _NOTHING = "(nothing)"
@@ -328,6 +329,8 @@ class AnthropicDialect:
         tools = _tools(request, talk.messages)
         messages = merged((_role(message), self._blocks(request, message)) for message in talk.messages)
         optional = {} if thinking else self._sampling(request)
+        if self._options.affinity == "user":
+            optional["metadata"] = {"user_id": value_of(request)}
         optional["stop_sequences"] = [stop for stop in talk.stops if stop.strip()]
         return {
             "model": self._model,

@@ -95,18 +95,27 @@ class Link:
                 return self._answer(answer, await _beginning(answer, _LIST_BYTES))
 
     async def events(
-        self, path: str, body: dict[str, Any], model: str, limit: ReplyLimit
+        self,
+        path: str,
+        body: dict[str, Any],
+        model: str,
+        limit: ReplyLimit,
+        headers: Mapping[str, str],
+        answered: Callable[[Mapping[str, str]], None],
     ) -> AsyncGenerator[ServerSentEvent]:
         """Send a turn's request and yield the events of its answer; leave it through `contextlib.aclosing`.
 
-        The request belongs to the active trace, if there is one.
+        The request belongs to the active trace, if there is one. `answered` receives the headers of a success.
         """
         with self._told():
-            async with self._http.stream("POST", path, json=body, headers=tracing.propagated()) as answer:
+            async with self._http.stream(
+                "POST", path, json=body, headers={**headers, **tracing.propagated()}
+            ) as answer:
                 if answer.status_code != httpx.codes.OK:
                     raise self._answer(answer, await _beginning(answer, _ERROR_BYTES)).failure(model)
                 if (kind := answer.headers.get("content-type", "")).startswith(_NO_STREAM):
                     raise failures.Failure(EngineError(f"the upstream does not stream: it answers with {kind}"))
+                answered(answer.headers)
                 decoder = SSEDecoder()
                 async for data in answer.aiter_bytes():
                     limit.received(data)

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import structlog
@@ -29,6 +30,7 @@ from cfs_server.engine.interface import (
     UpstreamKind,
 )
 from cfs_server.engine.upstream import connection
+from cfs_server.engine.upstream.affinity import Affinity
 from cfs_server.engine.upstream.anthropic import AnthropicDialect
 from cfs_server.engine.upstream.connection import Link, ReplyLimit, rest
 from cfs_server.engine.upstream.failures import Failure
@@ -219,6 +221,7 @@ class UpstreamEngine:
         """Take the options; nothing is connected yet."""
         self._options = options
         self._places = Places(options.parallel)
+        self._affinity = Affinity(options.affinity)
         self._dialect = DIALECTS[options.kind](options, options.model or "")
         self._model = options.model or ""
         self._context_tokens = 0
@@ -377,7 +380,14 @@ class UpstreamEngine:
         reply = self._dialect.reply(turn.request)
         self._requests += 1
         limit = ReplyLimit(self._options.reply_bytes)
-        events = self._connected().events(self._dialect.path, body, self._model, limit)
+        events = self._connected().events(
+            self._dialect.path,
+            body,
+            self._model,
+            limit,
+            self._affinity.headers(turn.request),
+            partial(self._affinity.answered, turn.request),
+        )
         async with contextlib.aclosing(events):
             try:
                 async for event in events:

@@ -17,6 +17,7 @@ from cfs.sse import ServerSentEvent
 from cfs.wire import FinishReason, Message
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
 from cfs_server.engine.upstream import failures
+from cfs_server.engine.upstream.affinity import member_of
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.protocol import OptionalFields, Options, Spent, conversation_of
 
@@ -150,6 +151,8 @@ _OPTIONAL = (
     "stream_options",
     "tool_choice",
     "parallel_tool_calls",
+    "prompt_cache_key",
+    "user",
 )
 _MORE_MODERN = "max_completion_tokens"
 
@@ -175,6 +178,7 @@ class OpenAIDialect:
         talk = conversation_of(request)
         system = [{"role": "system", "content": talk.system}] if talk.system else []
         optional = self._sampling(request) | {"stop": list(talk.stops), "stream_options": {"include_usage": True}}
+        optional |= member_of(self._options.affinity, request)
         if request.tools:
             optional["tool_choice"] = request.tool_choice
             if not request.parallel_calls:

@@ -17,7 +17,7 @@ from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent
 from cfs.transcript import PREFIXES, render, reply_stops
 from cfs.wire import FinishReason, Message, ToolCall
-from cfs_server.engine.interface import Delta, GenerationRequest, UpstreamKind
+from cfs_server.engine.interface import AffinityKind, Delta, GenerationRequest, UpstreamKind
 from cfs_server.engine.upstream.failures import Failure, Retries
 
 # -- upstream kinds and their validated options -----------------------------------------------------------------------
@@ -79,6 +79,7 @@ class Options:
     thinking_tokens: int = 0
     silence: float = 120.0
     parallel: int = 8
+    affinity: AffinityKind = "x-session-id"
     reply_bytes: int = 4 << 20
     check: bool = True
     retries: Retries = field(default_factory=Retries)
@@ -135,6 +136,13 @@ def thinking_of(tokens: int, kind: UpstreamKind) -> int:
     if tokens and tokens < LEAST_THINKING:
         raise InvalidOptions(f"a thinking budget is at least {LEAST_THINKING} tokens, or 0 for none")
     return tokens
+
+
+def affinity_of(affinity: AffinityKind, kind: UpstreamKind) -> AffinityKind:
+    """Check where requests say which of them belong together."""
+    if affinity == "prompt_cache_key" and kind == "anthropic":
+        raise InvalidOptions("upstreams of kind anthropic have no member prompt_cache_key: use `user` or a header")
+    return affinity
 
 
 # -- a history in the form that every upstream accepts ----------------------------------------------------------------
