@@ -146,6 +146,16 @@ async def test_a_request_without_messages_loads_the_model(server: ServerHarness,
     assert server.engine.requests == []
 
 
+async def test_the_content_type_of_a_body_does_not_matter(server: ServerHarness) -> None:
+    """As in Ollama's own examples with curl, which says that it sends a form."""
+    body = json.dumps({"model": "x", "messages": [USER], "stream": False})
+    for headers in ({}, {"Content-Type": "application/x-www-form-urlencoded"}):
+        answer = await server.client.post("/api/chat", content=body, headers=headers)
+        assert answer.json()["message"]["content"] == "one two three"
+    answer = await server.client.post("/api/chat", content="model=x")
+    assert (answer.status_code, "no JSON" in answer.json()["error"]) == (400, True)
+
+
 @pytest.mark.feature("ollama", "/api/chat", "cancel")
 async def test_a_client_that_goes_away_ends_its_chat() -> None:
     engine = ScriptedEngine(lambda _: ["x"] * 1000)

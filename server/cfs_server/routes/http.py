@@ -474,12 +474,15 @@ def is_json(request: Request) -> bool:
     return media == "application/json" or media.endswith("+json")
 
 
-def json_body(model: type[Model]) -> Callable[[Request, Caller], Awaitable[Model]]:
-    """Return a dependency that reads a JSON body. An empty body means `{}`."""
+def json_body(model: type[Model], *, any_media: bool = False) -> Callable[[Request, Caller], Awaitable[Model]]:
+    """Return a dependency that reads a JSON body. An empty body means `{}`.
+
+    `any_media`: the content type does not matter, as in protocols whose clients send JSON without naming it.
+    """
 
     async def read(request: Request, me: Me) -> Model:
         body = await request.body()
-        if body and not is_json(request):
+        if body and not any_media and not is_json(request):
             raise UnsupportedMedia("this body must be JSON: send it with Content-Type: application/json")
         return await apart(request, partial(parse, model, body or b"{}", most_values(me.sessions.limits)))
 

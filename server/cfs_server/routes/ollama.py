@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from cfs.errors import CfsError, NotFound, Unsupported
+from cfs.errors import CfsError, NotFound, Unsupported, UnsupportedMedia
 from cfs_server.engine.interface import Delta, Finished
 from cfs_server.idempotency import Idempotency, Ticket
 from cfs_server.openapi import answer, body, problems
@@ -17,17 +17,20 @@ from cfs_server.routes.http import AppContext, Me, apart, as_json, json_body
 
 router = APIRouter(prefix="/api", tags=["ollama"])
 
+_ERRORS = tuple(kind for kind in RECORDED_ERRORS if kind is not UnsupportedMedia)
+_body = partial(json_body, any_media=True)
+"""Ollama reads a body as JSON whatever its content type is: `curl -d` names a form, and litellm names nothing."""
 _ANSWERS = answer("The answer, or its pieces, a line each", lines=None, json=protocol.OllamaReply)
 
 
 @router.post(
     "/chat",
-    responses={200: _ANSWERS, **problems(*RECORDED_ERRORS)},
+    responses={200: _ANSWERS, **problems(*_ERRORS)},
     openapi_extra=body(required=False, json=protocol.OllamaChatRequest),
 )
 async def chat(
     request: Request,
-    asked: Annotated[protocol.OllamaChatRequest, Depends(json_body(protocol.OllamaChatRequest))],
+    asked: Annotated[protocol.OllamaChatRequest, Depends(_body(protocol.OllamaChatRequest))],
     session: NamedSession,
     me: Me,
     ticket: Idempotency,
@@ -42,12 +45,12 @@ async def chat(
 
 @router.post(
     "/generate",
-    responses={200: _ANSWERS, **problems(*RECORDED_ERRORS)},
+    responses={200: _ANSWERS, **problems(*_ERRORS)},
     openapi_extra=body(required=False, json=protocol.OllamaGenerateRequest),
 )
 async def generate(
     request: Request,
-    asked: Annotated[protocol.OllamaGenerateRequest, Depends(json_body(protocol.OllamaGenerateRequest))],
+    asked: Annotated[protocol.OllamaGenerateRequest, Depends(_body(protocol.OllamaGenerateRequest))],
     session: NamedSession,
     me: Me,
     ticket: Idempotency,
@@ -110,7 +113,7 @@ async def loaded(me: Me, parts: AppContext) -> Response:
     openapi_extra=body(json=protocol.OllamaShowRequest),
 )
 async def show(
-    asked: Annotated[protocol.OllamaShowRequest, Depends(json_body(protocol.OllamaShowRequest))],
+    asked: Annotated[protocol.OllamaShowRequest, Depends(_body(protocol.OllamaShowRequest))],
     me: Me,
     parts: AppContext,
 ) -> Response:
