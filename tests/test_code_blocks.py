@@ -40,6 +40,7 @@ ELSEWHERE = {  # what the tests of single pages run
     ("docs/mcp.md", "mcp"): ("integrations/mcp/tests/test_mcp_documentation.py",),
     ("docs/models.md", "models"): ("tests/engine/test_downloads.py",),
     ("docs/protocols.md", "anthropic"): ("tests/protocols/test_documentation.py",),
+    ("docs/protocols.md", "responses"): ("tests/protocols/test_documentation.py",),
     ("docs/protocols.md", "ollama"): ("tests/protocols/test_documentation.py",),
     ("docs/sdk.md", ""): ("tests/client/test_documentation.py",),
 } | {

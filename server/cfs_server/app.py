@@ -24,6 +24,7 @@ from cfs_server.middleware import RequestMiddleware
 from cfs_server.routes import (
     anthropic,
     completions,
+    conversations,
     dashboard,
     events,
     files,
@@ -31,6 +32,7 @@ from cfs_server.routes import (
     messages,
     ollama,
     questions,
+    responses,
     sessions,
     shares,
     turns,
@@ -113,7 +115,7 @@ def create_app(
             "auto_configure": False,
         },  # see cfs_server.tracing
     )
-    interfaces = sessions, messages, events, turns, questions, completions, anthropic, ollama
+    interfaces = sessions, messages, events, turns, questions, completions, responses, conversations, anthropic, ollama
     for module in (*interfaces, files, shares, dashboard, health):
         app.include_router(module.router)
     app.router.routes += [dashboard.ROUTE, Route(ROOT, dav), Mount(ROOT, dav)]

@@ -10,7 +10,7 @@ from pydantic.json_schema import models_json_schema
 from cfs import completions, wire
 from cfs.errors import TABLE, CfsError
 from cfs_server.errors import MEDIA_TYPE
-from cfs_server.protocols import anthropic, ollama, text_completions
+from cfs_server.protocols import anthropic, ollama, response_events, responses, text_completions
 from cfs_server.protocols.errors import protocol_at
 
 _REF = "#/components/schemas/{model}"
@@ -33,6 +33,9 @@ _BODIES = (
     completions.TokensRequest,
     completions.TextPart,
     text_completions.TextCompletionRequest,
+    responses.ResponsesRequest,
+    responses.NewConversation,
+    responses.NewItems,
     anthropic.MessagesRequest,
     anthropic.TokenCountRequest,
     ollama.OllamaChatRequest,
@@ -179,6 +182,11 @@ _MODELS = (
     wire.SearchResults,
     completions.ChatCompletion,
     text_completions.TextCompletion,
+    response_events.ResponseObject,
+    response_events.DeletedObject,
+    responses.ConversationObject,
+    responses.ItemList,
+    responses.AnyItem,
     completions.ModelCard,
     completions.ModelList,
     completions.TokenCounts,

@@ -19,7 +19,7 @@ def model_server() -> Iterator[Process]:
         yield process
 
 
-@pytest.mark.parametrize("protocol", ["anthropic", "ollama"])
+@pytest.mark.parametrize("protocol", ["anthropic", "ollama", "responses"])
 def test_the_snippets_of_the_page_run(
     protocol: str, model_server: Process, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

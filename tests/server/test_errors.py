@@ -11,6 +11,7 @@ from cfs.errors import TABLE
 from cfs.wire import Problem
 from cfs_server.app import create_app
 from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.protocols.errors import protocol_at
 from cfs_server.settings import Settings
 from tests.server.support import ServerHarness, running_server
 
@@ -21,6 +22,7 @@ ROUTES = sorted(
     if isinstance(route.original_route, APIRoute)
     for method in route.methods or ()
 )
+NAMES = {"turn": "x", "question": "q", "share": "s", "model": "m", "item": "x", "response": "x"}
 NEED_A_SESSION = [route for route in ROUTES if "{id}" in route[1] and not route[1].endswith("/messages")]
 
 
@@ -50,9 +52,9 @@ def test_the_walk_sees_all_routes() -> None:
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_every_route_fails_in_one_shape(server: ServerHarness, method: str, path: str) -> None:
-    url = path.format(id="a", turn="x", question="q", share="s", model="m", path="workspaces/a/b")
+    url = path.format(id="a", path="workspaces/a/b", **NAMES)
     for broken in (
-        path.format(id="%FF", turn="x", question="q", share="s", model="m", path="%FF") + "?a=%FF",
+        path.format(id="%FF", path="%FF", **NAMES) + "?a=%FF",
         f"{url}?a=%zz",
     ):
         assert problem_in(await server.client.request(method, broken), path).status == 400
@@ -66,7 +68,7 @@ async def test_every_route_refuses_too_much() -> None:
     assert len(with_body) >= 10
     async with running_server(max_body_bytes=1000, max_file_bytes=1000) as small:
         for method, path in with_body:
-            url = path.format(id="a", turn="x", question="q", share="s", model="m", path="workspaces/a/b")
+            url = path.format(id="a", path="workspaces/a/b", **NAMES)
             answer = await small.client.request(method, url, content=b"x" * 1001)
             assert problem_in(answer, path).status == 413
 
@@ -80,19 +82,16 @@ BODIES: dict[str, dict[str, Any]] = {
     "/questions": {"json": {"claim": "x", "text": "x"}},
     "/questions/{question}": {"json": {"answer": "x"}},
     "/settings": {"json": {}},
+    "/items": {"json": {"items": [{"role": "user", "content": "x"}]}},
 }
 
 
 @pytest.mark.parametrize(("method", "path"), NEED_A_SESSION)
 async def test_every_route_of_a_session_says_when_there_is_none(server: ServerHarness, method: str, path: str) -> None:
     body = next((body for end, body in BODIES.items() if path.endswith(end) and method != "GET"), NOTHING)
-    assert (
-        problem_in(await server.client.request(method, path.format(id="none", turn="x", question="q"), **body)).status
-        == 404
-    )
-    assert (
-        problem_in(await server.client.request(method, path.format(id=".x", turn="x", question="q"), **body)).status
-        == 422
+    assert problem_in(await server.client.request(method, path.format(id="none", **NAMES), **body)).status == 404
+    assert problem_in(await server.client.request(method, path.format(id=".x", **NAMES), **body)).status == (
+        422 if protocol_at(path) is None else 400
     )
     assert len(server.store) == 0
 

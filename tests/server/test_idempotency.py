@@ -52,6 +52,11 @@ WRITES: list[tuple[str, str, dict[str, Any]]] = [
             "headers": {"X-CFS-Session": "a"},
         },
     ),
+    ("POST", "/v1/responses", {"json": {"input": "x"}, "headers": {"X-CFS-Session": "a"}}),
+    ("POST", "/v1/responses", {"json": {"input": "x"}}),
+    ("POST", "/v1/conversations", {"json": {}, "headers": {"X-CFS-Session": "b"}}),
+    ("POST", "/v1/conversations/a/items", {"json": {"items": [{"role": "user", "content": "x"}]}}),
+    ("DELETE", "/v1/conversations/a", {}),
     ("POST", "/v1/completions", {"json": {"prompt": "x"}, "headers": {"X-CFS-Session": "a"}}),
     ("POST", "/api/generate", {"json": {"prompt": "x", "stream": False}, "headers": {"X-CFS-Session": "a"}}),
     ("POST", "/v1/shares", {"json": {"session": "a"}}),
@@ -111,6 +116,8 @@ async def test_every_route_that_writes_is_tested_here(server: ServerHarness) -> 
     tested = [
         *WRITES,
         ("DELETE", "/v1/shares/x", {}),  # in test_shares
+        ("DELETE", "/v1/responses/r", {}),  # in test_openai_responses.py
+        ("POST", "/v1/responses/r/cancel", {}),
         *(("POST", f"/v1/sessions/a/{route}", {}) for route in ("claim", "turns/t/update", "turns/t/finish")),
         *(("POST", f"/v1/sessions/a/{route}", {}) for route in ("questions", "questions/q")),  # test_questions.py
     ]

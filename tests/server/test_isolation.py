@@ -37,6 +37,7 @@ ROUTES = {
 # -- what Alice has ---------------------------------------------------------------------------------------------------
 
 DIARY, CHAPTER, AGENT, ERRAND = "alices-diary", "alices-diary/chapter", "alices-agent", "alices-errand"
+LETTER = "alices-letter"
 NOTES = "workspaces/alices-diary/notes.txt"
 CONTENT = ("quinces", "marmalade", "medlars", "damsons", "cranberries")
 """Words of her messages, settings and files, each of them in one place only."""
@@ -58,7 +59,9 @@ async def furnish(alice: Guest) -> dict[str, str]:
     asked = await alice.client.post(
         f"/v1/sessions/{AGENT}/questions", json={"claim": claimed["claim"], "text": "cranberries"}
     )
-    return {"turn": claimed["turn"], "claim": claimed["claim"], "question": asked.json()["id"]}
+    made = await alice.client.post("/v1/responses", json={"input": "quinces"}, headers={"X-CFS-Session": LETTER})
+    names = {"turn": claimed["turn"], "claim": claimed["claim"], "question": asked.json()["id"]}
+    return names | {"response": made.json()["id"]}
 
 
 async def everything_in(server: ServerHarness) -> list[object]:
@@ -106,7 +109,8 @@ class Call:
             return text
 
         method, url = route
-        at = {"id": self.id, "path": self.path, "turn": "{turn}", "question": "{question}"}
+        at = {"id": self.id, "path": self.path, "turn": "{turn}", "question": "{question}", "item": "msg_0"}
+        at["response"] = "{response}"
         return client.build_request(
             method,
             url.format(**{name: quote(filled(text)) for name, text in at.items()}),
@@ -124,6 +128,8 @@ SHARED: AbstractSet[Operation] = {"list", "file", "read_binary", "read_file", "r
 ANY = {"If-Match": "*"}
 S = "/v1/sessions"
 F = "/v1/files/{path}"
+R = "/v1/responses"
+C = "/v1/conversations"
 RECORDED = {"X-CFS-Session": "{id}"}
 SHORT, STREAM, WHOLE = {"max_tokens": 9}, {"stream": True}, {"stream": False}
 X, MEDLARS = {"role": "user", "content": "x"}, {"role": "user", "content": "medlars"}
@@ -207,6 +213,35 @@ CALLS: dict[tuple[str, str], list[Call]] = {
         Call(needs=WRITE | READ, headers=RECORDED, json={"prompt": "x"}, status=200),
         Call(needs=WRITE | READ, headers=RECORDED, json={"prompt": "x", "stream": True}, status=200),
     ],
+    ("POST", R): [
+        Call(needs=WRITE | READ, headers=RECORDED, json={"input": "x"}, status=200),
+        Call(needs=WRITE | READ, headers=RECORDED, json={"input": "x", "stream": True}, status=200),
+        Call(needs=WRITE | READ | DELETE, headers=RECORDED, json={"input": [X]}, status=200),
+        Call(needs=WRITE | READ, json={"input": "x", "conversation": "{id}"}, status=200),
+        Call(needs=WRITE | READ, about=LETTER, json={"input": "x", "previous_response_id": "{response}"}, status=200),
+        Call(
+            needs=READ,
+            about=LETTER,
+            json={"input": "x", "previous_response_id": "{response}", "store": False},
+            status=200,
+        ),
+    ],
+    ("GET", R + "/{response}"): [
+        Call(needs=READ, about=LETTER, status=200),
+        Call(needs=READ, about=LETTER, params={"stream": "true"}, status=200),
+    ],
+    ("DELETE", R + "/{response}"): [Call(needs=DELETE, about=LETTER, status=200, repeats=True)],
+    ("POST", R + "/{response}/cancel"): [Call(needs=READ | WRITE, about=LETTER, status=200)],
+    ("GET", R + "/{response}/input_items"): [Call(needs=READ, about=LETTER, status=200)],
+    ("POST", C): [
+        Call(needs=WRITE, headers=RECORDED, json={}, status=409),
+        Call(needs=WRITE, headers={"X-CFS-Session": "{id}/new"}, json={"items": [X]}, status=200),
+    ],
+    ("GET", C + "/{id}"): [Call(needs={"file"}, status=200)],
+    ("DELETE", C + "/{id}"): [Call(needs=DELETE, status=200)],
+    ("GET", C + "/{id}/items"): [Call(needs=READ, status=200)],
+    ("POST", C + "/{id}/items"): [Call(needs=WRITE, json={"items": [X, X]}, status=200)],
+    ("GET", C + "/{id}/items/{item}"): [Call(needs=READ, status=200)],
     ("POST", "/v1/messages"): [
         Call(needs=WRITE | READ | DELETE, headers=RECORDED, json={"messages": [X], **SHORT}, status=200),
         Call(needs=WRITE | READ, about=CHAPTER, headers=RECORDED, json={"messages": [MEDLARS, X], **SHORT}, status=200),
@@ -442,7 +477,7 @@ async def test_listings_and_the_common_stream_need_one_operation_each(operation:
         listed = operation == "list"
         sessions = (await bob.client.get("/v1/sessions")).json()
         assert [session["id"] for session in sessions["sessions"]] == (
-            ["alices-agent", "alices-diary", "alices-errand", "bobs"] if listed else []
+            ["alices-agent", "alices-diary", "alices-errand", "alices-letter", "bobs"] if listed else []
         )
         children = (await bob.client.get("/v1/sessions", params={"prefix": DIARY + "/"})).json()
         assert [session["id"] for session in children["sessions"]] == ([CHAPTER] if listed else [])
@@ -465,7 +500,9 @@ async def test_without_a_token_only_what_is_the_same_for_all_is_told() -> None:
         before = await everything_in(server)
         async with httpx.AsyncClient(base_url=server.url, trust_env=False) as nobody:
             for method, url in routes:
-                answer = await nobody.request(method, url.format(id=DIARY, path=NOTES, model="x", share="s", **turn))
+                answer = await nobody.request(
+                    method, url.format(id=DIARY, path=NOTES, model="x", share="s", item="x", **turn)
+                )
                 assert answer.status_code == 401, (method, url)
                 assert not any(word in answer.text for word in CONTENT)
             for url in ("/", "/health", "/healthz", "/readyz", "/openapi.json"):
@@ -497,7 +534,11 @@ async def test_pages_hold_what_may_be_listed_and_end_with_it() -> None:
         for session in ("main/coder/t1", "main/coder/t2", "main/docs", "main/tester", "a*", "mainly"):
             await alice.create(session)
         for prefixes, roots, children in (
-            (["/sessions/"], ["a*", AGENT, DIARY, ERRAND, "bobs", "main", "mainly"], ["coder", "docs", "tester"]),
+            (
+                ["/sessions/"],
+                ["a*", AGENT, DIARY, ERRAND, LETTER, "bobs", "main", "mainly"],
+                ["coder", "docs", "tester"],
+            ),
             (
                 ["/sessions/main", "/sessions/a%2A", "/sessions/bobs"],
                 ["a*", "bobs", "main"],

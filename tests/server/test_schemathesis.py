@@ -27,6 +27,9 @@ expected-statuses = ["400", "404", "405", "406", "409", "412", "413", "415", "42
 include-path-regex = "/v1/(chat/)?completions"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "409"]
 [[operations]]
+include-path-regex = "/v1/(responses|conversations)"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "404", "409"]
+[[operations]]
 include-path = "/v1/messages"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "409"]
 [[operations]]

@@ -79,6 +79,19 @@ class CompletionSpec:
     logprobs: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a stored response belongs: to a session, to a conversation, or after another response.
+
+    Without any of them it begins a conversation. Without `stores` it is recorded in a named session only.
+    """
+
+    session: str | None = None
+    conversation: str | None = None
+    previous: str | None = None
+    stores: bool = True
+
+
 def lack_ids(messages: Iterable[Message]) -> bool:
     """Return whether a call of a tool came without an id, as some protocols have none."""
     return any(not call.id for message in messages for call in message.tool_calls)

@@ -230,14 +230,15 @@ class AuthorizedCompletions:
         async with self._sessions.loaded(session_id):
             session, turn, event = submit(self._sessions, session_id, spec)
             submitted(session, turn, event)
-        return self._follow(session, turn)
+        return self.pieces_of(session, turn)
 
     async def resume(self, session_id: str, key: str, turn_id: str, after: int) -> tuple[Items, Recorded | None]:
         """Return all pieces of a completion that was started earlier in a session; see `AuthorizedSessions.turn`."""
         session = self._sessions.with_key(key, session_id, "write", "read_binary")
-        return self._follow(session, await self._sessions.turn(session, turn_id, after))
+        return self.pieces_of(session, await self._sessions.turn(session, turn_id, after))
 
-    def _follow(self, session: Session, turn: Turn) -> tuple[Items, Recorded | None]:
+    def pieces_of(self, session: Session, turn: Turn) -> tuple[Items, Recorded]:
+        """Return the pieces of a turn and where it is recorded. The right to read is checked with each piece."""
         asked = session.id
         items = follow(session, turn, lambda: self._sessions.require_still(session, asked, "read_binary"))
         return items, Recorded(session=session.id, turn=turn.id)

@@ -83,6 +83,7 @@ def ollama_problem(error: CfsError, path: str = "") -> dict[str, Any]:  # noqa: 
 
 
 _OPENAI = Protocol(openai_problem)
+_STORED = Protocol(openai_problem, changes=True)
 _ANTHROPIC = Protocol(anthropic_problem, request_id="request-id")
 _OLLAMA = Protocol(ollama_problem)
 
@@ -90,6 +91,8 @@ TABLE: dict[str, Protocol] = {
     "/v1/chat/completions": _OPENAI,
     "/v1/completions": _OPENAI,
     "/v1/embeddings": _OPENAI,
+    "/v1/responses": _STORED,
+    "/v1/conversations": _STORED,
     "/v1/models": _OPENAI,
     "/v1/tokens": _OPENAI,
     "/v1/messages": _ANTHROPIC,

@@ -89,6 +89,11 @@ async def begin(
     )
 
 
+async def begin_ephemeral(me: Caller, spec: CompletionSpec) -> "Begun":
+    """Begin a completion that no session records."""
+    return Begun(*await me.completions.begin(spec, None, lambda *_: None))
+
+
 class Begun:
     """The pieces of a completion, which may begin before they are read. `recorded` says where it is recorded, if so."""
 

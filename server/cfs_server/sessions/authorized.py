@@ -99,6 +99,13 @@ class AuthorizedSessions:
         living = session.find_turn(turn_id)
         if living is not None:
             return living
+        ended = ended_turn(turn_id, await self.events_of(session, turn_id, after))
+        if ended is None:
+            raise Gone(f"the turn has ended, and its events are no longer kept: read session {session.id!r}")
+        return ended
+
+    async def events_of(self, session: Session, turn_id: str, after: int) -> list[Event]:
+        """Return the events of a turn so far. `after` is the number of an event before it."""
         last, own = session.log.last, list[Event]()
         async with aclosing(session.log.follow(after)) as batches:
             while after < last and isinstance(events := await anext(batches), list):
@@ -106,10 +113,7 @@ class AuthorizedSessions:
                 own += [event for event in events if event.data.get("turn") == turn_id and event.type in TURN_EVENTS]
                 if has_ended(own, after):
                     break
-        ended = ended_turn(turn_id, own)
-        if ended is None:
-            raise Gone(f"the turn has ended, and its events are no longer kept: read session {session.id!r}")
-        return ended
+        return own
 
     def find(self, session_id: str, operation: Operation) -> Session | None:
         """Return a session for an operation that must be granted; None if there is no session with this id."""
@@ -180,6 +184,11 @@ class AuthorizedSessions:
         found, more = await search(readable, self._store.journal, words, limit, self._authorization.name)
         return [each for each in found if not each.session.deleted and self.may("read_binary", each.session.id)], more
 
+    def new_name(self) -> str | None:
+        """Return a free id for a session; None if the caller may write to named sessions only."""
+        name = new_id(lambda name: self._store.find(name) is not None)
+        return name if self.may("write", name) else None
+
     # -- creating and changing ------------------------------------------------------------------------------------
 
     def create(
@@ -227,6 +236,10 @@ class AuthorizedSessions:
             if self._store.find(name) is None:
                 return name
         raise AssertionError  # pragma: no cover - the ids have no end
+
+    def discard(self, session: Session) -> None:
+        """Delete a session that the caller has just made, because it cannot be used."""
+        self._store.delete(session.id)
 
     def rename(self, session_id: str, new: str) -> Session:
         """Change the id of a session; see `SessionStore.rename`."""

@@ -79,9 +79,8 @@ from cfs_server.sessions.state import (
     author,
     shared,
 )
-from cfs_server.sessions.turns import Lease, Turn, TurnRequest, TurnResult, TurnState, kind_of
+from cfs_server.sessions.turns import CANCELLED, Lease, Turn, TurnRequest, TurnResult, TurnState, kind_of
 
-CANCELLED = "[Cancelled]"
 _RETRY_SECONDS = 1.0
 _ANNOUNCED_EACH = 256
 """Maximum number of messages of one request with an event each. For more, readers fetch the session again."""
@@ -324,6 +323,15 @@ class Session(SessionState):
         if waiting:
             self._after_turn()
         return 0, len(waiting)
+
+    def cancel_turn(self, turn: Turn) -> None:
+        """Stop one turn that runs or waits (S12)."""
+        if turn is self.running:
+            self.cancel(queued=False)
+            return
+        self._end(turn, "cancelled")
+        if self.running is None:
+            self._after_turn()
 
     def rename(self, new_id: str) -> None:
         """Change the id. The log, the history and the running turn stay (S14)."""

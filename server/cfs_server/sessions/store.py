@@ -300,6 +300,8 @@ class SessionStore:
         payer = known.account if known else account or self.account
         replaced = known.history.cost if known and request.view is not None else 0
         payer.require_room(size=request.cost - replaced)
+        if known is None and request.generate and self._defaults.driver == "model":  # a refusal makes no session
+            self.limits.check_wait(self._services.engine.predicted_wait(payer.owner, kind_of(session_id)))
         session = known or self.open(session_id, account)
         return session, *session.accept(request)
 

@@ -19,6 +19,9 @@ from cfs_server.sessions.events import Event
 from cfs_server.sessions.history import Weighed, cost_of
 from cfs_server.sessions.ids import family_of, parent_of
 
+CANCELLED = "[Cancelled]"
+"""The end of a reply that was cancelled."""
+
 
 class TurnState(StrEnum):
     """The state of a turn."""
@@ -245,7 +248,9 @@ class Turn:
         return Message(role="assistant", content=content, tool_calls=tuple(calls), thinking=thinking or None)
 
 
-TURN_EVENTS: frozenset[EventType] = frozenset({"message.added", "turn.started", "turn.finished", "turn.failed"})
+TURN_EVENTS: frozenset[EventType] = frozenset(
+    {"message.added", "turn.started", "token", "turn.finished", "turn.failed"}
+)
 """The events from which an ended turn is rebuilt."""
 
 
@@ -263,7 +268,7 @@ def has_ended(own: Sequence[Event], number: int) -> bool:
 def ended_turn(turn_id: str, events: Iterable[Event]) -> Turn | None:
     """Rebuild a turn that has ended from the events of its session; None if its message is not among them.
 
-    It has no settings and no log-probabilities.
+    It has no settings and no log-probabilities. Its pieces are those that were streamed, if they make its reply.
     """
     own = [event for event in events if event.data.get("turn") == turn_id]
     added = [event for event in own if event.type == "message.added"]
@@ -272,7 +277,12 @@ def ended_turn(turn_id: str, events: Iterable[Event]) -> Turn | None:
         return None
     said = [Message.model_validate(event.data["message"]) for event in added]
     turn = Turn(
-        TurnRequest(said[0] if said else Message(role="user", content=""), generate=end is not None, id=turn_id)
+        TurnRequest(
+            said[0] if said else Message(role="user", content=""),
+            generate=end is not None,
+            id=turn_id,
+            accepted_at=own[0].time,
+        )
     )
     messages = added[-1].data["index"] + 1 if added else 0
     if end is None:
@@ -284,7 +294,11 @@ def ended_turn(turn_id: str, events: Iterable[Event]) -> Turn | None:
         CallDelta(index, call.id, call.name, write_arguments(call.arguments))
         for index, call in enumerate(reply.tool_calls)
     )
-    turn.said.append(Delta(reply.content, 0, thinking=reply.thinking or "", calls=calls))
+    streamed, text = _streamed(own), end.data["reply"]
+    if "error" in end.data or "".join(delta.text for delta in streamed).strip() == text.removesuffix(CANCELLED).strip():
+        turn.said += streamed
+    else:  # an agent may finish a turn with another text than it streamed
+        turn.said.append(Delta(reply.content, 0, thinking=reply.thinking or "", calls=calls))
     reason, error = end.data["finish_reason"], end.data.get("error")
     turn.state = TurnState.FAILED if error else TurnState.CANCELLED if reason == "cancelled" else TurnState.FINISHED
     failure = None if error is None else EngineError(error)
@@ -293,6 +307,19 @@ def ended_turn(turn_id: str, events: Iterable[Event]) -> Turn | None:
         TurnResult(end.data["reply"], reason, usage, end.number, messages, failure, reply.tool_calls)
     )
     return turn
+
+
+def _streamed(own: Iterable[Event]) -> list[Delta]:
+    """Return the pieces of a turn's reply. A turn that began again has dropped those before."""
+    found: list[Delta] = []
+    for event in own:
+        if event.type == "turn.started":
+            found.clear()
+        elif event.type == "token":
+            data = event.data
+            calls = tuple(CallDelta(**call) for call in data.get("calls", ()))
+            found.append(Delta(data["text"], data["tokens"], data.get("thinking", ""), calls))
+    return found
 
 
 def kind_of(session_id: str) -> Kind:

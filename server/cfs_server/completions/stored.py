@@ -1,0 +1,193 @@
+"""Stored responses: each is a turn of a session, and its id says which. There is no other store (S4, H4)."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
+
+from cfs.errors import Conflict, Gone, NotFound, NotGranted
+from cfs.wire import Message
+from cfs_filesystem import Operation
+from cfs_server.completions.requests import CompletionSpec, Place
+from cfs_server.completions.run import submit
+from cfs_server.sessions.authorized import AuthorizedSessions
+from cfs_server.sessions.events import Event
+from cfs_server.sessions.history import Weighed
+from cfs_server.sessions.session import Session
+from cfs_server.sessions.turns import Turn, TurnRequest
+
+_ID = re.compile(r"resp_([0-9a-f]{32})([0-9a-f]{32})([0-9a-f]{1,15})")
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseId:
+    """Where a response is: the key of its session, its turn, and the number of the last event before it.
+
+    A session keeps its key when it is renamed. The id gives no right: those of the session count.
+    """
+
+    session: str
+    turn: str
+    event: int
+
+    def __str__(self) -> str:
+        """Write the id as clients know it."""
+        return f"resp_{self.session}{self.turn}{self.event:x}"
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Read an id. Raises `NotFound` for one that this server did not make."""
+        found = _ID.fullmatch(text)
+        if found is None:
+            raise _missing()
+        return cls(found[1], found[2], int(found[3], 16))
+
+
+def _missing() -> NotFound:
+    return NotFound("there is no response with this id: it was not stored, or its session was deleted")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A response with its session and its turn, which may still run."""
+
+    id: ResponseId
+    session: Session
+    turn: Turn
+
+
+class StoredResponses:
+    """The stored responses of one caller."""
+
+    def __init__(self, sessions: AuthorizedSessions) -> None:
+        self._sessions = sessions
+
+    # -- finding --------------------------------------------------------------------------------------------------
+
+    async def find(self, text: str, *operations: Operation) -> Stored:
+        """Return a response for operations on its session that must all be granted.
+
+        Raises `NotFound`, and `Gone` if the events of its turn are no longer kept.
+        """
+        name = ResponseId.read(text)
+        session = self._session(name, *operations)
+        return Stored(name, session, await self._sessions.turn(session, name.turn, name.event))
+
+    async def input_of(self, text: str) -> tuple[Message, ...]:
+        """Return the messages that a response added before its reply."""
+        name = ResponseId.read(text)
+        session = self._session(name, "read_binary")
+        living = session.find_turn(name.turn)
+        if living is not None and living.base is None:
+            return (living.message,)
+        found: list[Message] = []
+        for event in await self._sessions.events_of(session, name.turn, name.event):
+            if event.type != "message.added":
+                break
+            found.append(Message.model_validate(event.data["message"]))
+        return tuple(found)
+
+    def _session(self, name: ResponseId, *operations: Operation) -> Session:
+        try:
+            return self._sessions.with_key(name.session, "", *operations)
+        except (Gone, NotGranted):  # the same answer for both, which does not name the session
+            raise _missing() from None
+
+    # -- beginning ------------------------------------------------------------------------------------------------
+
+    async def begin(
+        self, spec: CompletionSpec, place: Place, submitted: Callable[[Stored, Event], None]
+    ) -> tuple[CompletionSpec, Stored | None]:
+        """Begin a response as a turn. One that is not stored is returned with all that the model has to read.
+
+        `submitted` gets the response, in the callback of the event loop that starts its turn. Raises `NotFound`,
+        `Conflict`, and as `submit`.
+        """
+        if place.previous is not None:
+            return await self._after(spec, place, place.previous, submitted)
+        name = place.conversation or place.session or (self._sessions.new_name() if place.stores else None)
+        if name is None:
+            return spec, None
+        async with self._sessions.loaded(name):
+            if place.conversation is not None:
+                session = self._sessions.get(name, "read_binary", "write")
+                spec = replace(spec, before=_before(session, spec.messages))
+            return spec, self._submit(name, spec, submitted)
+
+    async def _after(
+        self, spec: CompletionSpec, place: Place, previous: str, submitted: Callable[[Stored, Event], None]
+    ) -> tuple[CompletionSpec, Stored | None]:
+        """Continue the session of a response, or a copy of it that ends with the response."""
+        found = await self.find(previous, "read_binary")
+        session = found.session
+        if not found.turn.result.done():
+            raise Conflict(f"response {previous!r} is in progress: wait for it, or cancel it")
+        async with self._sessions.loaded(session):
+            end = _end(found)
+            if not place.stores:
+                return replace(spec, messages=(*session.history.messages[:end], *spec.messages)), None
+            is_last = session.idle and end == len(session.history)
+            if is_last and place.session in (None, session.id):
+                spec = replace(spec, before=_before(session, spec.messages))
+                return spec, self._submit(session.id, spec, submitted)
+            if place.session == session.id:
+                raise Conflict(f"session {session.id!r} has gone on since {previous!r}: name another one for a branch")
+            copy = self._sessions.fork(session.id, place.session, end)
+            try:
+                spec = replace(spec, before=_before(copy, spec.messages))
+                return spec, self._submit(copy.id, spec, submitted)
+            except BaseException:
+                self._sessions.discard(copy)
+                raise
+
+    def _submit(self, name: str, spec: CompletionSpec, submitted: Callable[[Stored, Event], None]) -> Stored:
+        known = self._sessions.known(name)
+        before = 0 if known is None else known.log.last
+        session, turn, event = submit(self._sessions, name, spec)
+        found = Stored(ResponseId(session.key, turn.id, before), session, turn)
+        submitted(found, event)
+        return found
+
+    # -- changing -------------------------------------------------------------------------------------------------
+
+    async def cancel(self, text: str) -> Stored:
+        """Cancel a response that is in progress, and wait for its end. One that has ended stays as it is."""
+        found = await self.find(text, "read_binary", "write")
+        if found.session.find_turn(found.turn.id) is found.turn:
+            found.session.cancel_turn(found.turn)
+            await asyncio.shield(found.turn.result)  # the turn does not end with its reader
+        return found
+
+    def add(self, session: Session, messages: tuple[Message, ...]) -> None:
+        """Add messages to a session, whose history is loaded, and generate nothing. Raises as `submit`."""
+        request = TurnRequest(messages[-1], generate=False, view=_before(session, messages))
+        self._sessions.submit(session.id, request)
+
+    async def delete(self, text: str) -> None:
+        """Delete a response with its session, in which nothing else may be. Raises `NotFound` and `Conflict`."""
+        name = ResponseId.read(text)
+        session = self._session(name, "delete")
+        session.require_idle("the response cannot be deleted")
+        own = await self._sessions.events_of(session, name.turn, name.event)
+        places = [event.data["index"] for event in own if event.type == "message.added"]
+        if places != list(range(len(session.history))) or self._sessions.children(session):
+            raise Conflict("the response is a part of a conversation: delete the conversation, or edit its transcript")
+        self._sessions.delete(session.id)
+
+
+def _before(session: Session, messages: tuple[Message, ...]) -> Weighed | None:
+    """Return the conversation before the last of these messages. None: it is what the session has by then."""
+    if len(messages) == 1:
+        return None
+    session.require_idle("several items cannot be added now")
+    return session.history.extended(messages[:-1])
+
+
+def _end(found: Stored) -> int:
+    """Return the length of the history that ends with a response. Raises `Conflict` if the history has changed."""
+    result, history = found.turn.result.result(), found.session.history
+    last = history.messages[result.messages - 1] if 0 < result.messages <= len(history) else None
+    if last is None or last.role != "assistant" or last.content != result.reply:
+        raise Conflict(f"the conversation of response {str(found.id)!r} has been edited since: begin another one")
+    return result.messages

@@ -1,0 +1,159 @@
+"""Conversations in the protocol of OpenAI: each is a session, and its id is that of the session (H4)."""
+
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request, Response
+from starlette.convertors import register_url_convertor
+
+from cfs.errors import (
+    AlreadyExists,
+    Conflict,
+    Gone,
+    InvalidIdentifier,
+    InvalidRequest,
+    NotFound,
+    StorageFull,
+    TooLarge,
+    Unavailable,
+    UnsupportedMedia,
+)
+from cfs.ids import ROUTE_WORDS
+from cfs_server.completions.stored import StoredResponses
+from cfs_server.openapi import answer, body, problems
+from cfs_server.protocols import responses as protocol
+from cfs_server.protocols.response_events import DeletedObject
+from cfs_server.routes.generation import NamedSession
+from cfs_server.routes.http import Me, SessionId, SessionIdConvertor, apart, as_json, json_body
+from cfs_server.routes.responses import After, Limit, Order
+from cfs_server.sessions.session import Session
+
+
+class ConversationIdConvertor(SessionIdConvertor):
+    """The same as for sessions, with one more word of a route: a sub-session called `items` is no conversation here."""
+
+    regex = rf"[^/]*(?:/(?!(?:{'|'.join(sorted(ROUTE_WORDS | {'items'}))})(?:/|$))[^/]*)*"
+
+
+register_url_convertor("conversation", ConversationIdConvertor())
+
+router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
+
+_FOUND = (InvalidRequest, InvalidIdentifier, NotFound, Gone)
+_WRITTEN = (*_FOUND, Conflict, StorageFull, TooLarge, UnsupportedMedia, Unavailable)
+
+
+@router.post(
+    "",
+    responses={
+        200: answer("The conversation", json=protocol.ConversationObject),
+        **problems(*_WRITTEN, AlreadyExists),
+    },
+    openapi_extra=body(required=False, json=protocol.NewConversation),
+)
+async def create_conversation(
+    request: Request,
+    asked: Annotated[protocol.NewConversation, Depends(json_body(protocol.NewConversation))],
+    session: NamedSession,
+    me: Me,
+) -> Response:
+    """Create a session as a conversation. `X-CFS-Session` may name it. Its first items are not answered."""
+    messages = await apart(request, partial(protocol.read_items, asked.items or (), me.sessions.limits))
+    made = me.sessions.create(session)
+    if messages:
+        try:
+            StoredResponses(me.sessions).add(made, messages)
+        except BaseException:
+            me.sessions.discard(made)
+            raise
+    return as_json(_shown(made))
+
+
+@router.get(
+    "/{id:conversation}/items",
+    responses={200: answer("The items", json=protocol.ItemList), **problems(*_FOUND)},
+)
+async def list_items(
+    id: SessionId,  # noqa: A002 - the name in the path
+    me: Me,
+    order: Order = "desc",
+    limit: Limit = 20,
+    after: After = None,
+) -> Response:
+    """List the items of a conversation: its messages, calls and results, and what the model thought."""
+    session = me.sessions.get(id, "read_binary")
+    async with me.sessions.loaded(session):
+        return as_json(protocol.page_of(_items(session), order=order, after=after, limit=limit))
+
+
+@router.post(
+    "/{id:conversation}/items",
+    responses={200: answer("The new items", json=protocol.ItemList), **problems(*_WRITTEN)},
+    openapi_extra=body(json=protocol.NewItems),
+)
+async def add_items(
+    request: Request,
+    id: SessionId,  # noqa: A002
+    asked: Annotated[protocol.NewItems, Depends(json_body(protocol.NewItems))],
+    me: Me,
+) -> Response:
+    """Add items to a conversation. They are not answered."""
+    messages = await apart(request, partial(protocol.read_items, asked.items, me.sessions.limits))
+    session = me.sessions.get(id, "write")
+    async with me.sessions.loaded(session):
+        begins = len(session.history)
+        StoredResponses(me.sessions).add(session, messages)
+    added = [item for at, each in enumerate(messages, begins) for item in protocol.items_of(each, str(at))]
+    return as_json(protocol.page_of(added, order="asc", after=None, limit=len(added)))
+
+
+@router.get(
+    "/{id:conversation}/items/{item}",
+    responses={200: answer("The item", json=protocol.AnyItem), **problems(*_FOUND)},
+)
+async def get_item(
+    id: SessionId,  # noqa: A002
+    item: Annotated[str, Path(description="Id of the item.")],
+    me: Me,
+) -> Response:
+    """Return an item of a conversation."""
+    session = me.sessions.get(id, "read_binary")
+    async with me.sessions.loaded(session):
+        found = next((each for each in _items(session) if each["id"] == item), None)
+    if found is None:
+        raise NotFound(f"conversation {id!r} has no item {item[:80]!r}")
+    return Response(protocol.text_of(found) + "\n", media_type="application/json")
+
+
+@router.get(
+    "/{id:conversation}",
+    responses={200: answer("The conversation", json=protocol.ConversationObject), **problems(*_FOUND)},
+)
+async def get_conversation(
+    id: SessionId,  # noqa: A002
+    me: Me,
+) -> Response:
+    """Return a conversation."""
+    return as_json(_shown(me.sessions.get(id, "file")))
+
+
+@router.delete(
+    "/{id:conversation}",
+    responses={200: answer("Deleted", json=DeletedObject), **problems(*_FOUND)},
+)
+async def delete_conversation(
+    id: SessionId,  # noqa: A002
+    me: Me,
+) -> Response:
+    """Delete the session of a conversation, with its responses and its sub-sessions."""
+    me.sessions.delete(id)
+    return as_json(DeletedObject(id=id, object="conversation.deleted"))
+
+
+def _shown(session: Session) -> protocol.ConversationObject:
+    return protocol.ConversationObject(id=session.id, created_at=int(session.created_at))
+
+
+def _items(session: Session) -> list[dict[str, object]]:
+    messages = session.history.messages
+    return [item for at, message in enumerate(messages) for item in protocol.items_of(message, str(at))]

@@ -1,0 +1,192 @@
+"""Responses in the protocol of OpenAI, for any program that supports it; each stored one is a turn (H4)."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from cfs.completions import Recorded
+from cfs.errors import AlreadyExists, CfsError, Conflict, Gone, InvalidRequest, NotFound
+from cfs_server.completions.requests import refusal
+from cfs_server.completions.stored import ResponseId, Stored, StoredResponses
+from cfs_server.engine.interface import Delta, Finished
+from cfs_server.idempotency import Bound, Idempotency, Ticket
+from cfs_server.openapi import answer, body, problems
+from cfs_server.protocols import response_events as events
+from cfs_server.protocols import responses as protocol
+from cfs_server.protocols.response_events import ResponseWriter
+from cfs_server.protocols.responses import text_of
+from cfs_server.routes.generation import RECORDED_ERRORS, Begun, NamedSession, begin_ephemeral, frames_of, named
+from cfs_server.routes.http import Caller, Me, apart, as_json, attend, json_body
+from cfs_server.sessions.events import Event
+from cfs_server.sessions.turns import TurnState
+
+router = APIRouter(prefix="/v1/responses", tags=["responses"])
+
+_ANSWER = answer("The response, or its events", json=events.ResponseObject, events=None)
+
+ResponseName = Annotated[
+    str, Path(description="Id of a stored response.", json_schema_extra={"pattern": "^resp_[0-9a-f]{65,79}$"})
+]
+Order = Annotated[Literal["asc", "desc"], Query(description="From the oldest item on, or from the newest.")]
+Limit = Annotated[int, Query(ge=1, le=100, description="Most items of a page.")]
+After = Annotated[str | None, Query(description="Last id of the page before.")]
+
+
+@router.post(
+    "",
+    responses={200: _ANSWER, **problems(*RECORDED_ERRORS, AlreadyExists)},
+    openapi_extra=body(json=protocol.ResponsesRequest),
+)
+async def create_response(
+    request: Request,
+    asked: Annotated[protocol.ResponsesRequest, Depends(json_body(protocol.ResponsesRequest))],
+    session: NamedSession,
+    me: Me,
+    ticket: Idempotency,
+) -> Response:
+    """Answer as OpenAI's responses do. A stored response is a turn of a session, which `X-CFS-Session` may name.
+
+    A turn continues when its client disconnects. A response that is not stored is cancelled then.
+    """
+    begun, writer, found = await _begun(request, asked, session, me, ticket)
+    if asked.background and not asked.stream and found is not None:
+        await begun.close()
+        return _json(await _now(me, found, asked))
+    if not asked.stream:
+        return await begun.whole(request, _whole(writer, begun))
+    first = b"".join(map(_frame, writer.begin()))
+    frames = frames_of(begun, lambda item: _frames(writer.write(item)), _failure_of(writer), first=first)
+    return await begun.stream(request, me, frames)
+
+
+async def _begun(
+    request: Request, asked: protocol.ResponsesRequest, session: str | None, me: Caller, ticket: Ticket
+) -> tuple[Begun, ResponseWriter, Stored | None]:
+    """Begin a response. A request that was carried out before begins nothing."""
+    stored, gate = StoredResponses(me.sessions), me.completions
+    found: Stored | None
+    if (bound := ticket.bound) is not None:
+        name = ResponseId(bound.session, bound.turn, bound.event - 1)
+        found = await stored.find(str(name), "write", "read_binary")
+    else:
+
+        def submitted(new: Stored, _: Event) -> None:
+            ticket.bind(Bound(new.id.session, new.id.turn, new.id.event + 1))
+
+        place = protocol.place_of(asked, session)
+        spec = await apart(request, partial(protocol.read_request, asked, gate.limits))
+        spec, found = await stored.begin(spec, place, submitted)
+        if found is None:
+            if asked.background:
+                raise refusal("background", "name a session that you may write to: the response must be stored")
+            writer = ResponseWriter(f"resp_{uuid.uuid4().hex}", gate.model.id, int(time.time()), asked=asked)
+            return await begin_ephemeral(me, spec), writer, None
+    items, recorded = gate.pieces_of(found.session, found.turn)
+    return Begun(items, recorded), _writer(me, found, asked), found
+
+
+def _writer(me: Caller, found: Stored, asked: protocol.ResponsesRequest | None = None) -> ResponseWriter:
+    recorded = Recorded(session=found.session.id, turn=found.turn.id)
+    created_at = int(found.turn.request.accepted_at)
+    return ResponseWriter(str(found.id), me.completions.model.id, created_at, asked=asked, recorded=recorded)
+
+
+async def _now(me: Caller, found: Stored, asked: protocol.ResponsesRequest | None = None) -> events.Event:
+    """Return a response as it is now."""
+    writer, turn = _writer(me, found, asked), found.turn
+    failure = turn.result.result().failure if turn.result.done() else None
+    if turn.result.done() and failure is None:
+        items, _ = me.completions.pieces_of(found.session, turn)
+        return await writer.whole(items)
+    for piece in turn.said:
+        _consume(writer.write(piece))
+    if failure is not None:
+        _consume(writer.fail(failure))
+        return writer.response()
+    return writer.response("queued" if turn.state is TurnState.QUEUED else "in_progress")
+
+
+def _consume(found: Iterable[events.Event]) -> None:
+    for _ in found:
+        pass
+
+
+async def _whole(writer: ResponseWriter, items: Begun) -> str:
+    return text_of(await writer.whole(items))
+
+
+def _json(found: events.Event) -> Response:
+    return Response(text_of(found) + "\n", media_type="application/json")
+
+
+def _frame(event: events.Event) -> bytes:
+    return named(event["type"], text_of(event))
+
+
+def _frames(found: Iterable[events.Event], after: int = -1) -> Iterator[bytes]:
+    return (_frame(event) for event in found if event["sequence_number"] > after)
+
+
+def _failure_of(writer: ResponseWriter, after: int = -1) -> Callable[[CfsError], bytes]:
+    return lambda error: b"".join(_frames(writer.fail(error), after))
+
+
+@router.get("/{response}", responses={200: _ANSWER, **problems(InvalidRequest, NotFound, Gone)})
+async def get_response(
+    response: ResponseName,
+    me: Me,
+    stream: Annotated[bool, Query(description="Send the events, and follow the response until it ends.")] = False,
+    starting_after: Annotated[
+        int, Query(ge=-1, le=2**53, description="With `stream`: the number of the last event that was seen.")
+    ] = -1,
+) -> Response:
+    """Return a stored response as it is now, or its events from a number on."""
+    found = await StoredResponses(me.sessions).find(response, "read_binary")
+    if not stream:
+        return _json(await _now(me, found))
+    items, recorded = me.completions.pieces_of(found.session, found.turn)
+    begun, writer = Begun(items, recorded), _writer(me, found)
+
+    def write(item: Delta | Finished) -> Iterator[bytes]:
+        return _frames(writer.write(item), starting_after)
+
+    first = b"".join(_frames(writer.begin(), starting_after))
+    return me.stream(frames_of(begun, write, _failure_of(writer, starting_after), first=first), begun.close)
+
+
+@router.delete(
+    "/{response}",
+    responses={200: answer("Deleted", json=events.DeletedObject), **problems(NotFound, Gone, Conflict)},
+)
+async def delete_response(response: ResponseName, me: Me) -> Response:
+    """Delete a response that is the only one of its session, with the session."""
+    await StoredResponses(me.sessions).delete(response)
+    return as_json(events.DeletedObject(id=response, object="response"))
+
+
+@router.post(
+    "/{response}/cancel",
+    responses={200: answer("The response", json=events.ResponseObject), **problems(NotFound, Gone)},
+)
+async def cancel_response(request: Request, response: ResponseName, me: Me) -> Response:
+    """Cancel a response that is in progress. One that has ended stays as it is."""
+    found = await attend(request, StoredResponses(me.sessions).cancel(response))
+    return _json(await _now(me, found))
+
+
+@router.get(
+    "/{response}/input_items",
+    responses={200: answer("The items", json=protocol.ItemList), **problems(InvalidRequest, NotFound, Gone)},
+)
+async def list_input(
+    response: ResponseName, me: Me, order: Order = "desc", limit: Limit = 20, after: After = None
+) -> Response:
+    """List the items that a response has added to its conversation before its answer."""
+    messages = await StoredResponses(me.sessions).input_of(response)
+    place = ResponseId.read(response).turn
+    items = [item for at, message in enumerate(messages) for item in protocol.items_of(message, f"{place}_in_{at}")]
+    return as_json(protocol.page_of(items, order=order, after=after, limit=limit))
