@@ -67,6 +67,7 @@ def refused(shell: Any, capsys: pytest.CaptureFixture[str], cell: str) -> str:
     return line.removeprefix("UsageError: ")
 
 
+@pytest.mark.feature("ipython", "magics", "chat")
 def test_a_notebook_shows_the_reply_as_markdown(
     notebook: Any, cfs_server: ScriptedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_notebook_shows_the_reply_as_markdown(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.feature("ipython", "magics", "stream")
 def test_a_notebook_shows_text_while_it_comes(notebook: Any, cfs_server: ScriptedServer) -> None:
     """The first piece is on the page before the second is made."""
     cfs_server.reply("one two")
@@ -135,6 +137,7 @@ def test_settings_are_those_of_the_reply(notebook: Any, cfs_server: ScriptedServ
     assert (settings[1].system, settings[1].seed) == (None, None)
 
 
+@pytest.mark.feature("ipython", "magics", "resume")
 def test_a_cell_without_a_name_goes_on_with_the_session_before(
     notebook: Any, cfs_server: ScriptedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,6 +193,7 @@ def test_a_mistake_is_one_line_and_nothing_is_sent(
         assert client.call(api.list_sessions()).sessions == ()
 
 
+@pytest.mark.feature("ipython", "magics", "error")
 def test_a_failed_turn_is_an_error(
     notebook: Any, cfs_server: ScriptedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,6 +233,7 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.feature("ipython", "magics", "cancel")
 def test_an_interrupt_cancels_the_turn(
     notebook: Any, cfs_server: ScriptedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

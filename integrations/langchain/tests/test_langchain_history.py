@@ -41,6 +41,7 @@ def history(cfs_server: ScriptedServer) -> CFSChatMessageHistory:
     return CFSChatMessageHistory("chat")
 
 
+@pytest.mark.feature("langchain-core", "chat history", "tools")
 def test_messages_come_back_as_they_were(history: CFSChatMessageHistory) -> None:
     """Calls, ids, names and thinking are kept, and texts exactly; another object reads the same."""
     history.add_messages(CONVERSATION)
@@ -111,6 +112,7 @@ def test_thinking_in_blocks_is_understood() -> None:
         (HumanMessage([{"type": "reasoning", "reasoning": "Hm."}]), "only a model's message has thinking"),
     ],
 )
+@pytest.mark.feature("langchain-core", "chat history", "error")
 def test_what_cannot_be_kept_is_refused_and_nothing_is_stored(
     history: CFSChatMessageHistory, message: BaseMessage, reason: str
 ) -> None:
@@ -150,6 +152,7 @@ def chain(cfs_server: ScriptedServer) -> RunnableWithMessageHistory:
     )
 
 
+@pytest.mark.feature("langchain-core", "chat history", "chat", "resume")
 def test_a_runnable_remembers(chain: RunnableWithMessageHistory, cfs_server: ScriptedServer) -> None:
     config: RunnableConfig = {"configurable": {"session_id": "ann"}}
     cfs_server.reply("Hello, Ann.", lambda asked: " | ".join(message.content for message in asked.messages))

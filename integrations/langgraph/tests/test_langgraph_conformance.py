@@ -46,7 +46,6 @@ class Synchronous(CFSSaver):
         self.prune(thread_ids, strategy=strategy)
 
 
-@pytest.mark.feature("langgraph", "workspaces", "resume")
 @pytest.mark.parametrize("kind", [CFSSaver, Synchronous])
 @pytest.mark.parametrize("capability", [each.value for each in Capability])
 async def test_conformance(cfs_server: ScriptedServer, kind: type[CFSSaver], capability: str) -> None:

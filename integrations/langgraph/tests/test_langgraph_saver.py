@@ -128,6 +128,7 @@ def program(*arguments: str) -> str:
     ).stdout
 
 
+@pytest.mark.feature("langgraph", "workspaces", "resume")
 def test_an_interrupt_is_answered_by_another_program(cfs_server: ScriptedServer) -> None:
     """What ran before the question does not run again."""
     assert program() == "preparing\nBuy tea?\n"
@@ -377,6 +378,7 @@ def test_grants_decide(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.toml"
     alice = make(tokens, "alice", "/workspaces/alice/")
     reader = make(tokens, "reader", "/workspaces/alice/=list,file,read")
+    blind = make(tokens, "blind", "/workspaces/alice/=file,read,write,delete")
     bob = make(tokens, "bob", "/workspaces/bob/")
     with serving("--engine", "scripted", "--tokens", str(tokens)) as server:
         with CFSSaver(url=server.url, token=alice) as mine:
@@ -389,6 +391,8 @@ def test_grants_decide(tmp_path: Path) -> None:
                 other.put(thread("alice"), empty_checkpoint(), LOOP, {})
             with pytest.raises(Forbidden):
                 other.delete_thread("alice")
+        with CFSSaver(url=server.url, token=blind) as other, pytest.raises(Forbidden):
+            other.get_tuple(thread("alice"))  # without the right to list, it must not look like a new thread
         with CFSSaver(url=server.url, token=bob) as other:
             assert list(other.list(None)) == []
             with pytest.raises(NotGranted):

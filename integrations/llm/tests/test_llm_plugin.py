@@ -55,6 +55,7 @@ def test_the_program_itself_finds_the_plugin(cfs_server: ScriptedServer) -> None
     assert (done.returncode, done.stdout.strip()) == (0, "hi there"), done.stderr
 
 
+@pytest.mark.feature("llm", "sessions", "chat")
 def test_a_prompt_is_a_session(cfs_server: ScriptedServer) -> None:
     assert said("-m", "cfs", "hello") == "hello"
     (session,) = sessions(cfs_server)
@@ -62,6 +63,7 @@ def test_a_prompt_is_a_session(cfs_server: ScriptedServer) -> None:
     assert transcript(cfs_server, session) == "User: hello\nAssistant: hello\n"
 
 
+@pytest.mark.feature("llm", "sessions", "resume")
 def test_a_continued_conversation_is_the_same_session(cfs_server: ScriptedServer) -> None:
     """`llm -c` sends the new message only; the server knows the others."""
     said("-m", "cfs", "-s", "Be brief.", "one")
@@ -103,6 +105,7 @@ def test_a_session_that_was_deleted_is_not_begun_again_by_mistake(cfs_server: Sc
     assert transcript(cfs_server, "main") == "User: Another conversation.\nAssistant: Another conversation.\n"
 
 
+@pytest.mark.feature("llm", "sessions", "stop")
 def test_options_are_settings_of_the_turn(cfs_server: ScriptedServer) -> None:
     options = ["temperature", "0", "max_tokens", "3", "seed", "7", "stop", "END"]
     flags = [flag for pair in zip(options[::2], options[1::2], strict=True) for flag in ("-o", *pair)]
@@ -124,6 +127,7 @@ def test_a_wrong_name_of_a_session_is_refused(cfs_server: ScriptedServer) -> Non
         llm.get_model("cfs").prompt("hi", session=".hidden").text()
 
 
+@pytest.mark.feature("llm", "sessions", "stream")
 def test_a_reply_comes_piece_by_piece(cfs_server: ScriptedServer) -> None:
     cfs_server.reply("one two three")
     cfs_server.hold()
@@ -134,6 +138,7 @@ def test_a_reply_comes_piece_by_piece(cfs_server: ScriptedServer) -> None:
     assert "".join(pieces) == " two three"
 
 
+@pytest.mark.feature("llm", "sessions", "usage")
 def test_thinking_and_usage_are_noted(cfs_server: ScriptedServer) -> None:
     cfs_server.reply(Reply("Yes.", thinking="Hm."))
     response = llm.get_model("cfs").prompt("Is it?")
@@ -143,6 +148,7 @@ def test_thinking_and_usage_are_noted(cfs_server: ScriptedServer) -> None:
     assert response.json()["finish_reason"] == "stop"
 
 
+@pytest.mark.feature("llm", "sessions", "tools")
 def test_tools_run_and_their_results_go_to_the_session(cfs_server: ScriptedServer) -> None:
     def add(a: int, b: int) -> int:
         """Add two numbers."""
@@ -166,6 +172,7 @@ def test_a_tool_by_the_command_line(cfs_server: ScriptedServer) -> None:
     assert said("-m", "cfs", "-T", "llm_version", "Which version?").startswith("It is 0.")
 
 
+@pytest.mark.feature("llm", "sessions", "schema")
 def test_a_schema_reaches_the_engine(cfs_server: ScriptedServer) -> None:
     cfs_server.reply('{"name": "Rex", "age": 3}')
     assert json.loads(said("-m", "cfs", "--schema", "name str, age int", "Invent a dog.")) == {"name": "Rex", "age": 3}
@@ -189,6 +196,7 @@ def test_the_models_of_the_server_are_listed(cfs_server: ScriptedServer) -> None
     assert response.resolved_model == "scripted"
 
 
+@pytest.mark.feature("llm", "sessions", "error")
 def test_a_failed_turn_is_an_error(cfs_server: ScriptedServer) -> None:
     cfs_server.reply(Reply("Half", error="out of memory"))
     with pytest.raises(llm.ModelError, match="out of memory"):
