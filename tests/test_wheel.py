@@ -15,6 +15,7 @@ PACKAGES = {
     "cfs_server": "server",
     "cfs_fuse": "fuse_bridge",
     "cfs_agents": "agent_runtime",
+    "cfs_fsspec": "integrations/fsspec",
     "cfs_jupyter": "integrations/jupyter",
     "cfs_langchain": "integrations/langchain",
     "cfs_langgraph": "integrations/langgraph",
