@@ -78,6 +78,15 @@ def test_the_mask_is_all_that_is_allowed(vocabulary: Vocabulary, text: str) -> N
     assert complete.mask().tolist() == [complete.allows(token) for token in range(vocabulary.size)]
 
 
+@pytest.mark.parametrize("text", ["{", '{"colour"', '{"colour": ', '{"colour": "red"', '{"colour": "red", "count": 7'])
+def test_json_has_a_space_only_behind_its_marks(vocabulary: Vocabulary, text: str) -> None:
+    """One behind a colon or a comma, if the model writes it, and none before; a weak model might write more."""
+    (space,) = vocabulary.tokenize(" ", special=False)
+    assert not standing(vocabulary, text).allows(int(space))
+    standing(vocabulary, '{"colour": "深蓝", "count": -7}')
+    standing(vocabulary, '{"colour":"red","count":0}')
+
+
 @pytest.mark.parametrize("text", BEGINNINGS)
 def test_without_a_temperature_the_best_allowed_token_is_chosen(vocabulary: Vocabulary, text: str) -> None:
     """Whether it is the best of all, one of the best, or far behind them."""
