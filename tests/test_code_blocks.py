@@ -33,6 +33,7 @@ ELSEWHERE = {  # what the tests of single pages run
     ("README.md", "end"): ("tests/test_readme.py",),
     ("docs/access.md", "make"): ("tests/access/test_documentation.py",),
     ("docs/access.md", "use"): ("tests/access/test_documentation.py",),
+    ("docs/acp.md", "zed"): ("integrations/acp/tests/test_acp.py",),
     ("docs/agents.md", ""): ("tests/agents/tools/test_documentation.py",),
     ("docs/api.md", "render"): ("tests/server/test_markup.py",),
     ("docs/completions.md", ""): ("tests/server/test_completions_documentation.py",),

@@ -9,7 +9,7 @@ import pytest
 
 PACKAGES = [
     *("cfs", "cfs_filesystem", "cfs_webdav", "cfs_server", "cfs_fuse", "cfs_agents"),
-    *("cfs_fsspec", "cfs_jupyter", "cfs_langchain", "cfs_langgraph", "cfs_llm", "cfs_mcp", "pytest_cfs"),
+    *("cfs_acp", "cfs_fsspec", "cfs_jupyter", "cfs_langchain", "cfs_langgraph", "cfs_llm", "cfs_mcp", "pytest_cfs"),
 ]
 
 

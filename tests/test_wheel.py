@@ -16,6 +16,7 @@ PACKAGES = {
     "cfs_fuse": "fuse_bridge",
     "cfs_agents": "agent_runtime",
     "cfs_fsspec": "integrations/fsspec",
+    "cfs_acp": "integrations/acp",
     "cfs_jupyter": "integrations/jupyter",
     "cfs_langchain": "integrations/langchain",
     "cfs_langgraph": "integrations/langgraph",

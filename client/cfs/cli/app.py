@@ -150,6 +150,7 @@ _EXTRAS = {
     "cfs_webdav": "webdav",
     "cfs_fuse": "fuse",
     "cfs_agents": "agents",
+    "cfs_acp": "acp",
     "cfs_mcp": "mcp",
 }
 
@@ -335,7 +336,7 @@ _OWN = {
 """The commands of this package, which are functions of `cfs.cli.commands`, with their section of the help."""
 _CONTEXTS = {"up": {"ignore_unknown_options": True}}
 """`cfs up` passes unknown options on to `cfs serve`."""
-_PARTS = {"server": _SERVER, "fuse": _SERVER, "mcp": _SERVER, "agents": "Agents"}
+_PARTS = {"server": _SERVER, "fuse": _SERVER, "mcp": _SERVER, "agents": "Agents", "acp": "Agents"}
 
 
 class _Group(TyperGroup):

@@ -1,0 +1,529 @@
+"""One session that an editor has open: it answers prompts with an agent, as turns of a session on the server.
+
+The session on the server has the conversation. The agent is made anew for each prompt, and a turn is claimed and
+answered as by every agent that drives a session: the server, and all who watch it, see the work while it is done.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from acp import (
+    RequestError,
+    text_block,
+    tool_content,
+    update_agent_message_text,
+    update_agent_thought_text,
+    update_tool_call,
+    update_user_message_text,
+)
+from acp.interfaces import Client as Editor
+from acp.schema import (
+    AllowedOutcome,
+    PermissionOption,
+    PromptResponse,
+    SessionInfoUpdate,
+    ToolCallUpdate,
+    UsageUpdate,
+)
+from acp.schema import Usage as EditorUsage
+
+from cfs import api
+from cfs.errors import CfsError, Conflict, NotFound, Unavailable
+from cfs.transports.async_http import AsyncClient
+from cfs.wire import Message, SessionDetail, ToolCall, Usage
+from cfs_acp.updates import CallIds, Update, call_finished, call_started, replay
+from cfs_acp.workbench import Workbench
+from cfs_agents import tracing
+from cfs_agents.agent import Agent
+from cfs_agents.config import MAX_ROUNDS, AgentConfig, Outcome
+from cfs_agents.context import CachedCounter, Change, Context, ContextItem
+from cfs_agents.events import (
+    AgentEvent,
+    CallFinished,
+    CallStarted,
+    Finished,
+    Retrying,
+    RoundStarted,
+    Text,
+    Thinking,
+    TurnUsage,
+    Warned,
+)
+from cfs_agents.fibre.server_sessions import ClaimedTurn, ServerSessions, TurnLease
+from cfs_agents.file_agent.agent import default
+from cfs_agents.messages import Language, catalogue
+from cfs_agents.model import ModelSettings, Outages, Retries, ServerCounter, ServerModel
+from cfs_agents.recorder import NewContext
+from cfs_agents.tools import CALL_ID, Answer, CommandMode, CommandRequest, Consent, ToolError, ToolResult
+from cfs_agents.tools.commands import COMMAND
+from cfs_agents.tools.files import GUIDELINE
+
+_log = logging.getLogger(__name__)
+
+_NEXT_SECONDS = 20.0
+_GIVE_UP_SECONDS = 5.0
+_CANCELLED = "[Cancelled]"
+"""What the server, too, writes at the end of a reply that was cancelled; the dashboard knows it."""
+_OPTIONS = (
+    PermissionOption(option_id=Answer.YES, name="Allow", kind="allow_once"),
+    PermissionOption(option_id=Answer.ALWAYS, name="Always allow this exact command", kind="allow_always"),
+    PermissionOption(option_id=Answer.NO, name="Reject", kind="reject_once"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """How the agents of all sessions work; `commands` is the mode in which a session begins.
+
+    `patience` is the longest tolerated outage in seconds.
+    """
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    max_rounds: int = MAX_ROUNDS
+    language: Language = "en"
+    commands: CommandMode = CommandMode.ASK
+    keep_variables: frozenset[str] = frozenset()
+    context_tokens: int | None = None
+    patience: float = 60.0
+
+
+def system_text(cwd: Path, language: Language) -> str:
+    """Return the system prompt: the guideline of file agents, without what only an agent with a window can do."""
+    lines = default(GUIDELINE, language).splitlines()
+    rules = "\n".join(line for line in lines if "sync_context" not in line).strip()
+    return f"{rules}\n\n/workspace = {cwd}"
+
+
+class EditorSession:
+    """A session of an editor. `id` is also its name on the server; the `bench` is its own. Close it at the end.
+
+    Raises the server's errors.
+    """
+
+    def __init__(
+        self, session: str, bench: Workbench, editor: Editor, client: AsyncClient, options: AgentOptions
+    ) -> None:
+        self.id = session
+        self.mode = options.commands
+        self.paths = bench.paths
+        self._bench, self._editor, self._client, self._options = bench, editor, client, options
+        self._retries = Retries(patience=options.patience, outages=Outages(_away, _back))
+        self._model = ServerModel(client, options.model, retries=self._retries)
+        self._counter = CachedCounter(ServerCounter(client))
+        self._consent = Consent(self._ask)
+        self._ids = CallIds()
+        self._items: Sequence[ContextItem] = ()
+        """The conversation as the model sees it, as of the version `_etag` of the session."""
+        self._etag: str | None = None
+        self._title: str | None = None
+        self._work: asyncio.Task[PromptResponse] | None = None
+        self._backend = ServerSessions(client, retries=self._retries)
+        self._lease: TurnLease | None = None
+        self._partial = ""
+        """The reply of the running turn that is not over."""
+        self._lost_by = ""
+        """Why the server has taken the running turn away."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a prompt is being answered."""
+        return self._work is not None
+
+    async def replay(self, history: Sequence[Message]) -> None:
+        """Send the editor what was said before."""
+        for update in replay(history, self.paths, self._ids):
+            await self._send(update)
+
+    async def prompt(self, text: str) -> PromptResponse:
+        """Answer a prompt. Raises `Conflict` if another one is being answered, and the error of a failed task."""
+        if self._work is not None:
+            raise Conflict("a prompt is being answered: cancel it, or wait for its end")
+        with api.acting_as(agent=self.id):
+            self._work = asyncio.create_task(self._answer(text))
+        try:
+            await asyncio.wait([self._work])
+            if not self._work.cancelled():
+                return self._work.result()
+            if self._lost_by and "cancelled" not in self._lost_by:
+                raise Unavailable(self._lost_by)
+            return PromptResponse(stop_reason="cancelled")
+        except asyncio.CancelledError:  # the connection has ended
+            await self._stop()
+            raise
+        finally:
+            self._work = None
+
+    def cancel(self) -> None:
+        """End the running prompt, whose `prompt` then returns that it was cancelled."""
+        if self._work is not None:
+            self._work.cancel()
+
+    async def close(self) -> None:
+        """Cancel what runs, and end all processes of the session."""
+        await self._stop()
+        await self._bench.close()
+
+    async def _stop(self) -> None:
+        if (work := self._work) is not None:
+            work.cancel()
+            await asyncio.wait([work])
+
+    async def _send(self, update: Update) -> None:
+        await self._editor.session_update(self.id, update)
+
+    # -- turns ----------------------------------------------------------------------------------------------------
+
+    async def _answer(self, text: str) -> PromptResponse:
+        """Post a prompt and answer it, after the messages that others have written to the session before."""
+        self._lost_by = self._partial = ""
+        await self._catch_up(await self._client.call(api.read(self.id)))
+        watching = asyncio.create_task(self._backend.watch(self.id))
+        try:
+            turn: ClaimedTurn | None = await self._backend.begin(self.id, text, self._lost)
+            while True:
+                if turn is not None:
+                    mine = turn.content == text
+                    if not mine:
+                        await self._send(update_user_message_text(turn.content))
+                    response = await self._do(turn)
+                    if mine:
+                        return response
+                elif not await self._waits(text):
+                    raise NotFound("the prompt was taken out of the session, or answered by another program")
+                turn = await self._backend.next(self.id, self._lost, _NEXT_SECONDS)
+        except BaseException as error:
+            if self._lease is not None or isinstance(error, asyncio.CancelledError):
+                await self._give_up()
+            raise
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+
+    async def _waits(self, text: str) -> bool:
+        detail = await self._client.call(api.read(self.id))
+        return any(message.content == text for message in detail.queue)
+
+    async def _give_up(self) -> None:
+        """End on the server, too, what has been posted there. A turn that it does not hear of ends with its lease."""
+        lease, self._lease = self._lease, None
+        try:
+            if not self._lost_by:
+                with suppress(CfsError, TimeoutError):
+                    async with asyncio.timeout(_GIVE_UP_SECONDS):
+                        if lease is None:
+                            await self._client.call(api.cancel(self.id, queued=True))
+                        else:  # first what was done, then the end: a cancel could overtake it
+                            await lease.finish(f"{self._partial} {_CANCELLED}".lstrip(), Usage())
+        finally:
+            if lease is not None:
+                await lease.close()
+
+    def _lost(self, reason: str) -> None:
+        _log.warning("%s: %s", self.id, reason)
+        self._lost_by = reason
+        self.cancel()
+
+    async def _catch_up(self, detail: SessionDetail) -> None:
+        """Take over the server's conversation if others have changed it."""
+        if detail.etag != self._etag:
+            self._items = [ContextItem.of(message) for message in repaired(detail.history, self._options.language)]
+        self._title = self._title or detail.title
+
+    async def _do(self, turn: ClaimedTurn) -> PromptResponse:
+        """Answer one turn."""
+        self._lease = turn.lease
+        output = TurnOutput(turn, self._backend, self.id)
+        agent = await self._agent(output)
+        record = turn.lease.record
+        shown = Shown()
+        try:
+            with tracing.task("acp", self.id, None if record is None else record.traceparent) as span:
+                async with aclosing(agent.run_stream(turn.content)) as events:
+                    async for event in events:
+                        await self._show(event, shown, output)
+                outcome = agent.outcome
+                if outcome.reason != "answered":
+                    tracing.fail(span, outcome.reason)
+            await output.finish(outcome)
+            self._lease = None
+        finally:
+            for message in self._closed_calls(agent):
+                turn.lease.message(message)
+            self._partial = shown.reply.text
+            for call in shown.open:
+                await self._closed(call)
+            self._items, self._etag = agent.context.context.items[1:], None
+        await self._settle()
+        return _response(outcome)
+
+    def _closed_calls(self, agent: Agent) -> list[Message]:
+        """Give each call that has none a result that says so, and return them."""
+        count = agent.context.close_calls(catalogue(self._options.language).stopped)
+        return [item.message for item in agent.context.context.items[-count:]] if count else []
+
+    async def _closed(self, call: ToolCall) -> None:
+        if (given := self._ids.of(call.id)) is not None:
+            await self._send(update_tool_call(given, status="failed"))
+
+    async def _settle(self) -> None:
+        """Note the version of the session that has this turn, and send its title once it has one."""
+        detail = await self._client.call(api.read(self.id))
+        if detail.state == "idle":
+            self._etag = detail.etag
+        if detail.title != self._title:
+            self._title = detail.title
+            await self._send(SessionInfoUpdate(session_update="session_info_update", title=detail.title))
+
+    async def _agent(self, output: "TurnOutput") -> Agent:
+        options = self._options
+        config = AgentConfig(
+            tools=await self._bench.tools(self.mode, self._require),
+            max_rounds=options.max_rounds,
+            context_tokens=options.context_tokens,
+            counter=self._counter,
+            language=options.language,
+        )
+        agent = Agent(self._model, config, files=self._bench.files, recorder=output)
+        system = ContextItem.of(Message(role="system", content=system_text(self.paths.workspace, options.language)))
+        agent.resume_at(Context((system, *self._items)))
+        return agent
+
+    # -- what the editor sees -------------------------------------------------------------------------------------
+
+    async def _show(self, event: AgentEvent, shown: "Shown", output: "TurnOutput") -> None:
+        match event:
+            case RoundStarted():
+                shown.reply.start()
+                shown.thinking.start()
+            case Retrying(reason):
+                _log.warning("%s: the model is asked again: %s", self.id, reason)
+                shown.reply.repeat()
+                shown.thinking.repeat()
+            case Text(text):
+                if new := shown.reply.add(text):
+                    output.text(new)
+                    await self._send(update_agent_message_text(new))
+            case Thinking(text):
+                if new := shown.thinking.add(text):
+                    await self._send(update_agent_thought_text(new))
+            case CallStarted(call):
+                await self._begin(call, shown)
+            case CallFinished(call, result):
+                await self._end(call, result, shown)
+            case TurnUsage(usage):
+                await self._used(usage)
+            case Warned(text) | Finished("failed", text):
+                _log.warning("%s: %s", self.id, text)
+
+    async def _begin(self, call: ToolCall, shown: "Shown") -> None:
+        shown.before[call.id] = await self._bench.text_of(call)
+        asks = call.name == COMMAND and self.mode is CommandMode.ASK
+        shown.open.append(call)
+        given = self._ids.begin(call.id)
+        await self._send(call_started(given, call, self.paths, "pending" if asks else "in_progress"))
+
+    async def _end(self, call: ToolCall, result: ToolResult, shown: "Shown") -> None:
+        if call not in shown.open:  # it could not be read, and never began
+            await self._send(call_started(self._ids.begin(call.id), call, self.paths))
+        else:
+            shown.open.remove(call)
+        after = await self._bench.text_of(call) if result.ok else None
+        diff = None if after is None else (shown.before.get(call.id), after)
+        given = self._ids.of(call.id)
+        assert given is not None  # noqa: S101 - for the type checker
+        await self._send(call_finished(given, call, result.text, self.paths, ok=result.ok, diff=diff))
+
+    async def _used(self, usage: Usage) -> None:
+        with suppress(CfsError):  # a figure for a person; the task continues without it
+            if (size := await self._model.context_window()) is not None:
+                used = usage.prompt_tokens + usage.completion_tokens
+                await self._send(UsageUpdate(session_update="usage_update", used=used, size=size))
+
+    # -- commands -------------------------------------------------------------------------------------------------
+
+    async def _require(self, request: CommandRequest) -> None:
+        """Check a command against the present mode; it may have changed since the prompt began."""
+        if self.mode is CommandMode.NONE:
+            raise ToolError("commands have been switched off, and it was not run")
+        if (self.mode is CommandMode.BWRAP) is not self._bench.confined:
+            raise ToolError("the mode of commands has changed, and it was not run: it holds from the next prompt on")
+        if self.mode is CommandMode.ASK:
+            question = self._backend.question(self.id, request, CALL_ID.get())
+            await self._consent.require(self.id, request, question)
+            if (given := self._ids.of(CALL_ID.get())) is not None:
+                await self._send(update_tool_call(given, status="in_progress"))
+
+    async def _ask(self, agent: str, request: CommandRequest) -> Answer:  # noqa: ARG002 - as consents want it
+        """Ask in the editor. The same question is in the session on the server; the first answer counts."""
+        background = " in the background" if request.background else ""
+        call = ToolCallUpdate(
+            tool_call_id=self._ids.of(CALL_ID.get()) or CALL_ID.get(),
+            kind="execute",
+            status="pending",
+            title=request.command,
+            content=[tool_content(text_block(f"{request.command}\n\nin {request.directory}{background}"))],
+        )
+        try:
+            response = await self._editor.request_permission(self.id, call, list(_OPTIONS))
+        except RequestError as error:
+            raise ToolError(
+                f"the editor could not ask whether this command may run, and it was not run: {error}"
+            ) from None
+        outcome = response.outcome
+        chosen = outcome.option_id if isinstance(outcome, AllowedOutcome) else Answer.NO
+        return Answer(chosen) if chosen in list(Answer) else Answer.NO
+
+
+# -- a turn -----------------------------------------------------------------------------------------------------------
+
+
+class TurnOutput:
+    """Sends what an agent does to its turn on the server; a `Recorder`.
+
+    The last answer waits: it is the end of the turn, which sends it.
+    """
+
+    def __init__(self, turn: ClaimedTurn, backend: ServerSessions, session: str) -> None:
+        self._lease, self._backend, self._session = turn.lease, backend, session
+        self._given: str | None = turn.content
+        self._answer: Message | None = None
+
+    def text(self, piece: str) -> None:
+        """Send a piece of a reply."""
+        self._lease.text(piece)
+
+    async def finish(self, outcome: Outcome) -> None:
+        """End the turn as the task has ended. Raises `CfsError` if the server cannot be reached."""
+        answered = outcome.over
+        if not answered:
+            self._send_answer()
+        error = None if answered else outcome.detail or outcome.reason
+        try:
+            await self._lease.finish(outcome.text if answered else "", outcome.usage, error=error)
+        finally:
+            await self._lease.close()
+
+    def _send_answer(self) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            self._lease.message(answer)
+
+    # -- the steps of the loop ------------------------------------------------------------------------------------
+
+    async def before_round(self) -> None:
+        """Wait while the session is paused."""
+        await self._backend.unpaused(self._session)
+
+    async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:  # noqa: ARG002
+        """Send a message. The session has the one that began the turn, and a continued answer replaces its part."""
+        message = item.message
+        if message.role == "user" and message.content == self._given:
+            self._given = None
+            return
+        if self._answer is not None and not message.content.startswith(self._answer.content):
+            self._send_answer()
+        self._answer = None
+        if message.role == "assistant" and not message.tool_calls:
+            self._answer = message
+        else:
+            self._lease.message(message)
+
+    async def shortened(self, change: Change) -> None:
+        """Do nothing: the session keeps all messages."""
+
+    async def begins(self, calls: Sequence[ToolCall]) -> None:
+        """Do nothing."""
+
+    async def done(
+        self,
+        call: ToolCall,  # noqa: ARG002
+        result: ToolResult,
+        item: ContextItem,  # noqa: ARG002
+        later: Sequence[ToolCall],  # noqa: ARG002
+    ) -> NewContext | None:
+        """Send a result."""
+        self._lease.message(result.message())
+        return None
+
+    async def ended(self, end: Finished) -> None:
+        """Do nothing: `finish` ends the turn."""
+
+
+class Piecewise:
+    """A text in pieces. If it is requested again, the part that was shown is not shown twice."""
+
+    def __init__(self) -> None:
+        self.text = self._shown = ""
+
+    def start(self) -> None:
+        """Begin a new text."""
+        self.text = self._shown = ""
+
+    def repeat(self) -> None:
+        """Begin the same text again; it may come out differently."""
+        self.text = ""
+
+    def add(self, piece: str) -> str:
+        """Add a piece, and return what is new."""
+        self.text += piece
+        if self._shown.startswith(self.text):
+            return ""
+        new = self.text[len(self._shown) :] if self.text.startswith(self._shown) else f"\n{self.text}"
+        self._shown = self.text
+        return new
+
+
+@dataclass(slots=True)
+class Shown:
+    """What the editor has seen of a turn: the present reply, open calls, and files before they are changed."""
+
+    reply: Piecewise = field(default_factory=Piecewise)
+    thinking: Piecewise = field(default_factory=Piecewise)
+    open: list[ToolCall] = field(default_factory=list)
+    before: dict[str, str | None] = field(default_factory=dict)
+
+
+def repaired(history: Sequence[Message], language: Language) -> list[Message]:
+    """Return a history in which each call has a result; a turn that was cancelled may have ended between the two."""
+    say = catalogue(language)
+    whole: list[Message] = []
+    waiting: dict[str, ToolCall] = {}
+    for message in history:
+        if message.role != "tool":
+            whole += [_no_result(call, say.no_result.format(say.stopped)) for call in waiting.values()]
+            waiting = {call.id: call for call in message.tool_calls}
+        elif waiting.pop(message.tool_call_id or "", None) is None:
+            continue  # its call has left the history
+        whole.append(message)
+    return whole + [_no_result(call, say.no_result.format(say.stopped)) for call in waiting.values()]
+
+
+def _no_result(call: ToolCall, text: str) -> Message:
+    return Message(role="tool", content=text, tool_call_id=call.id, name=call.name)
+
+
+def _response(outcome: Outcome) -> PromptResponse:
+    """Return how a task has ended; raises its error."""
+    if outcome.reason == "failed":
+        raise outcome.error or CfsError(outcome.detail)
+    used = outcome.usage
+    usage = EditorUsage(
+        input_tokens=used.prompt_tokens,
+        output_tokens=used.completion_tokens,
+        total_tokens=used.prompt_tokens + used.completion_tokens,
+        cached_read_tokens=used.cached_tokens,
+    )
+    reason = {"rounds": "max_turn_requests", "interrupted": "cancelled"}.get(outcome.reason, "end_turn")
+    return PromptResponse.model_validate({"stopReason": reason, "usage": usage})
+
+
+def _away(error: CfsError) -> None:
+    _log.warning("waiting for the server: %s", error.detail)
+
+
+def _back() -> None:
+    _log.warning("the server answers again")
