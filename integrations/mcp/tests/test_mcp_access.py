@@ -14,6 +14,7 @@ import pytest
 from mcp import MCPError
 from mcp.types import TextContent
 
+from cfs_mcp import callers
 from cfs_server.access import tokens
 from cfs_server.access.tokens import TokenGrant
 from pytest_cfs import ScriptedServer
@@ -119,6 +120,34 @@ async def test_a_revoked_token_is_refused_at_once(tmp_path: Path) -> None:
         tokens.revoke(server.file, "alice")
         while "Unauthorized" not in await words(alice, "list_sessions"):  # noqa: ASYNC110 - the server looks by and by
             await asyncio.sleep(0.05)
+
+
+async def test_the_subscriptions_of_a_revoked_token_end(tmp_path: Path) -> None:
+    """A client whose stream ends subscribes again, and is then refused."""
+    async with guarded(tmp_path) as server, by_http(server.url, server.secrets["alice"]) as alice:
+        async with alice.listen(resources_list_changed=True) as changes:
+            tokens.revoke(server.file, "alice")
+            assert [event async for event in changes] == []
+        with pytest.raises(MCPError):
+            async with alice.listen(resources_list_changed=True):
+                pass
+
+
+async def test_callers_that_are_idle_make_room_and_busy_ones_stay(
+    cfs_server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callers, "MAX_CALLERS", 2)
+    known = callers.Callers(cfs_server.url)
+    async with known.calling("busy") as busy:
+        async with known.calling("idle") as idle:
+            pass
+        async with known.calling("new") as new:
+            assert idle.client._http.is_closed
+            assert (await busy.client.call(callers.whoami())).name == (await new.client.call(callers.whoami())).name
+        async with known.calling("busy") as again:
+            assert again is busy
+    await known.close()
+    assert busy.client._http.is_closed
 
 
 async def test_the_token_of_the_program_is_for_stdio_only(tmp_path: Path) -> None:

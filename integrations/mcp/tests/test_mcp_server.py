@@ -4,6 +4,8 @@ import asyncio
 import base64
 import json
 import uuid
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -26,8 +28,9 @@ from cfs import api
 from cfs.transports.http import Client as CfsClient
 from cfs.wire import NewMessage
 from pytest_cfs import Reply, ScriptedServer
+from tests.server.restarting import Restarting
 
-from .conftest import Connect, by_http
+from .conftest import Connect, by_http, by_stdio
 
 pytestmark = pytest.mark.external
 
@@ -409,6 +412,22 @@ async def test_a_subscription_reports_growth_and_new_sessions(connect: Connect, 
                 tasks.start_soon(pass_on)
                 await play(client)
                 tasks.cancel_scope.cancel()
+
+
+async def test_a_subscription_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
+    """What happened meanwhile is reported after it."""
+    with ExitStack() as stack:
+        server = await asyncio.to_thread(Restarting, tmp_path, stack)
+        url = server.process.url
+        async with by_stdio(url) as client, client.listen(resource_subscriptions=[MAIN]) as changes:
+            await ask(client, "send_message", session="main", message="one")
+            assert await anext(changes) == ResourceUpdated(MAIN)
+            server.kill()
+            await asyncio.to_thread(server.start)
+            await ask(client, "send_message", session="main", message="two")
+            while "Assistant: two" not in await transcript(client):
+                assert await anext(changes) == ResourceUpdated(MAIN)
+            assert await anext(changes) == ResourceUpdated(MAIN)
 
 
 async def test_names_are_completed(connect: Connect, cfs_server: ScriptedServer) -> None:
