@@ -62,7 +62,11 @@ class Changes:
         """Add a listener; returns the function that removes it."""
         key = object()
         self._listeners[key] = listener
-        return lambda: void(self._listeners.pop(key, None))
+
+        def remove() -> None:
+            self._listeners.pop(key, None)
+
+        return remove
 
     async def watch(self, *uris: str) -> None:
         """Follow the server until `unwatch`; returns once no event is missed. Raises the server's refusal."""
@@ -144,7 +148,7 @@ class Changes:
 
 
 class Subscriber:
-    """A connection by the protocol's versions before 2026-07-28: what it has subscribed to, and the way to tell it."""
+    """A connection by the protocol's versions before 2026-07-28: its subscriptions and its channel for notices."""
 
     def __init__(self, changes: Changes, session: ServerSession) -> None:
         self._changes = changes
@@ -153,7 +157,7 @@ class Subscriber:
         self._lists = False
         self._pending: dict[ServerEvent, None] = {}
         self._wake = asyncio.Event()
-        self._unsubscribe = changes.subscribe(self._hear)
+        self._unsubscribe = changes.subscribe(self._receive)
         self._sending = asyncio.create_task(self._send())
 
     async def add(self, uri: str) -> None:
@@ -189,9 +193,8 @@ class Subscriber:
         if self._lists:
             await self._changes.unwatch()
 
-    def _hear(self, event: ServerEvent) -> None:
-        wanted = event.uri in self._uris if isinstance(event, ResourceUpdated) else self._lists
-        if wanted:
+    def _receive(self, event: ServerEvent) -> None:
+        if event.uri in self._uris if isinstance(event, ResourceUpdated) else self._lists:
             self._pending[event] = None
             self._wake.set()
 
@@ -205,7 +208,3 @@ class Subscriber:
                     await self._session.send_resource_updated(event.uri)
                 else:
                     await self._session.send_resource_list_changed()
-
-
-def void(_: object) -> None:
-    """Return nothing."""

@@ -19,6 +19,8 @@ from cfs_mcp.callers import Callers, bearer, identity
 from cfs_mcp.server import Face, options_of
 
 PATH = "/mcp"
+_GRACE_SECONDS = 2
+"""How long calls may go on after a signal; subscriptions would have no end."""
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -43,21 +45,23 @@ async def _http(url: str, host: str, port: int) -> None:
     if host not in _LOOPBACK and await _needs_no_token(callers):
         raise InvalidRequest(f"{url} requires no tokens, so anyone could use it by way of {host}: listen on 127.0.0.1")
     with _listening(host, port) as listener:
-        config = uvicorn.Config(app(callers, host), log_level="warning", access_log=False)
+        config = uvicorn.Config(
+            app(callers, host), log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE_SECONDS
+        )
         address = listener.getsockname()
         server = _Announced(config, f"listening on http://{f'[{host}]' if ':' in host else host}:{address[1]}{PATH}")
         await server.serve(sockets=[listener])
 
 
 class _Announced(uvicorn.Server):
-    """A server that says when requests are answered."""
+    """A server that prints its address once it answers requests."""
 
     def __init__(self, config: uvicorn.Config, words: str) -> None:
         super().__init__(config)
         self._words = words
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say so."""
+        """Start, and print the address."""
         await super().startup(sockets)
         if not self.should_exit:
             typer.echo(self._words)
