@@ -42,10 +42,13 @@ def openai_problem(error: CfsError, path: str = "") -> dict[str, Any]:
     if isinstance(error, NotFound) and path.startswith("/v1/models"):
         code = "model_not_found"
     places = error.extra.get("errors")
+    message = error.detail
+    if isinstance(error, ContextTooLong):  # the words by which LangChain and litellm know the error
+        message = f"Input tokens exceed the configured limit: {message}"
     return problem | {
         "status": status,
         "error": {
-            "message": error.detail,
+            "message": message,
             "type": _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error"),
             "param": places[0]["at"] if places else None,
             "code": code,
