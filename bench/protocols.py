@@ -149,7 +149,8 @@ class Bench:
         for each in asked:
             seconds, added = whole[each]
             slower = (1 - (seconds - added) / seconds) * 100
-            costs.append(Cost(each[0].name, each[1], *(1000 * x for x in first[each]), words / seconds, slower))
+            reached, later = first[each]
+            costs.append(Cost(each[0].name, each[1], reached * 1000, later * 1000, words / seconds, slower))
         return costs
 
     async def _present(self) -> list[Route]:
@@ -207,16 +208,16 @@ def report(costs: list[Cost], runs: int, words: int, long_runs: int) -> None:
     """Print the table."""
     print(
         f"Medians of {runs} interleaved runs to the first token and {long_runs} of answers of {words:,} tokens "
-        f"(bars: {FIRST_BAR_MS:g} ms added, {RATE_BAR_PERCENT:g} % slower)\n"
+        f"(bars: {FIRST_BAR_MS:g} ms added, {RATE_BAR_PERCENT:g} % fewer tokens per second)\n"
     )
-    print("| route | in a session | first token, ms | added, ms | tokens/s | slower | within the bars |")
+    print("| route | in a session | first token, ms | added, ms | tokens/s | compared | within the bars |")
     print("|---|---|---|---|---|---|---|")
     for cost in costs:
         own = cost.protocol == OWN
         print(
             f"| {cost.protocol} | {'yes' if cost.recorded else 'no'} | {cost.first_ms:.2f} | "
             f"{'' if own else f'{cost.added_ms:+.2f}'} | {cost.rate:,.0f} | "
-            f"{'' if own else f'{cost.slower_percent:+.1f}%'} | {'' if own else 'yes' if cost.within else 'no'} |"
+            f"{'' if own else f'{-cost.slower_percent:+.0f}%'} | {'' if own else 'yes' if cost.within else 'no'} |"
         )
 
 
