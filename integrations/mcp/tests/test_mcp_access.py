@@ -255,12 +255,8 @@ def test_an_open_server_is_served_on_loopback_only(cfs_server: ScriptedServer) -
 async def test_a_signal_ends_it_although_subscriptions_are_open(cfs_server: ScriptedServer) -> None:
     program = http_program(cfs_server.url)
     url = await asyncio.to_thread(program.__enter__)
-    async with httpx2.AsyncClient(headers=HEADERS, trust_env=False) as http:
-        opened = await http.post(url, json=INITIALIZE)
-        session = {"Mcp-Session-Id": opened.headers["mcp-session-id"], "Mcp-Protocol-Version": "2025-11-25"}
-        async with http.stream("GET", url, headers=session) as notices:
-            assert notices.status_code == 200
-            await asyncio.to_thread(program.__exit__, None, None, None)
+    async with by_http(url) as client, client.listen(resources_list_changed=True):
+        await asyncio.to_thread(program.__exit__, None, None, None)
 
 
 @pytest.mark.parametrize(
