@@ -224,6 +224,9 @@ class EditorAgent:
         detail = await self._client.call(api.read(session_id))
         if detail.settings.driver != "agent":
             raise Conflict(f"the model itself answers {session_id!r}, not an agent: fork it to work on its copy")
+        if records.is_abandoned(session_id):  # else its prompt would begin again, once the lease of the turn ends
+            await self._client.call(api.cancel(session_id, queued=True))
+            detail = await self._client.call(api.read(session_id))
         return await self._open(session_id, folder), detail
 
     async def _open(self, session_id: str, cwd: Path) -> EditorSession:

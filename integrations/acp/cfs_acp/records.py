@@ -6,6 +6,7 @@ import re
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 PREFIX = "acp-"
@@ -27,17 +28,38 @@ def folder_of(session: str) -> Path:
     return Path(base) / "cfs/acp" / quote(session, safe="")
 
 
-def keep(session: str, cwd: Path) -> None:
-    """Store in which folder a session works. Raises `OSError`."""
+def keep(session: str, cwd: Path, *, answering: bool = False) -> None:
+    """Store in which folder a session works, and whether this process answers a prompt in it. Raises `OSError`."""
     folder = folder_of(session)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = folder / f"{_FILE}.{secrets.token_hex(4)}"
-    new.write_text(json.dumps({"cwd": str(cwd)}), encoding="utf-8")
+    record = {"cwd": str(cwd), "answering": os.getpid() if answering else None}
+    new.write_text(json.dumps(record), encoding="utf-8")
     new.replace(folder / _FILE)
 
 
 def cwd_of(session: str) -> str | None:
     """Return the folder in which a session works; None if it has no record here."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads((folder_of(session) / _FILE).read_text(encoding="utf-8"))["cwd"])
-    return None
+    folder = _record(session).get("cwd")
+    return folder if isinstance(folder, str) else None
+
+
+def is_abandoned(session: str) -> bool:
+    """Return whether a process was killed while it answered a prompt in a session."""
+    answering = _record(session).get("answering")
+    if not isinstance(answering, int):
+        return False
+    try:
+        os.kill(answering, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _record(session: str) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        record = json.loads((folder_of(session) / _FILE).read_text(encoding="utf-8"))
+        return record if isinstance(record, dict) else {}
+    return {}

@@ -6,7 +6,7 @@ answered as by every agent that drives a session: the server, and all who watch 
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,12 +35,14 @@ from cfs import api
 from cfs.errors import CfsError, Conflict, NotFound, Unavailable
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, SessionDetail, ToolCall, Usage
+from cfs_acp import records
+from cfs_acp.turn import Shown, TurnOutput, repaired
 from cfs_acp.updates import CallIds, Update, call_finished, call_started, replay
 from cfs_acp.workbench import Workbench
 from cfs_agents import tracing
 from cfs_agents.agent import Agent
 from cfs_agents.config import MAX_ROUNDS, AgentConfig, Outcome
-from cfs_agents.context import CachedCounter, Change, Context, ContextItem
+from cfs_agents.context import CachedCounter, Context, ContextItem
 from cfs_agents.events import (
     AgentEvent,
     CallFinished,
@@ -57,7 +59,6 @@ from cfs_agents.fibre.server_sessions import ClaimedTurn, ServerSessions, TurnLe
 from cfs_agents.file_agent.agent import default
 from cfs_agents.messages import Language, catalogue
 from cfs_agents.model import ModelSettings, Outages, Retries, ServerCounter, ServerModel
-from cfs_agents.recorder import NewContext
 from cfs_agents.tools import CALL_ID, Answer, CommandMode, CommandRequest, Consent, ToolError, ToolResult
 from cfs_agents.tools.commands import COMMAND
 from cfs_agents.tools.files import GUIDELINE
@@ -142,6 +143,7 @@ class EditorSession:
         """Answer a prompt. Raises `Conflict` if another one is being answered, and the error of a failed task."""
         if self._work is not None:
             raise Conflict("a prompt is being answered: cancel it, or wait for its end")
+        records.keep(self.id, self.paths.workspace, answering=True)
         with api.acting_as(agent=self.id):
             self._work = asyncio.create_task(self._answer(text))
         try:
@@ -156,6 +158,8 @@ class EditorSession:
             raise
         finally:
             self._work = None
+            with suppress(OSError):  # the next prompt writes it again
+                records.keep(self.id, self.paths.workspace)
 
     def cancel(self) -> None:
         """End the running prompt, whose `prompt` then returns that it was cancelled."""
@@ -170,7 +174,7 @@ class EditorSession:
     async def _stop(self) -> None:
         if (work := self._work) is not None:
             work.cancel()
-            await asyncio.wait([work])
+            await asyncio.gather(work, return_exceptions=True)
 
     async def _send(self, update: Update) -> None:
         await self._editor.session_update(self.id, update)
@@ -267,7 +271,8 @@ class EditorSession:
 
     async def _closed(self, call: ToolCall) -> None:
         if (given := self._ids.of(call.id)) is not None:
-            await self._send(update_tool_call(given, status="failed"))
+            with suppress(ConnectionError):  # the end of the connection has ended the call
+                await self._send(update_tool_call(given, status="failed"))
 
     async def _settle(self) -> None:
         """Note the version of the session that has this turn, and send its title once it has one."""
@@ -278,7 +283,7 @@ class EditorSession:
             self._title = detail.title
             await self._send(SessionInfoUpdate(session_update="session_info_update", title=detail.title))
 
-    async def _agent(self, output: "TurnOutput") -> Agent:
+    async def _agent(self, output: TurnOutput) -> Agent:
         options = self._options
         config = AgentConfig(
             tools=await self._bench.tools(self.mode, self._require),
@@ -294,7 +299,7 @@ class EditorSession:
 
     # -- what the editor sees -------------------------------------------------------------------------------------
 
-    async def _show(self, event: AgentEvent, shown: "Shown", output: "TurnOutput") -> None:
+    async def _show(self, event: AgentEvent, shown: Shown, output: TurnOutput) -> None:
         match event:
             case RoundStarted():
                 shown.reply.start()
@@ -319,14 +324,14 @@ class EditorSession:
             case Warned(text) | Finished("failed", text):
                 _log.warning("%s: %s", self.id, text)
 
-    async def _begin(self, call: ToolCall, shown: "Shown") -> None:
+    async def _begin(self, call: ToolCall, shown: Shown) -> None:
         shown.before[call.id] = await self._bench.text_of(call)
         asks = call.name == COMMAND and self.mode is CommandMode.ASK
         shown.open.append(call)
         given = self._ids.begin(call.id)
         await self._send(call_started(given, call, self.paths, "pending" if asks else "in_progress"))
 
-    async def _end(self, call: ToolCall, result: ToolResult, shown: "Shown") -> None:
+    async def _end(self, call: ToolCall, result: ToolResult, shown: Shown) -> None:
         if call not in shown.open:  # it could not be read, and never began
             await self._send(call_started(self._ids.begin(call.id), call, self.paths))
         else:
@@ -376,134 +381,6 @@ class EditorSession:
         outcome = response.outcome
         chosen = outcome.option_id if isinstance(outcome, AllowedOutcome) else Answer.NO
         return Answer(chosen) if chosen in list(Answer) else Answer.NO
-
-
-# -- a turn -----------------------------------------------------------------------------------------------------------
-
-
-class TurnOutput:
-    """Sends what an agent does to its turn on the server; a `Recorder`.
-
-    The last answer waits: it is the end of the turn, which sends it.
-    """
-
-    def __init__(self, turn: ClaimedTurn, backend: ServerSessions, session: str) -> None:
-        self._lease, self._backend, self._session = turn.lease, backend, session
-        self._given: str | None = turn.content
-        self._answer: Message | None = None
-
-    def text(self, piece: str) -> None:
-        """Send a piece of a reply."""
-        self._lease.text(piece)
-
-    async def finish(self, outcome: Outcome) -> None:
-        """End the turn as the task has ended. Raises `CfsError` if the server cannot be reached."""
-        answered = outcome.over
-        if not answered:
-            self._send_answer()
-        error = None if answered else outcome.detail or outcome.reason
-        try:
-            await self._lease.finish(outcome.text if answered else "", outcome.usage, error=error)
-        finally:
-            await self._lease.close()
-
-    def _send_answer(self) -> None:
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            self._lease.message(answer)
-
-    # -- the steps of the loop ------------------------------------------------------------------------------------
-
-    async def before_round(self) -> None:
-        """Wait while the session is paused."""
-        await self._backend.unpaused(self._session)
-
-    async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:  # noqa: ARG002
-        """Send a message. The session has the one that began the turn, and a continued answer replaces its part."""
-        message = item.message
-        if message.role == "user" and message.content == self._given:
-            self._given = None
-            return
-        if self._answer is not None and not message.content.startswith(self._answer.content):
-            self._send_answer()
-        self._answer = None
-        if message.role == "assistant" and not message.tool_calls:
-            self._answer = message
-        else:
-            self._lease.message(message)
-
-    async def shortened(self, change: Change) -> None:
-        """Do nothing: the session keeps all messages."""
-
-    async def begins(self, calls: Sequence[ToolCall]) -> None:
-        """Do nothing."""
-
-    async def done(
-        self,
-        call: ToolCall,  # noqa: ARG002
-        result: ToolResult,
-        item: ContextItem,  # noqa: ARG002
-        later: Sequence[ToolCall],  # noqa: ARG002
-    ) -> NewContext | None:
-        """Send a result."""
-        self._lease.message(result.message())
-        return None
-
-    async def ended(self, end: Finished) -> None:
-        """Do nothing: `finish` ends the turn."""
-
-
-class Piecewise:
-    """A text in pieces. If it is requested again, the part that was shown is not shown twice."""
-
-    def __init__(self) -> None:
-        self.text = self._shown = ""
-
-    def start(self) -> None:
-        """Begin a new text."""
-        self.text = self._shown = ""
-
-    def repeat(self) -> None:
-        """Begin the same text again; it may come out differently."""
-        self.text = ""
-
-    def add(self, piece: str) -> str:
-        """Add a piece, and return what is new."""
-        self.text += piece
-        if self._shown.startswith(self.text):
-            return ""
-        new = self.text[len(self._shown) :] if self.text.startswith(self._shown) else f"\n{self.text}"
-        self._shown = self.text
-        return new
-
-
-@dataclass(slots=True)
-class Shown:
-    """What the editor has seen of a turn: the present reply, open calls, and files before they are changed."""
-
-    reply: Piecewise = field(default_factory=Piecewise)
-    thinking: Piecewise = field(default_factory=Piecewise)
-    open: list[ToolCall] = field(default_factory=list)
-    before: dict[str, str | None] = field(default_factory=dict)
-
-
-def repaired(history: Sequence[Message], language: Language) -> list[Message]:
-    """Return a history in which each call has a result; a turn that was cancelled may have ended between the two."""
-    say = catalogue(language)
-    whole: list[Message] = []
-    waiting: dict[str, ToolCall] = {}
-    for message in history:
-        if message.role != "tool":
-            whole += [_no_result(call, say.no_result.format(say.stopped)) for call in waiting.values()]
-            waiting = {call.id: call for call in message.tool_calls}
-        elif waiting.pop(message.tool_call_id or "", None) is None:
-            continue  # its call has left the history
-        whole.append(message)
-    return whole + [_no_result(call, say.no_result.format(say.stopped)) for call in waiting.values()]
-
-
-def _no_result(call: ToolCall, text: str) -> Message:
-    return Message(role="tool", content=text, tool_call_id=call.id, name=call.name)
 
 
 def _response(outcome: Outcome) -> PromptResponse:

@@ -140,7 +140,7 @@ def same(model: type[BaseModel], value: dict[str, Any]) -> None:
 
 @asynccontextmanager
 async def editor(
-    state: Path, *options: str, url: str | None = None
+    state: Path, *options: str, url: str | None = None, status: int = 0
 ) -> AsyncIterator[tuple[Editor, ClientSideConnection]]:
     """Start `cfs acp` as an editor does, and check at its end that it has ended well and kept to the protocol."""
     mine = Editor()
@@ -158,7 +158,7 @@ async def editor(
             mine.process = process
             await connection.initialize(PROTOCOL_VERSION, ClientCapabilities())
             yield mine, connection
-    assert process.returncode == 0
+    assert process.returncode == status
     assert "Traceback" not in (state / "stderr").read_text()
     mine.check()
 
@@ -498,6 +498,26 @@ async def test_the_end_of_the_input_ends_the_turn_too(cfs_server: ScriptedServer
     with pytest.raises(ConnectionError):
         await prompt
     assert read(session).state == "idle"
+
+
+async def test_a_prompt_whose_agent_was_killed_does_not_begin_again(
+    cfs_server: ScriptedServer, folder: Path, tmp_path: Path
+) -> None:
+    """The server would give its turn to the next agent: the person at the editor has not asked for that."""
+    cfs_server.reply(runs("sleep 1000"), "ok")
+    async with editor(tmp_path, "--commands", "host", status=-9) as (mine, connection):
+        session = (await connection.new_session(cwd=str(folder))).session_id
+        prompt = asyncio.create_task(ask(connection, session, "Sleep"))
+        await mine.until(lambda: bool(mine.of("tool_call")))
+        mine.process.kill()
+        with pytest.raises(ConnectionError):
+            await prompt
+    async with editor(tmp_path, "--commands", "host") as (mine, connection):
+        await connection.load_session(cwd=str(folder), session_id=session)
+        assert mine.text() == "[Cancelled]"
+        mine.forget()
+        assert (await ask(connection, session, "And now?")).stop_reason == "end_turn"
+        assert mine.text() == "ok"
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------
