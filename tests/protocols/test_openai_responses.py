@@ -3,6 +3,8 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -16,7 +18,8 @@ from cfs_server.engine.scripted import ScriptedEngine
 from tests.filesystem.support import grant
 from tests.protocols.scripts import COLOUR, PARAMETERS, obedient
 from tests.server.guests import Guest, guests
-from tests.server.openai_client import speaking
+from tests.server.openai_client import blocking, speaking
+from tests.server.restarting import Restarting
 from tests.server.support import ServerHarness, running_server, until
 
 WEATHER: Any = {"type": "function", "name": "weather", "description": "Tell the weather.", "parameters": PARAMETERS}
@@ -548,3 +551,26 @@ async def test_a_branch_that_is_refused_leaves_no_copy() -> None:
         with pytest.raises(openai.RateLimitError):
             await client.responses.create(model="x", input="other", previous_response_id=first.id)
         assert len(server.store) == 1
+
+
+def test_responses_outlive_a_server_that_is_killed(tmp_path: Path) -> None:
+    """They are the same by their ids, their streams have the same events, and their conversations go on."""
+    with ExitStack() as stack:
+        server = Restarting(tmp_path, stack)
+        client = stack.enter_context(blocking(server.process.url))
+        first: Any = client.responses.create(model="x", input="one two")
+        stream: Any = client.responses.create(model="x", input="three", previous_response_id=first.id, stream=True)
+        events = list(stream)
+        server.kill()
+        server.start()
+        found: Any = client.responses.retrieve(first.id)
+        assert (found.output, found.usage, found.created_at) == (first.output, first.usage, first.created_at)
+        again: Any = client.responses.retrieve(events[-1].response.id, stream=True, starting_after=2)
+        assert [event.type for event in again] == [event.type for event in events[3:]]
+        third: Any = client.responses.create(
+            model="x", input="four", previous_response_id=events[-1].response.id, extra_headers={"X-CFS-Session": "new"}
+        )
+        assert third.cfs["session"] == "new"
+        branch: Any = client.responses.create(model="x", input="five", previous_response_id=first.id)
+        items = client.conversations.items.list(recorded(branch), order="asc").data
+        assert len(items) == 4
