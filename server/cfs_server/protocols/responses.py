@@ -211,11 +211,16 @@ def items_of(message: Message, place: str) -> Iterator[dict[str, Any]]:
 
 
 def reasoning_item(name: str, text: str, status: str = "completed") -> dict[str, Any]:
-    """Return the item of what the model thought: all of it, in the place for a summary, which all clients show."""
+    """Return the item of what the model thought.
+
+    All of it is in the place for a summary, which all clients show. It is in that for raw thinking, too: clients such
+    as pydantic-ai send the item back only then, and the conversation stays the one that its session has.
+    """
     return {
         "type": "reasoning",
         "id": name,
         "summary": [{"type": "summary_text", "text": text}] if text else [],
+        "content": [{"type": "reasoning_text", "text": text}] if text else [],
         "status": status,
     }
 
