@@ -19,7 +19,7 @@ from demo_model.agent_life import Lives
 from demo_model.averaging import average
 from demo_model.batches import IGNORED, Mix, batches, encode
 from demo_model.chat_format import CHAT_TEMPLATE, TOOL_CALL, TOOL_CALL_END, chat_prompt
-from demo_model.dialogues import Dialogue
+from demo_model.dialogues import SYSTEM, Dialogue
 from demo_model.reading import read_vocabulary, read_weights
 
 SHIPPED = Path(__file__).resolve().parents[2] / "server" / "cfs_server" / "models" / "cfs-demo.gguf"
@@ -66,6 +66,20 @@ def test_training_is_on_the_words_of_the_agents(drawn: list[Dialogue]) -> None:
         assert one.messages[0].role == "system"
         assert any(head in one.messages[0].content for head in heads)
         assert one.messages[-1].role == "assistant"
+
+
+def test_some_dialogues_have_a_short_prompt() -> None:
+    """All but those in which the agent copies from its prompt."""
+    lives, rng = Lives(bare=1.0), Random(6)
+    try:
+        drawn = [one for _ in range(40) for one in lives.draw(rng)]
+    finally:
+        lives.close()
+    short = [one for one in drawn if one.messages[0].content in SYSTEM]
+    whole = [one for one in drawn if one not in short]
+    assert len(short) > len(whole) > 0
+    for one in whole:
+        assert any(message.call and message.call.name == "sync_context" for message in one.messages)
 
 
 def test_the_server_writes_the_prompts_that_were_learned(drawn: list[Dialogue]) -> None:

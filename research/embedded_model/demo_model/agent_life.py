@@ -24,7 +24,7 @@ from cfs_agents.tools import CommandMode
 from demo_model import agent_tasks, window_tasks  # noqa: F401 - they enter their tasks
 from demo_model.agent_jobs import MAKERS, Desk, Job, Steps
 from demo_model.chat_format import Message, Tool, ToolCall
-from demo_model.dialogues import Dialogue, language_of
+from demo_model.dialogues import SYSTEM, Dialogue, language_of
 from demo_model.scenes import SCENES, Cast, Exchange
 from demo_model.tree_tasks import asked, part_steps, parts_of, root_steps
 
@@ -181,11 +181,22 @@ def _at(when: str, dialogue: Dialogue) -> Dialogue:
     return replace(dialogue, messages=[replace(first, content=_TIME.sub(when, first.content)), *rest])
 
 
-class Lives:
-    """Draws dialogues of agents; their folders are in memory where the machine has such a place."""
+def _bare(rng: Random, dialogue: Dialogue) -> Dialogue:
+    """The same behind a short system message, which costs less; as it is where the agent copies its context window."""
+    first, *rest = dialogue.messages
+    if any(message.call and message.call.name == "sync_context" for message in rest):
+        return dialogue
+    return replace(dialogue, messages=[replace(first, content=rng.choice(SYSTEM)), *rest])
 
-    def __init__(self, trees: float = 0.25) -> None:
-        self._trees = trees
+
+class Lives:
+    """Draws dialogues of agents; their folders are in memory where the machine has such a place.
+
+    `trees` is the share of trees, `bare` that of dialogues without the agent's own prompt.
+    """
+
+    def __init__(self, trees: float = 0.4, bare: float = 0.0) -> None:
+        self._trees, self._bare = trees, bare
         memory = Path("/dev/shm")  # noqa: S108 - the folders have names of their own
         self._folder = Path(mkdtemp(prefix="agents-", dir=memory if memory.is_dir() else None))
         self._runner = asyncio.Runner()
@@ -204,6 +215,7 @@ class Lives:
         language: Language = spoken if rng.random() < 0.5 else "en"  # type: ignore[assignment]
         try:
             life = tree_dialogues if rng.random() < self._trees else file_agent_dialogues
-            return self._runner.run(life(Cast(rng, spoken), language, folder))
+            dialogues = self._runner.run(life(Cast(rng, spoken), language, folder))
+            return [_bare(rng, each) for each in dialogues] if rng.random() < self._bare else dialogues
         finally:
             shutil.rmtree(folder, ignore_errors=True)

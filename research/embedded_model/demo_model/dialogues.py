@@ -132,7 +132,7 @@ def open_work(rng: Random, language: str) -> Dialogue:
     """A request to a tool of any kind, or a text that is to become JSON; now and then some talk before it."""
     cast = Cast(rng, language)
     pick = rng.random()
-    made = structured if pick < 0.22 else unfit_use if pick < 0.26 else open_use
+    made = structured if pick < 0.4 else unfit_use if pick < 0.44 else open_use
     exchange, tools = made(cast)
     before = draw_scenes(cast, 1, set())[0][:1] if rng.random() < 0.08 else []
     system = [Message("system", rng.choice(SYSTEM))] if rng.random() < 0.25 else []

@@ -142,7 +142,7 @@ class Trainer:
 
     def run(self, out: Path) -> None:
         """Train until the time is over, exporting to `out` on the way."""
-        encoder, lives = self.vocabulary.encoder(), Lives()
+        encoder, lives = self.vocabulary.encoder(), Lives(bare=0.6)
         limit, exported, shown = self.plan.minutes * 60, time.monotonic(), time.monotonic()
         rng = Random(f"{self.plan.seed}.{self.rounds}")
         mix = None
