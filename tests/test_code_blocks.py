@@ -42,6 +42,8 @@ ELSEWHERE = {  # what the tests of single pages run
     ("docs/models.md", "models"): ("tests/engine/test_downloads.py",),
     ("docs/protocols.md", "anthropic"): ("tests/protocols/test_documentation.py",),
     ("docs/protocols.md", "responses"): ("tests/protocols/test_documentation.py",),
+    ("docs/protocols.md", "one conversation"): ("tests/protocols/test_one_conversation.py",),
+    ("docs/protocols.md", "one conversation mount"): ("tests/protocols/test_one_conversation.py",),
     ("docs/protocols.md", "ollama"): ("tests/protocols/test_documentation.py",),
     ("docs/sdk.md", ""): ("tests/client/test_documentation.py",),
 } | {

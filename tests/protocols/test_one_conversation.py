@@ -47,7 +47,7 @@ def test_six_clients_hold_one_conversation(tmp_path: Path, monkeypatch: pytest.M
     with staging() as stage, mounting(stage.url, tmp_path / "cfs") as mount:
         monkeypatch.setenv("CFS_URL", stage.url)
         monkeypatch.setenv("NO_PROXY", "*")
-        exec(compile(block(PAGE, "one-conversation"), PAGE, "exec"), {"__name__": "page"})  # noqa: S102
+        exec(compile(block(PAGE, "one conversation"), PAGE, "exec"), {"__name__": "page"})  # noqa: S102
         four = ("curl", "openai", "anthropic", "ollama")
         assert stage.messages("shared") == written(*four)
         assert [len(request.messages) for request in stage.engine.requests] == [1, 3, 5, 7]
@@ -58,7 +58,7 @@ def test_six_clients_hold_one_conversation(tmp_path: Path, monkeypatch: pytest.M
         assert reply == "I am MCP."
         assert given(stage) == written(*four, "MCP")[:-1]
 
-        done = mount.shell(f"export MOUNT=$M; {block(PAGE, 'one-conversation-mount')}")
+        done = mount.shell(f"export MOUNT=$M; {block(PAGE, 'one conversation mount')}")
         everyone = written(*four, "MCP", "the mount")
         assert done.stdout == "".join(f"{role.capitalize()}: {text}\n" for role, text in everyone), done.stderr
         assert given(stage) == everyone[:-1]
