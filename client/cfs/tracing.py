@@ -12,7 +12,6 @@ import threading
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -33,6 +32,7 @@ _SIGNALS = ("TRACES", "METRICS")
 _PROTOCOL = "http/protobuf"
 _SCOPE = "cfs"
 _STOP_SECONDS = 3.0
+_VERSION = version("cfs-local")  # reads a file: the first request must not wait for it
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CAPTURING = frozenset({"true", "span_only", "span_and_event"})
 
@@ -43,11 +43,6 @@ TOKENS = tuple(4**power for power in range(14))
 _started: list[Any] = []
 """The providers that `start` has made."""
 _histograms: dict[str, "Histogram"] = {}
-
-
-@cache
-def _version() -> str:
-    return version("cfs-local")  # reads a file
 
 
 def is_wanted() -> bool:
@@ -88,7 +83,7 @@ def start(service: str) -> bool:
             f"{ENDPOINT} is set, but OpenTelemetry is not installed: pip install 'cfs-local[otel]'"
         ) from None
     logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)  # it tells about every attempt
-    ours = {"service.name": service, "service.version": _version(), "service.instance.id": str(uuid.uuid4())}
+    ours = {"service.name": service, "service.version": _VERSION, "service.instance.id": str(uuid.uuid4())}
     named = OTELResourceDetector().detect().attributes
     resource = Resource.create({name: value for name, value in ours.items() if name not in named})
     if _exported("TRACES"):
@@ -141,7 +136,7 @@ def tracer() -> "Tracer | None":
         return None
     from opentelemetry import trace
 
-    return trace.get_tracer(_SCOPE, _version())
+    return trace.get_tracer(_SCOPE, _VERSION)
 
 
 def captures_content() -> bool:
@@ -253,7 +248,7 @@ def measure(name: str, unit: str, bounds: tuple[float, ...], value: float, attri
     if name not in _histograms:
         from opentelemetry import metrics
 
-        meter = metrics.get_meter(_SCOPE, _version())
+        meter = metrics.get_meter(_SCOPE, _VERSION)
         _histograms[name] = meter.create_histogram(name, unit, explicit_bucket_boundaries_advisory=bounds)
     _histograms[name].record(value, known(attributes))
 

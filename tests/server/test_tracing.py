@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.collector import Collector, above, collecting, one
 from tests.server.support import Process, environment, run_cfs, serving
 
+ROOT = Path(__file__).parent.parent.parent
 TRACE, OTHER_TRACE, THIRD_TRACE = (digit * 32 for digit in "123")
 
 
@@ -173,3 +175,23 @@ def test_the_standard_switches_turn_it_off(off: dict[str, str]) -> None:
         server.signal()
         assert server.ended()[0] == 0
         assert collector.raw == b""
+
+
+def test_the_first_request_of_a_program_that_traces_waits_for_no_file() -> None:
+    """In a process of its own, because the first request counts; blocking its loop would be an error."""
+    code = """
+import asyncio
+import importlib_metadata  # the watch lets the finder of the standard library block
+import opentelemetry.sdk.trace
+from tests.server.support import running_server
+
+async def main():
+    async with running_server() as server:
+        print((await server.client.post("/v1/sessions", json={"id": "a"})).status_code)
+
+asyncio.run(main())
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert found.stdout.splitlines()[-1:] == ["201"], found.stdout + found.stderr
