@@ -255,12 +255,12 @@ def is_id(text: str) -> bool:
     return True
 
 
-def session_named(target: bytes, end: str) -> str | None:
+def session_named(target: bytes, base: str, end: str) -> str | None:
     """The session that a target names for a route, if it can be one."""
     text = named(target)
-    if text is None or not (text.startswith("/v1/sessions/") and text.endswith(end)):
+    if text is None or not (text.startswith(f"{base}/") and text.endswith(end)):
         return None
-    session_id = text.removeprefix("/v1/sessions/").removesuffix(end)
+    session_id = text.removeprefix(f"{base}/").removesuffix(end)
     return session_id if is_id(session_id) else None
 
 
@@ -273,6 +273,7 @@ BODIES: dict[str, bytes] = {
     "/questions": b'{"claim": "x", "text": "x"}',
     "/questions/q": b'{"answer": "x"}',
     "/messages": b"x",
+    "/items": b'{"items": [{"role": "user", "content": "x"}]}',
 }
 
 
@@ -288,13 +289,14 @@ BODIES: dict[str, bytes] = {
 async def test_a_session_is_the_one_that_the_url_names_or_none(
     siege: Siege, method: str, path: str, encode: Callable[[str], bytes]
 ) -> None:
-    end = path.removeprefix("/v1/sessions/{id}").format(turn="x", question="q")
+    base, _, end = path.partition("/{id}")
+    end = end.format(turn="x", question="q", item="i")
     body = next((body for word, body in BODIES.items() if end.endswith(word)), b"") if method != "GET" else b""
     media = "text/plain" if end in ("/messages", "/transcript") else "application/json"
     wrong: list[object] = []
     for hostile in HOSTILE:
-        target = b"/v1/sessions" + encode(hostile if hostile.startswith("/") else "/" + hostile) + end.encode()
-        session_id = session_named(target, end)
+        target = base.encode() + encode(hostile if hostile.startswith("/") else "/" + hostile) + end.encode()
+        session_id = session_named(target, base, end)
         answer = await siege.ask(method, target, body, If_Match="*" if end == "/transcript" else "", Content_Type=media)
         made = [session.id for session in siege.server.store]
         if end == "/messages" and session_id is not None and answer.status == 412:
