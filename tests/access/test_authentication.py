@@ -195,7 +195,15 @@ def test_the_walk_sees_all_there_is() -> None:
 async def test_every_route_wants_a_token_but_those_that_say_nothing_of_anybody(
     gate: Gated, method: str, path: str
 ) -> None:
-    place = path.format(id="a", turn="0" * 32, path="sessions/a", model="m", share="s", question="q", name="main.js")
+    names = {
+        "model": "m",
+        "share": "s",
+        "question": "q",
+        "name": "main.js",
+        "item": "i",
+        "response": f"resp_{'0' * 65}",
+    }
+    place = path.format(id="a", turn="0" * 32, path="sessions/a", **names)
     bare = await gate.server.client.request(method, place)
     if path in OPEN:
         assert bare.status_code == 200
