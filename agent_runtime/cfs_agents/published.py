@@ -183,7 +183,7 @@ class PublishedWorkspace:
                 return
 
     async def _look_whether_lost(self) -> None:
-        """Find out whether this is another server, or one that has lost its data: then nobody has deleted anything."""
+        """Find out whether this is another server, or one that has lost its data: then no file was deleted."""
         store = await self._client.call(api.store())
         if store != self._store:
             self._store, self._base = store, {}

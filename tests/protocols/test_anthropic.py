@@ -32,7 +32,7 @@ class Colour(BaseModel):
 
 @asynccontextmanager
 async def speaking(url: str, key: str = "any", **options: Any) -> AsyncIterator[AsyncAnthropic]:
-    """Open the client; it does not try again unless told to."""
+    """Open the client; it does not retry by default."""
     options = {"max_retries": 0, "timeout": 60} | options
     http = anthropic.DefaultAsyncHttpxClient(trust_env=False, verify=False)
     async with AsyncAnthropic(base_url=url, api_key=key, http_client=http, **options) as client:

@@ -24,7 +24,7 @@ READ: Any = {
 
 @asynccontextmanager
 async def speaking(url: str, key: str = "none", **options: Any) -> AsyncIterator[AsyncOpenAI]:
-    """Open a client with coroutines; it does not try again unless told to."""
+    """Open a client with coroutines; it does not retry by default."""
     async with _client(url, key, **options) as client:
         yield client
 

@@ -35,7 +35,7 @@ class StdioTransport:
             threading.Thread(target=work, name=f"acp{work.__name__}", daemon=True).start()
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Write a message; returns when it is written. Raises `ConnectionError` if nobody reads any more."""
+        """Write a message; returns when it is written. Raises `ConnectionError` if the reader has closed."""
         written: asyncio.Future[None] = self._loop.create_future()
         self._outgoing.put((json.dumps(message, default=str).encode() + b"\n", written))
         await written

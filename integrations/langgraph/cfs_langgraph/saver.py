@@ -36,7 +36,7 @@ from cfs_langgraph import records
 from cfs_langgraph.connection import Connection, Steps, content_of, deleted, paths_below
 from cfs_langgraph.paths import escape, unescape, workspace_of
 
-_FOLDER = "langgraph.d"  # no sub-session can have this name, so it is in nobody's way
+_FOLDER = "langgraph.d"  # no sub-session can have this name
 _ROOT = "graph"
 _SUFFIX = ".json"
 _CHECKPOINT = re.compile(rf"/workspaces/(.+)/{re.escape(_FOLDER)}/checkpoints/([^/]+)/([^/]+){re.escape(_SUFFIX)}")

@@ -95,7 +95,7 @@ async def test_callers_over_http_have_the_rights_of_their_own_tokens(tmp_path: P
 
 
 async def test_a_connection_belongs_to_the_token_that_opened_it(tmp_path: Path) -> None:
-    """Nobody else can use its id, or listen to what it has subscribed to."""
+    """Another caller cannot use its id, or receive what it has subscribed to."""
     async with guarded(tmp_path) as server, httpx2.AsyncClient(headers=HEADERS, trust_env=False) as http:
         alice, bob = ({"Authorization": f"Bearer {server.secrets[name]}"} for name in ("alice", "bob"))
         opened = await http.post(server.url, json=INITIALIZE, headers=alice)
