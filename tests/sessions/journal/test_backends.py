@@ -6,8 +6,12 @@ import pytest
 
 from cfs_server.sessions.journal.journal import Backend
 from cfs_server.sessions.journal.memory import MemoryBackend
+from cfs_server.sessions.journal.postgres import PostgresBackend
 from cfs_server.sessions.journal.sqlite import SqliteBackend
+from tests.postgres import database, postgres
 from tests.sessions.journal.conformance import BackendConformance
+
+__all__ = ["database", "postgres"]
 
 
 class TestMemory(BackendConformance):
@@ -36,3 +40,14 @@ class TestFastSqlite(TestSqlite):
     """`--store fast`."""
 
     fast = True
+
+
+class TestPostgres(BackendConformance):
+    """`--store postgresql://…`: one slot of a database."""
+
+    @pytest.fixture(autouse=True)
+    def _place(self, database: str) -> None:
+        self.url = database
+
+    def make(self) -> Backend:
+        return PostgresBackend(self.url)

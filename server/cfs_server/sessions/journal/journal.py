@@ -89,6 +89,10 @@ class StoreFailed(Exception):
     """The backend cannot be used any more, or not at all; the text is for the operator."""
 
 
+class StoreUnavailable(StoreFailed):
+    """The backend cannot be reached now. It may have stored the batch; the next one must begin with the same rows."""
+
+
 class Backend(Protocol):
     """Where rows are stored. All methods are called in one thread, `open` first."""
 

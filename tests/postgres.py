@@ -1,0 +1,158 @@
+"""A real PostgreSQL server for tests, started once for each process of pytest, with a new database for each test."""
+
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from cfs_server.sessions.journal.postgres_database import prepare
+
+ADVICE = "needs the programs of PostgreSQL: scripts/test installs them on Debian"
+_USER = "postgres"
+_numbers = count(1)
+
+
+def programs() -> Path | None:
+    """Return the folder with `initdb` and `postgres`: the newest version of Debian's packages, or one on the PATH."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    on_path = shutil.which("initdb")
+    return found[-1].parent if found else Path(on_path).resolve().parent if on_path else None
+
+
+class PostgresServer:
+    """A server with the superuser `postgres` and the user `cfs`, both with passwords, on a free port."""
+
+    def __init__(self, folder: Path, place: Path) -> None:
+        self.folder, self.place = folder, place
+        self.data, self.log = folder / "data", folder / "log"
+        self.port = _free_port()
+        self.superuser_password, self.password = secrets.token_hex(8), secrets.token_hex(8)
+        self._user = _USER if os.geteuid() == 0 else None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def create(self, *options: str) -> None:
+        """Make the files of the server."""
+        if self._user:
+            shutil.chown(self.folder, self._user, self._user)
+        password = self.folder / "password"
+        password.write_text(self.superuser_password)
+        if self._user:
+            shutil.chown(password, self._user, self._user)
+        arguments = ["-U", _USER, "-A", "scram-sha-256", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
+        self.run("initdb", "-D", self.data, "--pwfile", password, *arguments, *options)
+
+    def run(self, program: str, *arguments: str | Path) -> str:
+        """Run a program of PostgreSQL as the user of the server."""
+        done = subprocess.run(
+            [self.place / program, *arguments], cwd=self.folder, capture_output=True, text=True, user=self._user,
+            group=self._user, extra_groups=[] if self._user else None, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"{program}: {done.stderr}")
+        return done.stdout
+
+    def start(self, *settings: str) -> None:
+        """Start the server and wait until it answers. A setting is like `fsync=off`."""
+        options = [argument for setting in settings for argument in ("-c", setting)]
+        command: list[str | Path] = [self.place / "postgres", "-D", self.data, "-p", f"{self.port}"]
+        command += ["-k", self.folder, "-h", "127.0.0.1", *options]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd=self.folder, stdout=log, stderr=log, user=self._user, group=self._user,
+                extra_groups=[] if self._user else None,
+            )  # fmt: skip
+        while True:
+            try:
+                self.connect().close()
+            except psycopg.OperationalError:
+                if self._process.poll() is not None:
+                    raise RuntimeError(self.log.read_text(errors="replace")) from None
+                time.sleep(0.02)
+            else:
+                return
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """End the server: SIGINT is a fast shutdown, SIGQUIT an immediate one, which is like a crash."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(60)
+            self._process = None
+
+    def connect(self, database: str = "postgres") -> psycopg.Connection[tuple[object, ...]]:
+        """Connect as the superuser, in autocommit mode."""
+        return psycopg.connect(self.url(database, _USER, self.superuser_password), autocommit=True)
+
+    def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
+        """Execute a statement as the superuser."""
+        with closing(self.connect(database)) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def url(self, database: str, user: str = "cfs", password: str | None = None) -> str:
+        """Return the address of a database for a user."""
+        return f"postgresql://{user}:{password or self.password}@127.0.0.1:{self.port}/{database}"
+
+    def new_database(self, *options: str) -> str:
+        """Create a database that belongs to the user `cfs`, and return its name."""
+        name = f"test{next(_numbers)}"
+        self.execute(f"CREATE DATABASE {name} OWNER cfs {' '.join(options)}")
+        return name
+
+
+@contextmanager
+def running_postgres(*settings: str) -> Iterator[PostgresServer]:
+    """Run a server of our own in a temporary folder. Skips the test where PostgreSQL is not installed."""
+    place = programs()
+    if place is None or (os.geteuid() == 0 and not _exists(_USER)):
+        pytest.skip(ADVICE)
+    folder = Path(tempfile.mkdtemp(prefix="cfs-pg-"))
+    server = PostgresServer(folder, place)
+    try:
+        server.create()
+        server.start(*settings)
+        server.execute(f"CREATE ROLE cfs LOGIN PASSWORD '{server.password}'")
+        yield server
+    finally:
+        server.stop(signal.SIGQUIT)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A server for all tests of this process, which must leave it running."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> str:
+    """The URL of a new database with one slot."""
+    url = postgres.url(postgres.new_database())
+    prepare(url)
+    return url
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _exists(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
