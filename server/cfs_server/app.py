@@ -41,17 +41,21 @@ from cfs_server.routes.http import ClientLeft, Context, nobody_listens
 from cfs_server.sessions.journal.journal import Backend, Journal
 from cfs_server.sessions.journal.memory import MemoryBackend
 from cfs_server.sessions.retention import Retention
-from cfs_server.sessions.store import SessionStore
+from cfs_server.sessions.store import Part, SessionStore
 from cfs_server.settings import Settings
 from cfs_server.workspaces import open_workspaces
 
 
 def create_app(
-    settings: Settings, engine: Engine, model: ModelInfo | None = None, journal: Journal | None = None
+    settings: Settings,
+    engine: Engine,
+    model: ModelInfo | None = None,
+    journal: Journal | None = None,
+    part: Part | None = None,
 ) -> FastAPI:
     """Create the application for a started engine and an opened journal.
 
-    Without a journal its sessions live as long as its lifespan.
+    Without a journal its sessions live as long as its lifespan. `part` is what it has of the sessions of many replicas.
     """
     given = journal
     metrics = Metrics(model.engine if model else None)
@@ -61,7 +65,7 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with (
             nullcontext(given) if given else opened(MemoryBackend()) as journal,
-            SessionStore(engine, settings.limits, journal=journal) as store,
+            SessionStore(engine, settings.limits, journal=journal, part=part) as store,
             open_workspaces(settings.data_dir) as workspaces,
         ):
             principals = Principals(lambda name: Principal(name, store, workspaces), settings.principal_limits)

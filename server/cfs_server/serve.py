@@ -7,12 +7,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import structlog
 import uvicorn
+from starlette.types import ASGIApp
 
 from cfs import tracing
 from cfs.errors import InvalidRequest
@@ -132,6 +133,9 @@ async def serve(settings: Settings) -> None:
         make_data_dir(settings.data_dir)
     with bind(settings.host, settings.port, settings.send_timeout) as listener:
         try:
+            if settings.databases:
+                await _serve_replica(settings, listener)
+                return
             async with opened(backend_of(settings)) as journal:
                 if settings.store_file is not None:
                     await asyncio.to_thread(remove_leftovers, settings.store_file)
@@ -151,7 +155,34 @@ async def _serve_with(settings: Settings, journal: Journal, listener: socket.soc
         if model.engine is not None:
             _log.debug("engine started", model=model.name, plan=str(model.engine))
         listen_on(listener)
-        await _serve(settings, engine, model, journal, listener)
+        app = create_app(settings, engine, model, journal)
+
+        async def drain(grace: float) -> None:
+            context: Context = app.state.cfs
+            await asyncio.gather(context.store.drain(grace), context.completions.drain(grace))
+
+        await _serve(settings, engine, model, app, drain, listener)
+    finally:
+        await engine.stop()
+
+
+async def _serve_replica(settings: Settings, listener: socket.socket) -> None:
+    """Serve as one of the replicas of a database. Raises as `serve`."""
+    try:
+        from cfs_server.cluster.app import Cluster
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("psycopg", "psycopg_binary", "httpcore"):
+            raise
+        raise ConfigurationError("PostgreSQL needs more packages: pip install 'cfs-local[cluster]'") from None
+    engine = make_engine(settings)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        url = settings.replica_url or url_of(listener)
+        model = await engine.start()
+        serving(model.name)
+        cluster = await asyncio.to_thread(Cluster, settings, engine, model, url)
+        listen_on(listener)
+        await _serve(settings, engine, model, cluster.app, cluster.drain, listener)
     finally:
         await engine.stop()
 
@@ -228,12 +259,16 @@ def url_of(listener: socket.socket) -> str:
 
 
 async def _serve(
-    settings: Settings, engine: Engine, model: ModelInfo, journal: Journal, listener: socket.socket
+    settings: Settings,
+    engine: Engine,
+    model: ModelInfo,
+    app: ASGIApp,
+    drain: Callable[[float], Coroutine[None, None, None]],
+    listener: socket.socket,
 ) -> None:
-    app = create_app(settings, engine, model, journal)
     url = url_of(listener)
     server = Server(server_config(app, settings.connection_limits), lambda: _announce(url, model, settings))
-    ending = asyncio.create_task(_end_on_signal(settings, engine, server, app))
+    ending = asyncio.create_task(_end_on_signal(settings, engine, server, drain))
     try:
         with contextlib.suppress(SystemExit):  # some versions of uvicorn exit the process when the start fails
             await server.serve(sockets=[listener])
@@ -273,7 +308,7 @@ def server_config(app: object, limits: ConnectionLimits | None = None) -> Config
 
 def _announce(url: str, model: ModelInfo, settings: Settings) -> None:
     print(f"listening on {url}", flush=True)  # noqa: T201 - parent processes wait for this line
-    store = str(settings.store_file or "memory")
+    store = str(settings.store_file or ("postgresql" if settings.databases else "memory"))
     _log.info("ready", url=url, model=model.name, context=model.context_tokens, store=store, pid=os.getpid())
     if settings.ready_file is not None:
         settings.ready_file.write_text(url + "\n")
@@ -282,18 +317,18 @@ def _announce(url: str, model: ModelInfo, settings: Settings) -> None:
     gc.freeze()  # long-lived objects are excluded from garbage collection, which would take tens of milliseconds
 
 
-async def _end_on_signal(settings: Settings, engine: Engine, server: Server, app: object) -> None:
+async def _end_on_signal(
+    settings: Settings, engine: Engine, server: Server, drain: Callable[[float], Coroutine[None, None, None]]
+) -> None:
     """Wait for a signal, let turns finish and streams end, then close. A second signal ends the server at once."""
     loop = asyncio.get_running_loop()
     signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
     first = await signals.get()
-    context: Context = app.state.cfs  # type: ignore[attr-defined]
     _log.info("stopping", signal=first.name, grace=settings.shutdown_grace)
     second = asyncio.create_task(signals.get())
-    grace = settings.shutdown_grace
-    draining = asyncio.gather(context.store.drain(grace), context.completions.drain(grace))
+    draining = asyncio.create_task(drain(settings.shutdown_grace))
     await asyncio.wait((second, draining), return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     if not second.done():

@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from cfs.wire import Keep, Price
 from cfs_server.access.limits import ConnectionLimits, Network, PrincipalLimits
+from cfs_server.cluster.placement import SLOTS
 from cfs_server.engine.interface import AffinityKind, UpstreamKind
 from cfs_server.sessions.quotas import Limits
 
@@ -32,6 +33,7 @@ _RENDER_BYTES = 1 << 20
 
 _PRICE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*,\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)(?:\s+([A-Z]{3}))?")
 _NO_LIMIT = 1 << 62
+_DATABASES = frozenset({"postgresql", "postgres"})
 Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -146,8 +148,21 @@ class Settings(BaseSettings):
         "default",
         description="Where sessions are kept. `default`: in `sessions.db` in the data folder; what has been"
         " acknowledged survives a power loss. `fast`: the same file, but a power loss may take the last seconds."
-        " `memory`: nowhere. Anything else is the path of the file. In a temporary data folder the first two are"
-        " `memory`.",
+        " `memory`: nowhere. `postgresql://USER@HOST/DATABASE`: in a database that many servers share, see"
+        " docs/replicas.md; several such URLs are separated by white space. Anything else is the path of the file. In a"
+        " temporary data folder the first two are `memory`.",
+    )
+    slots: int = Field(
+        SLOTS,
+        ge=1,
+        le=4_096,
+        description="Parts into which the sessions of a new database are divided, and so the maximum number of servers"
+        " that share the work. A database keeps its number.",
+    )
+    replica_url: str | None = Field(
+        None,
+        description="URL at which the other servers of a shared database reach this one. Default: the address that it"
+        " listens on.",
     )
     store_repair: bool = Field(
         False,
@@ -270,14 +285,29 @@ class Settings(BaseSettings):
     @field_validator("store")
     @classmethod
     def _check_store(cls, value: str) -> str:
-        if "://" in value:
-            raise ValueError(f"CFS keeps sessions in a file, or in memory, but not in {value.partition(':')[0]}")
+        kinds = {part.partition("://")[0] for part in value.split() if "://" in part}
+        if others := kinds - _DATABASES:
+            raise ValueError(f"CFS keeps sessions in a file, in memory or in PostgreSQL, but not in {min(others)}")
+        if kinds and not all("://" in part for part in value.split()):
+            raise ValueError(
+                "the addresses of several databases are separated by white space; each begins postgresql://"
+            )
         return value or "default"
+
+    @property
+    def databases(self) -> tuple[str, ...]:
+        """The addresses of the databases that this server shares with others; none for a server of its own."""
+        return tuple(self.store.split()) if "://" in self.store else ()
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the sessions outlive the process."""
+        return bool(self.databases) or self.store_file is not None
 
     @property
     def store_file(self) -> Path | None:
         """The file of the sessions; None if they are in memory only."""
-        if self.store == "memory":
+        if self.store == "memory" or self.databases:
             return None
         if self.store not in ("default", "fast"):
             return Path(self.store)
@@ -338,7 +368,8 @@ class Settings(BaseSettings):
             sessions=self.max_sessions,
             message_bytes=self.max_message_bytes,
             messages=self.max_messages,
-            total_bytes=self.max_total_bytes or (Limits().total_bytes if self.store_file is None else _NO_LIMIT),
+            total_bytes=self.max_total_bytes
+            or (_NO_LIMIT if self.store_file or self.databases else Limits().total_bytes),
             memory=self.memory,
             busy_bytes=self.max_busy_bytes,
             queued_turns=self.max_queued_turns,

@@ -186,7 +186,7 @@ class AuthorizedSessions:
 
     def new_name(self) -> str | None:
         """Return a free id for a session; None if the caller may write to named sessions only."""
-        name = new_id(lambda name: self._store.find(name) is not None)
+        name = new_id(self._store.is_free)
         return name if self.may("write", name) else None
 
     # -- creating and changing ------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class AuthorizedSessions:
         self, session_id: str | None = None, patch: SettingsPatch | None = None, transcript: str | Weighed | None = None
     ) -> Session:
         """Create a session; see `SessionStore.create`."""
-        name = new_id(lambda name: self._store.find(name) is not None) if session_id is None else session_id
+        name = new_id(self._store.is_free) if session_id is None else session_id
         self._require_new(name)
         return self._store.create(name, patch, transcript, self._account)
 
@@ -233,7 +233,7 @@ class AuthorizedSessions:
         """Return the first free id for a copy. Rights come first: who lacks one learns nothing of taken ids."""
         for name in copy_ids(session_id):
             self.require("write", name)
-            if self._store.find(name) is None:
+            if self._store.is_free(name):
                 return name
         raise AssertionError  # pragma: no cover - the ids have no end
 

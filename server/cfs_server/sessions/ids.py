@@ -54,9 +54,9 @@ def _escape(found: "re.Match[str]") -> str:
     return quote(found[0], safe="")
 
 
-def new_id(taken: Callable[[str], bool]) -> str:
+def new_id(is_free: Callable[[str], bool]) -> str:
     """Return a new id for a session without a name (S2): one that can be read, remembered and typed."""
-    return next(name for name in random_names() if not taken(name))
+    return next(filter(is_free, random_names()))
 
 
 def copy_ids(session_id: str) -> Iterator[str]:

@@ -132,6 +132,16 @@ def _situation(session: Session, *, children_at_work: bool) -> Situation:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of all sessions a store has, if there are several stores: each has its keys and its names."""
+
+    new_key: Callable[[], str] = lambda: uuid.uuid4().hex
+    """Returns a new session's key: 32 hexadecimal digits."""
+    may_create: Callable[[str], bool] = lambda _root: True
+    """Returns whether a session with this id, which has no parent, may be created here."""
+
+
 def _archive(journal: Journal) -> Archive:
     opened = journal.opened
     return Archive(opened.epoch, opened.life, opened.position, journal.events, journal.last_of, journal.settled)
@@ -146,6 +156,7 @@ class SessionStore:
         limits: Limits | None = None,
         defaults: Settings | None = None,
         journal: Journal | None = None,
+        part: Part | None = None,
     ) -> None:
         """Create an empty store. An opened journal receives each change of each session.
 
@@ -155,6 +166,7 @@ class SessionStore:
         self.limits = limits or Limits()
         self.bus = EventBus(self.limits, None if journal is None else _archive(journal))
         self._defaults = defaults or Settings()
+        self._part = part or Part()
         self._sessions: dict[str, Session] = {}
         self._children: dict[str, list[str]] = {}
         self._roots: list[str] = []
@@ -239,6 +251,11 @@ class SessionStore:
         """Return a session. It is created if it does not exist (S2), and then counts for the account."""
         return self._sessions.get(session_id) or self._create(check_id(session_id), self._defaults, None, account)
 
+    def is_free(self, session_id: str) -> bool:
+        """Return whether a session with this id can be created here."""
+        root = family_of(session_id)
+        return session_id not in self._sessions and (root in self._sessions or self._part.may_create(root))
+
     def missing(self, session_id: str) -> list[str]:
         """Return the ids of the sessions that are created with this one: missing parents and itself."""
         return [name for name in (*ancestors_of(session_id), session_id) if name not in self._sessions]
@@ -277,7 +294,7 @@ class SessionStore:
         A transcript that ends with an unanswered user message starts a turn. The same is true for `replace` and `fork`.
         Raises `AlreadyExists`.
         """
-        name = new_id(self._sessions.__contains__) if session_id is None else check_id(session_id)
+        name = new_id(self.is_free) if session_id is None else check_id(session_id)
         if name in self._sessions:
             raise AlreadyExists(f"there is a session {name!r} already")
         history, settings = self.read(transcript or ""), self._defaults.patched(patch or SettingsPatch())
@@ -335,7 +352,7 @@ class SessionStore:
         it, a copy that ends with a user message answers it.
         """
         source, at = self.get(session_id), messages
-        name = next(id_ for id_ in copy_ids(session_id) if id_ not in self._sessions) if new is None else check_id(new)
+        name = next(filter(self.is_free, copy_ids(session_id))) if new is None else check_id(new)
         if name in self._sessions:
             raise AlreadyExists(f"there is a session {name!r} already")
         if at is not None and at > len(source.history):
@@ -364,6 +381,8 @@ class SessionStore:
         names = [(member, new + member.id.removeprefix(session_id)) for member in family]
         for _, name in names:
             check_id(name)
+        if family_of(new) not in self._sessions:
+            self._require_part(family_of(new))
         session.account.require_room(sessions=len(self.missing(new)) - 1)
         self._make_ancestors(new, session.account)
         for member in reversed(family):
@@ -566,10 +585,18 @@ class SessionStore:
         window: Window = WHOLE,
         forked_from: str | None = None,
     ) -> Session:
-        created = Created(name, uuid.uuid4().hex, new_nonce(), account.owner, settings, history, window, forked_from)
+        self._require_part(name)
+        created = Created(
+            name, self._part.new_key(), new_nonce(), account.owner, settings, history, window, forked_from
+        )
         session = Session(created, self._services, account)
         self._add(session)
         return session
+
+    def _require_part(self, name: str) -> None:
+        """Raise `Unavailable` for a root that belongs to another store, which it can only just have got."""
+        if parent_of(name) is None and not self._part.may_create(name):
+            raise Unavailable(f"the name {name!r} has just been given to another replica; repeat", retry_after=1)
 
     def _make_ancestors(self, name: str, account: StorageUsage) -> None:
         for ancestor in ancestors_of(name):

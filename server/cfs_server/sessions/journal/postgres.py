@@ -139,6 +139,11 @@ class PostgresBackend:
         """Deleted sessions that still have records, and the record of the deletion, which stays."""
         self._pruned = self._prune_at = 0
 
+    @property
+    def epoch(self) -> int:
+        """The number of the present claim or connection: it grows with each of them."""
+        return self._epoch
+
     # -- opening and closing --------------------------------------------------------------------------------------
 
     def open(self) -> Opened:

@@ -1,0 +1,1 @@
+"""Several servers on one store: who has which sessions, and how a request gets there (`--store postgresql://…`)."""

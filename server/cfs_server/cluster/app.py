@@ -1,0 +1,84 @@
+"""Builds the application of a replica: its databases, its slots, and the front that answers for all of them."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import structlog
+from starlette.applications import Starlette
+
+from cfs_server.app import create_app, opened
+from cfs_server.broadcast import Broadcast
+from cfs_server.cluster.directory import LEASE_SECONDS, Directory, shared
+from cfs_server.cluster.front import Front
+from cfs_server.cluster.names import Names
+from cfs_server.cluster.placement import new_key, slot_of
+from cfs_server.cluster.relay import Relay, Signer
+from cfs_server.cluster.replica import Replica
+from cfs_server.cluster.slots import HostedSlot, OpenSlot
+from cfs_server.engine.interface import Engine, ModelInfo
+from cfs_server.sessions.journal.postgres import PostgresBackend
+from cfs_server.sessions.journal.postgres_database import prepare
+from cfs_server.sessions.store import Part
+from cfs_server.settings import Settings
+
+_log = structlog.get_logger(__name__)
+
+
+class Cluster:
+    """One replica: what it shares with the others, and its application."""
+
+    def __init__(self, settings: Settings, engine: Engine, model: ModelInfo | None, url: str) -> None:
+        """Check the databases. `url` is where the other replicas reach this one. Raises `StoreFailed`. Blocks."""
+        self._settings = settings
+        self._engine = engine
+        self._model = model
+        found = [prepare(database, settings.slots) for database in settings.databases]
+        for each in found:
+            for warning in each.warnings:
+                _log.warning("database.weak", reason=warning)
+        self.name = secrets.token_hex(6)
+        directories = [Directory(database, self.name, url) for database in settings.databases]
+        self.replica = Replica(self.name, directories, [each.slots for each in found], self._host)
+        common = shared(settings.databases[0])
+        signer = Signer(common.secret)
+        self._relay = Relay(signer)
+        self._plain = create_app(settings, engine, model)
+        self.app = Front(
+            self.replica, self._relay, signer, self._plain, settings.max_body_bytes, common.life, self._run
+        )
+
+    @asynccontextmanager
+    async def _run(self, _app: Starlette) -> AsyncIterator[None]:
+        async with self._plain.router.lifespan_context(self._plain):
+            running = asyncio.create_task(self.replica.run())
+            try:
+                yield
+            finally:
+                await self.replica.close()
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                await self._relay.close()
+
+    async def drain(self, grace: float) -> None:
+        """Hand over all slots; see `Replica.drain`."""
+        await self.replica.drain(grace)
+        await self._plain.state.cfs.completions.drain(grace)
+
+    def _host(self, number: int, changed: Broadcast) -> HostedSlot:
+        return HostedSlot(number, self._open, changed)
+
+    @asynccontextmanager
+    async def _open(self, number: int) -> AsyncIterator[OpenSlot]:
+        """Claim a slot and open its application, to the end of the block."""
+        databases = self._settings.databases
+        database, slot = databases[number % len(databases)], number // len(databases)
+        backend = PostgresBackend(database, slot, replica=self.name, lease=LEASE_SECONDS)
+        async with opened(backend) as journal:
+            names = Names(number, partial(slot_of, slots=self.replica.slots), journal)
+            part = Part(partial(new_key, number), names.may_create)
+            app = create_app(self._settings, self._engine, self._model, journal, part)
+            async with app.router.lifespan_context(app):
+                yield OpenSlot(app, journal, names, backend.epoch)

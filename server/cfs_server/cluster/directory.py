@@ -1,0 +1,166 @@
+"""The directory: which replicas live and which slots they own, as one database shows it.
+
+Each replica writes a heartbeat and reads the directory several times a second. A crashed replica is noticed at once,
+because its connection holds a lock that ends with it. One that is frozen or cut off is noticed by its heartbeat. Both
+only decide who claims a slot and when. That no two replicas write to one slot is ensured by the epoch, which each
+commit checks (`sessions.journal.postgres`).
+"""
+
+import asyncio
+import secrets
+import time
+import zlib
+from contextlib import closing
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from cfs_server.cluster.placement import ReplicaView, SlotView
+from cfs_server.sessions.journal.postgres_database import NAMESPACE, connect, place_of, translated
+
+LEASE_SECONDS = 3.0
+"""A replica without a heartbeat for this long has lost its slots, and answers nothing for them."""
+_BEAT_SECONDS = 0.6
+_SETTLING_SECONDS = 1.0
+"""After a connection is made, locks are not trusted for this long: after a restart nobody holds any yet."""
+_TIMEOUT_SECONDS = 2.0
+
+_SLOTS = "SELECT slot, epoch, owner FROM cfs.slots ORDER BY slot"
+_REPLICAS = (
+    "SELECT id, url, leaving, beat > now() - make_interval(secs => %s)"
+    " FROM cfs.replicas WHERE beat > now() - interval '1 day'"
+)
+_LOCKS = (
+    "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND classid::bigint = %s"
+)
+_REPLICA_LOCKS = NAMESPACE + 1
+"""The first key of the locks of replicas. The second one is a number made of the replica's name."""
+_BEAT = (
+    "INSERT INTO cfs.replicas (id, url, version, beat, started, leaving)"
+    " VALUES (%s, %s, %s, now(), now(), %s)"
+    " ON CONFLICT (id) DO UPDATE SET url = excluded.url, version = excluded.version, beat = now(),"
+    " leaving = excluded.leaving"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryView:
+    """What a database showed at one moment. `asked_at` is this process's monotonic time before it was asked."""
+
+    slots: tuple[SlotView, ...] = ()
+    replicas: dict[str, ReplicaView] = field(default_factory=dict)
+    asked_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all replicas of a database know: the secret that signs their requests, and the name of its content."""
+
+    secret: bytes
+    life: str
+
+
+def shared(url: str) -> Shared:
+    """Return what the replicas of a database share; the first one creates it. Raises `StoreFailed`."""
+    with closing(connect(url)) as connection, translated(place_of(url)):
+        for name, value in (("secret", secrets.token_hex(32)), ("life", secrets.token_hex(4))):
+            connection.execute("INSERT INTO cfs.meta VALUES (%s, %s) ON CONFLICT DO NOTHING", (name, value))
+        found: dict[str, str] = dict(connection.execute("SELECT name, value FROM cfs.meta").fetchall())
+    return Shared(found["secret"].encode(), found["life"])
+
+
+class Directory:
+    """The directory in one database. One task uses it. All methods but `close` raise `psycopg.Error` or `TimeoutError`.
+
+    After an error the next call makes a new connection.
+    """
+
+    def __init__(self, url: str, replica: str, address: str) -> None:
+        self._url = url
+        self._replica = replica
+        self._address = address
+        self._connection: psycopg.AsyncConnection[tuple[object, ...]] | None = None
+        self._connected_at = self._beat_at = 0.0
+        self._locks = False
+
+    @property
+    def _number(self) -> int:
+        """The number of this replica's lock."""
+        return lock_number(self._replica)
+
+    async def look(self, *, leaving: bool = False) -> DirectoryView:
+        """Write the heartbeat when it is due, and read the directory."""
+        asked_at = time.monotonic()
+        try:
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                connection = self._connection or await self._connect()
+                return await self._look(connection, asked_at, leaving)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _connect(self) -> psycopg.AsyncConnection[tuple[object, ...]]:
+        connection = await psycopg.AsyncConnection.connect(
+            self._url, autocommit=True, row_factory=tuple_row, application_name="cfs directory", connect_timeout=2
+        )
+        self._connection = connection
+        try:
+            await connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (_REPLICA_LOCKS, self._number))
+            await connection.execute(_LOCKS, (_REPLICA_LOCKS,))
+        except psycopg.errors.DatabaseError:  # a database that has no such locks
+            self._locks = False
+        else:
+            self._locks = True
+        self._connected_at, self._beat_at = time.monotonic(), 0.0
+        return connection
+
+    async def _look(
+        self, connection: psycopg.AsyncConnection[tuple[object, ...]], asked_at: float, leaving: bool
+    ) -> DirectoryView:
+        is_due = asked_at - self._beat_at >= _BEAT_SECONDS or leaving
+        async with connection.pipeline():  # one round trip
+            if is_due:
+                values = (self._replica, self._address, version("cfs-local"), leaving)
+                await connection.execute(_BEAT, values)
+            slots = await connection.execute(_SLOTS)
+            replicas = await connection.execute(_REPLICAS, (LEASE_SECONDS,))
+            locks = await connection.execute(_LOCKS, (_REPLICA_LOCKS,)) if self._locks else None
+        if is_due:
+            self._beat_at = asked_at
+        held = None if locks is None else {int(str(number)) async for (number,) in locks}
+        if asked_at - self._connected_at < _SETTLING_SECONDS:
+            held = None
+        living = {
+            str(name): ReplicaView(str(name), str(url), bool(beats) and _is_there(str(name), held), bool(leaves))
+            async for name, url, leaves, beats in replicas
+        }
+        found: list[SlotView] = []
+        async for slot, epoch, owner in slots:
+            has_owner = str(owner) in living and living[str(owner)].alive
+            found.append(SlotView(int(str(slot)), int(str(epoch)), str(owner) if owner else None, has_owner))
+        return DirectoryView(tuple(found), living, asked_at)
+
+    async def forget(self) -> None:
+        """Remove this replica, which owns nothing any more."""
+        if self._connection is not None:
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                await self._connection.execute("DELETE FROM cfs.replicas WHERE id = %s", (self._replica,))
+
+    async def close(self) -> None:
+        """Close the connection, and with it the lock."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+
+def lock_number(replica: str) -> int:
+    """Return the number of a replica's lock."""
+    return zlib.crc32(replica.encode()) & 0x7FFFFFFF
+
+
+def _is_there(replica: str, held: set[int] | None) -> bool:
+    """Return whether a replica has its lock, if the locks are known."""
+    return held is None or lock_number(replica) in held

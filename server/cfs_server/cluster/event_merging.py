@@ -1,0 +1,283 @@
+"""The events of all sessions as one stream: the streams of all slots, with one cursor for all of them.
+
+Each slot numbers its own events. The cursor of the merged stream therefore contains one cursor for each slot. Events of
+one session are in order; those of different slots may be in any. When a slot goes to another owner the stream ends, and
+its reader resumes it after the last event that it saw.
+"""
+
+import asyncio
+import base64
+import re
+import struct
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from urllib.parse import parse_qs
+
+import httpcore
+import structlog
+from starlette.types import Message, Scope, Send
+
+from cfs.errors import CfsError, InvalidRequest, Unavailable
+from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, Response
+from cfs_server.cluster.replica import AGAIN_SECONDS, Patience, Replica
+from cfs_server.cluster.slots import HostedSlot
+
+_log = structlog.get_logger(__name__)
+
+_FORM = "v1."
+_ROW = struct.Struct(">H4s4sQ")
+_PLAIN = re.compile(r"([0-9a-f]{8})\.([0-9a-f]{8})-([0-9]{1,18})")
+_OLDEST = "0"
+_PING_SECONDS = 15.0
+_QUEUED = 64
+"""Frames that may wait for a slow reader. Then the streams of the slots wait, too."""
+_DROPPED = (b"last-event-id", b"accept-encoding", b"if-none-match")
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+Cursors = dict[int, str]
+"""The cursor of each slot."""
+
+
+def encode(cursors: Mapping[int, str]) -> str:
+    """Return the cursor of the merged stream."""
+    rows = []
+    for slot, token in sorted(cursors.items()):
+        found = _PLAIN.fullmatch(token)
+        if found is None:
+            raise ValueError(f"a slot's cursor has another form: {token!r}")
+        rows.append(_ROW.pack(slot, bytes.fromhex(found[1]), bytes.fromhex(found[2]), int(found[3])))
+    return _FORM + base64.urlsafe_b64encode(b"".join(rows)).decode().rstrip("=")
+
+
+def decode(text: str) -> Cursors:
+    """Return the cursor of each slot. Raises `InvalidRequest`."""
+    try:
+        if not text.startswith(_FORM):
+            raise ValueError(text)
+        packed = base64.b64decode(text.removeprefix(_FORM) + "==", altchars=b"-_", validate=True)
+        return {slot: f"{life.hex()}.{epoch.hex()}-{number}" for slot, life, epoch, number in _ROW.iter_unpack(packed)}
+    except (ValueError, struct.error):
+        raise InvalidRequest("a cursor of the events of all sessions is the `id` of one of them, or 0") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One event without its id: its lines, and the cursors after it. The first frame of a stream has no lines."""
+
+    cursors: Cursors
+    lines: bytes
+
+
+Frames = AsyncGenerator[Frame]
+
+
+class Splitter:
+    """Splits a stream into events: their id, and their other lines. Comments are dropped."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[tuple[str, bytes]]:
+        """Return the events that are complete now."""
+        *whole, self._rest = (self._rest + data).split(b"\n\n")
+        found = []
+        for event in whole:
+            lines = [line for line in event.split(b"\n") if line and not line.startswith(b":")]
+            ids = [line.removeprefix(b"id: ").decode() for line in lines if line.startswith(b"id: ")]
+            others = b"".join(line + b"\n" for line in lines if not line.startswith(b"id: "))
+            if lines:
+                found.append((ids[0] if ids else "", others))
+        return found
+
+
+class _Refused(Exception):
+    """A slot or a replica refuses the stream."""
+
+    def __init__(self, answer: Response) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+class EventMerging:
+    """The merged streams that this replica sends."""
+
+    def __init__(self, replica: Replica, relay: Relay) -> None:
+        self._replica = replica
+        self._relay = relay
+
+    async def answer(self, scope: Scope, request: Incoming, send: Send) -> None:
+        """Stream the events of all slots to a client. Raises `Unavailable` if a slot has no owner for too long."""
+        given = _given(scope)
+        patience = Patience(self._replica)
+        while any(self._replica.owner(slot) is None for slot in range(self._replica.slots)):
+            await patience.wait("some sessions have no replica that serves them now")
+        streams = [self._of_slot(slot, given, scope, request) for slot in self._replica.serving()]
+        streams += [self._of_replica(other.url, given, request) for other in self._replica.others]
+        await self._send(streams, scope, request, send, needed=self._replica.slots)
+
+    async def answer_here(self, scope: Scope, request: Incoming, send: Send) -> None:
+        """Stream the events of the slots of this replica to another one. The first event says where they begin."""
+        given, slots = _given(scope), self._replica.serving()
+        await self._send([self._of_slot(slot, given, scope, request) for slot in slots], scope, request, send)
+
+    async def _send(self, streams: list[Frames], scope: Scope, request: Incoming, send: Send, needed: int = 0) -> None:
+        """Send the frames of all streams as they come, from where each says that it begins, until one of them ends."""
+        frames: asyncio.Queue[Frame | None] = asyncio.Queue(_QUEUED)
+        await request.whole(0)
+        tasks = [asyncio.create_task(_gone(request, frames))]
+        try:
+            cursors = await _begin(streams, tasks, frames)
+            if len(cursors) < needed:
+                raise Unavailable("some sessions are moving to another replica; repeat", retry_after=AGAIN_SECONDS)
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            first = b": begin\n\n" if needed else _text(cursors, b"event: begin\ndata: {}\n")
+            await send({"type": "http.response.body", "body": first, "more_body": True})
+            while scope["method"] != "HEAD":
+                try:
+                    async with asyncio.timeout(_PING_SECONDS):
+                        frame = await frames.get()
+                except TimeoutError:
+                    await send({"type": "http.response.body", "body": b": ping\n\n", "more_body": True})
+                    continue
+                if frame is None:
+                    break
+                cursors |= frame.cursors
+                await send({"type": "http.response.body", "body": _text(cursors, frame.lines), "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except _Refused as refusal:
+            await _pass_on(refusal.answer, send)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _of_slot(self, slot: HostedSlot, given: Cursors | str, scope: Scope, request: Incoming) -> Frames:
+        """Yield the frames of a slot of this replica."""
+        log = slot.context.store.bus.log
+        begin = log.token(0) if given == _OLDEST else log.token(log.last)
+        if isinstance(given, dict):
+            begin = given.get(slot.number, begin)
+        headers = [*(each for each in request.headers if each[0] not in _DROPPED), (b"last-event-id", begin.encode())]
+        inner = dict(scope, headers=headers, query_string=b"", method="GET")
+        splitter = Splitter()
+        async with aclosing(_streamed(slot, inner)) as pieces:
+            async for piece in pieces:
+                if not piece:
+                    yield Frame({slot.number: begin}, b"")
+                for id_, lines in splitter.feed(piece):
+                    yield Frame({slot.number: id_} if id_ else {}, lines)
+
+    async def _of_replica(self, url: str, given: Cursors | str, request: Incoming) -> Frames:
+        """Yield the frames of another replica."""
+        headers = [each for each in request.headers if each[0] not in _DROPPED]
+        if given:
+            headers.append((b"last-event-id", (encode(given) if isinstance(given, dict) else given).encode()))
+        splitter = Splitter()
+        with suppress(httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException):
+            async with self._relay.stream(url, Order(ALL), request, headers) as response:
+                if response.status != 200:
+                    raise _Refused(Response(response.status, list(response.headers), await response.aread()))
+                is_first = True
+                async for piece in response.aiter_stream():
+                    for id_, lines in splitter.feed(piece):
+                        yield Frame(decode(id_) if id_ else {}, b"" if is_first else lines)
+                        is_first = False
+
+
+def _given(scope: Scope) -> Cursors | str:
+    """Return where a reader wants to begin: after its cursors, at the oldest event (`0`), or now (empty)."""
+    header = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"last-event-id"), "")
+    text = header or parse_qs(scope["query_string"].decode("latin-1")).get("after", [""])[0]
+    return text if text in ("", _OLDEST) else decode(text)
+
+
+async def _begin(
+    streams: list[Frames], tasks: list[asyncio.Task[None]], frames: "asyncio.Queue[Frame | None]"
+) -> Cursors:
+    """Begin to read all streams, and return where they begin. Raises `_Refused` if all of them refuse the caller.
+
+    The bearer of a share is known to one slot only: the other ones refuse, and are left out.
+    """
+    begun = await asyncio.gather(*[anext(stream, None) for stream in streams], return_exceptions=True)
+    cursors: Cursors = {}
+    refusals: list[_Refused] = []
+    for stream, first in zip(streams, begun, strict=True):
+        if isinstance(first, _Refused):
+            refusals.append(first)
+        elif isinstance(first, BaseException):
+            raise first
+        elif first is not None:
+            cursors |= first.cursors
+            tasks.append(asyncio.create_task(_pump(stream, frames)))
+    if refusals and not cursors:
+        raise refusals[0]
+    return cursors
+
+
+async def _pump(stream: Frames, frames: "asyncio.Queue[Frame | None]") -> None:
+    """Pass the frames of a stream on, and None at its end."""
+    try:
+        async with aclosing(stream):
+            async for frame in stream:
+                await frames.put(frame)
+    except CfsError as error:
+        _log.warning("events.broken", reason=error.detail)
+    await frames.put(None)
+
+
+async def _gone(request: Incoming, frames: "asyncio.Queue[Frame | None]") -> None:
+    await request.gone()
+    await frames.put(None)
+
+
+async def _streamed(slot: HostedSlot, scope: Scope) -> AsyncGenerator[bytes]:
+    """Yield an empty piece, and then the body of a slot's response as it comes. Raises `_Refused` for an error."""
+    messages: asyncio.Queue[Message | None] = asyncio.Queue(_QUEUED)
+    left = asyncio.Event()
+
+    async def receive() -> Message:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def answer() -> None:
+        try:
+            await slot(scope, receive, messages.put)
+        finally:
+            await messages.put(None)
+
+    answering = asyncio.create_task(answer())
+    try:
+        start = await messages.get()
+        if start is None:
+            return
+        refused = start["status"] != 200
+        body = b""
+        if not refused:
+            yield b""
+        while (message := await messages.get()) is not None:
+            if refused:
+                body += message.get("body", b"")
+            elif message.get("body"):
+                yield message["body"]
+        if refused:
+            raise _Refused(Response(start["status"], list(start["headers"]), body))
+    finally:
+        left.set()
+        answering.cancel()
+        await asyncio.gather(answering, return_exceptions=True)
+
+
+async def _pass_on(answer: Response, send: Send) -> None:
+    drop = (b"transfer-encoding", b"connection", b"date", b"server")
+    headers = [(name, value) for name, value in answer.headers if name.lower() not in drop]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def _text(cursors: Cursors, lines: bytes) -> bytes:
+    return f"id: {encode(cursors)}\n".encode() + lines + b"\n"

@@ -1,0 +1,274 @@
+"""The application of a replica: answers each request by the application of its slot, here or at another replica.
+
+A request for a session goes to the slot of its name, unless the owner of that slot knows that the name is elsewhere. A
+request about no session is answered by an application without sessions. A request about all sessions is answered by all
+slots (`cfs_server.cluster.merging`). While a slot has no owner, requests for it wait.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cfs.errors import AlreadyExists, CfsError, Unavailable
+from cfs_server.cluster.merging import Merging, captured, send_whole
+from cfs_server.cluster.metrics import ClusterMetrics, merged
+from cfs_server.cluster.names import Place
+from cfs_server.cluster.placement import slot_in, slot_of
+from cfs_server.cluster.relay import (
+    ALL,
+    HEADER,
+    MISDIRECTED,
+    Incoming,
+    Order,
+    Outcome,
+    Relay,
+    Response,
+    Signer,
+    is_repeatable,
+)
+from cfs_server.cluster.replica import AGAIN_SECONDS, Elsewhere, Patience, Replica
+from cfs_server.cluster.reservations import PATH, Reservations
+from cfs_server.cluster.slots import HostedSlot
+from cfs_server.cluster.targets import Kind, Target, idempotency_key, target_in_body, target_of
+from cfs_server.errors import JSONLine, problem_response
+
+_HEALTH = frozenset({"/healthz", "/readyz", "/health"})
+_HINTS = 10_000
+_HOPS = 4
+_CLIENT_ERRORS = frozenset({400, 401, 403, 405, 406, 413, 415, 422, 431})
+"""Statuses that a slot which is being handed over means as it says them."""
+
+
+class Front:
+    """The ASGI application of a replica."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        relay: Relay,
+        signer: Signer,
+        plain: ASGIApp,
+        body_limit: int,
+        life: str,
+        lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]],
+    ) -> None:
+        """Compose the parts. `plain` answers what is about no session, `lifespan` runs the replica.
+
+        `life` names the content of the store.
+        """
+        self._replica = replica
+        self._relay = relay
+        self._signer = signer
+        self._plain = plain
+        self._body_limit = body_limit
+        self._life = life
+        self._lifespan = Starlette(lifespan=lifespan)
+        self._hints: OrderedDict[str, int] = OrderedDict()
+        self._reservations = Reservations(replica, relay)
+        self._metrics = ClusterMetrics()
+        self._merging = Merging(replica, relay)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._lifespan(scope, receive, send)
+            return
+        raw_path = scope.get("raw_path") or scope["path"].encode()
+        target = raw_path + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+        request = Incoming(scope["method"], target, raw_path, list(scope["headers"]), receive)
+        headers = dict(request.headers)
+        try:
+            if (signed := headers.get(HEADER)) is not None:
+                order = self._signer.read(request.method, raw_path, signed)
+                request.headers = [(name, value) for name, value in request.headers if name != HEADER]
+                await self._obey(order, scope, request, send)
+            elif scope["path"] in _HEALTH:
+                await self._health(scope, request, send)
+            elif scope["path"] == "/metrics" and request.method == "GET":
+                await self._show_metrics(scope, request, send)
+            else:
+                await self._answer(scope, request, send)
+        except CfsError as error:
+            await problem_response(error, scope["path"])(scope, receive, send)
+
+    async def _health(self, scope: Scope, request: Incoming, send: Send) -> None:
+        """Answer that the process lives, and whether this replica can serve."""
+        if scope["path"] == "/healthz":
+            found = JSONLine({"status": "alive", "store": self._life, "replica": self._replica.name})
+            await found(scope, request.receive, send)
+            return
+        if (problem := self._replica.problem) is not None:
+            raise Unavailable(problem, retry_after=AGAIN_SECONDS)
+        if self._replica.is_leaving:
+            raise Unavailable("the server is stopping", retry_after=AGAIN_SECONDS)
+        await self._plain(dict(scope, headers=request.headers), request.receive, send)
+
+    async def _show_metrics(self, scope: Scope, request: Incoming, send: Send) -> None:
+        """Answer with the metrics of this replica. The application without sessions decides who may read them."""
+        common = await captured(self._plain, dict(scope, headers=request.headers), request)
+        if common.status != 200:
+            await send_whole(common, scope, send)
+            return
+        slots = self._replica.serving()
+        texts = {
+            slot.number: (await slot.context.metrics.render(slot.context.store, slot.context.engine)).decode()
+            for slot in slots
+        }
+        own = self._metrics.render(len(slots), len(self._replica.others) + 1, database_up=self._replica.problem is None)
+        text = merged(common.body.decode(), texts, own)
+        await send_whole(Response(200, common.headers, text.encode()), scope, send)
+
+    # -- requests of clients --------------------------------------------------------------------------------------
+
+    async def _answer(self, scope: Scope, request: Incoming, send: Send) -> None:
+        target = target_of(request.method, request.raw_path, scope["query_string"], dict(request.headers))
+        if target.kind is Kind.BODY:
+            body = await request.whole(self._body_limit)
+            request.rewind()
+            if body is None:  # too long: the application refuses it
+                await self._plain(dict(scope, headers=request.headers), request.receive, send)
+                return
+            target = target_in_body(request.raw_path, body, target)
+        match target.kind:
+            case Kind.ALL:
+                await self._merging.answer(scope, request, send)
+            case Kind.EACH:
+                await self._merging.answer_first(scope, request, send)
+            case Kind.SESSION | Kind.SLOT | Kind.NEW:
+                await self._find(target, scope, request, send)
+            case _:
+                await self._plain(dict(scope, headers=request.headers), request.receive, send)
+
+    async def _find(self, target: Target, scope: Scope, request: Incoming, send: Send) -> None:
+        """Answer a request by the owner of its slot. Wait for an owner if there is none."""
+        place, patience = self._place(target, request), Patience(self._replica)
+        hops = 0
+        has_key = idempotency_key(dict(request.headers)) is not None
+        while True:
+            owner = self._replica.owner(place.slot)
+            found: Outcome | Place
+            if isinstance(owner, HostedSlot):
+                request.rewind()
+                found = await self._serve(owner, place.mark or None, target, scope, request, send)
+            elif isinstance(owner, Elsewhere):
+                found = await self._relay_to(owner, Order(place.slot, place.mark or None), request, send)
+            else:
+                found = Outcome.UNREACHED
+            if found is Outcome.ANSWERED:
+                return
+            if isinstance(found, Place):
+                hops += 1
+                if hops > _HOPS:
+                    raise Unavailable("the name of this session is just given away; repeat", retry_after=AGAIN_SECONDS)
+                place = found
+                self._learn(target.root, place.slot)
+            else:
+                if found is Outcome.LOST and not is_repeatable(request.method, has_key=has_key):
+                    raise Unavailable(
+                        "the replica that has this session was lost before it answered; whether it did what was asked"
+                        " is not known: read the session, or send an Idempotency-Key and repeat"
+                    )
+                if not request.is_replayable:
+                    raise Unavailable("this session is moving to another replica; repeat", retry_after=AGAIN_SECONDS)
+                await patience.wait(f"no replica serves slot {place.slot} of the sessions now")
+
+    def _place(self, target: Target, request: Incoming) -> Place:
+        """Return where a request goes first."""
+        if target.kind is Kind.SLOT:
+            return Place(slot_in(target.key, self._replica.slots), "")
+        if target.kind is Kind.SESSION:
+            slot = self._hints.get(target.root)
+            return Place(slot_of(target.root, self._replica.slots) if slot is None else slot, "")
+        key = idempotency_key(dict(request.headers))
+        here = self._replica.serving()
+        if key is None and here:  # a new session: here, where nothing has to be relayed
+            return Place(min(here, key=lambda slot: len(slot.context.store)).number, "")
+        return Place(slot_of(key or str(time.monotonic_ns()), self._replica.slots), "")
+
+    def _learn(self, root: str, slot: int) -> None:
+        if root:
+            self._hints[root] = slot
+            self._hints.move_to_end(root)
+            while len(self._hints) > _HINTS:
+                self._hints.popitem(last=False)
+
+    async def _relay_to(self, owner: Elsewhere, order: Order, request: Incoming, send: Send) -> Outcome | Place:
+        found = await self._relay.send(owner.url, order, request, send)
+        self._metrics.relayed.labels("elsewhere" if isinstance(found, Place) else found.name.lower()).inc()
+        return found
+
+    # -- requests of other replicas -------------------------------------------------------------------------------
+
+    async def _obey(self, order: Order, scope: Scope, request: Incoming, send: Send) -> None:
+        """Answer a request that another replica has sent on, or say where it belongs."""
+        if request.raw_path == PATH:
+            await self._reservations.answer(scope, request, send, order.slot)
+            return
+        if order.slot == ALL:
+            await self._merging.answer_here(scope, request, send)
+            return
+        target = target_of(request.method, request.raw_path, scope["query_string"], dict(request.headers))
+        if target.kind is Kind.BODY:
+            target = target_in_body(request.raw_path, await request.whole(self._body_limit) or b"", target)
+            request.rewind()
+        owner = self._replica.owner(order.slot)
+        found: Outcome | Place = Outcome.MOVED
+        if isinstance(owner, HostedSlot):
+            found = await self._serve(owner, order.mark, target, scope, request, send)
+        if found is not Outcome.ANSWERED:
+            said = f"{found.slot};{found.mark}" if isinstance(found, Place) else ""
+            headers = [(HEADER, said.encode()), (b"content-length", b"0")]
+            await send({"type": "http.response.start", "status": MISDIRECTED, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+
+    # -- answering here -------------------------------------------------------------------------------------------
+
+    async def _serve(
+        self, slot: HostedSlot, mark: str | None, target: Target, scope: Scope, request: Incoming, send: Send
+    ) -> Outcome | Place:
+        """Answer a request by the application of a slot, unless its name is elsewhere."""
+        if target.root and not slot.has(target.root) and not slot.names.admit(target.root, mark):
+            return slot.names.place(target.root) or Place(slot_of(target.root, self._replica.slots), "")
+        reserved: Place | None = None
+        if target.new and target.new != target.root and not slot.has(target.new):
+            reserved = await self._reservations.reserve(target.new, slot)
+            if reserved is None:
+                raise AlreadyExists(f"there is a session {target.new!r} already")
+        sender = _Sender(slot, scope, send)
+        inner = dict(scope, headers=request.headers)
+        try:
+            await slot(inner, request.receive, sender.send)
+        finally:
+            if reserved is not None and sender.status >= 400 and not slot.has(target.new):
+                await self._reservations.release(target.new, slot, reserved)
+        return Outcome.ANSWERED
+
+
+class _Sender:
+    """Sends the response of a slot. Errors of one that is being handed over become 503: the next owner knows better."""
+
+    def __init__(self, slot: HostedSlot, scope: Scope, send: Send) -> None:
+        self.status = 0
+        self._slot = slot
+        self._scope = scope
+        self._send = send
+        self._replaced = False
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the response."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if self.status >= 400 and self.status not in _CLIENT_ERRORS and not self._slot.serves:
+                self._replaced, self.status = True, 503
+                error = Unavailable("this session is moving to another replica; repeat", retry_after=AGAIN_SECONDS)
+                await problem_response(error, self._scope["path"])(self._scope, _nothing, self._send)
+        if not self._replaced:
+            await self._send(message)
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}

@@ -1,0 +1,217 @@
+"""Answers requests about all sessions: each slot answers for its own ones, and the answers are merged.
+
+A replica merges the answers of its slots, and the replica that the client has asked merges those of the replicas: a
+merged answer has the form of a single one. An answer that lacks a slot is never sent: it would hide sessions.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from urllib.parse import parse_qs
+
+import httpcore
+from starlette.types import ASGIApp, Message, Scope, Send
+
+from cfs import wire
+from cfs_server.cluster.event_merging import EventMerging
+from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, Response
+from cfs_server.cluster.replica import Patience, Replica
+from cfs_server.cluster.slots import HostedSlot
+from cfs_server.routes.http import content_etag, unchanged
+
+COVERED = b"x-cfs-slots"
+"""Header of a replica's merged answer: the slots that it is about."""
+_CONDITIONS = frozenset({b"if-none-match", b"if-modified-since", b"accept-encoding", b"range"})
+"""Headers that are about the merged answer, not about its parts."""
+_BODY_BYTES = 64 << 10
+
+Merge = Callable[[list[bytes], Scope], bytes]
+
+
+def merge_sessions(pages: list[bytes], scope: Scope) -> bytes:
+    """Merge pages of sessions."""
+    limit = _limit(scope, 100)
+    found = [wire.SessionPage.model_validate_json(page) for page in pages]
+    rows = sorted((row for page in found for row in page.sessions), key=lambda row: row.id)
+    goes_on = len(rows) > limit or any(page.next is not None for page in found)
+    page = wire.SessionPage(sessions=tuple(rows[:limit]), next=rows[:limit][-1].id if goes_on and rows else None)
+    return page.model_dump_json().encode() + b"\n"
+
+
+def merge_files(pages: list[bytes], scope: Scope) -> bytes:
+    """Merge pages of files. All slots know the same workspaces."""
+    limit = _limit(scope, 1000)
+    found = [wire.FilePage.model_validate_json(page) for page in pages]
+    rows = sorted({row.path: row for page in found for row in page.files}.values(), key=lambda row: row.path)
+    goes_on = len(rows) > limit or any(page.next is not None for page in found)
+    page = wire.FilePage(files=tuple(rows[:limit]), next=rows[:limit][-1].path if goes_on and rows else None)
+    return page.model_dump_json().encode() + b"\n"
+
+
+def merge_search(pages: list[bytes], scope: Scope) -> bytes:
+    """Merge search results, the newest first."""
+    limit = _limit(scope, 20)
+    found = [wire.SearchResults.model_validate_json(page) for page in pages]
+    rows = sorted((row for page in found for row in page.results), key=lambda row: row.time, reverse=True)
+    more = len(rows) > limit or any(page.truncated for page in found)
+    return wire.SearchResults(results=tuple(rows[:limit]), truncated=more).model_dump_json().encode() + b"\n"
+
+
+def merge_lines(texts: list[bytes], scope: Scope) -> bytes:  # noqa: ARG001 - as the others
+    """Merge lists of names, one a line."""
+    return b"".join(sorted({line for text in texts for line in text.splitlines(keepends=True)}))
+
+
+_RESPONSES = re.compile(rb"<((?:[A-Za-z0-9_]+:)?)response(?: [^>]*)?>.*?</\1response>", re.DOTALL)
+_HREF = re.compile(rb"<(?:[A-Za-z0-9_]+:)?href>([^<]*)</")
+
+
+def merge_multistatus(documents: list[bytes], scope: Scope) -> bytes:  # noqa: ARG001
+    """Merge answers to PROPFIND, which one library has written in one form. Each resource is listed once."""
+    first = documents[0]
+    rows: dict[bytes, bytes] = {}
+    for document in documents:
+        for found in _RESPONSES.finditer(document):
+            href = _HREF.search(found[0])
+            rows.setdefault(href[1] if href else found[0], found[0])
+    spans = [found.span() for found in _RESPONSES.finditer(first)]
+    if not spans:
+        return first
+    collection, *members = rows.items()
+    return first[: spans[0][0]] + collection[1] + b"".join(row for _, row in sorted(members)) + first[spans[-1][1] :]
+
+
+def _limit(scope: Scope, otherwise: int) -> int:
+    given = parse_qs(scope["query_string"].decode("latin-1")).get("limit", [""])[0]
+    return int(given) if given.isdigit() else otherwise
+
+
+_BY_PATH: dict[str, Merge] = {
+    "/v1/sessions": merge_sessions,
+    "/v1/files": merge_files,
+    "/v1/search": merge_search,
+}
+
+
+def merge_of(scope: Scope) -> Merge:
+    """Return how the answers to a request are merged."""
+    if scope["method"] == "PROPFIND":
+        return merge_multistatus
+    return _BY_PATH.get(scope["path"].rstrip("/"), merge_lines)
+
+
+class Merging:
+    """The answers of all slots to one request."""
+
+    def __init__(self, replica: Replica, relay: Relay) -> None:
+        self._replica = replica
+        self._relay = relay
+        self._events = EventMerging(replica, relay)
+
+    async def answer(self, scope: Scope, request: Incoming, send: Send) -> None:
+        """Answer a client. Raises `Unavailable` if a slot has no owner for too long."""
+        if scope["path"] == "/v1/events":
+            await self._events.answer(scope, request, send)
+            return
+        await request.whole(_BODY_BYTES)
+        patience = Patience(self._replica)
+        while (found := await self._gather(scope, request)) is None:
+            await patience.wait("some sessions have no replica that serves them now")
+        await send_whole(_conditional(self._merged(found, scope), request), scope, send)
+
+    async def answer_here(self, scope: Scope, request: Incoming, send: Send) -> None:
+        """Answer another replica for the slots of this one."""
+        if scope["path"] == "/v1/events":
+            await self._events.answer_here(scope, request, send)
+            return
+        await request.whole(_BODY_BYTES)
+        slots = self._replica.serving()
+        parts = await self._here(slots, scope, request)
+        merged = self._merged(parts, scope) if parts else Response(200, [], b"")
+        covered = ",".join(str(slot.number) for slot in slots).encode()
+        await send_whole(Response(merged.status, [*merged.headers, (COVERED, covered)], merged.body), scope, send)
+
+    async def answer_first(self, scope: Scope, request: Incoming, send: Send) -> None:
+        """Answer a request about an id that one slot knows: the first answer that is not 404."""
+        await request.whole(_BODY_BYTES)
+        patience = Patience(self._replica)
+        while (parts := await self._gather(scope, request)) is None:
+            await patience.wait("some sessions have no replica that serves them now")
+        known = [part for part in parts if part.status not in (401, 404)]
+        await send_whole((known or sorted(parts, key=lambda part: part.status, reverse=True))[0], scope, send)
+
+    async def _gather(self, scope: Scope, request: Incoming) -> list[Response] | None:
+        """Return the answers of all slots; None if some are missing. The slots of this replica come first."""
+        slots = self._replica.serving()
+        asking = asyncio.gather(*[self._ask(other.url, request) for other in self._replica.others])
+        here, there = await asyncio.gather(self._here(slots, scope, request), asking)
+        covered = {slot.number for slot in slots if slot.serves}
+        answers = list(here)
+        for answer in there:
+            if answer is None:
+                continue
+            numbers = {int(number) for number in answer.header(COVERED).split(",") if number}
+            if numbers:
+                covered |= numbers
+                answers.append(answer)
+        return answers if len(covered) == self._replica.slots else None
+
+    async def _here(self, slots: list[HostedSlot], scope: Scope, request: Incoming) -> list[Response]:
+        headers = [(name, value) for name, value in request.headers if name not in _CONDITIONS]
+        inner = dict(scope, headers=headers)
+        if scope["method"] == "HEAD":
+            inner["method"] = "GET"
+        return list(await asyncio.gather(*[captured(slot, inner, request) for slot in slots]))
+
+    async def _ask(self, url: str, request: Incoming) -> Response | None:
+        kept = [(name, value) for name, value in request.headers if name not in _CONDITIONS]
+        plain = request.copy("GET" if request.method == "HEAD" else request.method, kept)
+        try:
+            return await self._relay.fetch(url, Order(ALL), plain)
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException):
+            return None
+
+    def _merged(self, parts: list[Response], scope: Scope) -> Response:
+        """Return one answer. A caller that only some slots know (the bearer of a share) gets what these say."""
+        known = [part for part in parts if part.status != 401] or parts
+        refused = next((part for part in known if part.status >= 300), None)
+        if refused is not None:
+            return refused
+        body = merge_of(scope)([part.body for part in known], scope)
+        headers = [(name, value) for name, value in known[0].headers if name not in (b"content-length", b"etag")]
+        if any(name == b"etag" for name, _ in known[0].headers):
+            headers.append((b"etag", content_etag(body).encode()))
+        return Response(known[0].status, headers, body)
+
+
+async def captured(slot: ASGIApp, scope: Scope, request: Incoming) -> Response:
+    """Return the whole answer of an application."""
+    status, headers, pieces = 0, list[tuple[bytes, bytes]](), list[bytes]()
+
+    async def send(message: Message) -> None:
+        nonlocal status, headers
+        if message["type"] == "http.response.start":
+            status, headers = message["status"], [(name.lower(), value) for name, value in message["headers"]]
+        else:
+            pieces.append(message.get("body", b""))
+
+    await slot(dict(scope), request.copy(request.method, request.headers).receive, send)
+    return Response(status, headers, b"".join(pieces))
+
+
+def _conditional(found: Response, request: Incoming) -> Response:
+    """Answer 304 if the client has this version."""
+    given = next((value.decode("latin-1") for name, value in request.headers if name == b"if-none-match"), None)
+    etag = found.header(b"etag")
+    if found.status != 200 or not etag or not unchanged(given, etag):
+        return found
+    return Response(304, [each for each in found.headers if each[0] != b"content-type"], b"")
+
+
+async def send_whole(found: Response, scope: Scope, send: Send) -> None:
+    drop = (b"content-length", b"transfer-encoding", b"date", b"server", b"connection")
+    headers = [(name, value) for name, value in found.headers if name not in drop]
+    if found.status != 304:
+        headers.append((b"content-length", str(len(found.body)).encode()))
+    await send({"type": "http.response.start", "status": found.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else found.body})

@@ -1,0 +1,119 @@
+"""Decides where sessions belong: from a name to a slot, and from a slot to a replica. Pure: no I/O.
+
+A *slot* is one part of all sessions, with a store of its own. A *replica* is one server. The name of a session's root
+gives its slot. The living replicas give the place of each slot: every replica computes the same plan from the same
+view, so no replica leads. A plan moves few slots when a replica comes or goes, and no replica has more than its part.
+"""
+
+import hashlib
+import re
+import uuid
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+SLOTS = 16
+"""Slots of a new store. Their number never changes, and is the maximum number of replicas that share the work."""
+
+_BASES = (
+    re.compile(r"\.(.+)\.sw[a-z]"),  # vim
+    re.compile(r"\.#(.+)"),  # emacs
+    re.compile(r"\._(.+)"),  # macOS
+    re.compile(r"#(.+)#"),
+    re.compile(r"(.+)~"),
+    re.compile(r"(.+?)(?:\.[0-9a-f]{6,16})?\.partial"),  # rclone
+    re.compile(r"\.(.+)\.[A-Za-z0-9]{6}"),  # rsync
+)
+"""Names of temporary files that contain the name of the file they belong to."""
+
+
+def slot_of(name: str, slots: int) -> int:
+    """Return the slot in which a session is created: that of the name of its root.
+
+    A program's temporary file is in the slot of the session that it belongs to, where its name says which one.
+    """
+    root = name.partition("/")[0]
+    root = next((found[1] for base in _BASES if (found := base.fullmatch(root)) is not None), root)
+    return int.from_bytes(hashlib.blake2b(root.encode("utf-8", "surrogatepass"), digest_size=8).digest()) % slots
+
+
+def assign(slots: int, replicas: Iterable[str]) -> tuple[str, ...]:
+    """Return the replica of each slot; empty without replicas.
+
+    Each slot ranks the replicas by a hash (rendezvous hashing) and takes the first one that has room: the fewest slots
+    that suffice for all. The result depends on the set of replicas only.
+    """
+    living = sorted(set(replicas))
+    if not living:
+        return ()
+    room = Counter(dict.fromkeys(living, -(-slots // len(living))))
+    found: list[str] = []
+    for slot in range(slots):
+        ranked = sorted(living, key=lambda replica: _weight(slot, replica), reverse=True)
+        chosen = next(replica for replica in ranked if room[replica] > 0)
+        room[chosen] -= 1
+        found.append(chosen)
+    return tuple(found)
+
+
+def _weight(slot: int, replica: str) -> bytes:
+    return hashlib.blake2b(f"{slot}\n{replica}".encode(), digest_size=8).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """A slot as the database shows it. `held` says whether its owner is there: connected, or heard of lately."""
+
+    slot: int
+    epoch: int
+    owner: str | None
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """A replica as the database shows it. One that is `leaving` keeps what it has until others take it."""
+
+    id: str
+    url: str
+    alive: bool
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What one replica has to do: slots to claim now, and slots to hand over when they can be."""
+
+    claim: tuple[int, ...] = ()
+    release: tuple[int, ...] = ()
+
+
+def moves_of(
+    me: str, slots: Sequence[SlotView], replicas: Mapping[str, ReplicaView], late: Collection[int] = ()
+) -> Moves:
+    """Return what a replica has to do in this view.
+
+    A slot without an owner is claimed by the replica that the plan names; if that replica does not do so in time, by
+    any other: these slots are `late`. A slot is handed over if the plan names another replica. A replica that leaves
+    hands over everything, and claims nothing.
+    """
+    there = {one.id for one in replicas.values() if one.alive and not one.leaving}
+    mine = [view.slot for view in slots if view.owner == me]
+    if me not in there:
+        return Moves((), tuple(mine))
+    plan = assign(len(slots), there)
+    free = [view.slot for view in slots if not view.held]
+    return Moves(
+        tuple(slot for slot in free if slot in late or plan[slot] == me),
+        tuple(slot for slot in mine if plan[slot] != me),
+    )
+
+
+def slot_in(key: str, slots: int) -> int:
+    """Return the slot that a session's key contains. A key that no store made is in any slot."""
+    return int(key[:4], 16) % slots
+
+
+def new_key(slot: int) -> str:
+    """Return a new key for a session in a slot: it stays there under any name."""
+    return f"{slot:04x}{uuid.uuid4().hex[4:]}"

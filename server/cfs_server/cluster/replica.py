@@ -1,0 +1,247 @@
+"""This replica: follows the directory of each database, claims and hands over slots, and knows who has each slot."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import psycopg
+import structlog
+
+from cfs.errors import Unavailable
+from cfs_server.broadcast import Broadcast
+from cfs_server.cluster.directory import LEASE_SECONDS, Directory, DirectoryView
+from cfs_server.cluster.placement import ReplicaView, SlotView, moves_of
+from cfs_server.cluster.slots import HostedSlot, SlotState
+
+_log = structlog.get_logger(__name__)
+
+_LOOK_SECONDS = 0.15
+"""The time between two looks at a directory. It is a part of the time of a take-over."""
+_URGENT_SECONDS = 1.0
+"""A slot without an owner for this long is claimed by any replica."""
+_HANDOVER_SECONDS = 30.0
+"""How long a slot that is to be handed over is kept while turns run in it."""
+_PATIENCE_SECONDS = 10.0
+"""How long a request waits for an owner of its slot."""
+AGAIN_SECONDS = 1.0
+"""When a client may repeat a request that found no owner."""
+_ANNOUNCE_SECONDS = 2.0
+_ERRORS = (psycopg.Error, TimeoutError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A slot that another replica serves."""
+
+    replica: str
+    url: str
+
+
+@dataclass(slots=True)
+class _Database:
+    """One database, and what it has shown. `index` is its place among the databases."""
+
+    index: int
+    directory: Directory
+    slots: int
+    view: DirectoryView = field(default_factory=DirectoryView)
+    problem: str | None = None
+    free_since: dict[int, float] = field(default_factory=dict)
+
+
+class Replica:
+    """The slots of all databases, as this replica sees and serves them.
+
+    Databases share the slots: the number of a slot is its number in its database times the number of databases, plus
+    the place of its database.
+    """
+
+    def __init__(
+        self, name: str, directories: list[Directory], slots: list[int], host: Callable[[int, Broadcast], HostedSlot]
+    ) -> None:
+        """Prepare a replica. `slots` is the number of slots of each database, `host` makes the object of a slot, which
+        fires `changed`.
+        """
+        self.name = name
+        self.slots = sum(slots)
+        self.changed = Broadcast()
+        """Fires when a slot has another owner or another state."""
+        self._databases = [_Database(at, *each) for at, each in enumerate(zip(directories, slots, strict=True))]
+        self._host = host
+        self._hosted: dict[int, HostedSlot] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving = False
+        self._look_now = Broadcast()
+        self._looked = Broadcast()
+
+    # -- who has a slot -------------------------------------------------------------------------------------------
+
+    def serving(self) -> list[HostedSlot]:
+        """Return the slots that this replica answers for, by number."""
+        return [slot for _, slot in sorted(self._hosted.items()) if slot.serves and self.is_sure(slot.number)]
+
+    def owner(self, slot: int) -> HostedSlot | Elsewhere | None:
+        """Return who serves a slot; None while nobody is known to."""
+        hosted = self._hosted.get(slot)
+        if hosted is not None and hosted.state is not SlotState.LEAVING:
+            return hosted if hosted.serves and self.is_sure(slot) else None
+        database = self._database_of(slot)
+        found = next((each for each in database.view.slots if each.slot == slot // len(self._databases)), None)
+        if found is None or found.owner in (None, self.name) or not found.held:
+            return None
+        owner = database.view.replicas[str(found.owner)]
+        return Elsewhere(owner.id, owner.url)
+
+    def is_sure(self, slot: int) -> bool:
+        """Return whether this replica may answer for a slot that it has: its heartbeat is younger than the lease.
+
+        While the database cannot be reached nobody can take the slot over, so what is in memory may be read.
+        """
+        database = self._database_of(slot)
+        return database.problem is not None or time.monotonic() - database.view.asked_at < LEASE_SECONDS
+
+    @property
+    def others(self) -> list[ReplicaView]:
+        """The other replicas that live."""
+        found = {each.id: each for database in self._databases for each in database.view.replicas.values()}
+        return [each for name, each in sorted(found.items()) if each.alive and name != self.name]
+
+    @property
+    def problem(self) -> str | None:
+        """Why a database cannot be reached."""
+        return next((each.problem for each in self._databases if each.problem is not None), None)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this replica hands over what it has."""
+        return self._leaving
+
+    def _database_of(self, slot: int) -> _Database:
+        return self._databases[slot % len(self._databases)]
+
+    # -- following the directories --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow the directories until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for database in self._databases:
+                group.create_task(self._follow(database))
+
+    async def _follow(self, database: _Database) -> None:
+        while True:
+            await self._look(database)
+            self._looked.fire()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._look_now.wait()
+
+    async def _look(self, database: _Database) -> None:
+        try:
+            view = await database.directory.look(leaving=self._leaving)
+        except _ERRORS as error:
+            if database.problem is None:
+                _log.warning("directory.unreachable", database=database.index, reason=_line(error))
+            database.problem = _line(error)
+            return
+        if database.problem is not None:
+            _log.info("directory.reached", database=database.index)
+        changed = (view.slots, view.replicas) != (database.view.slots, database.view.replicas)
+        database.view, database.problem = view, None
+        self._drop_lost(database)
+        self._act(database)
+        if changed:
+            self.changed.fire()
+
+    def _drop_lost(self, database: _Database) -> None:
+        """Leave the slots that have another owner now."""
+        for view in database.view.slots:
+            hosted = self._hosted.get(self._number(database, view.slot))
+            if hosted is not None and hosted.serves and view.owner != self.name and view.epoch > hosted.epoch:
+                _log.warning("slot.lost", slot=hosted.number, owner=view.owner)
+                hosted.lose()
+
+    def _act(self, database: _Database) -> None:
+        now = time.monotonic()
+        slots = [replace(view, held=view.held and not self._has_ended(database, view)) for view in database.view.slots]
+        free = {view.slot for view in slots if not view.held}
+        database.free_since = {slot: database.free_since.get(slot, now) for slot in free}
+        late = {slot for slot, since in database.free_since.items() if now - since > _URGENT_SECONDS}
+        moves = moves_of(self.name, slots, database.view.replicas, late)
+        for slot in moves.claim:
+            self._claim(self._number(database, slot))
+        for slot in moves.release:
+            hosted = self._hosted.get(self._number(database, slot))
+            if hosted is not None and hosted.serves and not self._leaving:
+                hosted.leave(_HANDOVER_SECONDS)
+
+    def _has_ended(self, database: _Database, view: SlotView) -> bool:
+        """Return whether the database says that this replica has a slot, but it has left it: it could not say so."""
+        return view.owner == self.name and self._number(database, view.slot) not in self._hosted
+
+    def _number(self, database: _Database, slot: int) -> int:
+        return slot * len(self._databases) + database.index
+
+    def _claim(self, number: int) -> None:
+        if number in self._hosted or self._leaving:
+            return
+        hosted = self._hosted[number] = self._host(number, self.changed)
+        task = asyncio.create_task(self._serve(hosted))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, hosted: HostedSlot) -> None:
+        try:
+            await hosted.run()
+        finally:
+            del self._hosted[hosted.number]
+            self.changed.fire()
+
+    # -- leaving --------------------------------------------------------------------------------------------------
+
+    async def drain(self, grace: float) -> None:
+        """Hand over all slots: those without running turns at once, the others in `grace` seconds at the latest."""
+        self._leaving, asked_at = True, time.monotonic()
+        with suppress(TimeoutError):  # the others should know before they see slots without an owner
+            async with asyncio.timeout(_ANNOUNCE_SECONDS):
+                while any(each.problem is None and each.view.asked_at < asked_at for each in self._databases):
+                    self._look_now.fire()
+                    await self._looked.wait()
+        for hosted in list(self._hosted.values()):
+            hosted.leave(grace)
+        while self._hosted:
+            await self.changed.wait()
+
+    async def close(self) -> None:
+        """End what this replica still serves, and leave the directories."""
+        await self.drain(0)
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for database in self._databases:
+            with suppress(*_ERRORS):
+                await database.directory.forget()
+            with suppress(*_ERRORS):
+                await database.directory.close()
+
+
+class Patience:
+    """The time that one request waits for the owners of its slots."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._until = time.monotonic() + _PATIENCE_SECONDS
+
+    async def wait(self, problem: str) -> None:
+        """Wait until something may have changed. Raises `Unavailable` with the problem when the time is over."""
+        left = self._until - time.monotonic()
+        if left <= 0:
+            why = f": {self._replica.problem}" if self._replica.problem else ""
+            raise Unavailable(f"{problem}{why}", retry_after=AGAIN_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(left, _LOOK_SECONDS)):
+                await self._replica.changed.wait()
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,116 @@
+"""Reserves names for slots that are not their home, so that no two sessions ever have one name (S14)."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import httpcore
+from starlette.responses import JSONResponse
+from starlette.types import Scope, Send
+
+from cfs.errors import Conflict, Unavailable
+from cfs_server.cluster.names import Place
+from cfs_server.cluster.placement import slot_of
+from cfs_server.cluster.relay import Incoming, Order, Relay
+from cfs_server.cluster.replica import Elsewhere, Replica
+from cfs_server.cluster.slots import HostedSlot
+
+PATH = b"/cluster/names"
+_BYTES = 64 << 10
+_AGAIN_SECONDS = 1.0
+
+
+class Reservations:
+    """The names that this replica reserves and gives up, for its own slots and for those of others."""
+
+    def __init__(self, replica: Replica, relay: Relay) -> None:
+        self._replica = replica
+        self._relay = relay
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def reserve(self, name: str, slot: HostedSlot) -> Place | None:
+        """Reserve a name for a session of a slot of this replica; None if there is a session with this name.
+
+        Raises `Unavailable` if the owner of the name's home does not answer.
+        """
+        if slot.names.may_create(name):
+            return Place(slot.number, "")
+        said = await self._ask(self._home(name), {"do": "reserve", "name": name, "slot": slot.number})
+        if said.get("mark") is None:
+            return None
+        slot.names.grant(name, said["mark"])
+        return Place(slot.number, said["mark"])
+
+    async def release(self, name: str, slot: HostedSlot, place: Place) -> None:
+        """Give a name back that was reserved for nothing."""
+        if place.mark:
+            slot.names.give_up(name, place.mark)
+            await self._ask(self._home(name), {"do": "return", "name": name, "slot": slot.number, "mark": place.mark})
+
+    def _home(self, name: str) -> int:
+        return slot_of(name, self._replica.slots)
+
+    async def _ask(self, slot: int, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask the owner of a slot, which may be this replica."""
+        owner = self._replica.owner(slot)
+        if isinstance(owner, HostedSlot):
+            return await self._carry_out(owner, question)
+        if isinstance(owner, Elsewhere):
+            try:
+                return await self._relay.ask(owner.url, Order(slot), PATH, question)
+            except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, ValueError):
+                pass
+        raise Unavailable("the replica that has this name does not answer; repeat", retry_after=_AGAIN_SECONDS)
+
+    async def answer(self, scope: Scope, request: Incoming, send: Send, slot: int) -> None:
+        """Answer the question of another replica about a slot."""
+        owner = self._replica.owner(slot)
+        question = json.loads(await request.whole(_BYTES) or b"{}")
+        found = await self._carry_out(owner, question) if isinstance(owner, HostedSlot) else None
+        response = JSONResponse(found or {}, 200 if found is not None else 503)
+        await response(scope, request.receive, send)
+
+    async def _carry_out(self, slot: HostedSlot, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        name = question["name"]
+        match question["do"]:
+            case "reserve":
+                async with self._locks.setdefault(name, asyncio.Lock()):
+                    found = await self._reserve(slot, name, question["slot"])
+                self._locks.pop(name, None)
+                return found
+            case "return":
+                known = slot.names.place(name)
+                if known is not None and known.mark == question["mark"]:
+                    slot.names.note(name, slot.number)
+                    await _durable(slot)
+                return {"done": True}
+            case "give_up":
+                if slot.has(name):
+                    return {"done": False}
+                slot.names.give_up(name, question["mark"])
+                return {"done": True}
+            case other:
+                raise Conflict(f"there is nothing called {other!r} to do with a name")
+
+    async def _reserve(self, home: HostedSlot, name: str, slot: int) -> Mapping[str, Any]:
+        """Note at the home of a name that it is in another slot, if no session has it."""
+        if home.has(name):
+            return {"mark": None}
+        known = home.names.place(name)
+        if known is not None:
+            said = await self._ask(known.slot, {"do": "give_up", "name": name, "mark": known.mark})
+            if not said.get("done"):
+                return {"mark": None}
+        if home.has(name):  # it was created while the other slot was asked
+            return {"mark": None}
+        place = home.names.note(name, slot)
+        await _durable(home)
+        return {"mark": place.mark}
+
+
+async def _durable(slot: HostedSlot) -> None:
+    """Return when what was noted is on the disk of the database. Raises `Unavailable`."""
+    journal = slot.context.store.journal
+    assert journal is not None  # noqa: S101 - a slot has one
+    await journal.durable()

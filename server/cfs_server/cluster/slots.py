@@ -1,0 +1,178 @@
+"""A slot on this replica: a complete application on one part of the sessions, from its claim to its hand-over.
+
+A claim is the same as a start of a server, and a hand-over the same as its end: sessions, turns, streams and locks go
+on at the next owner as they go on after a restart.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+
+import structlog
+from fastapi import FastAPI
+from starlette.types import Receive, Scope, Send
+
+from cfs_server.broadcast import Broadcast
+from cfs_server.cluster.names import Names
+from cfs_server.routes.http import Context
+from cfs_server.sessions.journal.journal import Journal, StoreFailed
+from cfs_server.sessions.journal.postgres import SlotTaken
+
+_log = structlog.get_logger(__name__)
+
+_CALLS_SECONDS = 5.0
+"""How long requests get to end after the streams of a slot were closed."""
+
+
+class SlotState(Enum):
+    """What a replica does with a slot."""
+
+    OPENING = "opening"
+    SERVING = "serving"
+    LEAVING = "leaving"
+    ENDED = "ended"
+
+
+TRANSITIONS: Mapping[SlotState, frozenset[SlotState]] = MappingProxyType(
+    {
+        SlotState.OPENING: frozenset({SlotState.SERVING, SlotState.ENDED}),
+        SlotState.SERVING: frozenset({SlotState.LEAVING}),
+        SlotState.LEAVING: frozenset({SlotState.ENDED}),
+        SlotState.ENDED: frozenset(),
+    }
+)
+"""The states that may follow each state."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSlot:
+    """A claimed slot with its application, whose lifespan has begun."""
+
+    app: FastAPI
+    journal: Journal
+    names: Names
+    epoch: int
+
+
+class HostedSlot:
+    """One slot of this replica. It is used once: a slot that comes back is another object."""
+
+    def __init__(
+        self,
+        number: int,
+        opened: Callable[[int], AbstractAsyncContextManager[OpenSlot]],
+        changed: Broadcast,
+    ) -> None:
+        """Prepare a slot. `opened` claims it and opens its application. `changed` fires when the state changes."""
+        self.number = number
+        self.state = SlotState.OPENING
+        self.epoch = 0
+        """The number of the claim: it grows with each owner of the slot."""
+        self._changed = changed
+        self._opened = opened
+        self._app: FastAPI | None = None
+        self._names: Names | None = None
+        self._calls = 0
+        self._leave = asyncio.Event()
+        self._grace_until = 0.0
+        self._lost = False
+
+    @property
+    def context(self) -> Context:
+        """The parts of the application."""
+        assert self._app is not None  # noqa: S101 - the slot is served
+        context: Context = self._app.state.cfs
+        return context
+
+    @property
+    def names(self) -> Names:
+        """The names of the slot."""
+        assert self._names is not None  # noqa: S101 - the slot is served
+        return self._names
+
+    @property
+    def serves(self) -> bool:
+        """Whether requests are answered here."""
+        return self.state is SlotState.SERVING
+
+    def has(self, root: str) -> bool:
+        """Return whether there is a session with this name."""
+        return self.context.store.find(root) is not None
+
+    async def run(self) -> None:
+        """Claim the slot, serve it until it is to be left or is lost, and close it. Errors are logged."""
+        try:
+            async with self._opened(self.number) as found:
+                self._app, self.epoch = found.app, found.epoch
+                self._names = found.names
+                found.journal.on_failed = self._fail
+                self._enter(SlotState.SERVING)
+                _log.info("slot.serving", slot=self.number, sessions=len(self.context.store))
+                await self._leave.wait()
+                await self._until_idle()
+                self._enter(SlotState.LEAVING)
+                await self._close()
+        except SlotTaken:
+            _log.debug("slot.taken", slot=self.number)
+        except StoreFailed as error:
+            _log.warning("slot.failed", slot=self.number, reason=str(error))
+        except Exception:  # noqa: BLE001 - a defect in one slot; the others go on, and another replica may claim it
+            _log.exception("slot.defect", slot=self.number)
+        finally:
+            if self.state is SlotState.SERVING:
+                self._enter(SlotState.LEAVING)
+            self._enter(SlotState.ENDED)
+            _log.info("slot.left", slot=self.number, lost=self._lost)
+
+    def leave(self, grace: float) -> None:
+        """Begin to leave the slot: as soon as no turn runs in it, in `grace` seconds at the latest."""
+        self._grace_until = time.monotonic() + grace
+        self._leave.set()
+
+    def lose(self) -> None:
+        """Leave the slot at once: another replica has it."""
+        self._lost = True
+        self.leave(0)
+
+    def _fail(self, error: StoreFailed) -> None:
+        _log.warning("slot.lost", slot=self.number, reason=str(error))
+        self.lose()
+
+    async def _until_idle(self) -> None:
+        """Serve on while turns of the model run, until the end of the grace."""
+        with suppress(TimeoutError):
+            while (left := self._grace_until - time.monotonic()) > 0 and not self._lost:
+                busy = next((session for session in self.context.store if session.running is not None), None)
+                if busy is None:
+                    return
+                async with asyncio.timeout(left):
+                    await busy.changed.wait()
+
+    async def _close(self) -> None:
+        """End turns, streams and waits; the next owner goes on with them."""
+        await self.context.store.drain(0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CALLS_SECONDS):
+                while self._calls:
+                    await self._changed.wait()
+
+    def _enter(self, state: SlotState) -> None:
+        if state not in TRANSITIONS[self.state]:
+            raise AssertionError(f"slot {self.number} cannot be {state.value} after {self.state.value}")
+        self.state = state
+        self._changed.fire()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request by the slot's application."""
+        assert self._app is not None  # noqa: S101 - the slot is served
+        self._calls += 1
+        try:
+            await self._app(dict(scope), receive, send)  # an application changes its scope
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._changed.fire()

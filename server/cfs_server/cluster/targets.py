@@ -1,0 +1,162 @@
+"""Finds out which sessions a request is about, from its path, its headers or its body. Pure: no I/O.
+
+Nothing is validated here: the application that answers a request refuses what is not valid.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
+
+from cfs.api import KEY, SESSION
+
+_SPLIT_DAV = frozenset({"sessions", "sub_sessions", "workspaces"})
+_RESPONSE = re.compile(r"resp_([0-9a-f]{32})")
+_MOVING = frozenset({"COPY", "MOVE"})
+_TWO_NAMES = frozenset({"rename", "fork"})
+
+
+class Kind(Enum):
+    """Where a request is answered."""
+
+    ANYWHERE = "by any replica: it is about no session"
+    SESSION = "by the owner of the session's family"
+    SLOT = "by the owner of the slot that an id contains"
+    NEW = "where the new session will be"
+    BODY = "where its body says"
+    ALL = "by all slots together"
+    EACH = "by the slot that knows the id, of which nothing is known here"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request is about. `root` names a family, `key` a session's key, and `new` the root of a second name."""
+
+    kind: Kind
+    root: str = ""
+    key: str = ""
+    new: str = ""
+
+
+ANYWHERE = Target(Kind.ANYWHERE)
+NEW = Target(Kind.NEW)
+ALL = Target(Kind.ALL)
+BODY = Target(Kind.BODY)
+
+
+def target_of(method: str, raw_path: bytes, query: bytes, headers: Mapping[bytes, bytes]) -> Target:
+    """Return what a request is about, as far as its head says."""
+    parts = _parts(raw_path)
+    if parts is None:
+        return ANYWHERE
+    match parts:
+        case ["v1", "sessions"] | ["v1", "sessions", ""]:
+            return BODY if method == "POST" else ALL
+        case ["v1", "sessions", root, *rest]:
+            return Target(Kind.BODY if rest and rest[-1] in _TWO_NAMES else Kind.SESSION, root)
+        case ["v1", "conversations", root, *_] if root:
+            return Target(Kind.SESSION, root)
+        case ["v1", "conversations"]:
+            return _recorded(headers, NEW)
+        case ["v1", "responses"]:
+            return _recorded(headers, BODY)
+        case ["v1", "responses", name, *_]:
+            return _of_response(name)
+        case ["v1", "shares"]:
+            return BODY if method == "POST" else Target(Kind.SESSION, _first(query, "session"))
+        case ["v1", "shares", _]:
+            return Target(Kind.EACH)
+        case ["v1", "events" | "search" | "files"]:
+            return ALL
+        case ["v1", "files", "sessions", root, *_] if root:
+            return Target(Kind.SESSION, root)
+        case ["v1", "files", "workspaces", root, *_] if root:
+            return Target(Kind.SESSION, root)
+        case ["dav", *rest]:
+            return _in_dav(method, rest, headers)
+        case _:
+            return _recorded(headers, ANYWHERE)
+
+
+def target_in_body(raw_path: bytes, body: bytes, target: Target) -> Target:
+    """Return what a request is about whose body says so. A body that is not valid is refused by any application."""
+    try:
+        said = json.loads(body or b"{}")
+    except ValueError:
+        said = {}
+    if not isinstance(said, dict):
+        said = {}
+    parts = _parts(raw_path) or []
+    if parts[:2] == ["v1", "sessions"] and target.root:  # a rename or a fork
+        return replace(target, kind=Kind.SESSION, new=_root(said.get("id")))
+    if parts[:2] == ["v1", "responses"]:
+        previous, conversation = said.get("previous_response_id"), said.get("conversation")
+        if isinstance(previous, str):
+            return _of_response(previous)
+        if isinstance(conversation, dict):
+            conversation = conversation.get("id")
+        return Target(Kind.SESSION, _root(conversation)) if _root(conversation) else NEW
+    named = _root(said.get("session" if parts[1:] == ["shares"] else "id"))
+    return Target(Kind.SESSION, named) if named else NEW
+
+
+def idempotency_key(headers: Mapping[bytes, bytes]) -> str | None:
+    """Return the key of a write, which is repeated at the same slot."""
+    value = headers.get(KEY.lower().encode())
+    return None if value is None else value.decode("latin-1").strip()
+
+
+def _parts(raw_path: bytes) -> list[str] | None:
+    try:
+        return unquote_to_bytes(raw_path).decode().removeprefix("/").split("/")
+    except UnicodeDecodeError:
+        return None
+
+
+def _in_dav(method: str, parts: list[str], headers: Mapping[bytes, bytes]) -> Target:
+    match parts:
+        case [mount, root, *_] if mount in _SPLIT_DAV and root:
+            new = _destination(headers) if method in _MOVING and mount != "workspaces" else ""
+            return Target(Kind.SESSION, root, new=new)
+        case ["sessions" | "sub_sessions", *_] if method in ("GET", "PROPFIND"):
+            return ALL
+        case _:
+            return ANYWHERE
+
+
+def _destination(headers: Mapping[bytes, bytes]) -> str:
+    parts = _parts(urlsplit(headers.get(b"destination", b"").decode("latin-1")).path.encode("latin-1"))
+    match parts:
+        case ["dav", "sessions" | "sub_sessions", root, *_]:
+            return root
+        case _:
+            return ""
+
+
+def _recorded(headers: Mapping[bytes, bytes], otherwise: Target) -> Target:
+    name = headers.get(SESSION.lower().encode())
+    if not name:
+        return otherwise
+    try:
+        return Target(Kind.SESSION, _root(unquote_to_bytes(name).decode()))
+    except UnicodeDecodeError:
+        return ANYWHERE
+
+
+def _of_response(name: str) -> Target:
+    found = _RESPONSE.match(name)
+    return Target(Kind.SLOT, key=found[1]) if found else ANYWHERE
+
+
+def _root(name: Any) -> str:
+    return name.partition("/")[0] if isinstance(name, str) else ""
+
+
+def _first(query: bytes, name: str) -> str:
+    try:
+        return _root(parse_qs(query.decode("ascii")).get(name, [""])[0])
+    except ValueError:
+        return ""

@@ -1,0 +1,239 @@
+"""Replicas that crash, freeze, leave and join: nothing that was acknowledged is lost, and work goes on elsewhere."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from tests.cluster.support import Replicas, names, replica, replicas, say, text_of
+from tests.postgres import PostgresServer, running_postgres
+from tests.server.support import EventStream, Process, kinds
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@contextmanager
+def writing(urls: list[str], sessions: list[str]) -> Iterator[dict[str, list[str]]]:
+    """Write to sessions through all replicas during a block. The value lists the messages that were answered."""
+    answered: dict[str, list[str]] = {session: [] for session in sessions}
+    ended = threading.Event()
+
+    def write(session: str) -> None:
+        number = 0
+        while not ended.is_set():
+            text, url = f"m{number}", urls[number % len(urls)]
+            try:
+                assert say(url, session, text)["reply"] == text
+            except httpx.TransportError:
+                urls_left = [each for each in urls if each != url]
+                assert say(urls_left[0], session, text)["reply"] == text  # the key makes it the same message
+            answered[session].append(text)
+            number += 1
+
+    threads = [threading.Thread(target=write, args=(session,)) for session in sessions]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answered
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def until_written(answered: dict[str, list[str]], more: int) -> None:
+    """Wait until each session has got more answers."""
+    before = {session: len(found) for session, found in answered.items()}
+    while any(len(found) < before[session] + more for session, found in answered.items()):
+        threading.Event().wait(0.02)
+
+
+def require_whole(url: str, answered: dict[str, list[str]]) -> None:
+    """Check that each session has exactly the messages that were answered, once and in order."""
+    for session, messages in answered.items():
+        lines = text_of(url, session).splitlines()
+        assert lines == [line for text in messages for line in (f"User: {text}", f"Assistant: {text}")]
+
+
+def living(found: Replicas, *ended: Process) -> list[str]:
+    return [process.url for process in found.processes if process not in ended]
+
+
+def test_the_sessions_of_a_killed_replica_go_on_at_the_others(database: str) -> None:
+    with replicas(3, database) as found:
+        sessions = [f"s{number}" for number in range(6)]
+        victim = found.owner_of("s0")
+        with writing(living(found, victim), sessions) as answered:
+            until_written(answered, 3)
+            victim.signal(signal.SIGKILL)
+            until_written(answered, 3)
+            found.until_served(*living(found, victim))
+            until_written(answered, 3)
+        for url in living(found, victim):
+            require_whole(url, answered)
+            assert names(url) == sessions
+
+
+def test_a_frozen_replica_loses_its_slots_and_writes_nothing_when_it_wakes(database: str) -> None:
+    with replicas(3, database) as found:
+        sessions = [f"s{number}" for number in range(6)]
+        frozen = found.owner_of("s0")
+        others = living(found, frozen)
+        with writing(others, sessions) as answered:
+            until_written(answered, 2)
+            frozen.signal(signal.SIGSTOP)
+            found.until_served(*others)
+            until_written(answered, 2)
+            frozen.signal(signal.SIGCONT)
+            assert say(frozen.url, "s0", "after")["reply"] == "after"  # relayed, or served after it was handed over
+            until_written(answered, 2)
+        found.until_served()
+        lines = text_of(frozen.url, "s0").splitlines()
+        assert lines.count("User: after") == 1
+        assert [line for line in lines if "after" not in line] == [
+            line for text in answered["s0"] for line in (f"User: {text}", f"Assistant: {text}")
+        ]
+        del answered["s0"]
+        require_whole(frozen.url, answered)
+
+
+def test_a_replica_that_is_stopped_hands_everything_over(database: str) -> None:
+    """No request fails, except with 503 and the time after which it can be repeated."""
+    with replicas(3, database) as found:
+        sessions = [f"s{number}" for number in range(6)]
+        leaving = found.owner_of("s0")
+        with writing(living(found, leaving), sessions) as answered:
+            until_written(answered, 2)
+            leaving.signal(signal.SIGTERM)
+            code, log = leaving.ended()
+            assert code == 0, log
+            assert "journal.incomplete" not in log
+            until_written(answered, 2)
+        require_whole(living(found, leaving)[0], answered)
+
+
+def test_a_replica_that_joins_gets_its_part(database: str) -> None:
+    with replicas(2, database) as found:
+        sessions = [f"s{number}" for number in range(6)]
+        with writing(found.urls, sessions) as answered:
+            until_written(answered, 2)
+            with replica(database) as joined:
+                found.until_served(*found.urls, joined.url)
+                until_written(answered, 2)
+                require = {session: list(messages) for session, messages in answered.items()}
+                assert all(text_of(joined.url, session).count("User:") >= len(require[session]) for session in sessions)
+                joined.signal(signal.SIGTERM)
+                assert joined.ended()[0] == 0
+            until_written(answered, 2)
+        require_whole(found.urls[0], answered)
+
+
+async def test_a_stream_resumes_at_the_next_owner_without_a_gap(database: str) -> None:
+    with replicas(3, database) as found:
+        await asyncio.to_thread(say, found.urls[0], "s0", "first")
+        victim = found.owner_of("s0")
+        left, right = living(found, victim)
+        stream = await EventStream.open(victim.url, "/v1/sessions/s0/events?after=0")
+        seen = await stream.until("turn.finished")
+        victim.signal(signal.SIGKILL)
+        assert await stream.next() is None
+        stream.close()
+        await asyncio.to_thread(say, left, "s0", "second")
+        headers = {"Last-Event-ID": seen[-1].id}
+        async with await EventStream.open(right, "/v1/sessions/s0/events", headers) as resumed:
+            more = await resumed.until("turn.finished")
+        assert "stale" not in kinds(more)
+        assert [event.event for event in more].count("message.added") == 2
+
+
+async def test_the_stream_of_all_sessions_misses_and_repeats_nothing(database: str) -> None:
+    """Its reader goes from replica to replica, also when one of them is killed."""
+    with replicas(3, database) as found:
+        sessions = [f"s{number}" for number in range(6)]
+        victim = found.owner_of("s0")
+        urls = living(found, victim)
+        cursor, seen = "0", list[tuple[str, int]]()
+
+        async def read(url: str, until: int) -> None:
+            nonlocal cursor
+            while len([None for _, number in seen if number]) < until:
+                headers = {} if cursor == "0" else {"Last-Event-ID": cursor}
+                path = "/v1/events?after=0" if cursor == "0" else "/v1/events"
+                async with await EventStream.open(url, path, headers) as stream:
+                    while (event := await stream.next()) is not None:
+                        assert event.event != "stale"
+                        cursor = event.id
+                        if event.event == "message.added":
+                            said = httpx.Response(200, content=event.data).json()
+                            seen.append((said["session"], said["data"]["index"]))
+                        if len(seen) >= until:
+                            return
+
+        for session in sessions:
+            await asyncio.to_thread(say, urls[0], session, "first")
+        await read(urls[0], 12)
+        victim.signal(signal.SIGKILL)
+        for session in sessions:
+            await asyncio.to_thread(say, urls[1], session, "second")
+        await read(urls[1], 24)
+        await read(urls[0], 24)
+        assert sorted(seen) == sorted((session, index) for session in sessions for index in range(4))
+        for session in sessions:
+            assert [index for name, index in seen if name == session] == [0, 1, 2, 3]
+
+
+def test_while_the_database_is_away_reads_go_on_and_writes_wait() -> None:
+    with running_postgres() as server:
+        url = server.url(server.new_database())
+        with replicas(2, url) as found:
+            for number in range(4):
+                say(found.urls[0], f"s{number}", "before")
+            server.stop(signal.SIGINT)
+            owner = found.processes[0]
+            mine = [n for n in range(4) if text_if_here(owner.url, f"s{n}") is not None]
+            refused = httpx.post(
+                f"{owner.url}/v1/sessions/s{mine[0]}/messages", content=b"lost?", timeout=60, trust_env=False
+            )
+            assert refused.status_code == 503
+            assert "Retry-After" in refused.headers
+            assert httpx.get(f"{owner.url}/readyz", timeout=60, trust_env=False).status_code == 503
+            server.start()
+            for number in range(4):
+                for replica_url in found.urls:
+                    say(replica_url, f"s{number}", f"after {replica_url}")
+            found.until_served()
+            for number in range(4):
+                assert "User: before" in text_of(found.urls[1], f"s{number}")
+
+
+def text_if_here(url: str, session: str) -> str | None:
+    """Return the transcript of a session if the replica has it or can reach its owner."""
+    answer = httpx.get(f"{url}/v1/sessions/{session}", headers={"Accept": "text/plain"}, timeout=60, trust_env=False)
+    return answer.text if answer.status_code == 200 else None
+
+
+def test_slots_are_spread_over_several_databases(postgres: PostgresServer) -> None:
+    with running_postgres() as second:
+        urls = f"{postgres.url(postgres.new_database())} {second.url(second.new_database())}"
+        with replica(urls) as one, replica(urls) as two:
+            sessions = [f"s{number}" for number in range(12)]
+            for session in sessions:
+                assert say(one.url, session, "hello")["reply"] == "hello"
+                assert text_of(two.url, session) == "User: hello\nAssistant: hello\n"
+            assert names(two.url) == sorted(sessions)
+            second.stop(signal.SIGQUIT)
+            answers = [
+                httpx.post(f"{url}/v1/sessions/{session}/messages", content=b"more", timeout=60, trust_env=False)
+                for session in sessions
+                for url in (one.url,)
+            ]
+            statuses = [answer.status_code for answer in answers]
+            assert 202 in statuses, "the sessions of the other database go on"
+            assert 503 in statuses
+            second.start()
+            for session in sessions:
+                assert say(two.url, session, "again")["reply"] == "again"
