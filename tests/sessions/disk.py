@@ -95,6 +95,9 @@ class DiskBackend:
         """There are no files."""
         raise NotImplementedError
 
+    def interrupt(self) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing."""
 

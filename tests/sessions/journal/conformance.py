@@ -185,6 +185,18 @@ class BackendConformance(ABC):
         assert opened.kept == {"locks": {"a": "4"}, "keys": {"a": "三"}}
         backend.close()
 
+    def test_documents_may_have_any_name_and_text(self, backend: Backend) -> None:
+        self.only_if_kept(backend)
+        texts = ["", "\0", "\\", "\\0", "a\0\\\0b", "/x/𝄞 四", "n" * 20_000, "'\"; DROP TABLE kept; --"]
+        for _ in range(2):
+            backend.commit(Batch(kept=[Kept(f"\0{text[:9]}", text, text) for text in texts]))
+        backend, opened = self.reopened(backend)
+        assert opened.kept == {f"\0{text[:9]}": {text: text} for text in texts}
+        backend.commit(Batch(kept=[Kept(f"\0{text[:9]}", text, None) for text in texts]))
+        backend, opened = self.reopened(backend)
+        assert opened.kept == {}
+        backend.close()
+
     def test_any_text_comes_back_unchanged(self, backend: Backend) -> None:
         self.only_if_kept(backend)
         writer = Writer(self.opened)
@@ -207,6 +219,26 @@ class BackendConformance(ABC):
         begins_at = rows[10].seq
         assert backend.rows("a", begins_at, HISTORY) == [row for row in rows[10:] if row.kind in HISTORY]
         assert backend.rows("no-such", 0, HISTORY) == []
+        backend.close()
+
+    def test_candidates_are_found_in_any_case_newest_first_and_a_part_at_a_time(self, backend: Backend) -> None:
+        """A search looks at some rows in each step, so that commits come in between."""
+        self.only_if_kept(backend)
+        writer = Writer(self.opened)
+        texts = ["A Needle", "hay", "a nEEdle, too", "50 \\% _", "四 needles", "hay"]
+        backend.commit(Batch([writer.created("a"), *(writer.message("a", text) for text in texts)]))
+        backend.commit(Batch([writer.created("b"), writer.message("b", "deleted needle"), writer.deleted("b")]))
+        found, end = backend.candidates("%needle%", None, 100, 10)
+        assert (contents(found), end) == ([texts[4], texts[2], texts[0]], None)
+        found, end = backend.candidates("%needle%", None, 100, 2)
+        assert (contents(found), end) == ([texts[4], texts[2]], found[-1].seq)
+        assert contents(backend.candidates("%needle%", end, 100, 2)[0]) == [texts[0]]
+        steps: list[list[str]] = []
+        before: int | None = None
+        while not steps or before is not None:
+            rows, before = backend.candidates("%四%", before, 4, 10)
+            steps.append(contents(rows))
+        assert steps == [[], [texts[4]], []]
         backend.close()
 
     @pytest.mark.parametrize("key", ["a", None])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cfs_server.sessions.journal import sqlite_file
-from cfs_server.sessions.journal.journal import Batch, Kept, Opened, StoreFailed
+from cfs_server.sessions.journal.journal import Backend, Batch, Kept, Opened, StoreFailed
 from cfs_server.sessions.journal.records import HISTORY, TOKENS
 from cfs_server.sessions.journal.sqlite import EVENT_WINDOW, SqliteBackend
 from cfs_server.sessions.journal.sqlite_file import StoreDamaged, check_file, require_local
@@ -45,7 +45,7 @@ def bytes_of(path: Path) -> bytes:
     return b"".join(part.read_bytes() for part in sorted(path.parent.glob(f"{path.name}*")))
 
 
-def finish(backend: SqliteBackend) -> None:
+def finish(backend: Backend) -> None:
     """Do all maintenance that is to be done."""
     while backend.tidy():
         pass

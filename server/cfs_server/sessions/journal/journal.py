@@ -4,8 +4,9 @@ All methods of `Journal` run on the event loop. The backend is used by one threa
 callback of the loop becomes durable together or not at all. What arrives during a commit is written by the next one, so
 the number of commits does not grow with the number of writers.
 
-A full disk can get room: the journal keeps what it could not write, tries again, and refuses new writes until then. Any
-other error is final: no more is written, because after a failed `fsync` it is unknown what is on the disk.
+A full disk can get room, and a database that cannot be reached can come back: the journal keeps what it could not
+write, tries again, and refuses new writes until then. Any other error is final: no more is written, because after a
+failed `fsync` it is unknown what is on the disk.
 """
 
 import asyncio
@@ -35,10 +36,12 @@ from cfs_server.sessions.state import Head, Record
 
 _T = TypeVar("_T")
 _DELAY_SECONDS = 0.05
+"""The longest time in seconds until a commit for which no request waits."""
 _SEARCHED_ROWS = 20_000
 """Rows that one step of a search looks at. A step delays the next commit by some milliseconds."""
-"""The longest time in seconds until a commit for which no request waits."""
 _RETRY_SECONDS = 1.0
+_PATIENCE_SECONDS = 10.0
+"""How long a call of the backend may take before it is interrupted."""
 _ASK_AGAIN_SECONDS = 5.0
 """When a client may send again what could not be stored."""
 
@@ -104,7 +107,7 @@ class Backend(Protocol):
         ...
 
     def commit(self, batch: Batch) -> None:
-        """Store a batch completely or not at all. Raises `StoreFull` or `StoreFailed`.
+        """Store a batch completely or not at all. Raises `StoreFull`, `StoreUnavailable` or `StoreFailed`.
 
         A row of the kind `DELETED` also deletes the head and all other rows of its session.
         """
@@ -143,6 +146,10 @@ class Backend(Protocol):
         """Copy the store to a new file. `between` is called now and then, and may commit. Raises `StoreFailed`."""
         ...
 
+    def interrupt(self) -> None:
+        """Let a call fail that waits for another machine. Called on the loop, while the thread is in the call."""
+        ...
+
     def close(self) -> None:
         """Close the store."""
         ...
@@ -157,12 +164,19 @@ class Journal:
         self.opened = Opened("", "")
         self.problem: str | None = None
         """Why nothing can be written now."""
+        self.on_failed: Callable[[StoreFailed], None] = lambda _error: None
+        """Called once, on the loop, when the journal has failed for good."""
         self.commits = self.written = 0
         """Successful commits, and what they have written."""
         self.commit_seconds = 0.0
         self._failed = False
+        self._refusal: type[StorageFull | Unavailable] = Unavailable
+        """What is raised while there is a problem."""
         self._kept: dict[str, dict[str, str]] = {}
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._queued = self._done = 0
+        """What the thread was given to do, and what of it is done."""
+        self._watch: asyncio.Handle | None = None
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._pending: list[tuple[int, Record | Kept | Head]] = []
         self._seq = self._durable = 0
@@ -191,25 +205,59 @@ class Journal:
         return self.opened
 
     async def close(self) -> None:
-        """Write what is pending, and close the backend. Raises nothing: what could not be written is logged."""
-        try:
+        """Write what is pending, and close the backend. Raises nothing: what could not be written is logged.
+
+        While there is a problem, one more attempt is made.
+        """
+        with suppress(StorageFull, Unavailable):
             await self.durable()
-        except (StorageFull, Unavailable) as error:
-            _log.error("journal.incomplete", records=len(self._pending), reason=error.detail)
         if self._timer is not None:
             self._timer.cancel()
+        if self.problem is not None:
+            await self._write_last()
         async with self._copying:
             await self.call(lambda backend: backend.close())
         await self._end()
 
+    async def _write_last(self) -> None:
+        await self.call(lambda _: None)  # then no commit runs, and all that it could not write is pending
+        if self._pending and not self._failed:
+            batch = batch_of(self._pending)
+            try:
+                await self.call(lambda backend: backend.commit(batch))
+            except (StoreFull, StoreFailed) as error:
+                self.problem = str(error)
+            else:
+                self._pending, self.problem = [], None
+        if self._pending:
+            _log.error("journal.incomplete", records=len(self._pending), reason=self.problem)
+
     async def _end(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
         self._work.put(None)
         await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             work()
+            self._done += 1
             del work  # with what it has read
+
+    def _put(self, work: Callable[[], None]) -> None:
+        """Give the thread something to do."""
+        self._work.put(work)
+        self._queued += 1
+        if self._watch is None:
+            self._watch = self._loop.call_later(_PATIENCE_SECONDS, self._look, self._done)
+
+    def _look(self, done: int) -> None:
+        """Interrupt the thread if it has done nothing since the last look."""
+        self._watch = None
+        if self._done < self._queued:
+            if self._done == done:
+                self._backend.interrupt()
+            self._watch = self._loop.call_later(_PATIENCE_SECONDS, self._look, self._done)
 
     async def call(self, work: Callable[[Backend], _T]) -> _T:
         """Run other work in the journal's thread, between two commits. Long work must be divided."""
@@ -223,7 +271,7 @@ class Journal:
             else:
                 self._loop.call_soon_threadsafe(_resolve, done, result)
 
-        self._work.put(run)
+        self._put(run)
         return await done
 
     async def backup(self, target: Path) -> None:
@@ -236,6 +284,7 @@ class Journal:
         with suppress(Empty):
             while (work := self._work.get_nowait()) is not None:
                 work()
+                self._done += 1
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -285,21 +334,23 @@ class Journal:
         await done
 
     async def settled(self, position: int | None = None) -> None:
-        """Wait until all that has been appended is durable, also until a full disk has room. Raises `Unavailable`.
+        """Wait until all that has been appended is durable, also until a problem is over.
 
-        With a position of the common log, return at once if the events up to it are durable.
+        With a position of the common log, return at once if the events up to it are durable. Raises `Unavailable` if
+        the journal has failed for good.
         """
         while position is None or position > self._position:
             try:
                 await self.durable()
-            except StorageFull:
+            except (StorageFull, Unavailable):
+                if self._failed:
+                    raise
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
                 return
 
     def _error(self) -> StorageFull | Unavailable:
-        text = self.problem or ""
-        return (Unavailable if self._failed else StorageFull)(text, retry_after=_ASK_AGAIN_SECONDS)
+        return self._refusal(self.problem or "", retry_after=_ASK_AGAIN_SECONDS)
 
     def _add(self, item: Record | Kept | Head) -> None:
         self._seq += 1
@@ -327,7 +378,7 @@ class Journal:
         if not pending or self._failed:
             return
         self._committing = True
-        self._work.put(lambda: self._write(pending))
+        self._put(lambda: self._write(pending))
 
     def _write(self, pending: list[tuple[int, Record | Kept | Head]]) -> None:
         """Commit in the thread, and report the result to the loop."""
@@ -355,30 +406,47 @@ class Journal:
     def _committed(self, pending: list[tuple[int, Record | Kept | Head]], problem: Exception | None) -> None:
         self._committing = False
         if problem is None:
-            self._durable, self.problem = pending[-1][0], None
-            positions = (item.position for _, item in reversed(pending) if isinstance(item, Record))
-            self._position = next(positions, self._position)
-            ready = [done for seq, done in self._waiters if seq <= self._durable]
-            self._waiters = [(seq, done) for seq, done in self._waiters if seq > self._durable]
-            for done in ready:
-                _resolve(done, None)
-            if self._pending:
-                urgent = self._urgent or bool(self._waiters)
-                self._urgent = False
-                self._schedule(urgent=urgent)
-            return
-        self._pending[:0] = pending
+            self._succeeded(pending[-1][0], [item for _, item in pending])
+        elif not self._failed:
+            self._pending[:0] = pending
+            self._report(problem)
+
+    def _succeeded(self, durable: int, items: Sequence[Record | Kept | Head]) -> None:
+        if self.problem is not None:
+            _log.info("journal.recovered", records=len(items))
+        self._durable, self.problem = durable, None
+        positions = (item.position for item in reversed(items) if isinstance(item, Record))
+        self._position = next(positions, self._position)
+        ready = [done for seq, done in self._waiters if seq <= self._durable]
+        self._waiters = [(seq, done) for seq, done in self._waiters if seq > self._durable]
+        for done in ready:
+            _resolve(done, None)
+        if self._pending:
+            urgent = self._urgent or bool(self._waiters)
+            self._urgent = False
+            self._schedule(urgent=urgent)
+
+    def _report(self, problem: Exception) -> None:
+        """Refuse new writes and all that wait, and try again later unless the problem is final."""
+        before, self._refusal = self.problem, Unavailable
         if isinstance(problem, StoreFull):
+            self._refusal = StorageFull
             self.problem = f"the disk of the server is full, and nothing can be stored: {problem}"
-            self._timer = self._loop.call_later(_RETRY_SECONDS, self._commit)
+        elif isinstance(problem, StoreUnavailable):
+            self.problem = f"the store of the server cannot be reached, so it only answers reads for now: {problem}"
         else:
             self._failed = True
             self.problem = f"the store of the server has failed, so it only answers reads; restart it: {problem}"
-        unknown = None if isinstance(problem, StoreFull | StoreFailed) else problem
-        _log.error("journal.failed", reason=str(problem), final=self._failed, exc_info=unknown)
+        if self.problem != before:
+            unknown = None if isinstance(problem, StoreFull | StoreFailed) else problem
+            _log.error("journal.failed", reason=str(problem), final=self._failed, exc_info=unknown)
         waiters, self._waiters = self._waiters, []
         for _, done in waiters:
             _fail(done, self._error())
+        if self._failed:
+            self.on_failed(problem if isinstance(problem, StoreFailed) else StoreFailed(str(problem)))
+        else:
+            self._timer = self._loop.call_later(_RETRY_SECONDS, self._commit)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -423,7 +491,8 @@ class Journal:
         try:
             return await self.call(read)
         except StoreFailed as error:
-            raise Unavailable(f"the store of the server cannot be read: {error}") from error
+            later = _ASK_AGAIN_SECONDS if isinstance(error, StoreUnavailable) else None
+            raise Unavailable(f"the store of the server cannot be read: {error}", retry_after=later) from error
 
 
 def batch_of(pending: Iterable[tuple[int, Record | Kept | Head]]) -> Batch:

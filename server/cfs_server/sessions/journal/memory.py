@@ -44,5 +44,8 @@ class MemoryBackend:
         """Raise `StoreFailed`: there is nothing to copy."""
         raise StoreFailed("the server keeps the sessions in memory only; `cfs export` writes them to a file")
 
+    def interrupt(self) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing."""

@@ -8,7 +8,9 @@ When the connection is lost during a commit, it is unknown whether that succeede
 as well, so that nothing more of the old one can succeed. Then the row of the slot says which records are stored.
 """
 
+import os
 import secrets
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +18,7 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from json import loads
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 import psycopg
@@ -128,6 +131,9 @@ class PostgresBackend:
         self._window = event_window
         self._claim = ""
         self._connection: Connection | None = None
+        self._socket: socket.socket | None = None
+        """The socket of the connection once more, for another thread."""
+        self._socket_lock = Lock()
         self._pid = 0
         self._locked: bool | None = None
         self._lock_at = 0.0
@@ -157,7 +163,8 @@ class PostgresBackend:
         except BaseException:
             connection.close()
             raise
-        self._connection, self._failure = connection, None
+        self._failure = None
+        self._connect_to(connection)
         return opened
 
     def _take(self, connection: Connection, label: str) -> str:
@@ -240,7 +247,7 @@ class PostgresBackend:
 
     def close(self) -> None:
         """Give the slot back and close the connection. What maintenance has left is done after the next start."""
-        connection, self._connection = self._connection, None
+        connection = self._connection
         self._failure = self._failure or StoreFailed(f"{self.place} is not open")
         if connection is None:
             return
@@ -249,7 +256,7 @@ class PostgresBackend:
             connection.execute(release, (self.slot, self._epoch))
             if self._locked:  # the server closes a connection some time after its client
                 connection.execute("SELECT pg_advisory_unlock_all()")
-        connection.close()
+        self._disconnect()
 
     def _connected(self) -> Connection:
         """Return the connection, or a new one. Raises `StoreUnavailable`, or `Fenced` if the slot is not ours."""
@@ -272,7 +279,7 @@ class PostgresBackend:
             if isinstance(error, psycopg.Error):
                 raise failure_of(error, self.place) from error
             raise
-        self._connection = connection
+        self._connect_to(connection)
         return connection
 
     def _claim_again(self, connection: Connection) -> None:
@@ -301,10 +308,25 @@ class PostgresBackend:
         self._locked = try_lock(connection, self.slot)
         self._lock_at = time.monotonic() + 1.0
 
+    def _connect_to(self, connection: Connection) -> None:
+        self._connection = connection
+        with self._socket_lock:
+            self._socket = socket.socket(fileno=os.dup(connection.fileno()))
+
     def _disconnect(self) -> None:
-        if self._connection is not None:
+        if self._connection is not None and self._socket is not None:
+            with self._socket_lock:
+                self._socket.close()
             self._connection.close()
-            self._connection = None
+            self._connection = self._socket = None
+
+    def interrupt(self) -> None:
+        """End the connection: a server that is frozen, or whose disk is, does not end it. Called by another thread."""
+        if self._socket_lock.acquire(blocking=False):
+            with suppress(OSError):
+                if self._socket is not None:
+                    self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket_lock.release()
 
     def _attempt(self, work: Callable[[Connection], _T]) -> _T:
         """Run work, and once more if the connection was lost. Raises `StoreFull` or `StoreFailed`."""

@@ -119,6 +119,13 @@ _TEMPORARY_CLASSES = ("08", "40", "53", "57")
 _TEMPORARY = ("25006", "25P03", "55P03")
 """A server that is read-only (after a fail-over), a transaction that took too long, and a lock that did not come."""
 _FULL = "53100"
+_NO_LOCKS = (
+    errors.FeatureNotSupported,
+    errors.InsufficientPrivilege,
+    errors.UndefinedFunction,
+    errors.UndefinedTable,
+)
+"""What a database answers that has no advisory locks, or no list of locks."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -190,7 +197,7 @@ def line_of(error: Exception) -> str:
     """Return the message of an error as one line. Of several attempts, the last one counts."""
     if isinstance(error, psycopg.Error) and error.diag.message_primary:
         return error.diag.message_primary
-    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("Is the server")]
+    lines = [line for line in str(error).splitlines() if line.strip() and "Is the server running" not in line]
     text = " ".join(lines[-1].split()) if lines else type(error).__name__
     return text.rpartition(" failed: ")[2].removeprefix("FATAL: ").strip()
 
@@ -243,7 +250,7 @@ def try_lock(connection: Connection, slot: int) -> bool | None:
         if found is not None and not found[0]:
             return False
         return True if holder_of(connection, slot) is not None else None
-    except (errors.FeatureNotSupported, errors.UndefinedFunction, errors.UndefinedTable):
+    except _NO_LOCKS:
         return None
 
 
@@ -376,7 +383,7 @@ def _create(connection: Connection, url: str, slots: int) -> int:
 
 
 def _create_within(connection: Connection, url: str, slots: int) -> int:
-    with suppress(errors.FeatureNotSupported, errors.UndefinedFunction), connection.transaction():
+    with suppress(*_NO_LOCKS), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", (NAMESPACE, _MIGRATION))
     try:
         if _value(connection, "SELECT to_regclass('cfs.meta')::text") is None:

@@ -427,6 +427,9 @@ class SqliteBackend:
         """Copy the store to a new file while it is in use; see `copy_file`. Raises `StoreFailed`."""
         copy_file(self.connection, target, between)
 
+    def interrupt(self) -> None:
+        """Do nothing: the file is on this machine."""
+
 
 def write_new(path: Path, batches: Iterable[Batch]) -> None:
     """Write a new file, which has its name only when it is complete. Raises `StoreFailed` or `StoreFull`."""
