@@ -162,7 +162,7 @@ def bench_calls(gated: Served, secret: str, rounds: int, calls: int) -> tuple[di
     refusals = {str(length): refusal(principals, wrong_tokens(secret, length)) for length in LENGTHS}
     costs: dict[str, Callable[[], object]] = {
         "authentication": lambda: principals.authenticate(f"Bearer {secret}"),
-        "rate": principal.rate.take,
+        "rate": principal.traffic.rate.take,
         "right to a session": lambda: gate.require("read_binary", SESSION),
         "right to a file": lambda: principal.handle.require("read_binary", FILE),
     }

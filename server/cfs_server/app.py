@@ -1,7 +1,7 @@
 """Builds the ASGI application from settings and an engine. There is no global state."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from importlib.metadata import version
 
@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Mount, Route
 
 from cfs_server import errors, openapi
-from cfs_server.access.auth import Principal, Principals
+from cfs_server.access.auth import Principal, Principals, Traffic
 from cfs_server.access.shares import Shares
 from cfs_server.completions.run import EphemeralCompletions
 from cfs_server.dav import ROOT
@@ -52,10 +52,12 @@ def create_app(
     model: ModelInfo | None = None,
     journal: Journal | None = None,
     part: Part | None = None,
+    traffic_of: Callable[[str], Traffic] | None = None,
 ) -> FastAPI:
     """Create the application for a started engine and an opened journal.
 
-    Without a journal its sessions live as long as its lifespan. `part` is what it has of the sessions of many replicas.
+    Without a journal its sessions live as long as its lifespan. `part` is what it has of the sessions of many replicas,
+    and `traffic_of` returns what the applications of one replica count together of a caller.
     """
     given = journal
     metrics = Metrics(model.engine if model else None)
@@ -68,7 +70,10 @@ def create_app(
             SessionStore(engine, settings.limits, journal=journal, part=part) as store,
             open_workspaces(settings.data_dir) as workspaces,
         ):
-            principals = Principals(lambda name: Principal(name, store, workspaces), settings.principal_limits)
+            principals = Principals(
+                lambda name: Principal(name, store, workspaces, traffic_of and traffic_of(name)),
+                settings.principal_limits,
+            )
             streams = Streams(settings, metrics.streams)
             completions = EphemeralCompletions(engine, settings.limits)
             requests, renderer = Requests(journal), Renderer()

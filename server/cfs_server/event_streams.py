@@ -49,18 +49,18 @@ class Streams:
     def enter(self, principal: Principal) -> None:
         """Count a new stream. Raises `TooMany` at the limit of the server or of the principal."""
         most = principal.limits.streams
-        if most is not None and principal.streams >= most:
+        if most is not None and principal.traffic.streams >= most:
             raise TooMany(f"your token may have {most} streams open; close some", retry_after=_RETRY_SECONDS)
         if self.open >= self._settings.max_streams:
             raise TooMany(f"{self.open} streams are open already; close some", retry_after=_RETRY_SECONDS)
         self.open += 1
-        principal.streams += 1
+        principal.traffic.streams += 1
         self._gauge.inc()
 
     def leave(self, principal: Principal) -> None:
         """Stop counting a stream."""
         self.open -= 1
-        principal.streams -= 1
+        principal.traffic.streams -= 1
         self._gauge.dec()
 
 

@@ -169,7 +169,7 @@ class RequestMiddleware:
         exchange.principal = principal.name  # set first, so that the log names a caller that exceeds its limit
         agent, call = headers.get(b"x-cfs-agent"), headers.get(b"x-cfs-tool-call")
         author.set(Author(principal.name, _given(agent), _given(call)))
-        principal.rate.take()
+        principal.traffic.rate.take()
 
     def _done(self, exchange: "Exchange", scope: Scope) -> None:
         route = getattr(scope.get("route"), "path_format", "none")

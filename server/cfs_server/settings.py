@@ -440,4 +440,6 @@ def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> 
 
 
 def _given(problem: Any) -> str:
-    return "" if problem["type"] == "extra_forbidden" else f" (given: {problem['input']!r})"
+    given = repr(problem["input"])
+    is_secret = "://" in given and "@" in given  # the address of a database may contain its password
+    return "" if problem["type"] == "extra_forbidden" or is_secret else f" (given: {given})"

@@ -23,6 +23,8 @@ class Replicas:
 
     processes: list[Process]
     database: str
+    token: str | None = None
+    """A token that may read the metrics, where the replicas want one."""
 
     @property
     def urls(self) -> list[str]:
@@ -45,7 +47,7 @@ class Replicas:
 
     def _serves(self, url: str) -> bool:
         mine = sum(owner == url for owner in self.owners().values())
-        return metric(url, "cfs_cluster_slots") == mine
+        return metric(url, "cfs_cluster_slots", self.token) == mine
 
     def owner_of(self, name: str) -> Process:
         """Return the replica that serves a session which still has its first name."""
@@ -58,19 +60,20 @@ class Replicas:
         return [process for process in self.processes if process is not owner]
 
 
-def metric(url: str, name: str) -> float:
+def metric(url: str, name: str, token: str | None = None) -> float:
     """Return a metric without labels; 0 if it is not there."""
-    text = httpx.get(f"{url}/metrics", timeout=30, trust_env=False).text
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    text = httpx.get(f"{url}/metrics", headers=headers, timeout=30, trust_env=False).text
     lines = [line for line in text.splitlines() if line.startswith(name + " ")]
     return float(lines[0].split()[1]) if lines else 0
 
 
 @contextmanager
-def replicas(count: int, database: str, *flags: str, **env: str) -> Iterator[Replicas]:
+def replicas(count: int, database: str, *flags: str, token: str | None = None, **env: str) -> Iterator[Replicas]:
     """Run replicas, each with the scripted engine, until the end of the block. All slots have an owner."""
     with ExitStack() as stack, ThreadPoolExecutor(count) as threads:
         starting = [threads.submit(stack.enter_context, replica(database, *flags, **env)) for _ in range(count)]
-        found = Replicas([each.result() for each in starting], database)
+        found = Replicas([each.result() for each in starting], database, token)
         found.until_served()
         yield found
 
@@ -100,9 +103,7 @@ def say(url: str, session: str, text: str, **params: str) -> dict[str, Any]:
 
 def text_of(url: str, session: str) -> str:
     """Return the transcript of a session."""
-    answer = httpx.get(
-        f"{url}/v1/sessions/{session}", headers={"Accept": "text/plain"}, timeout=60, trust_env=False
-    )
+    answer = httpx.get(f"{url}/v1/sessions/{session}", headers={"Accept": "text/plain"}, timeout=60, trust_env=False)
     assert answer.status_code == 200, answer.text
     return answer.text
 

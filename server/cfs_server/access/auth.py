@@ -60,6 +60,14 @@ class Rate:
         return max(1.0, 2 * (self._per_second or 0))
 
 
+class Traffic:
+    """The open streams and the rate of requests of one caller, which all stores of a process count together."""
+
+    def __init__(self) -> None:
+        self.streams = 0
+        self.rate = Rate()
+
+
 # Principals: the callers, their rights and their limits (G9, H7).
 
 _SEARCHES = 2
@@ -72,19 +80,18 @@ EVERYTHING = (Grant(prefix="/", ops=OPERATIONS),)
 class Principal:
     """A caller. All access goes through its handle; its account counts what it has created."""
 
-    def __init__(self, name: str, store: SessionStore, workspaces: Workspaces) -> None:
+    def __init__(self, name: str, store: SessionStore, workspaces: Workspaces, traffic: Traffic | None = None) -> None:
         self.name = name
         self.is_share = False
-        self.account = store.account.part(name, Quota())
+        self.account = store.account_for(name)
         sessions = SessionFileSystem(store, self.account)
         self.handle = RouterFileSystem({SESSIONS: sessions, WORKSPACES: workspaces}).create_handle(())
         self.authorization = Authorization(name, self.handle)
         self.usage = WorkspaceUsage(self.handle, workspaces)
         self.searches = CapacityLimiter(_SEARCHES)
         self.limits = PrincipalLimits()
-        self.streams = 0
+        self.traffic = traffic or Traffic()
         self._lives: set[CancelScope] = set()
-        self.rate = Rate()
 
     def share(self, name: str, grant: Grant) -> Self:
         """Return a principal with a part of these rights. What it takes counts for this one.
@@ -95,7 +102,9 @@ class Principal:
         bearer.name, bearer.is_share, bearer.handle = name, True, self.handle.narrow([grant])
         bearer.authorization = Authorization(name, bearer.handle)
         bearer.account = self.account.part(name, Quota())  # its cached prompts are its own, so it probes nobody else's
-        bearer.searches, bearer.streams, bearer._lives = CapacityLimiter(_SEARCHES), 0, set()  # noqa: SLF001
+        bearer.searches, bearer._lives = CapacityLimiter(_SEARCHES), set()  # noqa: SLF001
+        bearer.traffic = Traffic()
+        bearer.traffic.rate = self.traffic.rate
         return bearer
 
     def end(self) -> None:
@@ -111,7 +120,7 @@ class Principal:
         if not grants:
             self.end()
         self.account.quota = Quota(limits.sessions, limits.bytes)
-        self.rate.limit(limits.requests)
+        self.traffic.rate.limit(limits.requests)
 
     @contextmanager
     def connected(self, life: CancelScope) -> Iterator[None]:

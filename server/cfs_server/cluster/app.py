@@ -10,7 +10,6 @@ import structlog
 from starlette.applications import Starlette
 
 from cfs_server.app import create_app, opened
-from cfs_server.broadcast import Broadcast
 from cfs_server.cluster.directory import LEASE_SECONDS, Directory, shared
 from cfs_server.cluster.front import Front
 from cfs_server.cluster.names import Names
@@ -46,9 +45,7 @@ class Cluster:
         signer = Signer(common.secret)
         self._relay = Relay(signer)
         self._plain = create_app(settings, engine, model)
-        self.app = Front(
-            self.replica, self._relay, signer, self._plain, settings.max_body_bytes, common.life, self._run
-        )
+        self.app = Front(self.replica, self._relay, signer, self._plain, settings, common.life, self._run)
 
     @asynccontextmanager
     async def _run(self, _app: Starlette) -> AsyncIterator[None]:
@@ -67,8 +64,8 @@ class Cluster:
         await self.replica.drain(grace)
         await self._plain.state.cfs.completions.drain(grace)
 
-    def _host(self, number: int, changed: Broadcast) -> HostedSlot:
-        return HostedSlot(number, self._open, changed)
+    def _host(self, number: int) -> HostedSlot:
+        return HostedSlot(number, self._open, self.replica.changed, lambda: self.replica.hosted)
 
     @asynccontextmanager
     async def _open(self, number: int) -> AsyncIterator[OpenSlot]:
@@ -78,7 +75,11 @@ class Cluster:
         backend = PostgresBackend(database, slot, replica=self.name, lease=LEASE_SECONDS)
         async with opened(backend) as journal:
             names = Names(number, partial(slot_of, slots=self.replica.slots), journal)
-            part = Part(partial(new_key, number), names.may_create)
-            app = create_app(self._settings, self._engine, self._model, journal, part)
+            usage = self.replica.usage
+            part = Part(partial(new_key, number), names.may_create, partial(usage.elsewhere, number))
+            app = create_app(self._settings, self._engine, self._model, journal, part, usage.traffic_of)
             async with app.router.lifespan_context(app):
                 yield OpenSlot(app, journal, names, backend.epoch)
+                keys = [session.key for session in app.state.cfs.store]
+            for key in keys:  # what the engine has computed of them is of no use here
+                self._engine.forget(key)

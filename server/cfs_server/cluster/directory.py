@@ -10,6 +10,7 @@ import asyncio
 import secrets
 import time
 import zlib
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -32,6 +33,7 @@ _REPLICAS = (
     "SELECT id, url, leaving, beat > now() - make_interval(secs => %s)"
     " FROM cfs.replicas WHERE beat > now() - interval '1 day'"
 )
+_USAGE = "SELECT usage FROM cfs.replicas WHERE id <> %s AND beat > now() - make_interval(secs => %s)"
 _LOCKS = (
     "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND classid::bigint = %s"
@@ -39,11 +41,14 @@ _LOCKS = (
 _REPLICA_LOCKS = NAMESPACE + 1
 """The first key of the locks of replicas. The second one is a number made of the replica's name."""
 _BEAT = (
-    "INSERT INTO cfs.replicas (id, url, version, beat, started, leaving)"
-    " VALUES (%s, %s, %s, now(), now(), %s)"
+    "INSERT INTO cfs.replicas (id, url, version, beat, started, leaving, usage)"
+    " VALUES (%s, %s, %s, now(), now(), %s, %s)"
     " ON CONFLICT (id) DO UPDATE SET url = excluded.url, version = excluded.version, beat = now(),"
-    " leaving = excluded.leaving"
+    " leaving = excluded.leaving, usage = excluded.usage"
 )
+
+
+_Connection = psycopg.AsyncConnection[tuple[object, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,8 @@ class DirectoryView:
     slots: tuple[SlotView, ...] = ()
     replicas: dict[str, ReplicaView] = field(default_factory=dict)
     asked_at: float = 0.0
+    usage: tuple[str, ...] | None = None
+    """What the other replicas have published of the usage of callers; None if it was not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ class Directory:
         self._url = url
         self._replica = replica
         self._address = address
-        self._connection: psycopg.AsyncConnection[tuple[object, ...]] | None = None
+        self._connection: _Connection | None = None
         self._connected_at = self._beat_at = 0.0
         self._locks = False
 
@@ -91,18 +98,18 @@ class Directory:
         """The number of this replica's lock."""
         return lock_number(self._replica)
 
-    async def look(self, *, leaving: bool = False) -> DirectoryView:
-        """Write the heartbeat when it is due, and read the directory."""
+    async def look(self, usage: Callable[[], str] = str, *, leaving: bool = False) -> DirectoryView:
+        """Write the heartbeat when it is due, with the usage of callers, and read the directory."""
         asked_at = time.monotonic()
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 connection = self._connection or await self._connect()
-                return await self._look(connection, asked_at, leaving)
+                return await self._look(connection, asked_at, usage, leaving)
         except BaseException:
             await self.close()
             raise
 
-    async def _connect(self) -> psycopg.AsyncConnection[tuple[object, ...]]:
+    async def _connect(self) -> _Connection:
         connection = await psycopg.AsyncConnection.connect(
             self._url, autocommit=True, row_factory=tuple_row, application_name="cfs directory", connect_timeout=2
         )
@@ -118,15 +125,20 @@ class Directory:
         return connection
 
     async def _look(
-        self, connection: psycopg.AsyncConnection[tuple[object, ...]], asked_at: float, leaving: bool
+        self,
+        connection: _Connection,
+        asked_at: float,
+        usage: Callable[[], str],
+        leaving: bool,
     ) -> DirectoryView:
         is_due = asked_at - self._beat_at >= _BEAT_SECONDS or leaving
         async with connection.pipeline():  # one round trip
             if is_due:
-                values = (self._replica, self._address, version("cfs-local"), leaving)
+                values = (self._replica, self._address, version("cfs-local"), leaving, usage())
                 await connection.execute(_BEAT, values)
             slots = await connection.execute(_SLOTS)
             replicas = await connection.execute(_REPLICAS, (LEASE_SECONDS,))
+            others = await connection.execute(_USAGE, (self._replica, LEASE_SECONDS)) if is_due else None
             locks = await connection.execute(_LOCKS, (_REPLICA_LOCKS,)) if self._locks else None
         if is_due:
             self._beat_at = asked_at
@@ -141,7 +153,8 @@ class Directory:
         async for slot, epoch, owner in slots:
             has_owner = str(owner) in living and living[str(owner)].alive
             found.append(SlotView(int(str(slot)), int(str(epoch)), str(owner) if owner else None, has_owner))
-        return DirectoryView(tuple(found), living, asked_at)
+        published = None if others is None else tuple([str(text) async for (text,) in others])
+        return DirectoryView(tuple(found), living, asked_at, published)
 
     async def forget(self) -> None:
         """Remove this replica, which owns nothing any more."""

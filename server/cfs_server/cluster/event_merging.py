@@ -29,7 +29,6 @@ _FORM = "v1."
 _ROW = struct.Struct(">H4s4sQ")
 _PLAIN = re.compile(r"([0-9a-f]{8})\.([0-9a-f]{8})-([0-9]{1,18})")
 _OLDEST = "0"
-_PING_SECONDS = 15.0
 _QUEUED = 64
 """Frames that may wait for a slow reader. Then the streams of the slots wait, too."""
 _DROPPED = (b"last-event-id", b"accept-encoding", b"if-none-match")
@@ -106,9 +105,11 @@ class _Refused(Exception):
 class EventMerging:
     """The merged streams that this replica sends."""
 
-    def __init__(self, replica: Replica, relay: Relay) -> None:
+    def __init__(self, replica: Replica, relay: Relay, ping: float) -> None:
+        """Merge the streams of all replicas. `ping` is the time between heartbeats in seconds; 0 for none."""
         self._replica = replica
         self._relay = relay
+        self._ping = ping or None
 
     async def answer(self, scope: Scope, request: Incoming, send: Send) -> None:
         """Stream the events of all slots to a client. Raises `Unavailable` if a slot has no owner for too long."""
@@ -139,7 +140,7 @@ class EventMerging:
             await send({"type": "http.response.body", "body": first, "more_body": True})
             while scope["method"] != "HEAD":
                 try:
-                    async with asyncio.timeout(_PING_SECONDS):
+                    async with asyncio.timeout(self._ping):
                         frame = await frames.get()
                 except TimeoutError:
                     await send({"type": "http.response.body", "body": b": ping\n\n", "more_body": True})

@@ -7,8 +7,8 @@ slots (`cfs_server.cluster.merging`). While a slot has no owner, requests for it
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,10 +35,12 @@ from cfs_server.cluster.reservations import PATH, Reservations
 from cfs_server.cluster.slots import HostedSlot
 from cfs_server.cluster.targets import Kind, Target, idempotency_key, target_in_body, target_of
 from cfs_server.errors import JSONLine, problem_response
+from cfs_server.settings import Settings
 
 _HEALTH = frozenset({"/healthz", "/readyz", "/health"})
 _HINTS = 10_000
 _HOPS = 4
+_BODIES_BYTES = 64 << 20
 _CLIENT_ERRORS = frozenset({400, 401, 403, 405, 406, 413, 415, 422, 431})
 """Statuses that a slot which is being handed over means as it says them."""
 
@@ -52,7 +54,7 @@ class Front:
         relay: Relay,
         signer: Signer,
         plain: ASGIApp,
-        body_limit: int,
+        settings: Settings,
         life: str,
         lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]],
     ) -> None:
@@ -64,13 +66,14 @@ class Front:
         self._relay = relay
         self._signer = signer
         self._plain = plain
-        self._body_limit = body_limit
+        self._body_limit = settings.max_body_bytes
         self._life = life
         self._lifespan = Starlette(lifespan=lifespan)
         self._hints: OrderedDict[str, int] = OrderedDict()
         self._reservations = Reservations(replica, relay)
         self._metrics = ClusterMetrics()
-        self._merging = Merging(replica, relay)
+        self._bodies = _Bodies()
+        self._merging = Merging(replica, relay, settings.ping)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -127,7 +130,8 @@ class Front:
     async def _answer(self, scope: Scope, request: Incoming, send: Send) -> None:
         target = target_of(request.method, request.raw_path, scope["query_string"], dict(request.headers))
         if target.kind is Kind.BODY:
-            body = await request.whole(self._body_limit)
+            with self._bodies.holding(request.announced or self._body_limit):
+                body = await request.whole(self._body_limit)
             request.rewind()
             if body is None:  # too long: the application refuses it
                 await self._plain(dict(scope, headers=request.headers), request.receive, send)
@@ -246,6 +250,24 @@ class Front:
             if reserved is not None and sender.status >= 400 and not slot.has(target.new):
                 await self._reservations.release(target.new, slot, reserved)
         return Outcome.ANSWERED
+
+
+class _Bodies:
+    """Limits the memory for bodies that are read before the caller is known."""
+
+    def __init__(self) -> None:
+        self._held = 0
+
+    @contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Count a body while it is read. Raises `Unavailable` if there are too many of them."""
+        if self._held + size > _BODIES_BYTES and self._held:
+            raise Unavailable("too many requests are being read; repeat", retry_after=AGAIN_SECONDS)
+        self._held += size
+        try:
+            yield
+        finally:
+            self._held -= size
 
 
 class _Sender:

@@ -17,6 +17,7 @@ from cfs_server.cluster.event_merging import EventMerging
 from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, Response
 from cfs_server.cluster.replica import Patience, Replica
 from cfs_server.cluster.slots import HostedSlot
+from cfs_server.cluster.targets import Kind, target_of
 from cfs_server.routes.http import content_etag, unchanged
 
 COVERED = b"x-cfs-slots"
@@ -103,10 +104,11 @@ def merge_of(scope: Scope) -> Merge:
 class Merging:
     """The answers of all slots to one request."""
 
-    def __init__(self, replica: Replica, relay: Relay) -> None:
+    def __init__(self, replica: Replica, relay: Relay, ping: float) -> None:
+        """Merge the answers of all replicas. `ping` is the time between heartbeats of streams in seconds."""
         self._replica = replica
         self._relay = relay
-        self._events = EventMerging(replica, relay)
+        self._events = EventMerging(replica, relay, ping)
 
     async def answer(self, scope: Scope, request: Incoming, send: Send) -> None:
         """Answer a client. Raises `Unavailable` if a slot has no owner for too long."""
@@ -127,7 +129,10 @@ class Merging:
         await request.whole(_BODY_BYTES)
         slots = self._replica.serving()
         parts = await self._here(slots, scope, request)
-        merged = self._merged(parts, scope) if parts else Response(200, [], b"")
+        is_one = target_of(request.method, request.raw_path, b"", {}).kind is Kind.EACH
+        merged = Response(200, [], b"")
+        if parts:
+            merged = _known(parts) if is_one else self._merged(parts, scope)
         covered = ",".join(str(slot.number) for slot in slots).encode()
         await send_whole(Response(merged.status, [*merged.headers, (COVERED, covered)], merged.body), scope, send)
 
@@ -137,8 +142,7 @@ class Merging:
         patience = Patience(self._replica)
         while (parts := await self._gather(scope, request)) is None:
             await patience.wait("some sessions have no replica that serves them now")
-        known = [part for part in parts if part.status not in (401, 404)]
-        await send_whole((known or sorted(parts, key=lambda part: part.status, reverse=True))[0], scope, send)
+        await send_whole(_known(parts), scope, send)
 
     async def _gather(self, scope: Scope, request: Incoming) -> list[Response] | None:
         """Return the answers of all slots; None if some are missing. The slots of this replica come first."""
@@ -182,6 +186,11 @@ class Merging:
         if any(name == b"etag" for name, _ in known[0].headers):
             headers.append((b"etag", content_etag(body).encode()))
         return Response(known[0].status, headers, body)
+
+
+def _known(parts: list[Response]) -> Response:
+    """Return the answer of the slot that knows an id, or else one that says that it is not known."""
+    return next((part for part in parts if part.status not in (401, 404)), max(parts, key=lambda part: part.status))
 
 
 async def captured(slot: ASGIApp, scope: Scope, request: Incoming) -> Response:

@@ -33,7 +33,7 @@ _CONNECT_SECONDS = 2.0
 _ASK_SECONDS = 10.0
 _IDLE_CONNECTIONS = 64
 _IDLE_SECONDS = 60.0
-_HELD_BYTES = 1 << 20
+_HELD_BYTES = 256 << 10
 """A body up to this size is kept until it is answered, so that it can be sent again."""
 _HOP_BY_HOP = frozenset(
     {
@@ -109,6 +109,12 @@ class Incoming:
     def has_body(self) -> bool:
         """Whether the head announces a body."""
         return any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+
+    @property
+    def announced(self) -> int:
+        """The size of the body in bytes that the head announces; 0 if it does not."""
+        given = next((value for name, value in self.headers if name == b"content-length"), b"0")
+        return int(given) if given.isdigit() else 0
 
     @property
     def is_replayable(self) -> bool:

@@ -14,6 +14,8 @@ from cfs_server.broadcast import Broadcast
 from cfs_server.cluster.directory import LEASE_SECONDS, Directory, DirectoryView
 from cfs_server.cluster.placement import ReplicaView, SlotView, moves_of
 from cfs_server.cluster.slots import HostedSlot, SlotState
+from cfs_server.cluster.usage import Usage
+from cfs_server.sessions.store import SessionStore
 
 _log = structlog.get_logger(__name__)
 
@@ -59,15 +61,14 @@ class Replica:
     """
 
     def __init__(
-        self, name: str, directories: list[Directory], slots: list[int], host: Callable[[int, Broadcast], HostedSlot]
+        self, name: str, directories: list[Directory], slots: list[int], host: Callable[[int], HostedSlot]
     ) -> None:
-        """Prepare a replica. `slots` is the number of slots of each database, `host` makes the object of a slot, which
-        fires `changed`.
-        """
+        """Prepare a replica. `slots` is the number of slots of each database, `host` makes the object of a slot."""
         self.name = name
         self.slots = sum(slots)
         self.changed = Broadcast()
         """Fires when a slot has another owner or another state."""
+        self.usage = Usage(self._stores)
         self._databases = [_Database(at, *each) for at, each in enumerate(zip(directories, slots, strict=True))]
         self._host = host
         self._hosted: dict[int, HostedSlot] = {}
@@ -77,6 +78,11 @@ class Replica:
         self._looked = Broadcast()
 
     # -- who has a slot -------------------------------------------------------------------------------------------
+
+    @property
+    def hosted(self) -> int:
+        """The number of slots that this replica has, also those that it does not serve yet, or no longer."""
+        return len(self._hosted)
 
     def serving(self) -> list[HostedSlot]:
         """Return the slots that this replica answers for, by number."""
@@ -101,6 +107,9 @@ class Replica:
         """
         database = self._database_of(slot)
         return database.problem is not None or time.monotonic() - database.view.asked_at < LEASE_SECONDS
+
+    def _stores(self) -> dict[int, SessionStore]:
+        return {number: slot.context.store for number, slot in self._hosted.items() if slot.serves}
 
     @property
     def others(self) -> list[ReplicaView]:
@@ -139,7 +148,8 @@ class Replica:
 
     async def _look(self, database: _Database) -> None:
         try:
-            view = await database.directory.look(leaving=self._leaving)
+            usage = self.usage.summary if database.index == 0 else str
+            view = await database.directory.look(usage, leaving=self._leaving)
         except _ERRORS as error:
             if database.problem is None:
                 _log.warning("directory.unreachable", database=database.index, reason=_line(error))
@@ -149,6 +159,8 @@ class Replica:
             _log.info("directory.reached", database=database.index)
         changed = (view.slots, view.replicas) != (database.view.slots, database.view.replicas)
         database.view, database.problem = view, None
+        if view.usage is not None:
+            self.usage.learn(view.usage)
         self._drop_lost(database)
         self._act(database)
         if changed:
@@ -186,16 +198,23 @@ class Replica:
     def _claim(self, number: int) -> None:
         if number in self._hosted or self._leaving:
             return
-        hosted = self._hosted[number] = self._host(number, self.changed)
+        hosted = self._hosted[number] = self._host(number)
+        self._share_limits()
         task = asyncio.create_task(self._serve(hosted))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _share_limits(self) -> None:
+        """Let the slots of this replica share its memory."""
+        for store in self._stores().values():
+            store.share_limits(self.hosted)
 
     async def _serve(self, hosted: HostedSlot) -> None:
         try:
             await hosted.run()
         finally:
             del self._hosted[hosted.number]
+            self._share_limits()
             self.changed.fire()
 
     # -- leaving --------------------------------------------------------------------------------------------------

@@ -66,13 +66,18 @@ class HostedSlot:
         number: int,
         opened: Callable[[int], AbstractAsyncContextManager[OpenSlot]],
         changed: Broadcast,
+        stores: Callable[[], int],
     ) -> None:
-        """Prepare a slot. `opened` claims it and opens its application. `changed` fires when the state changes."""
+        """Prepare a slot. `opened` claims it and opens its application. `changed` fires when the state changes.
+
+        `stores` returns how many slots share the memory of this replica.
+        """
         self.number = number
         self.state = SlotState.OPENING
         self.epoch = 0
         """The number of the claim: it grows with each owner of the slot."""
         self._changed = changed
+        self._stores = stores
         self._opened = opened
         self._app: FastAPI | None = None
         self._names: Names | None = None
@@ -110,6 +115,7 @@ class HostedSlot:
                 self._app, self.epoch = found.app, found.epoch
                 self._names = found.names
                 found.journal.on_failed = self._fail
+                self.context.store.share_limits(self._stores())
                 self._enter(SlotState.SERVING)
                 _log.info("slot.serving", slot=self.number, sessions=len(self.context.store))
                 await self._leave.wait()

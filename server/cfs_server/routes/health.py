@@ -152,7 +152,7 @@ async def whoami(parts: AppContext, me: Me) -> Response:
         limits=wire.Taken(
             sessions=limits.sessions, bytes=limits.bytes, streams=limits.streams, requests=limits.requests
         ),
-        usage=wire.Taken(sessions=account.sessions, bytes=account.bytes, streams=principal.streams),
+        usage=wire.Taken(sessions=account.sessions, bytes=account.bytes, streams=principal.traffic.streams),
         model=model
         and wire.ModelShown(
             name=model.name,

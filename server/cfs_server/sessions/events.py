@@ -309,7 +309,12 @@ class EventBus:
             last=0 if archive is None else archive.position,
         )
         self.bytes = 0
+        self._most_bytes = self._limits.all_event_bytes
         self._held: deque[tuple[ReferenceType[EventLog], Event]] = deque()  # does not keep a deleted session's log
+
+    def share_limits(self, stores: int) -> None:
+        """Use a part of the memory from now on, because this many stores share it."""
+        self._most_bytes = self._limits.all_event_bytes // stores
 
     def new_log(self, life: str | None = None, key: str | None = None, last: int = 0) -> EventLog:
         """Create the log of a session, with an existing life if given. `last` is the number of its last event."""
@@ -327,7 +332,7 @@ class EventBus:
         self.log.append(event)
         self._held.append((ref(log), event))
         self.bytes += event.cost
-        while len(self._held) > 1 and self.bytes > self._limits.all_event_bytes:
+        while len(self._held) > 1 and self.bytes > self._most_bytes:
             old_log, old = self._held.popleft()
             self.bytes -= old.cost
             if (living := old_log()) is not None:

@@ -42,9 +42,9 @@ class HistoryCache:
         budget: int,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
-        """Create a cache of `budget` bytes. `spawn` starts a task."""
+        """Create a cache of `budget` bytes, which may change. `spawn` starts a task."""
         self._journal = journal if journal is not None and journal.durable_store else None
-        self._budget = budget
+        self.budget = budget
         self._spawn = spawn
         self._sizes: dict[Session, int] = {}
         self._idle: OrderedDict[Session, None] = OrderedDict()
@@ -73,7 +73,7 @@ class HistoryCache:
         if self._may_leave(session):
             self._idle[session] = None
             self._idle_bytes += size
-            if self.bytes > self._budget and not self._evicting:
+            if self.bytes > self.budget and not self._evicting:
                 self._evicting = True
                 self._spawn(self._evict())
 
@@ -171,7 +171,7 @@ class HistoryCache:
     def _oldest(self) -> list[tuple[Session, int]]:
         """Return the sessions to unload now, with the versions of their histories."""
         found: list[tuple[Session, int]] = []
-        excess = self.bytes - self._budget
+        excess = self.bytes - self.budget
         for session in self._idle:
             if excess <= 0:
                 break

@@ -52,6 +52,10 @@ class Quota:
     size: int | None = None
 
 
+Used = tuple[int, int]
+"""Numbers of sessions and of bytes."""
+
+
 class StorageUsage:
     """Counts the sessions of one owner and their bytes, in this account and its parent accounts.
 
@@ -71,6 +75,8 @@ class StorageUsage:
         self.sessions = 0
         self.bytes = 0
         self.within = within
+        self.elsewhere: Callable[[], Used] | None = None
+        """Returns what the owner has in other stores, to which the same quota applies."""
 
     def part(self, owner: str, quota: Quota) -> Self:
         """Create an account within this one."""
@@ -97,7 +103,9 @@ class StorageUsage:
         """Raise `StorageFull` if this many more sessions or bytes exceed a limit."""
         for account in self._chain():
             most = account.quota
-            if sessions > 0 and most.sessions is not None and account.sessions + sessions > most.sessions:
+            more_sessions, more_bytes = (0, 0) if account.elsewhere is None else account.elsewhere()
+            held = account.sessions + more_sessions
+            if sessions > 0 and most.sessions is not None and held + sessions > most.sessions:
                 raise StorageFull(f"{account.owner} may hold {most.sessions} sessions at most; delete some")
-            if size > 0 and most.size is not None and account.limited + size > most.size:
+            if size > 0 and most.size is not None and account.limited + more_bytes + size > most.size:
                 raise StorageFull(f"{account.owner} may hold {most.size} bytes of messages at most; delete some")

@@ -29,7 +29,7 @@ from cfs_server.sessions.history_cache import HistoryCache
 from cfs_server.sessions.ids import ancestors_of, copy_ids, family_of, is_within, new_id, parent_of
 from cfs_server.sessions.journal.journal import Journal
 from cfs_server.sessions.journal.records import decode
-from cfs_server.sessions.quotas import Limits, Quota, StorageUsage
+from cfs_server.sessions.quotas import Limits, Quota, StorageUsage, Used
 from cfs_server.sessions.session import Services, Session
 from cfs_server.sessions.state import NO_MESSAGES, WHOLE, Created, Deleted, Record, Renamed
 from cfs_server.sessions.turns import Turn, TurnRequest, TurnState, kind_of
@@ -140,6 +140,8 @@ class Part:
     """Returns a new session's key: 32 hexadecimal digits."""
     may_create: Callable[[str], bool] = lambda _root: True
     """Returns whether a session with this id, which has no parent, may be created here."""
+    used_elsewhere: Callable[[str], Used] | None = None
+    """Returns what an owner has in the other stores."""
 
 
 def _archive(journal: Journal) -> Archive:
@@ -174,7 +176,10 @@ class SessionStore:
         self.draining = False
         self.histories = HistoryCache(journal, self.limits.memory, self._spawn)
         busy = StorageUsage("sessions with turns", Quota(size=self.limits.busy_bytes), None, self.histories.needed)
+        self._busy = busy
         self.account = StorageUsage("the server", Quota(self.limits.sessions, self.limits.total_bytes), busy)
+        self.accounts: dict[str, StorageUsage] = {}
+        """The account of each owner."""
         self._hints = Hints(engine, self.find)
         self.journal = journal
         self.on_removed: Callable[[Session], None] = lambda _session: None
@@ -207,6 +212,22 @@ class SessionStore:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def share_limits(self, stores: int) -> None:
+        """Use a part of the limits of the server from now on: this many stores share its memory."""
+        limits = self.limits
+        self.histories.budget = limits.memory // stores
+        self._busy.quota = Quota(size=limits.busy_bytes // stores)
+        self.account.quota = Quota(-(-limits.sessions // stores), limits.total_bytes // stores)
+        self.bus.share_limits(stores)
+
+    def account_for(self, owner: str) -> StorageUsage:
+        """Create the account of an owner of sessions."""
+        account = self.account.part(owner, Quota())
+        if (used := self._part.used_elsewhere) is not None:
+            account.elsewhere = lambda: used(owner)
+        self.accounts[owner] = account
+        return account
 
     def __iter__(self) -> Iterator[Session]:
         return iter(self._sessions.values())

@@ -41,7 +41,8 @@ CREATE TABLE cfs.replicas (
     version text NOT NULL DEFAULT '',
     beat timestamptz NOT NULL DEFAULT now(),
     started timestamptz NOT NULL DEFAULT now(),
-    leaving boolean NOT NULL DEFAULT false
+    leaving boolean NOT NULL DEFAULT false,
+    usage text NOT NULL DEFAULT ''
 );
 -- The slot of each session without a parent.
 CREATE TABLE cfs.names (name text COLLATE "C" PRIMARY KEY, slot integer NOT NULL);

@@ -1,0 +1,58 @@
+"""What each caller has in all slots, so that a limit of a token holds for all replicas together (H7).
+
+A replica counts its own slots exactly, and publishes the sums of callers with limits with its heartbeat. What others
+have published is up to a second old: for so long several replicas together may exceed a limit.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+
+from cfs_server.access.auth import Traffic
+from cfs_server.sessions.quotas import Used
+from cfs_server.sessions.store import SessionStore
+
+_MOST = 1_000
+"""Maximum number of callers in one heartbeat: those with the most bytes."""
+
+
+class Usage:
+    """The usage of all callers, as this replica knows it."""
+
+    def __init__(self, stores: Callable[[], Mapping[int, SessionStore]]) -> None:
+        """Count the sessions of some stores: those of the slots of this replica, by slot."""
+        self._stores = stores
+        self._published: Mapping[str, Used] = {}
+        self._traffic: dict[str, Traffic] = defaultdict(Traffic)
+
+    def traffic_of(self, name: str) -> Traffic:
+        """Return what all slots of this replica count together of a caller."""
+        return self._traffic[name]
+
+    def elsewhere(self, slot: int, name: str) -> Used:
+        """Return what a caller has outside of one slot."""
+        sessions, size = self._published.get(name, (0, 0))
+        for number, store in self._stores().items():
+            if number != slot and (account := store.accounts.get(name)) is not None:
+                sessions, size = sessions + account.sessions, size + account.bytes
+        return sessions, size
+
+    def summary(self) -> str:
+        """Return the usage in this replica of the callers with limits, as JSON."""
+        found: dict[str, Used] = {}
+        for store in self._stores().values():
+            for name, account in store.accounts.items():
+                if account.quota.sessions is not None or account.quota.size is not None:
+                    sessions, size = found.get(name, (0, 0))
+                    found[name] = sessions + account.sessions, size + account.bytes
+        most = sorted(found.items(), key=lambda each: each[1][1], reverse=True)[:_MOST]
+        return json.dumps({name: used for name, used in most if used != (0, 0)}, separators=(",", ":"))
+
+    def learn(self, summaries: Iterable[str]) -> None:
+        """Replace what the other replicas have published."""
+        found: dict[str, Used] = {}
+        for summary in summaries:
+            for name, (sessions, size) in json.loads(summary or "{}").items():
+                known = found.get(name, (0, 0))
+                found[name] = known[0] + sessions, known[1] + size
+        self._published = found

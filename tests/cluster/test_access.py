@@ -1,0 +1,113 @@
+"""Tokens, their limits and shares hold on all replicas together."""
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cfs_server.sessions.journal.postgres_database import prepare
+from tests.cluster.support import SLOTS, Replicas, replicas
+from tests.postgres import running_postgres
+from tests.server.support import run_cfs
+
+_numbers = count(1)
+
+
+class Guarded:
+    """Two replicas that want a token, and the tokens."""
+
+    def __init__(self, found: Replicas, file: Path) -> None:
+        self.replicas = found
+        self._file = file
+
+    def token(self, *flags: str) -> str:
+        """Make a token. The replicas know it within a second."""
+        name = f"t{next(_numbers)}"
+        made = run_cfs("token", "create", name, "--tokens", str(self._file), *flags)
+        assert made.returncode == 0, made.stderr
+        token = _token_in(made.stdout)
+        for url in self.replicas.urls:
+            while self.call(url, token, "GET", "/v1/whoami").status_code == 401:
+                pass
+        return token
+
+    def call(self, url: str, token: str | None, method: str, path: str, body: object = None) -> httpx.Response:
+        """Send a request with a token."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx.request(method, url + path, json=body, headers=headers, timeout=60, trust_env=False)
+
+
+def _token_in(said: str) -> str:
+    return next(word for word in said.split() if word.startswith("cfs_"))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    file = tmp_path_factory.mktemp("tokens") / "tokens.toml"
+    first = run_cfs("token", "create", "first", "--grant", "/", "--tokens", str(file))
+    assert first.returncode == 0, first.stderr
+    with running_postgres() as server:
+        url = server.url(server.new_database())
+        prepare(url, SLOTS)
+        with replicas(2, url, "--tokens", str(file), token=_token_in(first.stdout)) as found:
+            yield Guarded(found, file)
+
+
+def test_without_a_token_no_replica_says_anything(guarded: Guarded) -> None:
+    for url in guarded.replicas.urls:
+        for path in ("/v1/sessions", "/v1/sessions/a", "/v1/events", "/v1/search?q=x", "/v1/files", "/metrics"):
+            assert guarded.call(url, None, "GET", path).status_code == 401, path
+        assert guarded.call(url, "wrong", "GET", "/v1/sessions").status_code == 401
+
+
+def test_each_caller_sees_its_own_sessions_on_all_replicas(guarded: Guarded) -> None:
+    one, two = (
+        guarded.token(*(flag for at in range(6) for flag in ("--grant", f"/sessions/{name}-{at}")))
+        for name in ("one", "two")
+    )
+    for at, url in enumerate(guarded.replicas.urls * 3):
+        for token, prefix in ((one, "one"), (two, "two")):
+            made = guarded.call(url, token, "POST", "/v1/sessions", {"id": f"{prefix}-{at}"})
+            assert made.status_code == 201, made.text
+    for url in guarded.replicas.urls:
+        listed = guarded.call(url, one, "GET", "/v1/sessions").json()["sessions"]
+        assert [each["id"] for each in listed] == [f"one-{at}" for at in range(6)]
+        for at in range(6):
+            assert guarded.call(url, two, "GET", f"/v1/sessions/one-{at}").status_code == 404
+
+
+def test_the_number_of_sessions_of_a_token_is_limited_on_all_replicas_together(guarded: Guarded) -> None:
+    token = guarded.token("--grant", "/sessions/", "--sessions", "5")
+    first, second = guarded.replicas.urls
+    names = [f"limited-{number}" for number in range(12)]
+    statuses = [guarded.call(first, token, "POST", "/v1/sessions", {"id": name}).status_code for name in names]
+    while 507 not in (
+        later := [
+            guarded.call(second, token, "POST", "/v1/sessions", {"id": f"more-{at}"}).status_code for at in range(6)
+        ]
+    ):
+        pass  # what the other replica has is known within a second; the test's time-out is the limit
+    assert statuses[:5] == [201] * 5
+    assert {*statuses, *later} <= {201, 409, 507}
+
+
+def test_the_bearer_of_a_share_is_known_on_each_replica(guarded: Guarded) -> None:
+    owner = guarded.token("--grant", "/")
+    for name in ("shared-a", "shared-b", "shared-c"):
+        for url in guarded.replicas.urls:
+            guarded.call(url, owner, "POST", f"/v1/sessions/{name}/messages?wait=true", {"content": "hello"})
+        made = guarded.call(guarded.replicas.urls[0], owner, "POST", "/v1/shares", {"session": name, "access": "read"})
+        assert made.status_code == 201, made.text
+        token = made.json()["token"]
+        for url in guarded.replicas.urls:
+            assert guarded.call(url, token, "GET", f"/v1/sessions/{name}").status_code == 200
+            listed = guarded.call(url, token, "GET", "/v1/sessions").json()["sessions"]
+            assert [each["id"] for each in listed] == [name]
+            found = guarded.call(url, token, "GET", "/v1/search?q=hello").json()["results"]
+            assert {each["session"] for each in found} == {name}
+        gone = guarded.call(guarded.replicas.urls[1], owner, "DELETE", f"/v1/shares/{made.json()['id']}")
+        assert gone.status_code == 204, gone.text
+        for url in guarded.replicas.urls:
+            assert guarded.call(url, token, "GET", f"/v1/sessions/{name}").status_code == 401
