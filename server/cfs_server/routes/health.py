@@ -117,6 +117,8 @@ async def backup(parts: AppContext, me: Me) -> Response:
     """Return a copy of the file of all sessions, made while the server works. Requires all rights on everything."""
     if any("/" not in me.principal.handle.scopes(operation) for operation in OPERATIONS):
         raise Forbidden("a backup contains the data of all callers: it needs a token with all operations on '/'")
+    if parts.settings.databases:
+        raise Conflict("the sessions are in PostgreSQL: back it up with pg_dump, or export sessions with `cfs export`")
     journal, file = parts.store.journal, parts.settings.store_file
     if journal is None or not journal.durable_store or file is None:
         raise Conflict("this server keeps sessions in memory only; `cfs export` writes them to a file")
