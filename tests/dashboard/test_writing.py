@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.dashboard.agent import Agent
 from tests.dashboard.support import PHONE, Pages, address, messages, send, violations
@@ -221,14 +221,34 @@ def test_a_phone_has_all_actions_by_touch(pages: Pages, server: Process, client:
     for name in ("Copy message", "Edit in a new branch", "Answer again in a new branch", "Branch from here", "Send"):
         action = page.get_by_role("button", name=name).last
         expect(action).to_be_visible()
-        box = action.bounding_box()
-        assert box is not None
-        assert min(box["width"], box["height"]) >= 40, name
+        box = action.evaluate("(button) => [button.offsetWidth, button.offsetHeight]")
+        assert min(box) >= 40, name
     page.get_by_role("button", name="Edit in a new branch").tap()
     page.get_by_role("textbox", name="Edit message").fill("other")
     page.locator(".editor").get_by_role("button", name="Send").tap()
     expect(messages(page).nth(1)).to_contain_text("other")
     assert violations(page) == []
+
+
+def test_a_button_that_is_held_down_is_not_replaced(page: Page, server: Process, client: httpx.Client) -> None:
+    """The figures of a turn come after its message: what is pressed meanwhile stays, and does what it says."""
+    with Agent(client, "w-held") as agent:
+        agent.begin("Go").finish("done")
+    client.patch("/v1/sessions/w-held/settings", json={"driver": "model"}).raise_for_status()
+    late: list[Route] = []
+    page.route(re.compile("/w-held/events"), lambda route: late.append(route))
+    show(page, server, "w-held")
+    reply = messages(page).nth(1)
+    reply.get_by_role("button", name="Branch from here").focus()
+    page.keyboard.down("Space")
+    while not late:
+        page.wait_for_timeout(10)
+    assert reply.get_by_role("note").count() == 0
+    for route in late:
+        route.continue_()
+    expect(reply.get_by_role("note")).to_have_count(1)
+    page.keyboard.up("Space")
+    expect(page).to_have_url(re.compile("#conversation/w-held-2$"))
 
 
 def test_memory_of_a_long_conversation_is_bounded(page: Page, server: Process, client: httpx.Client) -> None:

@@ -40,6 +40,27 @@ export function mark(element, name, value) {
   }
 }
 
+const kept = new WeakMap(); // an element that `arrange` made: its key
+
+/**
+ * Let an element have these children, each made of its key. One whose key was there before stays untouched: a button
+ * that is made anew under a finger would not be pressed. All that stay keep their order.
+ */
+export function arrange(parent, parts) {
+  const keys = new Set(parts.map(([key]) => key));
+  for (const child of [...parent.children]) if (!keys.has(kept.get(child))) child.remove();
+  let place = parent.firstElementChild;
+  for (const [key, make] of parts) {
+    if (place !== null && kept.get(place) === key) {
+      place = place.nextElementSibling;
+      continue;
+    }
+    const made = make();
+    kept.set(made, key);
+    parent.insertBefore(made, place);
+  }
+}
+
 /** A button with a text. */
 export function button(text, onclick, properties = {}) {
   return el("button", { type: "button", className: "button", onclick, ...properties }, text);

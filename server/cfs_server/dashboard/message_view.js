@@ -1,7 +1,7 @@
 // One message: what was said, what it called, what it took, and what one can do with it.
 
 import { CallView } from "./call_view.js";
-import { el, mark, say } from "./dom.js";
+import { arrange, el, mark, say } from "./dom.js";
 import { icon } from "./icons.js";
 import { ending, secondsOf } from "./items.js";
 import { copyButton } from "./markup.js";
@@ -129,21 +129,27 @@ export class MessageView {
     const had = this.#foot.contains(document.activeElement) && focused;
     const isUser = message.role === "user";
     const time = conversation.timeOf(isUser ? index : end - 1);
+    /** @type {[string, () => Element][]} */
     const parts = [];
-    if (fork !== null && branches !== null) parts.push(switcher(fork, (id) => branches.go(id)));
+    if (fork !== null && branches !== null) parts.push([JSON.stringify(fork), () => switcher(fork, (id) => branches.go(id))]);
     if ((isUser || last) && time !== null) {
-      parts.push(el("time", { className: "figure", dateTime: new Date(time * 1000).toISOString(), title: moment(time) }, clock(time)));
+      parts.push([`${time}`, () =>
+        el("time", { className: "figure", dateTime: new Date(time * 1000).toISOString(), title: moment(time) }, clock(time))]);
     }
-    if (cost !== null) parts.push(...figuresOf(cost, model).map(figureView));
-    if (isUser || last) parts.push(el("span", { className: "does" }, this.#actions(isUser, busy)));
-    this.#foot.replaceChildren(...parts);
+    if (cost !== null) {
+      for (const figure of figuresOf(cost, model)) parts.push([JSON.stringify(figure), () => figureView(figure)]);
+    }
+    if (isUser || last) {
+      parts.push([`does ${busy} ${branches?.answered}`, () => el("span", { className: "does" }, this.#actions(isUser, busy))]);
+    }
+    arrange(this.#foot, parts);
     this.#foot.hidden = parts.length === 0;
     if (had) this.#button(had)?.focus();
   }
 
   /** @param {boolean} isUser @param {boolean} busy */
   #actions(isUser, busy) {
-    const { message, index, end } = this.item;
+    const { message, index } = this.item;
     const { branches, failed } = this.#around;
     const does = (/** @type {string} */ name, /** @type {string} */ label, /** @type {() => any} */ run) => {
       const made = el("button", { type: "button", className: "icon-button", title: label, "aria-label": label,
@@ -161,7 +167,7 @@ export class MessageView {
       if (isUser) parts.push(does("edit", t("Edit in a new branch"), () => this.edit()));
       else if (!busy) parts.push(does("again", t("Answer again in a new branch"), () => branches.regenerate(index)));
     }
-    if (branches !== null && !isUser && !busy) parts.push(does("branch", t("Branch from here"), () => branches.branch(end)));
+    if (branches !== null && !isUser && !busy) parts.push(does("branch", t("Branch from here"), () => branches.branch(this.item.end)));
     return parts.filter((part) => part !== null);
   }
 }
