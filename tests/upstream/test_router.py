@@ -16,6 +16,7 @@ from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.stub import KEY, MODEL, served_aside
 
 ROUTER = Path(sys.executable).with_name("vllm-router")
+SESSIONS = 40  # a hash sends all of so many to one of two workers once in 2**39 runs
 
 
 def free_port() -> int:
@@ -62,11 +63,11 @@ def test_vllm_router_sends_all_turns_of_a_session_to_one_worker() -> None:
         httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client,
     ):
         for _ in range(3):
-            for number in range(8):
+            for number in range(SESSIONS):
                 where = f"/v1/sessions/s{number}/messages"
                 client.post(where, params={"wait": "true"}, content=b"hello").raise_for_status()
     seen = [[head["x-session-id"] for head in worker.heads] for worker in workers]
-    assert sum(map(len, seen)) == 24
+    assert sum(map(len, seen)) == 3 * SESSIONS
     assert all(len(set(each)) > 0 for each in seen)
     assert not set(seen[0]) & set(seen[1])
 
