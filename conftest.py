@@ -13,7 +13,7 @@ from tests.tiers import TIERS, PureGuard, Times, tier_of
 os.environ["CFS_DATA_DIR"] = "temporary"  # servers that tests start keep nothing in this user's data folder
 settings.register_profile("cfs", deadline=None)  # how long an example takes depends on what else runs
 settings.load_profile("cfs")
-pytest_plugins = ["pytester", "pytest_cfs.plugin"]
+pytest_plugins = ["pytester", "pytest_cfs.plugin", "tests.retest"]
 _TIER = pytest.StashKey[str]()
 _GUARD = pytest.StashKey[PureGuard]()
 

@@ -3,11 +3,12 @@
 import socket
 import subprocess
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.server.support import run_cfs, running_server
-from tests.tiers import PureGuard, tier_of
+from tests.tiers import PureGuard, Times, tier_of
 
 CALLS = {"server": running_server}
 
@@ -68,3 +69,9 @@ def test_a_pure_test_that_starts_a_process_fails() -> None:
     guard = PureGuard()
     with guard.watching("a"), pytest.raises(pytest.fail.Exception, match=r"subprocess\.Popen"):
         subprocess.run(["true"], check=True)
+
+
+def test_a_test_whose_process_crashed_has_no_tier() -> None:
+    """xdist reports it without its properties; the summary goes without it."""
+    when: Any = "???"
+    Times().pytest_runtest_logreport(pytest.TestReport("a", ("a", 1, "a"), {}, "failed", "crashed", when))

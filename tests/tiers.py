@@ -30,6 +30,7 @@ EXTERNAL = frozenset(
         "agent_shell",
         "create_subprocess_exec",
         "forkpty",
+        "runpytest_subprocess",
         "subprocess",
         "sync_playwright",
     }
@@ -165,7 +166,9 @@ class Times:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add a part of a test."""
-        tier = str(dict(report.user_properties)["tier"])
+        tier = dict(report.user_properties).get("tier")
+        if not isinstance(tier, str):
+            return  # the process crashed: xdist reports the test without what was known of it
         first, last = self._spans.get(tier, (report.start, report.stop))
         self._spans[tier] = min(first, report.start), max(last, report.stop)
         self._tests[tier] += report.when == "setup"
