@@ -74,7 +74,7 @@ class Retest:
         arguments = [each for each in config.invocation_params.args if each not in config.option.file_or_dir]
         alone = ["-n", "0"] if config.pluginmanager.hasplugin("xdist") else []
         tests = [f"{config.rootpath}/{test}" for test in self._failed]
-        terminal.ensure_newline()
+        terminal.write_line("")
         terminal.section(f"failed tests: {len(tests)}; they run again, alone")
         terminal.flush()
         with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,7 @@
 """A shell for the tests, the blocking and the asynchronous one behind one face; and counts of what is left behind."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -14,6 +15,12 @@ _T = TypeVar("_T")
 
 GUARD_SECONDS = 30.0
 """No wait of these tests takes longer, unless something is broken."""
+
+SLEEP = f"1357.{os.getpid()}"
+"""Seconds that only sleeping processes of this run of tests have as an argument: others may run beside it."""
+
+STRANGER = 48_611 + os.getpid() % 10_000
+"""A user who has no process but those of this run."""
 
 
 class AnyShell(Protocol):
@@ -65,6 +72,18 @@ class InALoop:
 
 
 KINDS: dict[str, Callable[[ShellSettings], AnyShell]] = {"sync": PersistentShell, "async": InALoop}
+
+
+def given_up(shell: AnyShell, command: str, begun: Path) -> ShellResult:
+    """Run a command that makes the file `begun`, and then goes on for ever, until its time is up.
+
+    Where it had not come so far, which may be so on a busy machine, it runs again with more time.
+    """
+    for seconds in (0.3, 3.0):
+        result = shell.run(command, timeout=seconds)
+        if begun.exists():
+            return result
+    return shell.run(command, timeout=GUARD_SECONDS)
 
 
 def until(condition: Callable[[], object], what: str = "") -> None:

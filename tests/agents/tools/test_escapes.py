@@ -27,9 +27,8 @@ from cfs_agents.fibre.guards.files import ChangeLog
 from cfs_agents.tools import Limits, PersistentShell, ShellUnavailable, agent_shell
 from cfs_agents.tools.shell import ShellSettings
 from cfs_filesystem import OPERATIONS, DiskFileSystem, FileSystemError, Grant
-from tests.agents.tools.shells import is_alive, until, with_argument
+from tests.agents.tools.shells import STRANGER, is_alive, until, with_argument
 from tests.agents.tools.test_sandbox import needs_bubblewrap
-from tests.agents.tools.test_shell_endings import STRANGER
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from cfs_agents.tools import ShellUnavailable, agent_shell, sandbox_trouble
 from cfs_agents.tools.shell import Limits, PersistentShell, Sandbox, ShellSettings
 from cfs_agents.tools.shell.confinement import seccomp_filter
 from cfs_agents.tools.shell.protocol import Mark, MarkReader
-from tests.agents.tools.shells import KINDS, AnyShell, until, with_argument
-from tests.agents.tools.test_shell_endings import SLEEP, STRANGER
+from tests.agents.tools.shells import KINDS, SLEEP, STRANGER, AnyShell, until, with_argument
 from tests.census import Census
 
 
@@ -60,7 +59,7 @@ def boxed(root: Path) -> ShellSettings:
     sandbox = Sandbox(
         writable=(workspace, root / "storage"), places={"/workspace": workspace, "/storage": root / "storage"}
     )
-    return ShellSettings(directory=workspace, sandbox=sandbox, grace=0.4)
+    return ShellSettings(directory=workspace, sandbox=sandbox, grace=2.0)
 
 
 @pytest.fixture(params=KINDS)
@@ -160,7 +159,7 @@ def test_sandboxed_shells_leave_nothing(root: Path) -> None:
     before = Census.now()
     for _ in range(10):
         one()
-    assert before.added() == []
+    until(lambda: before.added() == [])
 
 
 @needs_bubblewrap
@@ -299,7 +298,7 @@ def test_leftovers_have_a_bound(settings: ShellSettings, monkeypatch: pytest.Mon
             assert shell.run(f"sleep {SLEEP} & echo hi").still_running
         until(lambda: len([line for line in before.added() if "output.txt" in line]) <= 5)
         assert sum(line.startswith("thread") for line in before.added()) == 1
-    assert before.added() == []
+    until(lambda: before.added() == [])
 
 
 BOMB = """
@@ -317,7 +316,7 @@ except OSError as error:
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("user", [None, STRANGER])
+@pytest.mark.parametrize("user", [None, STRANGER], ids=["oneself", "a stranger"])
 def test_processes_of_a_sandbox_are_bounded(user: int | None) -> None:
     """Root's, too, where the kernel can (Linux 6.14); and those of the machine are not."""
     if user is not None and os.getuid() != 0:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,45 +16,52 @@ import pytest
 
 from cfs_agents.tools import ShellClosed
 from cfs_agents.tools.shell import AsyncPersistentShell, Limits, PersistentShell, ShellSettings
-from tests.agents.tools.shells import KINDS, AnyShell, InALoop, comes, is_alive, until, with_argument
+from tests.agents.tools.shells import (
+    KINDS,
+    SLEEP,
+    STRANGER,
+    AnyShell,
+    InALoop,
+    comes,
+    given_up,
+    is_alive,
+    until,
+    with_argument,
+)
 from tests.census import Census
-
-SLEEP = "1357"
-"""Seconds that only sleeping processes of these tests have as an argument."""
-
-STRANGER = 48_611
-"""A user who has no process but those of these tests."""
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        f"sleep {SLEEP}; touch after",
-        f"while true; do sleep {SLEEP}; done; touch after",
+        "sleep SLEEP; touch after",
+        "while true; do sleep SLEEP; done; touch after",
         "while :; do :; done; touch after",
-        f"f() {{ sleep {SLEEP}; touch after; }}; f; touch after",
-        f"( sleep {SLEEP}; touch after ) && touch after\ntouch after",
-        f"sleep {SLEEP} | cat; touch after",
-        f"x=$(sleep {SLEEP}); touch after",
-        f"bash -c 'sleep {SLEEP}; touch after'; touch after",
-        "cat <(sleep 1357); touch after",
-        f"sleep {SLEEP} & wait; touch after",
+        "f() { sleep SLEEP; touch after; }; f; touch after",
+        "( sleep SLEEP; touch after ) && touch after\ntouch after",
+        "sleep SLEEP | cat; touch after",
+        "x=$(sleep SLEEP); touch after",
+        "bash -c 'sleep SLEEP; touch after'; touch after",
+        "cat <(sleep SLEEP); touch after",
+        "sleep SLEEP & wait; touch after",
     ],
 )
-def test_time_out_is_ctrl_c(shell: AnyShell, command: str) -> None:
+def test_time_out_is_ctrl_c(shell: AnyShell, command: str, tmp_path: Path) -> None:
     """The whole command is given up, with its loops and lists; the shell keeps its state, also the newest."""
     shell.run("cd /; cd - >/dev/null; X=kept; f() { echo f; }")
-    result = shell.run(f"echo before; Y=new\n{command}", timeout=0.3)
+    command = command.replace("SLEEP", SLEEP)
+    result = given_up(shell, f"echo before; Y=new; : >../begun\n{command}", tmp_path / "begun")
     assert (result.output, result.status, result.timed_out, result.ended) == ("before\n", 130, True, None)
     after = shell.run("echo $? $X $Y; ls")
     assert after.output == "130 kept new\n"
     assert not after.fresh
 
 
-def test_time_out_is_ctrl_c_to_a_program_that_catches_it(shell: AnyShell) -> None:
-    """It ends by the signal in its own way. It has seconds to start: until then it may just fail, and bash goes on."""
+def test_time_out_is_ctrl_c_to_a_program_that_catches_it(shell: AnyShell, settings: ShellSettings) -> None:
+    """It ends by the signal in its own way. Until it has started it may just fail, and bash goes on."""
     loop = "open('begun', 'w')\nwhile True:\n    pass"
-    result = shell.run(f'python3 -c "{loop}" 2>/dev/null; touch after', timeout=5)
+    command = f'rm -f after; python3 -c "{loop}" 2>/dev/null; touch after'
+    result = given_up(shell, command, settings.directory / "begun")
     assert (result.output, result.status, result.timed_out) == ("", 130, True)
     assert shell.run("ls").output == "begun\n"
 
@@ -68,39 +77,45 @@ def test_ctrl_c_at_any_moment_is_only_that(settings: ShellSettings) -> None:
         assert shell.run("echo $X; declare -F").output == "kept\n"
 
 
-def test_program_that_ends_well_after_ctrl_c_lets_the_command_go_on(shell: AnyShell) -> None:
+def test_program_that_ends_well_after_ctrl_c_lets_the_command_go_on(shell: AnyShell, settings: ShellSettings) -> None:
     """As in a terminal: it is the program that says what Ctrl-C means to it."""
-    result = shell.run("bash -c 'trap \"echo cleaned up; exit 0\" INT; sleep 1357'; echo next", timeout=2)
+    program = f'trap "echo cleaned up; exit 0" INT; : >begun; sleep {SLEEP}'
+    result = given_up(shell, f"bash -c '{program}'; echo next", settings.directory / "begun")
     assert (result.output, result.status, result.timed_out) == ("cleaned up\nnext\n", 0, True)
 
 
 @pytest.mark.parametrize(
-    ("command", "seconds"),
+    "command",
     [
-        (f"(trap '' INT; sleep {SLEEP})", 1),
-        (f"python3 -c 'import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep({SLEEP})'", 5),
-        (f"timeout 1000 sleep {SLEEP}", 1),
-        (f"setsid -w sleep {SLEEP}", 1),
-        (f"(trap '' INT TERM HUP; while :; do sleep {SLEEP}; done)", 1),
+        "(trap '' INT; : >begun; sleep SLEEP)",
+        'python3 -c \'import signal, time; signal.signal(2, signal.SIG_IGN); open("begun", "w"); time.sleep(SLEEP)\'',
+        "timeout 1000 bash -c ': >begun; exec sleep SLEEP'",
+        "setsid -w bash -c ': >begun; exec sleep SLEEP'",
+        "(trap '' INT TERM HUP; : >begun; while :; do sleep SLEEP; done)",
     ],
 )
-def test_what_ignores_ctrl_c_is_killed(shell: AnyShell, command: str, seconds: float) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_ignores_ctrl_c_is_killed(kind: str, hasty: ShellSettings, command: str) -> None:
     """The shell keeps its state, and a background process of before lives on."""
-    shell.run(f"X=kept; sleep {SLEEP}0 & echo $! >pid")
-    result = shell.run(command, timeout=seconds)  # a program must have had the time to say that it ignores it
-    assert (result.timed_out, result.ended) == (True, None)
-    assert result.status in (130, 137)
-    assert shell.run("echo $X; kill -0 $(cat pid) && echo alive").output == "kept\nalive\n"
-    assert with_argument(SLEEP) == []
+    with closing(KINDS[kind](hasty)) as shell:
+        shell.run(f"X=kept; sleep {SLEEP}0 & echo $! >pid")
+        result = given_up(shell, command.replace("SLEEP", SLEEP), hasty.directory / "begun")
+        assert (result.timed_out, result.ended) == (True, None)
+        assert result.status in (130, 137)
+        assert shell.run("echo $X; kill -0 $(cat pid) && echo alive").output == "kept\nalive\n"
+        assert with_argument(SLEEP) == []
 
 
-def test_shell_that_does_not_come_back_is_replaced(shell: AnyShell) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_shell_that_does_not_come_back_is_replaced(kind: str, settings: ShellSettings) -> None:
     """A loop in bash itself that ignores Ctrl-C can only end with bash; the result says so."""
-    result = shell.run(f"X=1; trap '' INT; while :; do sleep {SLEEP}; done", timeout=0.2)
-    assert result.timed_out
-    assert result.ended == "it was killed by signal 9"
-    assert shell.run("echo X=$X").output == "X=\n"
-    assert with_argument(SLEEP) == []
+    with closing(KINDS[kind](replace(settings, grace=0.4))) as shell:
+        command = f"X=1; trap '' INT; : >begun; while :; do sleep {SLEEP}; done"
+        result = given_up(shell, command, settings.directory / "begun")
+        assert result.timed_out
+        assert result.ended == "it was killed by signal 9"
+        assert shell.run("echo X=$X").output == "X=\n"
+        assert with_argument(SLEEP) == []
 
 
 @pytest.mark.parametrize(
@@ -115,7 +130,7 @@ def test_shell_that_does_not_come_back_is_replaced(shell: AnyShell) -> None:
         ("trap 'echo bye' EXIT; exit 5", "bye\n", 5, "it ended with exit status 5"),
         ("trap 'exit 6' ERR; false", "", 6, "it ended with exit status 6"),
         ("f() { exit 7; }; f", "", 7, "it ended with exit status 7"),
-        (f"sleep {SLEEP} & exit 8", "", 8, "it ended with exit status 8"),
+        ("sleep 1000 & exit 8", "", 8, "it ended with exit status 8"),
     ],
 )
 def test_shell_that_ends_is_replaced_and_says_so(
@@ -129,9 +144,10 @@ def test_shell_that_ends_is_replaced_and_says_so(
     assert (after.output, after.status, after.ended) == ("X= workspace\n", 0, None)
 
 
-def test_shell_that_died_between_two_commands_is_replaced_and_says_so(shell: AnyShell) -> None:
+def test_shell_that_died_between_two_commands_is_replaced_and_says_so(shell: AnyShell, settings: ShellSettings) -> None:
     """It ended unseen; the next command says that it has a fresh one."""
-    pid = int(shell.run("echo $$; (sleep 0.05; kill -9 $$) & disown").output)
+    pid = int(shell.run("echo $$; (until test -e go; do sleep 0.02; done; kill -9 $$) & disown").output)
+    (settings.directory / "go").touch()
     until(lambda: not is_alive(pid))
     result = shell.run("echo back")
     assert (result.output, result.fresh, result.ended) == ("back\n", True, None)
@@ -256,7 +272,7 @@ def test_closing_runs_what_is_to_be_run_at_exit(shell: AnyShell, tmp_path: Path)
 
 def test_closing_ends_a_command_that_runs(settings: ShellSettings) -> None:
     """The caller that waits for it gets an error: the shell has ended."""
-    shell = PersistentShell(settings)
+    shell = PersistentShell(replace(settings, grace=0.4))
     shell.run("true")
     results = []
     waiting = threading.Thread(target=lambda: results.append(shell.run(f"touch started; sleep {SLEEP}")))
@@ -270,7 +286,7 @@ def test_closing_ends_a_command_that_runs(settings: ShellSettings) -> None:
 
 async def test_closing_ends_a_command_that_another_task_waits_for(settings: ShellSettings) -> None:
     """And one that waits for its turn is refused."""
-    shell = AsyncPersistentShell(settings)
+    shell = AsyncPersistentShell(replace(settings, grace=0.4))
     await shell.run("true")
     running = asyncio.create_task(shell.run(f"touch started; sleep {SLEEP}"))
     waiting = asyncio.create_task(shell.run("true"))
@@ -308,14 +324,14 @@ async def test_cancelling_twice_does_not_wait_for_what_ignores_it(settings: Shel
     assert with_argument(SLEEP) == []
 
 
-async def test_cancelling_at_any_moment_leaves_a_shell_that_works(settings: ShellSettings) -> None:
+async def test_cancelling_at_any_moment_leaves_a_shell_that_works(hasty: ShellSettings) -> None:
     """While it starts, is given the command, runs it, or is read: never half a shell, nothing left behind."""
-    async with AsyncPersistentShell(settings) as shell:
+    async with AsyncPersistentShell(hasty) as shell:
         await shell.run("true")
     await asyncio.to_thread(is_alive, 1)  # the thread that waits for the others in the end
     before = Census.now()
     for step in range(30):
-        async with AsyncPersistentShell(settings) as shell:
+        async with AsyncPersistentShell(hasty) as shell:
             task = asyncio.create_task(shell.run(f"seq 20000; sleep {SLEEP}"))
             for _ in range(step):
                 await asyncio.sleep(0)
@@ -332,9 +348,11 @@ async def test_cancelling_at_any_moment_leaves_a_shell_that_works(settings: Shel
 async def test_tasks_take_turns_and_the_loop_stays_free(settings: ShellSettings) -> None:
     """Commands of one shell never mix; others' work goes on meanwhile."""
     async with AsyncPersistentShell(settings) as shell, AsyncPersistentShell(settings) as other:
-        slow = [asyncio.create_task(shell.run(f"echo {n}; sleep 0.05; echo {n}")) for n in range(4)]
+        commands = [f"echo {n}; until test -e quick; do sleep 0.01; done; echo {n}" for n in range(4)]
+        slow = [asyncio.create_task(shell.run(command)) for command in commands]
         assert (await other.run("echo quick")).output == "quick\n"
-        assert not all(task.done() for task in slow)
+        assert not any(task.done() for task in slow)
+        (settings.directory / "quick").touch()
         assert [(await task).output for task in slow] == [f"{n}\n{n}\n" for n in range(4)]
 
 
@@ -359,7 +377,7 @@ def test_program_that_ignores_ctrl_c_itself_can_still_send_it(tmp_path: Path) ->
     program = (
         "import signal, pathlib; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "from cfs_agents.tools.shell import PersistentShell, ShellSettings\n"
-        f"with PersistentShell(ShellSettings(directory=pathlib.Path({str(tmp_path)!r}))) as shell:\n"
+        f"with PersistentShell(ShellSettings(directory=pathlib.Path({str(tmp_path)!r}), grace=30)) as shell:\n"
         "    result = shell.run('sleep 1357', timeout=0.2)\n"
         "    print(result.status, result.ended, shell.run('echo hi').output)\n"
     )
