@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import os
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+
+from ports import free_port
 
 PROGRAMS = Path(sys.executable).parent
 CASES = (
@@ -92,19 +93,13 @@ def _answers(url: str) -> bool:
 @contextlib.contextmanager
 def router(policy: str, workers: Sequence[str]) -> Iterator[str]:
     """Run vllm-router in front of servers; yield its address."""
-    port, metrics_port = _free_port(), _free_port()
+    port, metrics_port = free_port(), free_port()
     url = f"http://127.0.0.1:{port}"
     flags = ["--host", "127.0.0.1", "--port", str(port), "--policy", policy, "--worker-urls", *workers]
     more = ["--prometheus-port", str(metrics_port), "--worker-startup-check-interval", "1", "--log-level", "error"]
     command = (str(PROGRAMS / "vllm-router"), *flags, *more)
     with started(*command, ready=f"{url}/v1/models"):
         yield url
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def run(policy: str, affinity: str, workers: Sequence[str], args: argparse.Namespace) -> Result:

@@ -21,7 +21,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -54,6 +53,7 @@ from crash_load import (
     decoded,
     show,
 )
+from ports import free_port
 
 CFS = Path(sys.executable).with_name("cfs")
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -102,9 +102,7 @@ class Server:
     """`cfs serve` on one port and one store, which is killed and started again."""
 
     def __init__(self, folder: Path, flags: Sequence[str]) -> None:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.port: int = found.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "server.log"
         self._data = folder / "data"

@@ -34,6 +34,8 @@ from typing import Any, Literal, Self
 
 import httpx
 
+from ports import free_port
+
 CFS = Path(sys.executable).with_name("cfs")
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 ANSWER = "All of it is done."
@@ -144,7 +146,7 @@ class Upstream:
                 pass
 
         self._handler = Handler
-        self._port = 0
+        self._port = free_port()
         self.mend()
         self.url = f"http://127.0.0.1:{self._port}/v1"
 
@@ -157,7 +159,6 @@ class Upstream:
         """Answer again."""
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), self._handler)
         self._server.daemon_threads = True
-        self._port = self._server.server_port
         self.away = False
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -207,8 +208,8 @@ class Proxy:
         self._target = target
         self._pairs: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self._listener = self._listen(0)
-        self.port: int = self._listener.getsockname()[1]
+        self.port = free_port()
+        self._listener = self._listen(self.port)
         self.url = f"http://127.0.0.1:{self.port}"
 
     def _listen(self, port: int) -> socket.socket:
@@ -254,9 +255,7 @@ class Server:
     """`cfs serve` on one port, which can be killed and started again."""
 
     def __init__(self, upstream: str, data: str = "temporary") -> None:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.port: int = found.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._upstream, self._data = upstream, data
         self.start()

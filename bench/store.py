@@ -20,7 +20,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -36,6 +35,7 @@ import httpx
 import psutil
 
 import memory
+from ports import free_port
 
 CFS = Path(sys.executable).with_name("cfs")
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -399,9 +399,7 @@ def _postgres() -> Iterator[str]:
     if not programs:
         yield ""
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     folder = Path(tempfile.mkdtemp(prefix="cfs-postgres-"))
     as_user: list[str | Path] = (
         ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []

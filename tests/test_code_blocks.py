@@ -26,6 +26,8 @@ from tests.fuse import support as fuse
 from tests.server.support import CFS, Process, environment, serving
 from tests.test_guides import GUIDES
 
+pytestmark = pytest.mark.timeout(300)  # trees of agents with the embedded model; other tests may have the processor
+
 ELSEWHERE = {  # what the tests of single pages run
     ("README.md", ""): ("tests/test_readme.py",),
     ("README.md", "mount"): ("tests/test_readme.py",),
@@ -113,7 +115,7 @@ class Shell:
         status = None
         try:
             with suppress(subprocess.TimeoutExpired):
-                status = process.wait(90)
+                status = process.wait(240)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -156,6 +158,9 @@ def needs_fuse() -> None:
 ATTACHED = "grep -qm1 answers <(tail -F -n +1 agent.log 2>/dev/null)\n"
 """Waits until the agent that runs in the background is attached."""
 
+IDLE = "while cfs ps | grep -q main1; do sleep 0.1; done\n"
+"""Waits until the agents of a tree have read what was sent to them."""
+
 
 @runs("docs/fibre.md", "serve", "steer")
 def test_a_tree_is_led_from_outside(mounted: Shell) -> None:
@@ -164,7 +169,7 @@ def test_a_tree_is_led_from_outside(mounted: Shell) -> None:
     served = served.replace("session main", "session main1").replace("cfs/main", "cfs/main1")
     served = served.replace("--temperature 0 & ", "--temperature 0 >agent.log 2>&1 & ")
     steered = re.sub(r"\bmain\b", "main1", block("docs/fibre.md", "steer")).replace("main1/coder", "main1/writer_1")
-    steered = steered.replace("cfs agent resume", "kill %1; wait %1 || true\n! cfs agent resume")
+    steered = steered.replace("cfs agent resume", f"{IDLE}kill %1; wait %1 || true\n! cfs agent resume")
     shown = mounted.run(served.replace("echo 'Make", f"{ATTACHED}echo 'Make") + steered)
     assert "User: Make a.txt" in shown
     assert re.search(r"^main1 .*\n  writer_1 .*\n  writer_2 ", shown, re.MULTILINE)
@@ -217,7 +222,8 @@ def test_the_file_of_tokens_has_this_form(tmp_path: Path) -> None:
 @runs("docs/agents.md", "commands")
 def test_commands_of_the_file_agent(shell: Shell) -> None:
     """The task is finished, so the second has nothing to resume and says so."""
-    run, resume, chat = block("docs/agents.md", "commands").splitlines()
+    cold = block("docs/agents.md", "commands").replace("--root DIR", "--root DIR --temperature 0")
+    run, resume, chat = cold.splitlines()
     shell.run(f"{run}\n! {resume}\n{chat}\n")
     assert (shell.server / "DIR/workspace/notes.txt").read_text() == "hello"
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from cfs_agents.tools import sandbox_trouble
+from ports import free_port
 from tests.documentation import BLOCKS, ROOT, Reader, missing
 from tests.fuse import support as fuse
-from tests.test_scripts import free_port
 
 FOLDERS = ("how-to", "explanation")
 GUIDES = {

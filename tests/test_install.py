@@ -5,7 +5,6 @@ This needs a package index. llama.cpp is compiled, unless pip has its wheel in t
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from ports import free_port
 
 ROOT = Path(__file__).parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
@@ -53,9 +54,6 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
     """The environment of a user who has nothing, with a free port for a server."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CFS_", "XDG_", "PIPX_", "UV_"))}
     cache = os.environ.get("PIP_CACHE_DIR") or done(sys.executable, "-m", "pip", "cache", "dir").strip()
     return kept | {
@@ -63,7 +61,7 @@ def home(tmp_path: Path) -> dict[str, str]:
         "PATH": f"{tmp_path}/.local/bin:{os.environ['PATH']}",
         "PIP_CACHE_DIR": cache,
         "UV_PYTHON": sys.executable,
-        "CFS_URL": f"http://127.0.0.1:{port}",
+        "CFS_URL": f"http://127.0.0.1:{free_port()}",
     }
 
 

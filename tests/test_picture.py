@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from make_picture import COMMANDS, PICTURE, RECORDING, Step, lines_of, record, render
+from ports import free_port
 from tests.fuse import support as fuse
-from tests.test_scripts import free_port
 
 SVG = "{http://www.w3.org/2000/svg}"
 STEPS = [Step(**step) for step in json.loads(RECORDING.read_text(encoding="utf-8"))]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ports import free_port
 from tests.documentation import BLOCKS, ROOT, Reader
 from tests.fuse import support as fuse
-from tests.test_scripts import free_port
 from tests.webdav import davmount
 
 PAGE = "README.md"

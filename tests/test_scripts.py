@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+from ports import free_port
+
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted(path for path in (ROOT / "scripts").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 PROGRAMS = [*SCRIPTS, ROOT / ".ci/run", ROOT / "examples/tour.sh"]
@@ -32,13 +34,6 @@ class Running(NamedTuple):
     def commands(self) -> list[str]:
         """The commands that it tells the user to try."""
         return [line.strip() for line in self.printed if line.strip().startswith("curl ")]
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def shell(command: str, *, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -20,7 +20,18 @@ TIERS = ("pure", "server", "external")
 """In the order in which they run; the first has no marker, and the last one's tests are marked `server`, too."""
 
 SERVER = frozenset(
-    {"LlamaEngine", "Renderer", "ThreadingHTTPServer", "Upstream", "create_app", "listen", "serve", "socket", "uvicorn"}
+    {
+        "LlamaEngine",
+        "Renderer",
+        "ThreadingHTTPServer",
+        "Upstream",
+        "create_app",
+        "free_port",
+        "listen",
+        "serve",
+        "socket",
+        "uvicorn",
+    }
 )
 EXTERNAL = frozenset(
     {

@@ -8,9 +8,10 @@ import pytest
 
 from cfs_server.serve import serve
 from cfs_server.settings import ConfigurationError, Settings
+from ports import free_port
 from tests.access.support import basic, bearer, make
 from tests.server.support import run_cfs, serving
-from tests.server.test_start import SCRIPTED, free_port, nobody_listens
+from tests.server.test_start import SCRIPTED, nobody_listens
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - that is the point
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -39,6 +38,7 @@ from cfs_agents.testing import ManualClock
 from cfs_agents.tools import Registry, tool
 from cfs_server.engine.interface import CallDelta, Delta
 from cfs_server.engine.scripted import failing
+from ports import free_port
 from tests.server.support import Process, ServerHarness, running_server, until
 from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.stub import KEY, MODEL, Act, Refusal, Speech, served
@@ -361,19 +361,19 @@ async def test_a_failing_engine_is_an_engine_error_after_three_tries() -> None:
         assert len(server.engine.requests) == 3
 
 
-async def test_nobody_there_is_unreachable(free_port: int) -> None:
+async def test_nobody_there_is_unreachable() -> None:
     clock = ManualClock(jumps=True)
-    async with AsyncClient(f"http://127.0.0.1:{free_port}") as client:
+    async with AsyncClient(f"http://127.0.0.1:{free_port()}") as client:
         with pytest.raises(Unreachable, match="no server answers"):
             await answer(ServerModel(client, retries=Retries(patience=0, sleep=clock.sleep)))
     assert len(clock.slept) == 2
 
 
-async def test_an_outage_is_waited_out_as_long_as_patience_lasts(free_port: int) -> None:
+async def test_an_outage_is_waited_out_as_long_as_patience_lasts() -> None:
     """The pauses grow to ten seconds; the wait is reported once."""
     clock, begun = ManualClock(jumps=True), list[CfsError]()
     retries = Retries(patience=300, sleep=clock.sleep, outages=Outages(begun.append))
-    async with AsyncClient(f"http://127.0.0.1:{free_port}") as client:
+    async with AsyncClient(f"http://127.0.0.1:{free_port()}") as client:
         with pytest.raises(Unreachable):
             await answer(ServerModel(client, retries=retries))
     assert 280 <= sum(clock.slept) <= 300
@@ -438,8 +438,8 @@ async def test_many_long_texts_are_counted_in_requests_that_a_server_takes(serve
     assert counts[0] == counts[1] == counts[3] > counts[2]
 
 
-async def test_a_counter_without_a_server_is_replaced_by_a_guess(free_port: int) -> None:
-    async with AsyncClient(f"http://127.0.0.1:{free_port}") as client:
+async def test_a_counter_without_a_server_is_replaced_by_a_guess() -> None:
+    async with AsyncClient(f"http://127.0.0.1:{free_port()}") as client:
         with pytest.raises(CfsError):
             await ServerCounter(client).count(["four"])
         assert await CachedCounter(ServerCounter(client)).count(["four"]) == [1]
@@ -461,12 +461,3 @@ async def test_the_embedded_model_answers_calls_and_counts(model_server: Process
     assert 0 < count < reply.usage.prompt_tokens
     assert again.message.content == reply.message.content
     assert again.usage.cached_tokens > 0
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A port without a listener."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

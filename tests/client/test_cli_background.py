@@ -3,25 +3,18 @@
 import os
 import re
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from ports import free_port
 from tests.client.terminal import CTRL_C, cfs, ended, home_in, terminal
 
 SCRIPTED = ("--engine", "scripted")
 CERTAIN = ("--temperature", "0")
 Command = Callable[..., tuple[int, str, str]]
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

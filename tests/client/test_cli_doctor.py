@@ -13,10 +13,10 @@ import make_random_gguf
 from cfs import api
 from cfs.api import Call, Request
 from cfs.transports.http import Client
+from ports import free_port
 from tests.client.harness import HttpHarness
 from tests.client.terminal import cfs, ended
 from tests.server.support import Process, run_cfs, serving
-from tests.test_scripts import free_port
 
 NOBODY = "http://127.0.0.1:9"
 

@@ -1,7 +1,6 @@
 """The HTTP client over connections that go wrong (C9, S11)."""
 
 import asyncio
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import aclosing, closing
@@ -34,6 +33,7 @@ from cfs.transports.async_http import AsyncClient
 from cfs.transports.http import Client
 from cfs.wire import NewMessage, SettingsPatch
 from cfs_server.sessions.events import Stale
+from ports import free_port
 from tests.client.harness import HttpHarness
 from tests.client.wires import Relay, http_answer, impostor, relay
 from tests.server.support import until
@@ -182,8 +182,7 @@ def test_what_was_not_lost_is_tried_a_few_times() -> None:
 
 
 def test_without_a_server_it_says_what_to_do() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     with Client(url) as client:
         calls: list[api.Call[Any]] = [api.read("a"), api.append("a", b"x")]
         for call in calls:

@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import expect
 
 from cfs.cli import doctor
+from ports import free_port
 from tests.client.terminal import CTRL_C, Terminal, cfs, terminal
 from tests.dashboard.support import QUIET, Pages, messages, send
-from tests.server.test_start import free_port
 
 FIRST = "User: My name is Alice.\nAssistant: My name is Alice.\n"
 SECOND = "User: What is my name?\nAssistant: What is my name?\n"

@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ports import free_port
 from tests.client.wires import relay
 from tests.fuse.support import (
     GUARD_SECONDS,
@@ -28,14 +28,6 @@ from tests.fuse.support import (
 from tests.server.support import Process, run_cfs, serving
 
 pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=reason_to_skip() or "")
-
-
-def free_port() -> int:
-    """Find a port for a server that comes back to it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        found: int = probe.getsockname()[1]
-        return found
 
 
 @contextmanager

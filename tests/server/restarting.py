@@ -1,6 +1,5 @@
 """A server that a test kills and starts again, on the same port and with the same sessions."""
 
-import socket
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from cfs import api
 from cfs.transports.http import Client
+from ports import free_port
 from tests.client.wires import Relay, relay
 from tests.server.support import Process, serving
 
@@ -18,8 +18,7 @@ class Restarting:
     """`cfs serve` on one port and one store, behind a relay that can lose its answers."""
 
     def __init__(self, folder: Path, stack: ExitStack, *flags: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self._folder = folder
         self._stack = stack
         self._flags = flags

@@ -17,17 +17,11 @@ from cfs_server.engine.interface import ModelLoadError
 from cfs_server.middleware import is_loopback
 from cfs_server.serve import bind, listen_on
 from cfs_server.settings import ConfigurationError, Settings, load
+from ports import free_port
 from tests.server.support import CFS, environment, run_cfs, serving
 
 SCRIPTED = ("--engine", "scripted")
 MODEL = resources.files("cfs_server.models") / "cfs-demo.gguf"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def nobody_listens(port: int) -> bool:

@@ -1,7 +1,6 @@
 """A real router in front of two workers: each session stays at one of them."""
 
 import contextlib
-import socket
 import subprocess
 import sys
 import time
@@ -11,19 +10,13 @@ from pathlib import Path
 import httpx
 
 from cfs_server.engines import KEY_VARIABLE
+from ports import free_port
 from tests.server.support import serving
 from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.stub import KEY, MODEL, served_aside
 
 ROUTER = Path(sys.executable).with_name("vllm-router")
 SESSIONS = 40  # a hash sends all of so many to one of two workers once in 2**39 runs
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -14,10 +14,10 @@ from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.published import PublishedWorkspace
 from cfs_agents.testing import calls, says
 from cfs_filesystem import OPERATIONS, DiskFileSystem, Grant
+from ports import free_port
 from tests.access.support import make
 from tests.agents.fibre.trees import ScriptedModels, all_chunks, finish, late, spawn, tree, wait, write
 from tests.server.support import Process, ServerHarness, running_server, serving
-from tests.server.test_start import free_port
 
 
 async def test_files_of_a_running_tree_are_listed_and_read_and_written(tmp_path: Path, server: ServerHarness) -> None:
