@@ -335,7 +335,11 @@ def play(case: Case, upstream: Upstream, server: Server, folder: Path) -> Result
     with Agent(case, proxy.url if proxy else server.url, folder) as agent:
         if case.kind == "serve":
             _until(lambda: "an agent answers" in agent.log(), _SECONDS)
-            httpx.post(f"{server.url}/v1/sessions/{case.name}/messages", json={"content": f"TASK {case.name} serve"})
+            httpx.post(
+                f"{server.url}/v1/sessions/{case.name}/messages",
+                json={"content": f"TASK {case.name} serve"},
+                timeout=60,
+            )
         _until(lambda: case.name in upstream.seen, _SECONDS)
         time.sleep(case.at)
         if proxy:
@@ -381,7 +385,7 @@ def _finished(case: Case, agent: Agent, server: Server) -> bool:
 
 def _answers(case: Case, server: Server) -> list[str]:
     try:
-        detail = httpx.get(f"{server.url}/v1/sessions/{case.name}").json()
+        detail = httpx.get(f"{server.url}/v1/sessions/{case.name}", timeout=60).json()
     except httpx.HTTPError:
         return []
     said = [message["content"] for message in detail.get("history", ()) if message["role"] == "assistant"]
@@ -399,7 +403,7 @@ def _problems(result: Result, agent: Agent, server: Server) -> list[str]:
         found.append(f"it said {waits} times that it waits")
     if case.kind == "serve" and result.finished:
         for session, once in ((case.name, ["TASK", ANSWER]), (f"{case.name}/child", ["TASK"])):
-            history = httpx.get(f"{server.url}/v1/sessions/{session}").json().get("history", [])
+            history = httpx.get(f"{server.url}/v1/sessions/{session}", timeout=60).json().get("history", [])
             plain = [message for message in history if message["role"] in ("user", "assistant")]
             texts = Counter(json.dumps([m["role"], m["content"], m.get("tool_calls")]) for m in plain)
             found += [f"{session} shows twice: {text}" for text, count in texts.items() if count > 1]

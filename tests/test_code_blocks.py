@@ -192,7 +192,13 @@ TOKENS = "cfs token create root --grant / --tokens tokens.toml >root.txt\n"
 @runs("docs/sessions.md", "backup")
 def test_the_commands_of_backups_work(tmp_path: Path) -> None:
     with serving("--engine", "scripted", "--data-dir", str(tmp_path / "data")) as server:
-        httpx.post(f"{server.url}/v1/sessions/chat/messages", params={"wait": "true"}, content=b"hi", trust_env=False)
+        httpx.post(
+            f"{server.url}/v1/sessions/chat/messages",
+            params={"wait": "true"},
+            content=b"hi",
+            trust_env=False,
+            timeout=60,
+        )
         shown = Shell(tmp_path, server.url).run(block("docs/sessions.md", "backup"))
     assert shown.count("1 session") == 4
     assert (tmp_path / "another-folder/sessions.db").is_file()
@@ -207,7 +213,7 @@ def test_a_server_with_tokens_listens(tmp_path: Path) -> None:
         flags[flags.index("tokens.toml")] = str(tmp_path / "tokens.toml")
         with serving("--engine", "scripted", *flags) as process:
             port = process.url.rpartition(":")[2]
-            assert httpx.get(f"http://127.0.0.1:{port}/v1/sessions", trust_env=False).status_code == 401
+            assert httpx.get(f"http://127.0.0.1:{port}/v1/sessions", trust_env=False, timeout=60).status_code == 401
 
 
 @runs("docs/access.md", "file")
@@ -263,7 +269,7 @@ def test_a_transcript_is_edited(shell: Shell) -> None:
 
 @runs("docs/api.md", "error")
 def test_an_error_looks_like_this(server: Process) -> None:
-    found = httpx.get(f"{server.url}/v1/sessions/chat9", trust_env=False).json()
+    found = httpx.get(f"{server.url}/v1/sessions/chat9", trust_env=False, timeout=60).json()
     assert json.loads(block("docs/api.md", "error")).items() <= found.items()
 
 

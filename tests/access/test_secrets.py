@@ -41,7 +41,7 @@ def used_wrongly(secret: str) -> Iterator[tuple[str, str, dict[str, str]]]:
 def use(process: Process, secret: str) -> list[httpx.Response]:
     """Use a secret rightly and wrongly; the answers to what carried it in a header."""
     answers = []
-    with httpx.Client(base_url=process.url, trust_env=False) as client:
+    with httpx.Client(base_url=process.url, trust_env=False, timeout=60) as client:
         for head in (bearer(secret), basic("x", secret)):
             for method, path, wrong in used_wrongly(secret):
                 client.request(method, path, headers=wrong)

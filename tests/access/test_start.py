@@ -64,8 +64,8 @@ def test_without_tokens_others_are_kept_out_and_the_sentence_says_how_to_let_the
     with serving(*SCRIPTED, "--host", EVERYWHERE, "--tokens", path) as process:
         url = process.url.replace(EVERYWHERE, "127.0.0.1")
         assert process.url.startswith(f"http://{EVERYWHERE}:")
-        assert httpx.get(f"{url}/v1/sessions").status_code == 401
-        assert httpx.get(f"{url}/v1/sessions", headers=bearer(made.stdout.strip())).status_code == 200
+        assert httpx.get(f"{url}/v1/sessions", timeout=60).status_code == 401
+        assert httpx.get(f"{url}/v1/sessions", headers=bearer(made.stdout.strip()), timeout=60).status_code == 200
         process.signal()
         code, errors = process.ended()
         assert (code, "NO ACCESS CONTROL" in errors) == (0, False)
@@ -75,9 +75,9 @@ def test_with_tokens_any_name_of_the_server_will_do_unless_some_are_listed(tmp_p
     path = tmp_path / "tokens.toml"
     head = bearer(make(path, "alice", "/")) | {"Host": "cfs.example.org"}
     with serving(*SCRIPTED, "--tokens", str(path)) as process:
-        assert httpx.get(f"{process.url}/v1/whoami", headers=head).status_code == 200
+        assert httpx.get(f"{process.url}/v1/whoami", headers=head, timeout=60).status_code == 200
     with serving(*SCRIPTED, "--tokens", str(path), "--allowed-hosts", "other.example.org") as process:
-        assert httpx.get(f"{process.url}/v1/whoami", headers=head).status_code == 403
+        assert httpx.get(f"{process.url}/v1/whoami", headers=head, timeout=60).status_code == 403
 
 
 def test_the_file_can_be_named_by_the_environment_and_may_be_empty(tmp_path: Path) -> None:
@@ -85,6 +85,6 @@ def test_the_file_can_be_named_by_the_environment_and_may_be_empty(tmp_path: Pat
     path = tmp_path / "tokens.toml"
     path.touch()
     with serving(*SCRIPTED, CFS_TOKENS=str(path)) as process:
-        assert httpx.get(f"{process.url}/healthz").status_code == 200
-        assert httpx.get(f"{process.url}/v1/whoami").status_code == 401
-        assert httpx.get(f"{process.url}/v1/whoami", headers=basic("", "")).status_code == 401
+        assert httpx.get(f"{process.url}/healthz", timeout=60).status_code == 200
+        assert httpx.get(f"{process.url}/v1/whoami", timeout=60).status_code == 401
+        assert httpx.get(f"{process.url}/v1/whoami", headers=basic("", ""), timeout=60).status_code == 401

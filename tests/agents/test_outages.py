@@ -124,7 +124,7 @@ def test_when_patience_is_over_the_task_can_be_resumed(upstream: Upstream, tmp_p
         with Running(server.url, "agent", "serve", *flags) as running:
             assert running.process.stderr is not None
             running.process.stderr.readline()
-            httpx.post(f"{server.url}/v1/sessions/tired/messages", json={"content": "TASK tired serve"})
+            httpx.post(f"{server.url}/v1/sessions/tired/messages", json={"content": "TASK tired serve"}, timeout=60)
             running.until("execute_command: [exit status 0")
             running.process.kill()
         server.stop()
@@ -138,7 +138,7 @@ def test_when_patience_is_over_the_task_can_be_resumed(upstream: Upstream, tmp_p
         assert ANSWER in ended.stdout
         lines = (tmp_path / "tired/agent_workspace/effects").read_text().splitlines()
         assert sorted(lines) == sorted(set(lines))
-        history = httpx.get(f"{server.url}/v1/sessions/tired").json()["history"]
+        history = httpx.get(f"{server.url}/v1/sessions/tired", timeout=60).json()["history"]
         assert [each["content"] for each in history if each["role"] == "user"] == ["TASK tired serve"]
 
 
@@ -169,7 +169,7 @@ def test_a_deleted_session_is_not_made_anew(upstream: Upstream, tmp_path: Path) 
         with Running(server.url, "agent", "serve", *flags) as running:
             assert running.process.stderr is not None
             running.process.stderr.readline()
-            httpx.delete(f"{server.url}/v1/sessions/unwanted").raise_for_status()
+            httpx.delete(f"{server.url}/v1/sessions/unwanted", timeout=60).raise_for_status()
             code, _, errors = running.end()
         assert (code, "has been deleted" in errors) == (1, True), errors
-        assert httpx.get(f"{server.url}/v1/sessions/unwanted").status_code == 404
+        assert httpx.get(f"{server.url}/v1/sessions/unwanted", timeout=60).status_code == 404

@@ -18,7 +18,7 @@ from typing import Self
 from tests.server.support import CFS, environment
 
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
-PATIENCE_SECONDS = 25.0
+PATIENCE_SECONDS = 60.0
 
 _ON_TERMINAL = """
 import fcntl, os, sys, termios

@@ -82,5 +82,5 @@ def server() -> Iterator[Process]:
 @pytest.fixture
 def client(server: Process) -> Iterator[httpx.Client]:
     """The common server's API."""
-    with httpx.Client(base_url=server.url, timeout=30, trust_env=False) as found:
+    with httpx.Client(base_url=server.url, timeout=60, trust_env=False) as found:
         yield found

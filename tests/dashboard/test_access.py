@@ -20,7 +20,9 @@ def test_a_token_is_asked_for_where_tokens_are_on(pages: Pages, tmp_path: Path) 
     with serving(*QUIET, "--tokens", str(tmp_path / "tokens.toml")) as server:
         bob = {"Authorization": f"Bearer {other}"}
         for name in ("mine", "his"):
-            httpx.post(f"{server.url}/v1/sessions", json={"id": name}, headers=bob, trust_env=False).raise_for_status()
+            httpx.post(
+                f"{server.url}/v1/sessions", json={"id": name}, headers=bob, trust_env=False, timeout=60
+            ).raise_for_status()
         page = pages.open(server.url)
         page.get_by_label("Token").fill("wrong")
         page.keyboard.press("Enter")
@@ -39,17 +41,17 @@ def test_a_token_is_asked_for_where_tokens_are_on(pages: Pages, tmp_path: Path) 
 
 
 def test_the_page_says_nothing_of_sessions_and_lets_no_script_in(server: Process) -> None:
-    answer = httpx.get(server.url, headers={"Accept": "text/html"}, trust_env=False)
+    answer = httpx.get(server.url, headers={"Accept": "text/html"}, trust_env=False, timeout=60)
     policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert "require-trusted-types-for 'script'; trusted-types cfs-markup" in policy.removesuffix(";")
     assert policy.count("trusted-types ") == 1
-    assert httpx.get(server.url, trust_env=False).json()["name"] == "cfs"
+    assert httpx.get(server.url, trust_env=False, timeout=60).json()["name"] == "cfs"
     tag = answer.headers["ETag"]
-    again = httpx.get(server.url, headers={"Accept": "text/html", "If-None-Match": tag}, trust_env=False)
+    again = httpx.get(server.url, headers={"Accept": "text/html", "If-None-Match": tag}, trust_env=False, timeout=60)
     assert again.status_code == 304
-    assert httpx.get(f"{server.url}/dashboard/nothing.js", trust_env=False).status_code == 404
+    assert httpx.get(f"{server.url}/dashboard/nothing.js", trust_env=False, timeout=60).status_code == 404
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

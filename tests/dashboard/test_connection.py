@@ -19,7 +19,7 @@ def test_nothing_is_missed_or_doubled_while_connections_come_and_go(pages: Pages
     """The server ends each stream after a moment, again and again."""
     with (
         serving(*QUIET, "--stream-seconds", "0.3") as server,
-        httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client,
+        httpx.Client(base_url=server.url, timeout=60, trust_env=False) as client,
         Agent(client, "main") as agent,
     ):
         agent.begin("Count")
@@ -38,7 +38,7 @@ def test_nothing_is_missed_or_doubled_while_connections_come_and_go(pages: Pages
 def test_a_page_without_a_network_catches_up(pages: Pages) -> None:
     with (
         serving(*QUIET) as server,
-        httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client,
+        httpx.Client(base_url=server.url, timeout=60, trust_env=False) as client,
         Agent(client, "main") as agent,
     ):
         agent.begin("Go")
@@ -57,7 +57,7 @@ def test_a_page_without_a_network_catches_up(pages: Pages) -> None:
 def test_a_restarted_server_is_found_again(pages: Pages) -> None:
     with serving(*QUIET) as server:
         port = str(urlsplit(server.url).port)
-        httpx.post(f"{server.url}/v1/sessions", json={"id": "first"}, trust_env=False).raise_for_status()
+        httpx.post(f"{server.url}/v1/sessions", json={"id": "first"}, trust_env=False, timeout=60).raise_for_status()
         page = pages.open(server.url, "conversation/first")
         send(page, "before")
         expect(messages(page)).to_have_count(2)
@@ -66,7 +66,7 @@ def test_a_restarted_server_is_found_again(pages: Pages) -> None:
     expect(page.locator(".connection")).to_have_attribute("data-state", "lost")
     with (
         serving(*QUIET, "--port", port) as server,
-        httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client,
+        httpx.Client(base_url=server.url, timeout=60, trust_env=False) as client,
     ):
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
         expect(row(page, "first")).to_have_count(0)  # sessions end with the server
@@ -93,7 +93,7 @@ def test_after_a_crash_of_the_server_the_same_tree_goes_on(pages: Pages, tmp_pat
     flags = (*QUIET, "--data-dir", str(tmp_path))
     with ExitStack() as stack:
         server = stack.enter_context(serving(*flags))
-        client = stack.enter_context(httpx.Client(base_url=server.url, timeout=30, trust_env=False))
+        client = stack.enter_context(httpx.Client(base_url=server.url, timeout=60, trust_env=False))
         sdk = stack.enter_context(Client(server.url))
         page = pages.open(server.url, "conversation/main/coder")
         asked: list[tuple[str, str | None]] = []
@@ -125,7 +125,7 @@ def test_after_a_crash_of_the_server_the_same_tree_goes_on(pages: Pages, tmp_pat
 
 def test_the_address_names_what_is_shown(pages: Pages) -> None:
     with serving(*QUIET) as server:
-        httpx.post(f"{server.url}/v1/sessions", json={"id": "a b/c"}, trust_env=False).raise_for_status()
+        httpx.post(f"{server.url}/v1/sessions", json={"id": "a b/c"}, trust_env=False, timeout=60).raise_for_status()
         page = pages.open(server.url)
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
         page.keyboard.press("Control+k")

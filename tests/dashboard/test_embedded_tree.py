@@ -74,7 +74,7 @@ def test_a_tree_is_watched_from_echo_to_cat(embedded: Process, mount: Path, tmp_
 def test_a_prompt_that_was_cut_says_so_quietly(pages: Pages, embedded: Process) -> None:
     """Beside what the turn cost; the messages are all there."""
     text = "User: Hello!\nAssistant: Hello! How can I help you?\n" * 200
-    httpx.post(f"{embedded.url}/v1/sessions", json={"id": "long", "transcript": text}).raise_for_status()
+    httpx.post(f"{embedded.url}/v1/sessions", json={"id": "long", "transcript": text}, timeout=60).raise_for_status()
     page = pages.open(embedded.url, "conversation/long")
     send(page, "Thank you!")
     expect(messages(page).last).to_contain_text("old messages left the prompt")

@@ -13,7 +13,9 @@ from tests.server.support import Process, serving
 def test_a_link_shows_one_session_until_it_is_revoked(pages: Pages, tmp_path: Path) -> None:
     secret = make(tmp_path / "tokens.toml", "alice", "/sessions/alice")
     with serving(*QUIET, "--tokens", str(tmp_path / "tokens.toml")) as server:
-        with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {secret}"}, trust_env=False) as alice:
+        with httpx.Client(
+            base_url=server.url, headers={"Authorization": f"Bearer {secret}"}, trust_env=False, timeout=60
+        ) as alice:
             for name in ("alice/plan", "alice/diary"):
                 alice.post("/v1/sessions", json={"id": name}).raise_for_status()
             text = "Meet at the old bridge."

@@ -70,7 +70,7 @@ def test_the_keyboard_moves_through_the_tree(page: Page, client: httpx.Client) -
 
 
 def test_a_thousand_sessions_are_there_and_few_are_elements(pages: Pages) -> None:
-    with serving(*QUIET) as server, httpx.Client(base_url=server.url, trust_env=False) as client:
+    with serving(*QUIET) as server, httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client:
         for number in range(990):
             client.post("/v1/sessions", json={"id": f"s{number:04}"}).raise_for_status()
         client.post("/v1/sessions", json={"id": "/".join(["deep", *"abcdefghi"])}).raise_for_status()

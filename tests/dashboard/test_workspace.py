@@ -97,7 +97,7 @@ def test_names_that_are_no_paths_hide_no_other_file(pages: Pages, tmp_path: Path
     for name in (b"\xff", b"a\nb", b"back\\slash", b"100% & <b>.txt", "\u202etxt".encode()):
         (root / os.fsdecode(name)).write_text("one of them")
     with serving(*QUIET, "--data-dir", str(tmp_path)) as server:
-        httpx.post(f"{server.url}/v1/sessions", json={"id": "main"}).raise_for_status()
+        httpx.post(f"{server.url}/v1/sessions", json={"id": "main"}, timeout=60).raise_for_status()
         page = pages.open(server.url)
         page.goto(address(server.url, "files/main"))
         expect(page.locator(".choose")).to_have_count(2)

@@ -215,8 +215,8 @@ def test_a_session_is_exported(
 
 
 def test_a_phone_has_all_actions_by_touch(pages: Pages, server: Process, client: httpx.Client) -> None:
-    talked(client, "w-phone", "one")
-    page = pages.open(server.url, "conversation/w-phone", viewport=PHONE, is_mobile=True, has_touch=True)
+    talked(client, "w-touch", "one")
+    page = pages.open(server.url, "conversation/w-touch", viewport=PHONE, is_mobile=True, has_touch=True)
     expect(messages(page)).to_have_count(2)
     for name in ("Copy message", "Edit in a new branch", "Answer again in a new branch", "Branch from here", "Send"):
         action = page.get_by_role("button", name=name).last

@@ -127,7 +127,7 @@ def test_a_server_shows_what_it_has_loaded(base: Path) -> None:
     with serving("--model", str(base)) as server:
         done = run_cfs("model", "ps", "--url", server.url)
         (card,) = json.loads(run_cfs("model", "ps", "--json", "--url", server.url).stdout)
-        me = httpx.get(f"{server.url}/v1/whoami").json()
+        me = httpx.get(f"{server.url}/v1/whoami", timeout=60).json()
     assert me["model"]["notes"] == card["notes"]
     head, row = (line.split() for line in done.stdout.splitlines())
     assert head == ["NAME", "PARAMETERS", "CONTEXT", "SINCE"]

@@ -16,7 +16,9 @@ def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
     with serving() as server, mounting(server.url, tmp_path_factory.mktemp("mount") / "cfs") as here:
         for name in ("chat1", "a", "b"):
             settings = {"temperature": 0, "max_tokens": 60}
-            httpx.post(f"{server.url}/v1/sessions", json={"id": name, "settings": settings}, trust_env=False)
+            httpx.post(
+                f"{server.url}/v1/sessions", json={"id": name, "settings": settings}, trust_env=False, timeout=60
+            )
         yield here
 
 

@@ -99,7 +99,7 @@ def test_a_write_whose_answer_is_lost_is_one_message(tmp_path: Path) -> None:
 def test_changes_during_a_lost_connection_are_seen(tmp_path: Path) -> None:
     """The stream is resumed after the last event; a server that ends streams now and then makes no difference."""
     with server(free_port(), "--stream-seconds", "0.2") as running, mounting(running.url, tmp_path / "m") as mount:
-        with httpx.Client(base_url=running.url, trust_env=False) as client:
+        with httpx.Client(base_url=running.url, trust_env=False, timeout=60) as client:
             for number in range(20):
                 client.post("/v1/sessions/f/messages", params={"wait": "true"}, content=f"{number}".encode())
                 size = client.get("/v1/sessions/f").json()["size"]

@@ -30,5 +30,7 @@ def test_the_snippets_of_the_page_run(
         if client is not None:
             client.close()
     assert capsys.readouterr().out.strip()
-    recorded = httpx.get(f"{model_server.url}/v1/sessions/from-{protocol}", trust_env=False).json()["history"]
+    recorded = httpx.get(f"{model_server.url}/v1/sessions/from-{protocol}", trust_env=False, timeout=60).json()[
+        "history"
+    ]
     assert [message["role"] for message in recorded][:2] == ["user", "assistant"]

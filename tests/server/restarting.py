@@ -43,7 +43,10 @@ class Restarting:
         """Let the server carry out a call whose answer never arrives."""
         request = call.request.keyed(key)
         self.wire.swallow(1)
-        with pytest.raises(httpx.TransportError), httpx.Client(base_url=self.wire.url, trust_env=False) as bare:
+        with (
+            pytest.raises(httpx.TransportError),
+            httpx.Client(base_url=self.wire.url, trust_env=False, timeout=60) as bare,
+        ):
             bare.request(request.method, request.path, headers=dict(request.headers), content=request.body)
 
     def repeat(self, call: api.Call[Any], key: str) -> httpx.Response:

@@ -39,7 +39,7 @@ def say(server: Process, session: str, text: str) -> httpx.Response:
 
 
 def text_of(server: Process, session: str) -> str:
-    return httpx.get(f"{server.url}/v1/sessions/{session}", headers={"Accept": "text/plain"}).text
+    return httpx.get(f"{server.url}/v1/sessions/{session}", headers={"Accept": "text/plain"}, timeout=60).text
 
 
 def stopped(server: Process) -> None:
@@ -144,7 +144,7 @@ def test_a_restored_store_has_the_same_sessions_in_another_life(backup: Path, tm
         before = client.call(api.transcript("chat"))
         life, seen = api.Life(), client.call(api.read("chat"))
         life.saw(before.etag)
-        with httpx.stream("GET", f"{server.url}/v1/sessions/chat/events?after=0") as stream:
+        with httpx.stream("GET", f"{server.url}/v1/sessions/chat/events?after=0", timeout=60) as stream:
             cursor = next(line for line in stream.iter_lines() if line.startswith("id: "))[4:]
         stopped(server)
     refused = run_cfs("restore", str(backup), "--store", str(store))
@@ -165,7 +165,7 @@ def test_a_restored_store_has_the_same_sessions_in_another_life(backup: Path, tm
         with pytest.raises(Gone):
             client.call(life.call(api.read("chat")))
         headers = {"Last-Event-ID": cursor}
-        with httpx.stream("GET", f"{server.url}/v1/sessions/chat/events", headers=headers) as stream:
+        with httpx.stream("GET", f"{server.url}/v1/sessions/chat/events", headers=headers, timeout=60) as stream:
             assert next(line for line in stream.iter_lines() if line.startswith("event: ")) == "event: stale"
 
 

@@ -32,5 +32,5 @@ def test_the_snippets_of_the_page_run(
 
 def test_the_numbers_of_the_page_are_right(model_server: Process) -> None:
     command, answer = re.findall(r"    curl .*-d '(.*)'\n    (\{.*\})", PAGE)[0]
-    found = httpx.post(f"{model_server.url}/v1/tokens", json=json.loads(command), trust_env=False)
+    found = httpx.post(f"{model_server.url}/v1/tokens", json=json.loads(command), trust_env=False, timeout=60)
     assert found.json() == json.loads(answer)

@@ -215,7 +215,7 @@ def test_tokens_are_counted_by_the_models_tokenizer(model_server: Process) -> No
 
 async def test_a_conversation_that_cannot_be_counted_is_told(model_server: Process) -> None:
     """And hurts no other."""
-    async with httpx.AsyncClient(base_url=model_server.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=model_server.url, trust_env=False, timeout=60) as client:
         answer = await client.post("/v1/tokens", json={"texts": ["x" * 10_000], "messages": []})
         assert answer.status_code == 200
         assert answer.json()["exact"] is True

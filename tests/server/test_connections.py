@@ -198,7 +198,7 @@ def test_the_next_request_has_its_time_too(server: Process) -> None:
 def test_a_body_that_stalls_is_408_and_nothing_of_it_is_stored(server: Process) -> None:
     reply = answer(server, POST + b"Content-Length: 10\r\n\r\nhello")
     assert (status(reply), b"urn:cfs:error:timeout" in reply) == (408, True)
-    assert httpx.get(f"{server.url}/v1/sessions/a", trust_env=False).status_code == 404
+    assert httpx.get(f"{server.url}/v1/sessions/a", trust_env=False, timeout=60).status_code == 404
 
 
 def test_a_body_that_comes_slowly_goes_on(server: Process) -> None:

@@ -105,7 +105,7 @@ async def test_tokens_arrive_while_the_model_goes_on(model_server: Process) -> N
     body = json.dumps({"content": "Tell me a joke.", "settings": {**ENDLESS, "max_tokens": 2000}}).encode()
     headers = {"Content-Type": "application/json"}
     async with (
-        httpx.AsyncClient(base_url=model_server.url) as client,
+        httpx.AsyncClient(base_url=model_server.url, timeout=60) as client,
         await EventStream.open(model_server.url, f"{url}/messages", headers, body) as stream,
     ):
         times = [time_of((await stream.until("token"))[-1])]

@@ -63,9 +63,9 @@ def test_a_full_disk_is_said_and_is_over_when_there_is_room(mount: Mount, tmp_pa
         assert len(acknowledged) > 2
         assert messages(server)[: len(acknowledged) + 1] == ["first", *acknowledged]
         assert post(server, "refused").status_code == 507
-        assert httpx.delete(f"{server.url}/v1/sessions/chat").status_code == 507
-        assert httpx.put(f"{server.url}/dav/sessions/new", content=b"refused").status_code == 507
-        assert httpx.get(f"{server.url}/dav/sessions/chat").status_code == 200
+        assert httpx.delete(f"{server.url}/v1/sessions/chat", timeout=60).status_code == 507
+        assert httpx.put(f"{server.url}/dav/sessions/new", content=b"refused", timeout=60).status_code == 507
+        assert httpx.get(f"{server.url}/dav/sessions/chat", timeout=60).status_code == 200
         filler.unlink()
         until(lambda: post(server, "later").status_code == 202)
         assert messages(server)[-1] == "later"

@@ -38,9 +38,9 @@ def series(model_server: Process) -> dict[str, dict[str, set[str]]]:
     url = model_server.url
     params = {"wait": "true"}
     httpx.post(f"{url}/v1/sessions/shown/messages", params=params, content=b"Hello", timeout=60, trust_env=False)
-    httpx.get(f"{url}/v1/sessions/none", trust_env=False)
+    httpx.get(f"{url}/v1/sessions/none", trust_env=False, timeout=60)
     found: dict[str, dict[str, set[str]]] = {}
-    for family in text_string_to_metric_families(httpx.get(f"{url}/metrics", trust_env=False).text):
+    for family in text_string_to_metric_families(httpx.get(f"{url}/metrics", trust_env=False, timeout=60).text):
         for sample in family.samples:
             labels = found.setdefault(sample.name, {})
             for label, value in sample.labels.items():

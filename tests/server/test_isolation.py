@@ -498,7 +498,7 @@ async def test_without_a_token_only_what_is_the_same_for_all_is_told() -> None:
     async with estate() as (server, _, turn):
         routes = [(method, url) for method, url in sorted(ROUTES) if url not in ("/", "/health", "/healthz", "/readyz")]
         before = await everything_in(server)
-        async with httpx.AsyncClient(base_url=server.url, trust_env=False) as nobody:
+        async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=60) as nobody:
             for method, url in routes:
                 answer = await nobody.request(
                     method, url.format(id=DIARY, path=NOTES, model="x", share="s", item="x", **turn)

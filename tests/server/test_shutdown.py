@@ -47,7 +47,7 @@ async def test_a_hundred_streams_and_a_running_turn_see_the_end(slow: Process) -
 
 
 async def test_while_turns_finish_nothing_new_is_taken(slow: Process) -> None:
-    async with httpx.AsyncClient(base_url=slow.url) as client:
+    async with httpx.AsyncClient(base_url=slow.url, timeout=60) as client:
         waiting = asyncio.create_task(client.post("/v1/sessions/a/messages?wait=true", content=b"1 2 3 4 5 6 7 8"))
         async with await EventStream.open(slow.url, "/v1/events") as stream:
             await stream.until("token")
@@ -77,7 +77,7 @@ async def test_a_second_signal_ends_at_once(first: signal.Signals) -> None:
         async with await EventStream.open(process.url, "/v1/sessions/a/messages", body=b"x") as stream:
             await stream.until("turn.started")
             process.signal(first)
-            async with httpx.AsyncClient(base_url=process.url) as client:
+            async with httpx.AsyncClient(base_url=process.url, timeout=60) as client:
                 while (await client.get("/readyz")).status_code != 503:
                     pass
             process.signal(signal.SIGTERM)
@@ -87,7 +87,7 @@ async def test_a_second_signal_ends_at_once(first: signal.Signals) -> None:
 
 async def test_an_idle_server_with_idle_clients_ends_promptly() -> None:
     with serving(*SCRIPTED) as process:
-        async with httpx.AsyncClient(base_url=process.url) as client:
+        async with httpx.AsyncClient(base_url=process.url, timeout=60) as client:
             await client.get("/healthz")
             process.signal()
             code, errors = await ended(process)

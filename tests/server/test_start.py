@@ -130,7 +130,7 @@ def test_the_risk_can_be_accepted_and_is_told_loudly(how: str) -> None:
     env = {"CFS_ALLOW_REMOTE_WITHOUT_TOKENS": "1"} if how == "environment" else {}
     with serving(*SCRIPTED, "--host", "0.0.0.0", *flags, **env) as process:  # noqa: S104
         port = process.url.rpartition(":")[2]
-        assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=60).status_code == 200
         process.signal()
         assert "NO ACCESS CONTROL" in process.ended()[1]
 
@@ -153,7 +153,7 @@ def test_loopback_is_what_only_this_machine_reaches(host: str, loopback: bool) -
 def test_a_free_port_is_said_on_stdout_and_in_the_ready_file_which_goes_with_the_server(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     with serving(*SCRIPTED, "--ready-file", str(ready)) as process:
-        assert httpx.get(f"{process.url}/readyz").json()["model"]["name"] == "scripted"
+        assert httpx.get(f"{process.url}/readyz", timeout=60).json()["model"]["name"] == "scripted"
         assert ready.read_text() == process.url + "\n"
         process.signal(signal.SIGINT)
         assert process.ended()[0] == 0
@@ -178,7 +178,7 @@ def test_the_first_screen_says_what_a_user_needs(tmp_path: Path) -> None:
 
 def test_json_logs_are_json_line_by_line() -> None:
     with serving(*SCRIPTED, "--log-format", "json") as process:
-        httpx.get(f"{process.url}/v1/sessions/caf%C3%A9", headers={"X-Request-ID": "r1"})
+        httpx.get(f"{process.url}/v1/sessions/caf%C3%A9", headers={"X-Request-ID": "r1"}, timeout=60)
         process.signal()
         lines = [json.loads(line) for line in process.ended()[1].splitlines()]
     (request,) = [line for line in lines if line["event"] == "request"]

@@ -73,7 +73,7 @@ def test_a_failure_is_marked_and_not_quoted(server: Process, collector: Collecto
     """The class of the error is in the span, its text is not."""
     long = "strawberry " * 4000
     settings = {"overflow": "error"}
-    httpx.post(f"{server.url}/v1/sessions", json={"id": "full", "settings": settings}, trust_env=False)
+    httpx.post(f"{server.url}/v1/sessions", json={"id": "full", "settings": settings}, trust_env=False, timeout=60)
     post(
         server,
         "/v1/sessions/full/messages",
@@ -98,7 +98,7 @@ def test_the_server_measures_by_the_conventions(server: Process, collector: Coll
 def test_reading_is_traced_for_callers_that_trace(server: Process, collector: Collector) -> None:
     """A poll of the dashboard fills no trace; a read of a program that traces itself is a part of it."""
     for headers in ({}, caller(TRACE)):
-        httpx.get(f"{server.url}/v1/sessions", headers=headers, trust_env=False)
+        httpx.get(f"{server.url}/v1/sessions", headers=headers, trust_env=False, timeout=60)
     post(server, "/v1/sessions/last/messages", content=b"Hello")
     spans = collector.until("GET /v1/sessions")
     assert [span.trace for span in spans if span.name == "GET /v1/sessions"] == [TRACE]

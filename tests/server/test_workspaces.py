@@ -39,7 +39,7 @@ NOTE = "/v1/files/workspaces/main/deep/note"
 
 
 def put(server: Process, data: bytes, url: str = NOTE) -> httpx.Response:
-    return httpx.put(server.url + url, content=data)
+    return httpx.put(server.url + url, content=data, timeout=60)
 
 
 def stopped(server: Process, number: signal.Signals = signal.SIGTERM) -> None:
@@ -57,7 +57,10 @@ def test_names_that_are_no_paths_hide_nothing_else(tmp_path: Path) -> None:
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x")
-    with serving(*SCRIPTED, "--data-dir", str(tmp_path)) as server, httpx.Client(base_url=server.url) as client:
+    with (
+        serving(*SCRIPTED, "--data-dir", str(tmp_path)) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
         paths = [f"/workspaces/main/{name}" for name in NAMES]
         listed = client.get("/v1/files", params={"prefix": "/workspaces/main/"})
         assert sorted(file["path"] for file in listed.json()["files"]) == sorted(paths)
@@ -83,13 +86,13 @@ def test_files_below_the_data_folder_outlive_the_server(tmp_path: Path) -> None:
         stopped(server)
     assert (data / "workspaces/main/deep/note").read_bytes() == b"kept"
     with serving(*SCRIPTED, "--data-dir", str(data)) as server:
-        read = httpx.get(server.url + NOTE)
+        read = httpx.get(server.url + NOTE, timeout=60)
         assert (read.content, read.headers["ETag"]) == (b"kept", etag)
         assert put(server, b"changed").status_code == 200
         server.signal(signal.SIGKILL)
         server.ended()
     with serving(*SCRIPTED, "--data-dir", str(data)) as server:
-        assert httpx.get(server.url + NOTE).content == b"changed"
+        assert httpx.get(server.url + NOTE, timeout=60).content == b"changed"
         stopped(server)
 
 
@@ -120,11 +123,11 @@ def test_what_people_put_there_is_seen_and_links_are_not(tmp_path: Path) -> None
     (main / "link").symlink_to(secret)
     (main / "up").symlink_to(tmp_path)
     with serving(*SCRIPTED, "--data-dir", str(tmp_path / "data")) as server:
-        listed = httpx.get(f"{server.url}/v1/files").json()["files"]
+        listed = httpx.get(f"{server.url}/v1/files", timeout=60).json()["files"]
         assert [info["path"] for info in listed] == ["/workspaces/main/by hand"]
         for name in ("link", "up/secret"):
             for method in ("GET", "PUT", "DELETE"):
-                refused = httpx.request(method, f"{server.url}/v1/files/workspaces/main/{name}")
+                refused = httpx.request(method, f"{server.url}/v1/files/workspaces/main/{name}", timeout=60)
                 assert refused.status_code in (400, 404)
                 assert str(tmp_path) not in refused.text
                 assert "house" not in refused.text
@@ -150,7 +153,7 @@ def test_a_file_that_the_disk_does_not_take_is_told_and_the_one_before_stays(tmp
         refused = put(server, b"x" * 1001)
         assert (refused.status_code, refused.json()["type"]) == (413, "urn:cfs:error:too-large")
         assert str(tmp_path) not in refused.text
-        assert httpx.get(server.url + NOTE).content == b"before"
+        assert httpx.get(server.url + NOTE, timeout=60).content == b"before"
         assert put(server, b"x" * 1000).status_code == 200
         assert [path.name for path in (tmp_path / "workspaces/main/deep").iterdir()] == ["note"]
         stopped(server)

@@ -68,5 +68,7 @@ def test_vllm_router_sends_all_turns_of_a_session_to_one_worker() -> None:
 def test_our_own_server_is_a_worker_behind_the_router() -> None:
     """The router asks `/health`, and a server in front finds the model through it."""
     with serving("--engine", "scripted") as worker, routed(worker.url) as url, serving("--upstream", url) as server:
-        answer = httpx.post(f"{server.url}/v1/sessions/a/messages?wait=true", content=b"hello", trust_env=False)
+        answer = httpx.post(
+            f"{server.url}/v1/sessions/a/messages?wait=true", content=b"hello", trust_env=False, timeout=60
+        )
         assert answer.json()["reply"] == "hello"

@@ -119,7 +119,7 @@ def test_what_is_wrong_at_the_start_is_told_in_one_line_before_anything_listens(
 
 def test_an_upstream_need_not_be_there_at_the_start_if_it_is_not_asked() -> None:
     flags = ("--upstream", "http://127.0.0.1:9", "--no-upstream-check", "--upstream-model", "m")
-    with serving(*flags, *QUICK) as process, httpx.Client(base_url=process.url, trust_env=False) as client:
+    with serving(*flags, *QUICK) as process, httpx.Client(base_url=process.url, trust_env=False, timeout=60) as client:
         assert client.get("/readyz").json()["model"]["name"] == "m"
         assert "cannot be reached" in say(client, "hello")
     assert "--upstream-model" in refused("--upstream", "127.0.0.1:9", "--no-upstream-check")
@@ -141,7 +141,7 @@ def test_the_key_comes_from_a_file_or_the_environment_and_never_from_a_flag(
     monkeypatch.setenv(KEY_VARIABLE, "")
     assert read_key(None) is None
     with served_aside(OpenAIStub()) as url, serving("--upstream", url, "--upstream-key-file", str(file)) as process:
-        assert httpx.get(f"{process.url}/readyz").status_code == 200
+        assert httpx.get(f"{process.url}/readyz", timeout=60).status_code == 200
     assert "No such option" in run_cfs("serve", "--upstream-key", KEY).stderr
 
 

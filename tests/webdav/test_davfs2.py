@@ -196,7 +196,7 @@ def test_what_is_no_text_is_in_lost_and_found(mount: Mount, stage: Stage, name: 
 @pytest.mark.skipif(reason_to_skip() is not None, reason=reason_to_skip() or "")
 def test_a_workspace(stage: Stage, tmp_path: Path) -> None:
     """Real files and folders: made, copied, edited in place, moved, removed; the other faces show the same."""
-    with httpx.Client(base_url=stage.url, trust_env=False) as client:
+    with httpx.Client(base_url=stage.url, trust_env=False, timeout=60) as client:
         assert client.request("MKCOL", "/dav/workspaces/main").status_code == 201
         with mounting(f"{stage.url}/dav/workspaces/main", tmp_path / "m") as here:
             shell(here, "mkdir -p $M/a/b; echo text > $M/a/b/note; cp -r $M/a $M/c; sed -i s/text/TEXT/ $M/c/b/note")

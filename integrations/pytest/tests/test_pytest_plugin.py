@@ -196,7 +196,7 @@ def test_programs_that_are_not_ours_reach_the_server(cfs_server: ScriptedServer)
     """It is a real one, so curl, OpenAI's clients and a browser do."""
     cfs_server.reply("Hello!")
     body = {"model": "any", "messages": [{"role": "user", "content": "hi"}]}
-    answer = httpx.post(f"{cfs_server.url}/v1/chat/completions", json=body)
+    answer = httpx.post(f"{cfs_server.url}/v1/chat/completions", json=body, timeout=60)
     assert answer.json()["choices"][0]["message"]["content"] == "Hello!"
     with Client() as client:
         assert client.url == cfs_server.url

@@ -30,7 +30,7 @@ def told(root: Path, server: Process, *script: Line) -> str:
 
 
 def test_what_others_put_there_it_reads_and_what_it_makes_they_read(tmp_path: Path, server: Process) -> None:
-    with httpx.Client(base_url=f"{server.url}/v1/files/workspaces/shared/") as shared:
+    with httpx.Client(base_url=f"{server.url}/v1/files/workspaces/shared/", timeout=60) as shared:
         shared.put("in.txt", content=b"given")
         write = calls("write_file", path="deep/out.txt", content="made")
         assert "given" in told(tmp_path, server, write, calls("read_file", path="in.txt"), says("done"))
@@ -48,7 +48,9 @@ def test_the_command_line_has_an_option_for_it(tmp_path: Path, model_server: Pro
         CFS_URL=model_server.url,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    listed = httpx.get(f"{model_server.url}/v1/files", params={"prefix": "/workspaces/cli-shared/"}).json()["files"]
+    listed = httpx.get(f"{model_server.url}/v1/files", params={"prefix": "/workspaces/cli-shared/"}, timeout=60).json()[
+        "files"
+    ]
     assert [each["path"] for each in listed] == ["/workspaces/cli-shared/notes.txt"]
 
 
