@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
 from mcp import MCPError
 from mcp.types import TextContent
 
@@ -64,6 +65,13 @@ async def guarded(folder: Path) -> AsyncIterator[Guarded]:
             await asyncio.to_thread(program.__exit__, None, None, None)
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
+    """Both servers for the tests that leave the tokens as they are."""
+    async with guarded(tmp_path_factory.mktemp("shared")) as server:
+        yield server
+
+
 async def words(client: Any, tool: str, **arguments: Any) -> str:
     """Call a tool and return its text."""
     (content,) = (await client.call_tool(tool, arguments)).content
@@ -71,12 +79,12 @@ async def words(client: Any, tool: str, **arguments: Any) -> str:
     return content.text
 
 
-async def test_callers_over_http_have_the_rights_of_their_own_tokens(tmp_path: Path) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_callers_over_http_have_the_rights_of_their_own_tokens(shared: Guarded) -> None:
     async with (
-        guarded(tmp_path) as server,
-        by_http(server.url, server.secrets["alice"]) as alice,
-        by_http(server.url, server.secrets["bob"], mode="legacy") as bob,
-        by_http(server.url, server.secrets["reader"]) as reader,
+        by_http(shared.url, shared.secrets["alice"]) as alice,
+        by_http(shared.url, shared.secrets["bob"], mode="legacy") as bob,
+        by_http(shared.url, shared.secrets["reader"]) as reader,
     ):
         assert '"finished":true' in await words(alice, "send_message", session="alice", message="Hello.")
         assert '"created":true' in await words(alice, "write_file", path="/workspaces/alice/a", content="secret")
@@ -94,22 +102,24 @@ async def test_callers_over_http_have_the_rights_of_their_own_tokens(tmp_path: P
             await bob.get_prompt("summarize_session", {"session": "alice"})
 
 
-async def test_a_connection_belongs_to_the_token_that_opened_it(tmp_path: Path) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_connection_belongs_to_the_token_that_opened_it(shared: Guarded) -> None:
     """Another caller cannot use its id, or receive what it has subscribed to."""
-    async with guarded(tmp_path) as server, httpx2.AsyncClient(headers=HEADERS, trust_env=False) as http:
-        alice, bob = ({"Authorization": f"Bearer {server.secrets[name]}"} for name in ("alice", "bob"))
-        opened = await http.post(server.url, json=INITIALIZE, headers=alice)
+    async with httpx2.AsyncClient(headers=HEADERS, trust_env=False) as http:
+        alice, bob = ({"Authorization": f"Bearer {shared.secrets[name]}"} for name in ("alice", "bob"))
+        opened = await http.post(shared.url, json=INITIALIZE, headers=alice)
         session = {"Mcp-Session-Id": opened.headers["mcp-session-id"], "Mcp-Protocol-Version": "2025-11-25"}
-        assert (await http.post(server.url, json=HELLO, headers=alice | session)).status_code == 200
-        assert (await http.post(server.url, json=HELLO, headers=bob | session)).status_code == 404
-        assert (await http.get(server.url, headers=bob | session)).status_code == 404
+        assert (await http.post(shared.url, json=HELLO, headers=alice | session)).status_code == 200
+        assert (await http.post(shared.url, json=HELLO, headers=bob | session)).status_code == 404
+        assert (await http.get(shared.url, headers=bob | session)).status_code == 404
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer a b", "Basic YTpi", "Bearer a b\u00e4"])
-async def test_who_has_no_valid_token_is_refused_before_the_protocol(tmp_path: Path, header: str | None) -> None:
-    async with guarded(tmp_path) as server, httpx2.AsyncClient(headers=HEADERS, trust_env=False) as http:
+async def test_who_has_no_valid_token_is_refused_before_the_protocol(shared: Guarded, header: str | None) -> None:
+    async with httpx2.AsyncClient(headers=HEADERS, trust_env=False) as http:
         headers = {} if header is None else {b"Authorization": header.encode("latin-1")}
-        answer = await http.post(server.url, json=INITIALIZE, headers=headers)
+        answer = await http.post(shared.url, json=INITIALIZE, headers=headers)
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
         assert answer.json()["type"] == "urn:cfs:error:unauthorized"
 
@@ -150,12 +160,12 @@ async def test_callers_that_are_idle_make_room_and_busy_ones_stay(
     assert busy.client._http.is_closed
 
 
-async def test_the_token_of_the_program_is_for_stdio_only(tmp_path: Path) -> None:
-    async with guarded(tmp_path) as server:
-        async with by_stdio(server.cfs_url, server.secrets["alice"]) as alice:
-            assert '"finished":true' in await words(alice, "send_message", session="alice", message="Hello.")
-        async with by_stdio(server.cfs_url) as unknown:
-            assert "Unauthorized" in await words(unknown, "list_sessions")
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_token_of_the_program_is_for_stdio_only(shared: Guarded) -> None:
+    async with by_stdio(shared.cfs_url, shared.secrets["alice"]) as alice:
+        assert '"finished":true' in await words(alice, "send_message", session="alice", message="Hello.")
+    async with by_stdio(shared.cfs_url) as unknown:
+        assert "Unauthorized" in await words(unknown, "list_sessions")
 
 
 # -- hostile input ----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from tests.server.restarting import Restarting
 
 from .conftest import Connect, by_http, by_stdio
 
-pytestmark = pytest.mark.external
+pytestmark = [pytest.mark.external, pytest.mark.asyncio(loop_scope="module")]
 
 TOOLS = {
     "list_sessions",
