@@ -1,6 +1,7 @@
 """What all tests share, those of the integrations, too: the tiers, the fixtures of `pytest_cfs`, and a model."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script started this run with `&`; programs inherit that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_GUARD] = PureGuard()
     if not hasattr(config, "workerinput"):  # xdist's workers report to the process that started them
         config.pluginmanager.register(Times())

@@ -402,15 +402,25 @@ def _problems(result: Result, agent: Agent, server: Server) -> list[str]:
     if (waits := agent.log().count("[waiting for")) > 4:
         found.append(f"it said {waits} times that it waits")
     if case.kind == "serve" and result.finished:
-        for session, once in ((case.name, ["TASK", ANSWER]), (f"{case.name}/child", ["TASK"])):
-            history = httpx.get(f"{server.url}/v1/sessions/{session}", timeout=60).json().get("history", [])
-            plain = [message for message in history if message["role"] in ("user", "assistant")]
-            texts = Counter(json.dumps([m["role"], m["content"], m.get("tool_calls")]) for m in plain)
+        wanted = {case.name: ["TASK", ANSWER], f"{case.name}/child": ["TASK"]}
+        with suppress(TimeoutError):  # the tree goes on while what the server has lost is written again
+            _until(lambda: not any(_missing(server, session, texts) for session, texts in wanted.items()), 30.0)
+        for session, once in wanted.items():
+            texts = Counter(json.dumps([m["role"], m["content"], m.get("tool_calls")]) for m in _said(server, session))
             found += [f"{session} shows twice: {text}" for text, count in texts.items() if count > 1]
-            for text in once:
-                if (count := sum(text in message["content"] for message in plain)) < 1:
-                    found.append(f"{session} shows {count} times {text!r}")
+            found += [f"{session} does not show {text!r}" for text in _missing(server, session, once)]
     return found
+
+
+def _missing(server: Server, session: str, texts: Sequence[str]) -> list[str]:
+    said = _said(server, session)
+    return [text for text in texts if not any(text in message["content"] for message in said)]
+
+
+def _said(server: Server, session: str) -> list[dict[str, Any]]:
+    """Return what users and the model have said in a session."""
+    history = httpx.get(f"{server.url}/v1/sessions/{session}", timeout=60).json().get("history", [])
+    return [message for message in history if message["role"] in ("user", "assistant")]
 
 
 def _until(condition: Any, seconds: float) -> None:

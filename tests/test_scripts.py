@@ -108,11 +108,17 @@ def test_shell_script_is_sound(path: Path) -> None:
 def test_second_installation_has_nothing_to_do() -> None:
     """With the same pyproject.toml, constraints and Python, pip is not even started."""
     shell(f"{ROOT}/scripts/install server")
-    began = time.monotonic()
+    began = busy_seconds()
     again = shell(f"{ROOT}/scripts/install server", cwd=Path("/"))
     assert again.returncode == 0, again.stderr
     assert again.stdout == "CFS [server] is installed in .venv.\n"
-    assert time.monotonic() - began < 5
+    assert busy_seconds() - began < 5
+
+
+def busy_seconds() -> float:
+    """Processor time of the programs that this process has started and waited for."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def test_python_that_is_too_old_is_told_in_a_sentence(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_model_that_is_away_is_waited_for(kind: Kind) -> None:
 
 
 @pytest.mark.external
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("fault", "kept"), [("outage", False), ("kill -9", False), ("kill -9", True)])
 def test_a_tree_survives(fault: Fault, kept: bool) -> None:
     """A server that comes back without sessions gets them again, each message once; with them all just goes on."""
@@ -99,7 +99,7 @@ def test_serve_waits_for_a_server_that_is_not_there_yet(upstream: Upstream, tmp_
             server.start()  # for the block's end
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_when_patience_is_over_the_task_can_be_resumed(upstream: Upstream, tmp_path: Path) -> None:
     """The outage is reported, nothing has failed, and the command that was run is not run again."""
 
@@ -142,7 +142,7 @@ def test_when_patience_is_over_the_task_can_be_resumed(upstream: Upstream, tmp_p
         assert [each["content"] for each in history if each["role"] == "user"] == ["TASK tired serve"]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_readers_that_leave_do_not_use_up_the_upstream(upstream: Upstream) -> None:
     """Each outage of agents once left a connection to the upstream open for good, until there was none left."""
 

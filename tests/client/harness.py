@@ -179,14 +179,14 @@ class HttpHarness:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._started.wait(20), "the server has not started"
+        assert self._started.wait(60), "the server has not started"
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self._loop is not None
         assert self._end is not None
         self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(20)
+        self._thread.join(60)
 
 
 def release_soon(harness: ClientHarness) -> None:

@@ -19,7 +19,7 @@ from cfs_fuse.checks import CannotMountError, check_device, check_libfuse
 from cfs_server.engine.scripted import ScriptedEngine
 from tests.server.support import ServerHarness, environment, running_server
 
-GUARD_SECONDS = 20.0
+GUARD_SECONDS = 60.0
 """No wait of these tests takes longer, unless something is broken."""
 
 

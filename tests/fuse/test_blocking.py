@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -69,10 +68,8 @@ def test_blocked_reader_can_be_killed(mount: Mount, stage: Stage, name: str, num
     """Within half a second, by any signal; the turn goes on."""
     with stage.held():
         process = blocked_cat(mount, stage, name)
-        began = time.monotonic()
         process.send_signal(number)
-        assert process.wait(GUARD_SECONDS) == -number
-        assert time.monotonic() - began < 5  # a guard: the bar of half a second is the bench's
+        assert process.wait(GUARD_SECONDS) == -number  # the bar of half a second is the bench's
         assert stage.state(name) == "generating"
         process.communicate()
     assert stage.asked(name) == ["words to say"]

@@ -94,10 +94,10 @@ async def test_ten_thousand_sessions_are_one_look() -> None:
         loop.call_soon_threadsafe = count  # type: ignore[assignment,method-assign]
 
         def propfind() -> tuple[int, set[str], float]:
-            started = time.perf_counter()
+            started = time.thread_time()
             entries = list(tree.members("/"))
             states = {tree.properties(entry.path)["{cfs:}state"] for entry in entries}
-            return len(entries), states, time.perf_counter() - started
+            return len(entries), states, time.thread_time() - started
 
         try:
             number, states, seconds = await asyncio.to_thread(propfind)
