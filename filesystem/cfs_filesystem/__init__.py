@@ -10,9 +10,12 @@ from cfs_filesystem._errors import (
     InvalidArgumentError,
     InvalidPathError,
     NotFoundError,
+    VersionError,
 )
 from cfs_filesystem._handle import FsHandle
 from cfs_filesystem._memory import InMemoryFileSystem
+from cfs_filesystem._object_stores import open_store
+from cfs_filesystem._objects import ObjectFileSystem, ObjectStore
 from cfs_filesystem._openat import open_beneath
 from cfs_filesystem._paths import validate_path, validate_prefix
 from cfs_filesystem._router import RouterFileSystem
@@ -46,13 +49,17 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidPathError",
     "NotFoundError",
+    "ObjectFileSystem",
+    "ObjectStore",
     "Operation",
     "Path",
     "RouterFileSystem",
     "StateModule",
+    "VersionError",
     "VersionedEntryMeta",
     "builtin_grant",
     "open_beneath",
+    "open_store",
     "validate_path",
     "validate_prefix",
 ]

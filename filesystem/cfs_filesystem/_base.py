@@ -4,19 +4,33 @@ import base64
 import binascii
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from io import BytesIO
 from operator import itemgetter
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
-from cfs_filesystem._errors import ConflictError, InvalidArgumentError, InvalidPathError, NotFoundError
+from cfs_filesystem._errors import (
+    ConflictError,
+    InvalidArgumentError,
+    InvalidPathError,
+    NotFoundError,
+    VersionError,
+)
 from cfs_filesystem._handle import FsHandle, directly_in, entries_below, newer
 from cfs_filesystem._hooks import FileSystemHooks
 from cfs_filesystem._paths import directories_above, validate_path, validate_prefix
 from cfs_filesystem._text import decoded, lines_of, matches_of
 from cfs_filesystem._types import EPOCH, DirectoryMeta, EntryMeta, Grant, Path
+
+
+def require_version(path: Path, present: object, version: str) -> None:
+    """Raise `VersionError` unless the present version of an entry, or None for none, is this one."""
+    if present != version:
+        now = "it is gone" if present is None else f"its version is {present!r}"
+        raise VersionError(f"{path!r} does not have the version {version!r}: {now}", path)
+
 
 EVERYTHING: tuple[Grant, ...] = (Grant(prefix="/", ops=frozenset({"list", "file", "read"})),)
 
@@ -74,6 +88,39 @@ class DirectoryHooks(FileSystemHooks):
 
     def _remove_directory_impl(self, path: Path) -> None:
         raise ConflictError(f"{path!r} is not empty", path)
+
+
+class Entries(Protocol):
+    """Finds entries where they are stored."""
+
+    def look(self, path: Path) -> EntryMeta:
+        """Return the metadata of an entry; raises `NotFoundError`."""
+
+    def entries(self, prefix: Path) -> Iterator[tuple[Path, EntryMeta]]:
+        """Yield the entries that a prefix covers, in any order."""
+
+
+class LiveIndex(Mapping[Path, EntryMeta]):
+    """A live mapping of the entries. Each look-up reads the store."""
+
+    def __init__(self, store: Entries) -> None:
+        self._store = store
+
+    def __getitem__(self, path: Path) -> EntryMeta:
+        try:
+            return self._store.look(path)
+        except NotFoundError:
+            raise KeyError(path) from None
+
+    def __iter__(self) -> Iterator[Path]:
+        return (path for path, _ in self.below("/"))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.below("/"))
+
+    def below(self, prefix: Path) -> Iterator[tuple[Path, EntryMeta]]:
+        """Yield the members of one directory."""
+        return self._store.entries(prefix)
 
 
 _VERSION = 1
@@ -136,6 +183,20 @@ class FileSystemBase(DirectoryHooks, StateModule):
 
     def _write_from_impl(self, path: Path, source: Iterable[bytes], overwrite: bool) -> EntryMeta:
         return self._write_impl(path, b"".join(source), overwrite)
+
+    def _replace_impl(self, path: Path, source: Iterable[bytes], version: str) -> EntryMeta:
+        """Compare the version, then write. A caller has to keep other writers away in between."""
+        self._require_version(path, version)
+        return self._write_from_impl(path, source, True)
+
+    def _delete_version_impl(self, path: Path, version: str) -> None:
+        """Compare the version, then delete. A caller has to keep other writers away in between."""
+        self._require_version(path, version)
+        self._delete_impl(path)
+
+    def _require_version(self, path: Path, version: str) -> None:
+        meta = self._snapshot_impl(EVERYTHING).get(path)
+        require_version(path, None if meta is None else meta.get("version"), version)
 
     def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
         """Move an entry by reading, writing and deleting it. Directories cannot be moved."""

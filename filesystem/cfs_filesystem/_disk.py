@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import BinaryIO
 
-from cfs_filesystem._base import FileSystemBase
+from cfs_filesystem._base import FileSystemBase, LiveIndex
 from cfs_filesystem._errors import (
     ConflictError,
     FileSystemError,
@@ -153,29 +153,6 @@ class DiskEntries:
         return status
 
 
-class DiskIndex(Mapping[Path, EntryMeta]):
-    """A live mapping of the entries. Each look-up reads the disk."""
-
-    def __init__(self, disk: DiskEntries) -> None:
-        self._disk = disk
-
-    def __getitem__(self, path: Path) -> EntryMeta:
-        try:
-            return self._disk.look(path)
-        except NotFoundError:
-            raise KeyError(path) from None
-
-    def __iter__(self) -> Iterator[Path]:
-        return (path for path, _ in self.below("/"))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self.below("/"))
-
-    def below(self, prefix: Path) -> Iterator[tuple[Path, EntryMeta]]:
-        """Yield the members of one directory."""
-        return self._disk.entries(prefix)
-
-
 def meta_of(path: Path, status: os.stat_result) -> EntryMeta:
     """Return the metadata of a file."""
     version = f"{status.st_ino:x}-{status.st_ctime_ns:x}-{status.st_size:x}"  # not mtime, which programs can set back
@@ -218,7 +195,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
 
     def _snapshot_impl(self, grants: Sequence[Grant]) -> Mapping[Path, EntryMeta]:  # noqa: ARG002
         self._tree.require_open()
-        return DiskIndex(self)
+        return LiveIndex(self)
 
     def _read_binary_impl(self, path: Path) -> bytes:
         with translate_os_errors(path, NotFoundError):

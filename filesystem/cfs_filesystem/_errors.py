@@ -6,8 +6,10 @@
     ├── AccessDeniedError       is a Forbidden: the grants do not cover the operation
     ├── NotFoundError           is a NotFound: no such entry, or no such lines in it
     └── ConflictError           is a Conflict: the current state does not allow the operation
+        └── VersionError        is a PreconditionFailed: the entry has another version
 
-A failure of the medium (disk full, input/output error) stays an `OSError`; it carries the logical path.
+A failure of the medium (disk full, input/output error) stays an `OSError`; it carries the logical path. An object store
+that does not answer is an `Unavailable`.
 """
 
 import errno
@@ -16,7 +18,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from cfs.errors import CfsError, Conflict, Forbidden, InvalidParameters, InvalidPath, NotFound
+from cfs.errors import (
+    CfsError,
+    Conflict,
+    Forbidden,
+    InvalidParameters,
+    InvalidPath,
+    NotFound,
+    PreconditionFailed,
+)
 from cfs_filesystem._types import Operation, Path
 
 
@@ -50,6 +60,10 @@ class NotFoundError(FileSystemError, NotFound):
 
 class ConflictError(FileSystemError, Conflict):
     """The current state does not allow the operation: the entry exists, is a directory, or was just removed."""
+
+
+class VersionError(ConflictError, PreconditionFailed):
+    """The entry does not have the version that the caller wants to replace or delete."""
 
 
 # Errors of the operating system: their messages must not show paths of the disk

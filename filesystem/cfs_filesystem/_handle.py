@@ -346,18 +346,30 @@ class FsHandle(DirectoryOperations):
         self._require_writable(path, overwrite=overwrite)
         return self._filesystem._write_impl(path, _encoded(path, data), overwrite).copy()
 
-    def write_from(self, path: Path, source: Iterable[bytes], *, overwrite: bool = True) -> EntryMeta:
+    def write_from(
+        self, path: Path, source: Iterable[bytes], *, overwrite: bool = True, version: str | None = None
+    ) -> EntryMeta:
         """Store the chunks of a source, as `write` stores bytes.
 
-        If the source raises, the same error is raised here, and nothing has changed.
+        With `version` they replace that version of the entry only; raises `VersionError` if it has another one. If the
+        source raises, the same error is raised here, and nothing has changed.
         """
         self._require_writable(path, overwrite=overwrite)
-        return self._filesystem._write_from_impl(path, _chunks(path, source), overwrite).copy()
+        chunks = _chunks(path, source)
+        if version is not None:
+            return self._filesystem._replace_impl(path, chunks, version).copy()
+        return self._filesystem._write_from_impl(path, chunks, overwrite).copy()
 
-    def delete(self, path: Path) -> None:
-        """Delete an entry; raises `ConflictError` if it was deleted concurrently."""
+    def delete(self, path: Path, *, version: str | None = None) -> None:
+        """Delete an entry; raises `ConflictError` if it was deleted concurrently.
+
+        With `version` only that version is deleted; raises `VersionError` if the entry has another one.
+        """
         self._existing("delete", path)
-        self._filesystem._delete_impl(path)
+        if version is not None:
+            self._filesystem._delete_version_impl(path, version)
+        else:
+            self._filesystem._delete_impl(path)
 
     def _require_writable(self, path: Path, *, overwrite: bool) -> None:
         self._ensure_allowed("write", path)

@@ -59,8 +59,16 @@ class FileSystemHooks(ABC):
         """Store the chunks of a source as `_write_impl` does; if the source raises, nothing changes."""
 
     @abstractmethod
+    def _replace_impl(self, path: Path, source: Iterable[bytes], version: str) -> EntryMeta:
+        """Store the chunks in place of this version of the entry; raises `VersionError` if it has another one."""
+
+    @abstractmethod
     def _delete_impl(self, path: Path) -> None:
         """Delete the entry; raises `ConflictError` if it was deleted meanwhile."""
+
+    @abstractmethod
+    def _delete_version_impl(self, path: Path, version: str) -> None:
+        """Delete this version of the entry; raises `VersionError` if it has another one."""
 
     @abstractmethod
     def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:

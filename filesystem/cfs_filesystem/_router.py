@@ -60,8 +60,15 @@ class RouterFileSystem(FileSystemBase):
         self._require_no_mount(path)
         return self._mount_of(path)[1]._write_from_impl(path, source, overwrite)
 
+    def _replace_impl(self, path: Path, source: Iterable[bytes], version: str) -> EntryMeta:
+        self._require_no_mount(path)
+        return self._mount_of(path)[1]._replace_impl(path, source, version)
+
     def _delete_impl(self, path: Path) -> None:
         self._mount_of(path)[1]._delete_impl(path)
+
+    def _delete_version_impl(self, path: Path, version: str) -> None:
+        self._mount_of(path)[1]._delete_version_impl(path, version)
 
     def _scan_impl(self, inside: Path) -> Iterable[EntryMeta]:
         return self._mount_of(inside)[1]._members(inside).values()

@@ -38,6 +38,7 @@ from cfs_filesystem import (
     NotFoundError,
     Operation,
     Path,
+    VersionError,
 )
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.authorized import AuthorizedSessions
@@ -92,6 +93,7 @@ _ERRORS: dict[type[FileSystemError], type[CfsError]] = {
     InvalidArgumentError: InvalidParameters,
     AccessDeniedError: Forbidden,
     NotFoundError: NotFound,
+    VersionError: PreconditionFailed,
     ConflictError: Conflict,
 }
 _FULL = {errno.ENOSPC: StorageFull, errno.EDQUOT: StorageFull, errno.EFBIG: TooLarge}
@@ -219,25 +221,48 @@ class Files:
         new = self._handle.allows("file", path) and self._etag(path) is None
         if not path.startswith(WORKSPACES):
             return Written(self._handle.write(path, body.read(), overwrite=overwrite), new)
-        size = body.seek(0, SEEK_END)
-        body.seek(0)
-        chunks = iter(partial(body.read, _CHUNK_BYTES), b"")
-        with self._usage.room(path, size, self._limit):
-            return Written(self._handle.write_from(path, chunks, overwrite=overwrite), new)
+        with self._usage.room(path, body.seek(0, SEEK_END), self._limit):
+            return Written(self._replace(path, body, overwrite, condition), new)
+
+    def _replace(self, path: Path, body: BinaryIO, overwrite: bool, condition: Condition | None) -> EntryMeta:
+        """Store the body. If another server changes the entry after the condition was checked, check it again."""
+        for _ in range(_ATTEMPTS):
+            version = self._require(path, condition)
+            body.seek(0)
+            chunks = iter(partial(body.read, _CHUNK_BYTES), b"")
+            only_new = not overwrite or (condition is not None and version is None)
+            try:
+                return self._handle.write_from(path, chunks, overwrite=not only_new, version=version)
+            except ConflictError as error:
+                if condition is None or self._version(path) == version:
+                    raise
+                changed = error
+        raise changed
 
     def _delete(self, path: Path, condition: Condition | None) -> None:
         self._handle.require("delete", path)
-        self._require(path, condition)
-        self._handle.delete(path)
+        for _ in range(_ATTEMPTS):
+            version = self._require(path, condition)
+            try:
+                return self._handle.delete(path, version=version)
+            except VersionError as error:
+                changed = error
+        raise changed
 
-    def _require(self, path: Path, condition: Condition | None) -> None:
+    def _require(self, path: Path, condition: Condition | None) -> str | None:
+        """Raise unless the condition is true. Return the version for which it is; None if it does not matter."""
         if condition is None:
-            return
+            return None
         self._authorization.require("file", path, f"file {path!r}")
         etag = self._etag(path)
         if not condition.holds(etag):
             now = f"its version is {etag}" if etag else "there is no such entry"
             raise PreconditionFailed(f"{condition.said} does not hold for {path!r}: {now}")
+        return etag and etag[1:-1]
+
+    def _version(self, path: Path) -> str | None:
+        etag = self._etag(path)
+        return etag and etag[1:-1]
 
     def _etag(self, path: Path) -> str | None:
         try:

@@ -400,10 +400,16 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
         return False
 
     def delete(self) -> None:
-        """Delete the collection with its members."""
-        for member in self.get_member_list():
+        """Delete the collection with its members. In some file systems it ends with the last one."""
+        members = self.get_member_list()
+        for member in members:
             member.delete()
-        super().delete()
+        with translate_errors(self.tree):
+            ended = bool(members) and self.tree.look(self.path) is None
+        if ended:
+            self.forget(recursive=False)
+        else:
+            super().delete()
 
     def support_recursive_move(self, dest_path: str) -> bool:  # noqa: ARG002 - the library's signature
         """Return whether the collection can be moved with its members in one step."""

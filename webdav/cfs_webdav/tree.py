@@ -11,7 +11,7 @@ from os import SEEK_END
 from typing import BinaryIO
 
 from cfs.errors import CfsError, PreconditionFailed
-from cfs_filesystem import ConflictError, EntryMeta, FsHandle, NotFoundError, Path
+from cfs_filesystem import ConflictError, EntryMeta, FsHandle, NotFoundError, Path, VersionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +183,16 @@ class HandleTree(Tree):
         logical, size = self._logical(path), body.seek(0, SEEK_END)
         body.seek(0)
         with self._writing(logical, size):
+            version = None
             if conditions != Conditions():
                 there = self.look(path)
                 require(conditions, there.etag if there else None, exists=there is not None)
+                version = there.etag if there else None
             overwrite = (conditions.if_none_match or "").strip() != "*"  # also without the right to see the entry
             try:
-                meta = self._handle.write_from(logical, _chunks(body), overwrite=overwrite)
+                meta = self._handle.write_from(logical, _chunks(body), overwrite=overwrite, version=version)
+            except VersionError as error:
+                raise PreconditionFailed(f"If-Match does not hold: {error.detail}") from None
             except ConflictError as error:
                 if overwrite:
                     raise
