@@ -43,7 +43,7 @@ from cfs_server.sessions.journal.memory import MemoryBackend
 from cfs_server.sessions.retention import Retention
 from cfs_server.sessions.store import Part, SessionStore
 from cfs_server.settings import Settings
-from cfs_server.workspaces import open_workspaces
+from cfs_server.workspaces import Workspaces, open_workspaces
 
 
 def create_app(
@@ -51,15 +51,17 @@ def create_app(
     engine: Engine,
     model: ModelInfo | None = None,
     journal: Journal | None = None,
+    workspaces: Workspaces | None = None,
     part: Part | None = None,
     traffic_of: Callable[[str], Traffic] | None = None,
 ) -> FastAPI:
-    """Create the application for a started engine and an opened journal.
+    """Create the application for a started engine, an opened journal and opened workspaces.
 
-    Without a journal its sessions live as long as its lifespan. `part` is what it has of the sessions of many replicas,
-    and `traffic_of` returns what the applications of one replica count together of a caller.
+    Without a journal its sessions live as long as its lifespan. Without workspaces it opens those of the settings.
+    `part` is what it has of the sessions of many replicas, and `traffic_of` returns what the applications of one
+    replica count together of a caller.
     """
-    given = journal
+    given, opened_before = journal, workspaces
     metrics = Metrics(model.engine if model else None)
     dav = make_dav()
 
@@ -68,7 +70,9 @@ def create_app(
         async with (
             nullcontext(given) if given else opened(MemoryBackend()) as journal,
             SessionStore(engine, settings.limits, journal=journal, part=part) as store,
-            open_workspaces(settings.data_dir) as workspaces,
+            nullcontext(opened_before)
+            if opened_before
+            else open_workspaces(settings.workspaces, settings.data_dir) as workspaces,
         ):
             principals = Principals(
                 lambda name: Principal(name, store, workspaces, traffic_of and traffic_of(name)),

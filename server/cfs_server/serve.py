@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from cfs import tracing
-from cfs.errors import InvalidRequest
+from cfs.errors import CfsError, InvalidRequest, Unavailable, Unsupported
 from cfs_server import logs
 from cfs_server.access import tokens
 from cfs_server.access.limits import ConnectionLimits
@@ -33,6 +33,7 @@ from cfs_server.sessions.journal.sqlite import SqliteBackend
 from cfs_server.sessions.journal.sqlite_file import StoreInUse
 from cfs_server.settings import ConfigurationError, Settings
 from cfs_server.tracing import serving
+from cfs_server.workspaces import Workspaces, open_workspaces
 
 _log = structlog.get_logger(__name__)
 
@@ -134,19 +135,34 @@ async def serve(settings: Settings) -> None:
     with bind(settings.host, settings.port, settings.send_timeout) as listener:
         try:
             if settings.databases:
-                await _serve_replica(settings, listener)
+                async with _workspaces(settings) as workspaces:
+                    await _serve_replica(settings, workspaces, listener)
                 return
             async with opened(backend_of(settings)) as journal:
                 if settings.store_file is not None:
                     await asyncio.to_thread(remove_leftovers, settings.store_file)
-                await _serve_with(settings, journal, listener)
+                async with _workspaces(settings) as workspaces:
+                    await _serve_with(settings, journal, workspaces, listener)
         except StoreInUse as error:
             raise ConfigurationError(f"{error}; choose another --data-dir, or --store memory") from None
         except StoreFailed as error:
             raise ConfigurationError(str(error)) from None
 
 
-async def _serve_with(settings: Settings, journal: Journal, listener: socket.socket) -> None:
+@contextlib.asynccontextmanager
+async def _workspaces(settings: Settings) -> AsyncIterator[Workspaces]:
+    """Open the workspaces. Raises `ConfigurationError` if they cannot be used."""
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            opening = open_workspaces(settings.workspaces, settings.data_dir)
+            workspaces = await stack.enter_async_context(opening)
+        except (Unavailable, Unsupported, OSError) as error:
+            detail = error.detail if isinstance(error, CfsError) else error.strerror or str(error)
+            raise ConfigurationError(f"workspaces in {settings.workspaces or settings.data_dir}: {detail}") from None
+        yield workspaces
+
+
+async def _serve_with(settings: Settings, journal: Journal, workspaces: Workspaces, listener: socket.socket) -> None:
     engine = make_engine(settings, journal)
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
@@ -155,7 +171,7 @@ async def _serve_with(settings: Settings, journal: Journal, listener: socket.soc
         if model.engine is not None:
             _log.debug("engine started", model=model.name, plan=str(model.engine))
         listen_on(listener)
-        app = create_app(settings, engine, model, journal)
+        app = create_app(settings, engine, model, journal, workspaces)
 
         async def drain(grace: float) -> None:
             context: Context = app.state.cfs
@@ -166,7 +182,7 @@ async def _serve_with(settings: Settings, journal: Journal, listener: socket.soc
         await engine.stop()
 
 
-async def _serve_replica(settings: Settings, listener: socket.socket) -> None:
+async def _serve_replica(settings: Settings, workspaces: Workspaces, listener: socket.socket) -> None:
     """Serve as one of the replicas of a database. Raises as `serve`."""
     try:
         from cfs_server.cluster.app import Cluster
@@ -174,13 +190,15 @@ async def _serve_replica(settings: Settings, listener: socket.socket) -> None:
         if (error.name or "").partition(".")[0] not in ("psycopg", "psycopg_binary", "httpcore"):
             raise
         raise ConfigurationError("PostgreSQL needs more packages: pip install 'cfs-local[cluster]'") from None
+    if settings.workspaces is None:
+        _log.warning("each replica has workspaces of its own: name a shared folder or bucket with --workspaces")
     engine = make_engine(settings)
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         url = settings.replica_url or url_of(listener)
         model = await engine.start()
         serving(model.name)
-        cluster = await asyncio.to_thread(Cluster, settings, engine, model, url)
+        cluster = await asyncio.to_thread(Cluster, settings, engine, model, workspaces, url)
         listen_on(listener)
         await _serve(settings, engine, model, cluster.app, cluster.drain, listener)
     finally:

@@ -169,6 +169,12 @@ class Settings(BaseSettings):
         description="If the file of the sessions is damaged, set it aside, and start with the sessions that can be"
         " read from it.",
     )
+    workspaces: str | None = Field(
+        None,
+        description="Where the files of workspaces are: a folder, or an object store such as `s3://BUCKET/PREFIX` that"
+        " several servers share (extra `cluster`). Credentials come from the environment. Default: `workspaces` in the"
+        " data folder.",
+    )
     keep: Keep = Field(
         "forever",
         description="Delete sessions that have not changed for this long, such as `90d`: a number of minutes (`m`),"

@@ -1,4 +1,4 @@
-"""The workspaces of sessions: files on disk at `/workspaces/<session>/...` (G6)."""
+"""The workspaces of sessions at `/workspaces/<session>/...`: files on disk, or objects that servers share (G6)."""
 
 import asyncio
 import math
@@ -11,24 +11,53 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path as DiskPath
 
+import structlog
+
 from cfs.errors import StorageFull
-from cfs_filesystem import ConflictError, DiskFileSystem, EntryMeta, FileSystemError, FsHandle, Path
+from cfs_filesystem import (
+    ConflictError,
+    DiskFileSystem,
+    EntryMeta,
+    FileSystemError,
+    FsHandle,
+    ObjectFileSystem,
+    Path,
+    RouterFileSystem,
+    open_store,
+)
 from cfs_server.sessions.ids import WORKSPACES
 
+_log = structlog.get_logger(__name__)
+
 _TRUSTED_SECONDS = 10.0
+_SHARED_SECONDS = 1.0
 
 
-class Workspaces(DiskFileSystem):
-    """A folder on disk with one folder for each workspace. A workspace is created explicitly or by its first file.
+class Workspaces(RouterFileSystem):
+    """A folder for each workspace, which is created explicitly or by its first file.
 
-    A workspace has the id of its session. It is neither created nor deleted with the session. With `durable` a change
-    is on the disk when it returns, so no interface acknowledges what a power loss could take back.
+    A workspace has the id of its session. It is neither created nor deleted with the session.
     """
 
-    def __init__(self, root: DiskPath, *, durable: bool = True) -> None:
-        super().__init__(root, prefix=WORKSPACES, durable=durable)
+    def __init__(self, files: DiskFileSystem | ObjectFileSystem) -> None:
+        super().__init__({WORKSPACES: files})
+        self._files = files
+        self.shared = isinstance(files, ObjectFileSystem)
+        """Whether other servers may change the files, too."""
         self.changes = 0
-        """The number of writes, deletions and moves so far."""
+        """The number of writes, deletions and moves by this server so far."""
+
+    def look(self, path: Path) -> EntryMeta:
+        """Return the metadata of an entry; raises `NotFoundError`."""
+        return self._files.look(path)
+
+    def entries(self, prefix: Path) -> Iterator[tuple[Path, EntryMeta]]:
+        """Yield the entries that a prefix covers, in any order."""
+        return self._files.entries(prefix)
+
+    def close(self) -> None:
+        """Close the folder, or the connections to the store."""
+        self._files.close()
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
         _require_in_a_workspace(path)
@@ -42,8 +71,17 @@ class Workspaces(DiskFileSystem):
         self.changes += 1
         return written
 
+    def _replace_impl(self, path: Path, source: Iterable[bytes], version: str) -> EntryMeta:
+        written = super()._replace_impl(path, source, version)
+        self.changes += 1
+        return written
+
     def _delete_impl(self, path: Path) -> None:
         super()._delete_impl(path)
+        self.changes += 1
+
+    def _delete_version_impl(self, path: Path, version: str) -> None:
+        super()._delete_version_impl(path, version)
         self.changes += 1
 
     def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
@@ -53,30 +91,65 @@ class Workspaces(DiskFileSystem):
         self.changes += 1
 
 
+class DiskWorkspaces(Workspaces):
+    """A folder on disk with one folder for each workspace.
+
+    With `durable` a change is on the disk when it returns, so no interface acknowledges what a power loss could take
+    back.
+    """
+
+    def __init__(self, root: DiskPath, *, durable: bool = True) -> None:
+        super().__init__(DiskFileSystem(root, prefix=WORKSPACES, durable=durable))
+
+
 def _require_in_a_workspace(path: Path) -> None:
     if "/" not in path.removeprefix(WORKSPACES):
         raise ConflictError(f"{path!r} names a workspace; a file in it has a longer path", path)
 
 
 @asynccontextmanager
-async def open_workspaces(data_dir: DiskPath | None) -> AsyncIterator[Workspaces]:
-    """Open the workspaces in the data folder. Without a data folder they are deleted when the server ends."""
-    root = data_dir or DiskPath(await asyncio.to_thread(tempfile.mkdtemp, prefix="cfs-"))
-    workspaces = await asyncio.to_thread(partial(Workspaces, root / "workspaces", durable=data_dir is not None))
+async def open_workspaces(place: str | None, data_dir: DiskPath | None) -> AsyncIterator[Workspaces]:
+    """Open the workspaces in the folder or object store `place`, by default in the data folder.
+
+    Without a data folder they are deleted when the server ends. Raises `OSError` if the folder cannot be used, and
+    `Unavailable` or `Unsupported` if the store cannot.
+    """
+    scratch = None
+    if place is not None and "://" in place:
+        workspaces = await asyncio.to_thread(_in_store, place)
+    else:
+        root = DiskPath(place) if place is not None else data_dir and data_dir / "workspaces"
+        if root is None:
+            scratch = DiskPath(await asyncio.to_thread(tempfile.mkdtemp, prefix="cfs-"))
+        folder = root or DiskPath(scratch or "", "workspaces")
+        workspaces = await asyncio.to_thread(partial(DiskWorkspaces, folder, durable=scratch is None))
     try:
         yield workspaces
     finally:
-        workspaces.close()
-        if data_dir is None:
-            await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
+        await asyncio.to_thread(workspaces.close)
+        if scratch is not None:
+            await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+
+
+def _in_store(url: str) -> Workspaces:
+    store = open_store(url)
+    store.check()
+    how = (
+        {"conditional": "by the store"}
+        if not store.unconditional
+        else {"conditional": "by the store, but these by this server", "except": sorted(store.unconditional)}
+    )
+    _log.info("workspaces are in an object store", store=url, **how)
+    return Workspaces(ObjectFileSystem(store, prefix=WORKSPACES))
 
 
 class WorkspaceUsage:
     """The limited storage of the workspaces that one caller may write to (H7).
 
-    The disk is scanned when the last scan is ten seconds old. It is also scanned before a refusal if files have been
-    written or deleted since the last scan. Writes between scans are added. Only files that programs write directly to
-    disk between scans can exceed the limit.
+    The files are scanned when the last scan is ten seconds old. They are also scanned before a refusal if some have
+    been written or deleted since the last scan, or, where other servers may have done so, if that is a second old.
+    Writes of this server between scans are added. Only what others write between scans can exceed the limit: programs
+    that write directly to disk, and other servers that share an object store.
     """
 
     def __init__(self, handle: FsHandle, workspaces: Workspaces) -> None:
@@ -114,12 +187,17 @@ class WorkspaceUsage:
     def _require(self, more: int, limit: int) -> None:
         if time.monotonic() - self._looked_at >= _TRUSTED_SECONDS:
             self._look()
-        if self._bytes + self._coming + more > limit and self._seen != self._workspaces.changes:
+        if self._bytes + self._coming + more > limit and self._may_have_changed():
             self._look()
         if self._bytes + self._coming + more > limit:
             raise StorageFull(
                 f"your token may fill workspaces with {limit} bytes; {self._bytes} are there; delete some"
             )
+
+    def _may_have_changed(self) -> bool:
+        if self._seen != self._workspaces.changes:
+            return True
+        return self._workspaces.shared and time.monotonic() - self._looked_at >= _SHARED_SECONDS
 
     def _look(self) -> None:
         self._looked_at, self._seen = time.monotonic(), self._workspaces.changes

@@ -15,7 +15,7 @@ from cfs_filesystem import RouterFileSystem
 from cfs_filesystem.testing import FileSystemConformance
 from cfs_server.sessions.filesystem import SessionFileSystem
 from cfs_server.sessions.ids import SESSIONS, WORKSPACES
-from cfs_server.workspaces import Workspaces
+from cfs_server.workspaces import DiskWorkspaces
 from tests.server.files_client import RemoteFileSystem
 from tests.server.support import running_server
 from tests.sessions.support import running_store, transcript
@@ -25,8 +25,8 @@ class TestWorkspaces(FileSystemConformance):
     prefix = "/workspaces/main/"
 
     @pytest.fixture
-    def filesystem(self, tmp_path: Path) -> Workspaces:
-        return Workspaces(tmp_path)
+    def filesystem(self, tmp_path: Path) -> DiskWorkspaces:
+        return DiskWorkspaces(tmp_path)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def composed(tmp_path: Path) -> Iterator[RouterFileSystem]:
     """What each principal of the server has a handle for, but that no model answers."""
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(running_store()) as d:
         sessions = portal.call(lambda: SessionFileSystem(d.store, generate=False))
-        yield RouterFileSystem({SESSIONS: sessions, WORKSPACES: Workspaces(tmp_path)})
+        yield RouterFileSystem({SESSIONS: sessions, WORKSPACES: DiskWorkspaces(tmp_path)})
 
 
 class TestSessionsBehindTheRouter(FileSystemConformance):

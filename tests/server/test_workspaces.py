@@ -31,7 +31,7 @@ from cfs_server.file_service import Condition, Files, etag_of
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.ids import WORKSPACES
 from cfs_server.sessions.store import SessionStore
-from cfs_server.workspaces import Workspaces, WorkspaceUsage
+from cfs_server.workspaces import DiskWorkspaces, WorkspaceUsage
 from tests.server.support import Process, run_cfs, serving, until
 
 SCRIPTED = ("--engine", "scripted")
@@ -163,7 +163,7 @@ def test_a_file_that_the_disk_does_not_take_is_told_and_the_one_before_stays(tmp
 
 
 def test_a_workspace_is_a_directory_that_is_made_moved_and_removed(tmp_path: Path) -> None:
-    handle = Workspaces(tmp_path).create_handle([Grant(prefix=WORKSPACES, ops=OPERATIONS)])
+    handle = DiskWorkspaces(tmp_path).create_handle([Grant(prefix=WORKSPACES, ops=OPERATIONS)])
     assert handle.scan(WORKSPACES) == []
     handle.make_directory("/workspaces/main")
     assert handle.scan("/workspaces/main") == []
@@ -179,7 +179,7 @@ def test_a_workspace_is_a_directory_that_is_made_moved_and_removed(tmp_path: Pat
 
 def test_a_file_is_never_in_the_place_of_a_workspace(tmp_path: Path) -> None:
     """Neither streamed nor moved there; the source is not read for it."""
-    disk = Workspaces(tmp_path)
+    disk = DiskWorkspaces(tmp_path)
     handle = disk.create_handle([Grant(prefix=WORKSPACES, ops=OPERATIONS)])
     handle.write("/workspaces/main/note", "x")
     source = iter([b"x"])
@@ -194,7 +194,7 @@ def test_a_file_is_never_in_the_place_of_a_workspace(tmp_path: Path) -> None:
 
 def test_what_changes_how_much_is_stored_is_counted(tmp_path: Path) -> None:
     """Streams and moves as well: a file that is moved to where others may write counts for them."""
-    disk = Workspaces(tmp_path)
+    disk = DiskWorkspaces(tmp_path)
     handle = disk.create_handle([Grant(prefix=WORKSPACES, ops=OPERATIONS)])
     handle.write_from("/workspaces/a/large", [b"x" * 600, b"x" * 400])
     assert disk.changes == 1
@@ -212,7 +212,7 @@ def test_what_changes_how_much_is_stored_is_counted(tmp_path: Path) -> None:
     assert disk.changes == 2
 
 
-class SlowDisk(Workspaces):
+class SlowDisk(DiskWorkspaces):
     """Takes its time before a write or a deletion: a caller that does not wait for it is sure to come in between."""
 
     def _write_from_impl(self, path: str, source: Iterable[bytes], overwrite: bool) -> EntryMeta:
@@ -262,14 +262,14 @@ class FullDisk(InMemoryFileSystem):
 )
 async def test_a_full_disk_is_no_defect(tmp_path: Path, number: int, kind: type[CfsError]) -> None:
     handle = RouterFileSystem({WORKSPACES: FullDisk(number)}).create_handle([Grant(prefix="/", ops=OPERATIONS)])
-    files = Files(Authorization("bob", handle), WorkspaceUsage(handle, Workspaces(tmp_path)), None)
+    files = Files(Authorization("bob", handle), WorkspaceUsage(handle, DiskWorkspaces(tmp_path)), None)
     with pytest.raises(kind, match="/workspaces/main/a"):
         await files.write("/workspaces/main/a", BytesIO(b"x"), overwrite=True, condition=None)
 
 
 async def test_any_other_failure_of_the_disk_stays_one(tmp_path: Path) -> None:
     handle = RouterFileSystem({WORKSPACES: FullDisk(errno.EIO)}).create_handle([Grant(prefix="/", ops=OPERATIONS)])
-    files = Files(Authorization("bob", handle), WorkspaceUsage(handle, Workspaces(tmp_path)), None)
+    files = Files(Authorization("bob", handle), WorkspaceUsage(handle, DiskWorkspaces(tmp_path)), None)
     with pytest.raises(OSError, match="Input/output"):
         await files.write("/workspaces/main/a", BytesIO(b"x"), overwrite=True, condition=None)
 
@@ -295,8 +295,10 @@ async def test_many_searches_of_one_caller_leave_the_threads_to_the_others(tmp_p
     slow = SlowSearches()
     handle = slow.create_handle([Grant(prefix="/", ops=OPERATIONS)])
     handle.write("/workspaces/main/a", "x")
-    principal = Principal("alice", SessionStore(ScriptedEngine()), Workspaces(tmp_path))
-    files = Files(Authorization("bob", handle), WorkspaceUsage(handle, Workspaces(tmp_path)), None, principal.searches)
+    principal = Principal("alice", SessionStore(ScriptedEngine()), DiskWorkspaces(tmp_path))
+    files = Files(
+        Authorization("bob", handle), WorkspaceUsage(handle, DiskWorkspaces(tmp_path)), None, principal.searches
+    )
     searches = [asyncio.create_task(files.read_re("/workspaces/main/a", "x", None)) for _ in range(80)]
     await until(lambda: slow.now == 2)
     for _ in range(20):

@@ -22,6 +22,7 @@ from cfs_server.sessions.journal.postgres import PostgresBackend
 from cfs_server.sessions.journal.postgres_database import prepare
 from cfs_server.sessions.store import Part
 from cfs_server.settings import Settings
+from cfs_server.workspaces import Workspaces
 
 _log = structlog.get_logger(__name__)
 
@@ -29,11 +30,14 @@ _log = structlog.get_logger(__name__)
 class Cluster:
     """One replica: what it shares with the others, and its application."""
 
-    def __init__(self, settings: Settings, engine: Engine, model: ModelInfo | None, url: str) -> None:
+    def __init__(
+        self, settings: Settings, engine: Engine, model: ModelInfo | None, workspaces: Workspaces, url: str
+    ) -> None:
         """Check the databases. `url` is where the other replicas reach this one. Raises `StoreFailed`. Blocks."""
         self._settings = settings
         self._engine = engine
         self._model = model
+        self._workspaces = workspaces
         found = [prepare(database, settings.slots) for database in settings.databases]
         for each in found:
             for warning in each.warnings:
@@ -44,7 +48,7 @@ class Cluster:
         common = shared(settings.databases[0])
         signer = Signer(common.secret)
         self._relay = Relay(signer)
-        self._plain = create_app(settings, engine, model)
+        self._plain = create_app(settings, engine, model, workspaces=workspaces)
         self.app = Front(self.replica, self._relay, signer, self._plain, settings, common.life, self._run)
 
     @asynccontextmanager
@@ -77,7 +81,9 @@ class Cluster:
             names = Names(number, partial(slot_of, slots=self.replica.slots), journal)
             usage = self.replica.usage
             part = Part(partial(new_key, number), names.may_create, partial(usage.elsewhere, number))
-            app = create_app(self._settings, self._engine, self._model, journal, part, usage.traffic_of)
+            app = create_app(
+                self._settings, self._engine, self._model, journal, self._workspaces, part, usage.traffic_of
+            )
             async with app.router.lifespan_context(app):
                 yield OpenSlot(app, journal, names, backend.epoch)
                 keys = [session.key for session in app.state.cfs.store]
