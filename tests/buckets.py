@@ -40,7 +40,7 @@ class Bucket:
         """Return a client that is not ours."""
         return botocore.session.get_session().create_client("s3")
 
-    def keys(self) -> list[str]:
+    def stored(self) -> list[str]:
         """Return all keys of the bucket."""
         return [each["Key"] for each in self.client().list_objects_v2(Bucket=NAME).get("Contents", ())]
 
@@ -50,8 +50,12 @@ class Bucket:
 
     def refuse(self, method: str, code: str, status: int, times: int = 1_000_000) -> None:
         """Refuse the next requests of a method."""
-        params = {"method": method, "code": code, "status": str(status), "times": str(times)}
+        params = {"method": method or "-", "code": code or "-", "status": str(status), "times": str(times)}
         httpx.post(f"http://127.0.0.1:{self.port}/-/refuse", params=params).raise_for_status()
+
+    def accept(self) -> None:
+        """Refuse no more requests."""
+        self.refuse("", "", 0, 0)
 
     def requests(self) -> int:
         """Return how many requests there were."""

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
-from itertools import chain
 from typing import Any, TypeAlias
 
 import s3fs
@@ -174,12 +173,12 @@ class S3Store(ObjectStore):
     def write(self, key: str, chunks: Iterable[bytes], expected: Expected) -> StoredObject:
         """Store an object by one request, or in parts of 8 MiB, one of them in memory. It appears when it is whole."""
         parts = _parts(chunks)
-        first, second = next(parts, b""), next(parts, None)
+        first = [next(parts, b"")]
         token = secrets.token_hex(8)
         try:
-            if second is None:
-                return self._put(key, first, expected, token)
-            return self._upload(key, chain((first, second), parts), expected, token)
+            if len(first[0]) < PART_BYTES:
+                return self._put(key, first.pop(), expected, token)
+            return self._upload(key, _drained(first, parts), expected, token)
         except Changed:
             head = self._head(key)
             if head is None or head.get("Metadata", {}).get(_WRITTEN_BY) != token:
@@ -259,16 +258,27 @@ class S3Store(ObjectStore):
 
 
 def _parts(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Cut a source into parts of the size of an upload's; the last may be shorter."""
+    """Cut a source into the parts of an upload; the last may be shorter."""
     waiting = bytearray()
     for chunk in chunks:
-        for at in range(0, len(chunk), PART_BYTES):
-            waiting += chunk[at : at + PART_BYTES]
-            if len(waiting) >= PART_BYTES:
-                yield bytes(waiting[:PART_BYTES])
-                del waiting[:PART_BYTES]
+        at = 0
+        while at < len(chunk):
+            missing = PART_BYTES - len(waiting)
+            waiting += chunk[at : at + missing]
+            at += missing
+            if len(waiting) == PART_BYTES:
+                whole = bytes(waiting)
+                waiting.clear()
+                yield whole
     if waiting:
         yield bytes(waiting)
+
+
+def _drained(first: list[bytes], others: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield what is in the list, and then the others. Nothing that was yielded is kept."""
+    while first:
+        yield first.pop()
+    yield from others
 
 
 def _stored(key: str, size: int, answer: Response) -> StoredObject:
