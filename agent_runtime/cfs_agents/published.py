@@ -183,8 +183,8 @@ class PublishedWorkspace:
                 return
 
     async def _look_whether_lost(self) -> None:
-        """Find out whether this is another server, or one that has lost its data: then no file was deleted."""
-        store = await self._client.call(api.store())
+        """Find out whether this server has other files, or has lost them: then no file was deleted."""
+        store = await self._client.call(api.files_store())
         if store != self._store:
             self._store, self._base = store, {}
 

@@ -559,6 +559,16 @@ def store() -> Call[str]:
     return Call(Request("GET", "/healthz"), lambda answer: str(json.loads(answer.body).get("store", "")))
 
 
+def files_store() -> Call[str]:
+    """`GET /healthz`: the id of the store of the workspaces, which servers may share, or else as `store`."""
+
+    def id_in(body: bytes) -> str:
+        found = json.loads(body)
+        return str(found.get("workspaces") or found.get("store", ""))
+
+    return Call(Request("GET", "/healthz"), lambda answer: id_in(answer.body))
+
+
 def ready() -> Call[None]:
     """`GET /readyz`: raises `Unavailable` where a turn would not start now."""
     return Call(Request("GET", "/readyz"), _nothing)

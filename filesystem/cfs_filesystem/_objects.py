@@ -5,6 +5,7 @@ explicitly has an empty object whose key ends in `/`. Directories have no times.
 others may see both paths. docs/filesystem.md describes the guarantees.
 """
 
+import secrets
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from cfs_filesystem._types import EPOCH, DirectoryMeta, EntryMeta, Grant, Path, 
 _FIRST_BYTES = 1 << 20
 """Bytes that are read when an entry is opened. Smaller entries need no other request."""
 _BLOCK_BYTES = 8 << 20
+_IDENTITY = f"{TEMPORARY}identity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,15 @@ class ObjectStore(ABC):
     @abstractmethod
     def copy(self, source: StoredObject, key: str, expected: Expected) -> None:
         """Copy this version of an object within the store. Raises `Changed`."""
+
+    def identity(self) -> str:
+        """Return a random name, made when the store was first used. A store that has lost its objects gets another."""
+        for _ in range(2):
+            with suppress(NotFoundError):
+                return self.read(_IDENTITY, 0, None)[0].decode()
+            with suppress(Changed):  # another process was first
+                self.write(_IDENTITY, [secrets.token_hex(8).encode()], ABSENT)
+        return self.read(_IDENTITY, 0, None)[0].decode()
 
     def holds_any(self, prefix: str) -> bool:
         """Return whether a key begins with a prefix."""

@@ -245,7 +245,9 @@ class Files:
             version = self._require(path, condition)
             try:
                 return self._handle.delete(path, version=version)
-            except VersionError as error:
+            except (NotFoundError, VersionError) as error:
+                if condition is None:
+                    raise
                 changed = error
         raise changed
 

@@ -42,8 +42,8 @@ class Workspaces(RouterFileSystem):
     def __init__(self, files: DiskFileSystem | ObjectFileSystem) -> None:
         super().__init__({WORKSPACES: files})
         self._files = files
-        self.shared = isinstance(files, ObjectFileSystem)
-        """Whether other servers may change the files, too."""
+        self.identity = files.store.identity() if isinstance(files, ObjectFileSystem) else None
+        """The name of the object store, the same for all servers that share it. None for a folder."""
         self.changes = 0
         """The number of writes, deletions and moves by this server so far."""
 
@@ -197,7 +197,8 @@ class WorkspaceUsage:
     def _may_have_changed(self) -> bool:
         if self._seen != self._workspaces.changes:
             return True
-        return self._workspaces.shared and time.monotonic() - self._looked_at >= _SHARED_SECONDS
+        shared = self._workspaces.identity is not None
+        return shared and time.monotonic() - self._looked_at >= _SHARED_SECONDS
 
     def _look(self) -> None:
         self._looked_at, self._seen = time.monotonic(), self._workspaces.changes

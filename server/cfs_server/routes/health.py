@@ -68,8 +68,13 @@ async def index(accept: Accept = None, if_none_match: IfNoneMatch = None) -> Res
 
 @router.get("/healthz", responses={200: {"description": "The server lives", **_OBJECT}, **problems()})
 async def healthz(parts: AppContext) -> Response:
-    """Return 200 while the server runs. `store` changes when a restart has lost the sessions."""
-    return JSONLine({"status": "alive", "store": parts.store.bus.log.life})
+    """Return 200 while the server runs. `store` changes when a restart has lost the sessions.
+
+    `workspaces` is there if the files are in an object store: servers that share it return the same.
+    """
+    shared = parts.workspaces.identity
+    files = {} if shared is None else {"workspaces": shared}
+    return JSONLine({"status": "alive", "store": parts.store.bus.log.life, **files})
 
 
 @router.get("/readyz", responses={200: {"description": "A turn would start now", **_OBJECT}, **problems(Unavailable)})
