@@ -1,0 +1,1 @@
+"""Tests of `deploy/`: what operators copy works with the real programs."""
