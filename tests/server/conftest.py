@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.server.metrics import Series, series_of
 from tests.server.support import Process, ServerHarness, running_server, serving
 
 
@@ -19,3 +20,9 @@ def model_server() -> Iterator[Process]:
     """`cfs serve` with the embedded model, one for all tests: each uses sessions of its own."""
     with serving() as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def series(model_server: Process) -> Series:
+    """What can be asked about a server: its metrics with their labels."""
+    return series_of(model_server)

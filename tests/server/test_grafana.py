@@ -5,21 +5,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server.support import Process
+from tests.server.metrics import ADDED_BY_PROMETHEUS, GROUPING, MATCHER, SELECTOR, Series, histogram_of
 
 ROOT = Path(__file__).parent.parent.parent
 DASHBOARD = json.loads((ROOT / "deploy/grafana/cfs.json").read_text(encoding="utf-8"))
-ADDED_BY_PROMETHEUS = {"instance"}
 LEFT_OUT = re.compile(r"cfs_\w+_created")
 """When a counter began, which the client library adds to each."""
 
-SELECTOR = re.compile(r"(?P<name>[a-z_]+)(?P<matchers>\{[^}]*\})(?P<range>\[[^\]]+\])?")
-MATCHER = re.compile(r'(?P<label>\w+)(?:=~|!~|!=|=)"(?P<value>[^"]*)"')
-GROUPING = re.compile(r"\b(?:by|without) \(([^)]*)\)")
 FUNCTIONS = {"sum", "min", "rate", "increase", "histogram_quantile", "by", "le"}
 
 
@@ -32,28 +26,12 @@ def queries() -> list[tuple[str, str]]:
     return [(target["expr"], target["legendFormat"]) for panel in panels() for target in panel["targets"]]
 
 
-@pytest.fixture(scope="module")
-def series(model_server: Process) -> dict[str, dict[str, set[str]]]:
-    """The values of each label of each metric of a server that has answered a turn and refused a request."""
-    url = model_server.url
-    params = {"wait": "true"}
-    httpx.post(f"{url}/v1/sessions/shown/messages", params=params, content=b"Hello", timeout=60, trust_env=False)
-    httpx.get(f"{url}/v1/sessions/none", trust_env=False, timeout=60)
-    found: dict[str, dict[str, set[str]]] = {}
-    for family in text_string_to_metric_families(httpx.get(f"{url}/metrics", trust_env=False, timeout=60).text):
-        for sample in family.samples:
-            labels = found.setdefault(sample.name, {})
-            for label, value in sample.labels.items():
-                labels.setdefault(label, set()).add(value)
-    return found
-
-
 @pytest.mark.parametrize(("query", "legend"), queries())
-def test_a_query_names_what_exists(query: str, legend: str, series: dict[str, dict[str, set[str]]]) -> None:
+def test_a_query_names_what_exists(query: str, legend: str, series: Series) -> None:
     """Metrics, labels, the values of labels, what lines are grouped by, and what legends quote."""
     selectors = list(SELECTOR.finditer(query))
     assert selectors, query
-    labels: set[str] = set()
+    labels = set(ADDED_BY_PROMETHEUS)
     for selector in selectors:
         assert selector["name"] in series, f"/metrics has no {selector['name']}"
         known = series[selector["name"]]
@@ -80,12 +58,11 @@ def test_a_counter_is_shown_as_a_rate() -> None:
             assert is_counter == (selector["range"] is not None), query
 
 
-def test_every_metric_is_shown(series: dict[str, dict[str, set[str]]]) -> None:
+def test_every_metric_is_shown(series: Series) -> None:
     """A new metric needs a panel; of a histogram one of its three series is enough."""
     shown = {selector["name"] for query, _ in queries() for selector in SELECTOR.finditer(query)}
-    shown = {re.sub(r"_(bucket|count|sum)$", "", name) for name in shown}
     ours = {name for name in series if name.startswith("cfs_") and not LEFT_OUT.fullmatch(name)}
-    assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in ours} == shown
+    assert set(map(histogram_of, ours)) == set(map(histogram_of, shown))
 
 
 def test_panels_do_not_overlap_and_explain_themselves() -> None:
