@@ -31,7 +31,8 @@ RUN CMAKE_ARGS="$CMAKE_ARGS" pip install --no-deps -r llama.txt
 # The other dependencies, and last what changes with every commit.
 COPY pyproject.toml constraints.txt ./
 RUN python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; extra = p["optional-dependencies"]; \
-        print(*p["dependencies"], *extra["server"], *extra["webdav"], *extra["otel"], sep="\n")' > requirements.txt \
+        wanted = [*p["dependencies"], *extra["server"], *extra["webdav"], *extra["cluster"], *extra["otel"]]; \
+        print(*(each for each in wanted if not each.startswith(p["name"])), sep="\n")' > requirements.txt \
     && pip install -c constraints.txt -r requirements.txt
 
 # Smaller: a wheel cannot hold links, so it has each library of llama.cpp three times, and all of it twice. NumPy's own
