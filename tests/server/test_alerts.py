@@ -1,4 +1,4 @@
-"""The alerts for Prometheus: each name, label and value in them exists at `/metrics`."""
+"""The alerts for Prometheus: each name, label and value in them exists at `/metrics`, and each one is documented."""
 
 import re
 from pathlib import Path
@@ -44,8 +44,10 @@ def test_an_alert_names_what_exists(rule: dict[str, Any], series: Series) -> Non
     assert quoted <= ADDED_BY_PROMETHEUS, "what is summed up has lost its other labels"
 
 
-def test_each_alert_says_what_it_means() -> None:
+def test_each_alert_says_what_it_means_and_the_manual_what_to_do() -> None:
+    manual = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
     for rule in RULES:
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
         assert rule["annotations"]["summary"], rule["alert"]
         assert rule["annotations"]["description"].endswith("."), rule["alert"]
+        assert f"| `{rule['alert']}` |" in manual, rule["alert"]
