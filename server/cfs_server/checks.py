@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cfs import api
@@ -110,6 +110,9 @@ def _store(settings: Settings) -> Iterator[Check]:
     from cfs_server.sessions.journal.sqlite_file import StoreInUse
 
     what, path = "sessions", settings.store_file
+    if settings.databases:
+        yield from _databases(settings.databases)
+        return
     if path is None:
         yield fine(what, "kept in memory only: they end with the server")
         return
@@ -135,6 +138,24 @@ def _store(settings: Settings) -> Iterator[Check]:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(aside[-1].stat().st_mtime))
         names = f"last repaired or replaced {at}; set aside: {', '.join(each.name for each in aside)}"
         yield missing("old sessions", names, f"delete what you no longer need in {path.parent}: it holds conversations")
+
+
+def _databases(urls: Iterable[str]) -> Iterator[Check]:
+    """Connect to each database, and count the servers that share it. Nothing is created."""
+    what = "sessions"
+    try:
+        from cfs_server.cluster.directory import living
+        from cfs_server.sessions.journal.journal import StoreFailed
+        from cfs_server.sessions.journal.postgres_database import place_of
+    except ModuleNotFoundError:
+        yield needed(what, "the packages for PostgreSQL are missing", "pip install 'cfs-local[cluster]'")
+        return
+    for url in urls:
+        try:
+            count = living(url)
+            yield fine(what, f"{place_of(url)}: {count} server{'' if count == 1 else 's'} at work")
+        except StoreFailed as error:
+            yield needed(what, str(error), "correct CFS_STORE; docs/replicas.md shows what the database needs")
 
 
 def _port(settings: Settings) -> Check:

@@ -70,7 +70,7 @@ METHODS: dict[str, list[Method]] = {
         Method({"read_binary"}, lambda gate: gate.get("a", "read_binary")),
         Method({"list", "delete"}, lambda gate: gate.get("a", "list", "delete")),
     ],
-    "with_key": [Method({"file"}, lambda gate: gate.with_key(gate._store.get("a").key, "a", "file"))],
+    "with_key": [Method({"file"}, lambda gate: gate.with_key(gate._store.get("a").key, "file"))],
     "find": [Method({"file"}, lambda gate: gate.find("a", "file"))],
     "require": [Method({"read_re"}, lambda gate: gate.require("read_re", "a"))],
     "create": [Method(WRITE, lambda gate: gate.create("a/new"))],

@@ -79,6 +79,16 @@ def shared(url: str) -> Shared:
     return Shared(found["secret"].encode(), found["life"])
 
 
+def living(url: str) -> int:
+    """Return the number of replicas that a database has heard of lately. Raises `StoreFailed`."""
+    with closing(connect(url)) as connection, translated(place_of(url)):
+        if connection.execute("SELECT to_regclass('cfs.replicas')::text").fetchone() == (None,):
+            return 0
+        beats = "SELECT count(*) FROM cfs.replicas WHERE beat > now() - make_interval(secs => %s)"
+        found = connection.execute(beats, (LEASE_SECONDS,)).fetchone()
+        return int(found[0]) if found else 0
+
+
 class Directory:
     """The directory in one database. One task uses it. All methods but `close` raise `psycopg.Error` or `TimeoutError`.
 

@@ -232,9 +232,9 @@ class AuthorizedCompletions:
             submitted(session, turn, event)
         return self.pieces_of(session, turn)
 
-    async def resume(self, session_id: str, key: str, turn_id: str, after: int) -> tuple[Items, Recorded | None]:
+    async def resume(self, key: str, turn_id: str, after: int) -> tuple[Items, Recorded | None]:
         """Return all pieces of a completion that was started earlier in a session; see `AuthorizedSessions.turn`."""
-        session = self._sessions.with_key(key, session_id, "write", "read_binary")
+        session = self._sessions.with_key(key, "write", "read_binary")
         return self.pieces_of(session, await self._sessions.turn(session, turn_id, after))
 
     def pieces_of(self, session: Session, turn: Turn) -> tuple[Items, Recorded]:

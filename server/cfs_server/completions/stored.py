@@ -90,7 +90,7 @@ class StoredResponses:
 
     def _session(self, name: ResponseId, *operations: Operation) -> Session:
         try:
-            return self._sessions.with_key(name.session, "", *operations)
+            return self._sessions.with_key(name.session, *operations)
         except (Gone, NotGranted):  # the same answer for both, which does not name the session
             raise _missing() from None
 

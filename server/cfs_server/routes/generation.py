@@ -82,7 +82,7 @@ async def begin(
     """
     gate = me.completions
     if (bound := ticket.bound) is not None:
-        return Begun(*await gate.resume(session or "", bound.session, bound.turn, bound.event - 1))
+        return Begun(*await gate.resume(bound.session, bound.turn, bound.event - 1))
     spec = await apart(request, partial(read, gate.limits))
     return Begun(
         *await gate.begin(spec, session, lambda at, turn, event: ticket.bind(Bound(at.key, turn.id, event.number)))

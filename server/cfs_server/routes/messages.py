@@ -118,7 +118,7 @@ async def post_message(
             bound = Bound(session.key, turn.id, event.number, len(turn.message.content.encode()))
             ticket.bind(bound)
     else:
-        session = sessions.with_key(bound.session, id, "write", *(("read_binary",) if shown else ()))
+        session = sessions.with_key(bound.session, "write", *(("read_binary",) if shown else ()))
         turn = await sessions.turn(session, bound.turn, bound.event - 1)
     if chosen == media.EVENTS:
         view = SessionView(session, sessions)

@@ -52,7 +52,7 @@ async def claim(
 ) -> Response:
     """Claim the next waiting message, or wait for one."""
     if (bound := ticket.bound) is not None:
-        session = me.sessions.with_key(bound.session, id, "read_binary", "write")
+        session = me.sessions.with_key(bound.session, "read_binary", "write")
         turn = session.leased(bound.turn, bound.secret)
     else:
         session = me.sessions.get(id, "read_binary", "write")
@@ -74,7 +74,7 @@ async def update(
 ) -> Response:
     """Add text or whole messages to the turn, and renew the lease."""
     if (bound := ticket.bound) is not None:
-        session = sessions.with_key(bound.session, id, "write")
+        session = sessions.with_key(bound.session, "write")
         known = session.leased(turn, news.claim)
         if known is None:
             raise NotFound("the update was added, but the turn has ended since, or another agent holds it")
@@ -99,7 +99,7 @@ async def finish(
 ) -> Response:
     """Finish the turn with a reply or an error. The next message can then be claimed."""
     if (bound := ticket.bound) is not None:
-        session = sessions.with_key(bound.session, id, "write")
+        session = sessions.with_key(bound.session, "write")
         ended = await sessions.turn(session, turn, bound.event)
     else:
         session = sessions.get(id, "write")

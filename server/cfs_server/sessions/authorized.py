@@ -80,11 +80,9 @@ class AuthorizedSessions:
         """Return a session for which the caller has any right, so that it may know of its existence; or None."""
         return self._store.find(session_id) if any(self.may(each, session_id) for each in OPERATIONS) else None
 
-    def with_key(self, key: str, known_as: str, *operations: Operation) -> Session:
-        """Return a session by its key, which stays when it is renamed, and an earlier id. Raises `Gone` if it is
-        deleted.
-        """
-        session = self._store.with_key(key, known_as)
+    def with_key(self, key: str, *operations: Operation) -> Session:
+        """Return a session by its key, which stays when it is renamed. Raises `Gone` if it is deleted."""
+        session = self._store.with_key(key)
         if session is None:
             raise Gone("the session of this request has been deleted")
         for operation in operations:

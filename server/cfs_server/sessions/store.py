@@ -170,6 +170,7 @@ class SessionStore:
         self._defaults = defaults or Settings()
         self._part = part or Part()
         self._sessions: dict[str, Session] = {}
+        self._by_key: dict[str, Session] = {}
         self._children: dict[str, list[str]] = {}
         self._roots: list[str] = []
         self._tasks = asyncio.TaskGroup()
@@ -261,12 +262,9 @@ class SessionStore:
             except CfsError as error:
                 session.abandon(error.detail)
 
-    def with_key(self, key: str, known_as: str) -> Session | None:
-        """Return the session with this key. Looks at all sessions if it is no longer known by its earlier id."""
-        session = self._sessions.get(known_as)
-        if session is not None and session.key == key:
-            return session
-        return next((session for session in self if session.key == key), None)
+    def with_key(self, key: str) -> Session | None:
+        """Return the session with this key, whatever its id is now."""
+        return self._by_key.get(key)
 
     def open(self, session_id: str, account: StorageUsage | None = None) -> Session:
         """Return a session. It is created if it does not exist (S2), and then counts for the account."""
@@ -629,12 +627,13 @@ class SessionStore:
         return self._roots if parent is None else self._children.setdefault(parent, [])
 
     def _add(self, session: Session) -> None:
-        self._sessions[session.id] = session
+        self._sessions[session.id] = self._by_key[session.key] = session
         self.histories.touch(session)
         insort(self._siblings(session.id), session.id)
 
     def _remove(self, session_id: str) -> None:
         session = self._sessions.pop(session_id)
+        del self._by_key[session.key]
         if self.journal is not None:  # else the store ends
             self.on_removed(session)
         self.histories.forget(session)
@@ -689,7 +688,11 @@ class SessionStore:
         listed = self._roots + [child for children in self._children.values() for child in children]
         if sorted(listed) != sorted(self._sessions) or self._roots != sorted(self._roots):
             raise AssertionError("the listing and the sessions differ")
+        if len(self._by_key) != len(self._sessions):
+            raise AssertionError("sessions are known by other keys")
         for name, session in self._sessions.items():
+            if self._by_key.get(session.key) is not session:
+                raise AssertionError(f"{name} is not known by its key")
             if session.id != name or session.deleted:
                 raise AssertionError(f"{name} holds {session.id}")
             if (parent := parent_of(name)) is not None and parent not in self._sessions:
