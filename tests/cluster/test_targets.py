@@ -1,0 +1,90 @@
+"""Which sessions a request is about: from its head, or from its body."""
+
+import json
+
+import pytest
+
+from cfs_server.cluster.targets import ALL, ANYWHERE, BODY, NEW, Kind, Target, target_in_body, target_of
+
+KEY = "0003" + "a" * 28
+
+
+def about(root: str, new: str = "") -> Target:
+    return Target(Kind.SESSION, root, new=new)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "target"),
+    [
+        ("GET", "/v1/sessions", {}, ALL),
+        ("POST", "/v1/sessions", {}, BODY),
+        ("GET", "/v1/sessions/a", {}, about("a")),
+        ("POST", "/v1/sessions/a/b/messages", {}, about("a")),
+        ("GET", "/v1/sessions/%E4%BD%A0%E5%A5%BD/events", {}, about("你好")),
+        ("GET", "/v1/sessions/events", {}, about("events")),
+        ("POST", "/v1/sessions/a/rename", {}, Target(Kind.BODY, "a")),
+        ("POST", "/v1/sessions/a/b/fork", {}, Target(Kind.BODY, "a")),
+        ("GET", "/v1/sessions/%ff", {}, ANYWHERE),
+        ("GET", "/v1/events", {}, ALL),
+        ("GET", "/v1/search?q=x", {}, ALL),
+        ("GET", "/v1/files", {}, ALL),
+        ("GET", "/v1/files/sessions/a", {}, about("a")),
+        ("PUT", "/v1/files/workspaces/a/b.txt", {}, about("a")),
+        ("POST", "/v1/chat/completions", {}, ANYWHERE),
+        ("POST", "/v1/chat/completions", {"X-CFS-Session": "a/b"}, about("a")),
+        ("POST", "/api/chat", {"X-CFS-Session": "%E4%BD%A0"}, about("你")),
+        ("POST", "/v1/messages", {"X-CFS-Session": "%ff"}, ANYWHERE),
+        ("POST", "/v1/responses", {}, BODY),
+        ("POST", "/v1/responses", {"X-CFS-Session": "a"}, about("a")),
+        ("GET", f"/v1/responses/resp_{KEY}{'b' * 32}5", {}, Target(Kind.SLOT, key=KEY)),
+        ("GET", "/v1/responses/other", {}, ANYWHERE),
+        ("POST", "/v1/conversations", {}, NEW),
+        ("GET", "/v1/conversations/a/items", {}, about("a")),
+        ("POST", "/v1/shares", {}, BODY),
+        ("GET", "/v1/shares?session=a%2Fb", {}, about("a")),
+        ("DELETE", "/v1/shares/0123", {}, Target(Kind.EACH)),
+        ("GET", "/dav/sessions/a", {}, about("a")),
+        ("PROPFIND", "/dav/sessions/", {}, ALL),
+        ("PROPFIND", "/dav/sub_sessions", {}, ALL),
+        ("LOCK", "/dav/sessions/", {}, ANYWHERE),
+        ("MOVE", "/dav/sessions/a", {"Destination": "http://host/dav/sessions/b%20c"}, about("a", "b c")),
+        ("COPY", "/dav/sub_sessions/a/x", {"Destination": "/dav/sub_sessions/b/y"}, about("a", "b")),
+        ("MOVE", "/dav/workspaces/a/x", {"Destination": "/dav/workspaces/b/y"}, about("a")),
+        ("PUT", "/dav/workspaces/a/x", {}, about("a")),
+        ("GET", "/", {}, ANYWHERE),
+        ("GET", "/v1/models", {}, ANYWHERE),
+        ("GET", "/cluster/names", {}, ANYWHERE),
+    ],
+)
+def test_the_head_of_a_request(method: str, path: str, headers: dict[str, str], target: Target) -> None:
+    raw, _, query = path.encode().partition(b"?")
+    given = {name.lower().encode(): value.encode() for name, value in headers.items()}
+    assert target_of(method, raw, query, given) == target
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "target"),
+    [
+        ("/v1/sessions", {"id": "a/b"}, about("a")),
+        ("/v1/sessions", {}, NEW),
+        ("/v1/sessions", {"id": 5}, NEW),
+        ("/v1/sessions", ["a"], NEW),
+        ("/v1/sessions/a/rename", {"id": "b/c"}, about("a", "b")),
+        ("/v1/sessions/a/fork", {}, about("a")),
+        ("/v1/shares", {"session": "a/b"}, about("a")),
+        ("/v1/responses", {"input": "hi"}, NEW),
+        ("/v1/responses", {"conversation": "a"}, about("a")),
+        ("/v1/responses", {"conversation": {"id": "a/b"}}, about("a")),
+        ("/v1/responses", {"previous_response_id": f"resp_{KEY}{'b' * 32}5"}, Target(Kind.SLOT, key=KEY)),
+    ],
+)
+def test_the_body_of_a_request(path: str, body: object, target: Target) -> None:
+    head = target_of("POST", path.encode(), b"", {})
+    assert head.kind is Kind.BODY
+    assert target_in_body(path.encode(), json.dumps(body).encode(), head) == target
+
+
+def test_a_body_that_is_no_json_is_about_a_new_session() -> None:
+    """Any application refuses it, in its own words."""
+    for body in (b"", b"{", b"\xff", b"null"):
+        assert target_in_body(b"/v1/sessions", body, BODY) == NEW
