@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from cfs_server.settings import Settings
+from ports import free_port
 from tests.deploy.test_haproxy import CONFIGURATION, HAPROXY, SCRIPTED, balanced
 from tests.server.support import serving
-from tests.test_scripts import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))

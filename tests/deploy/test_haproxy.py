@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from ports import free_port
 from tests.server.support import EventStream, Process, data, running_server, serving, spoken
-from tests.test_scripts import free_port
 
 CONFIGURATION = Path(__file__).parent.parent.parent / "deploy/haproxy/haproxy.cfg"
 HAPROXY = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")  # not on every user's path

@@ -27,6 +27,7 @@ _CONDITIONS = frozenset({b"if-none-match", b"if-modified-since", b"accept-encodi
 _BODY_BYTES = 64 << 10
 
 Merge = Callable[[list[bytes], Scope], bytes]
+"""Merges the bodies of the answers to one request."""
 
 
 def merge_sessions(pages: list[bytes], scope: Scope) -> bytes:
