@@ -10,9 +10,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from select import select
+from threading import Thread
 
 import psycopg
 import pytest
@@ -22,6 +24,8 @@ from cfs_server.sessions.journal.postgres_database import prepare
 ADVICE = "needs the programs of PostgreSQL: scripts/test installs them on Debian"
 _USER = "postgres"
 _ROOM_BYTES = 2 << 30
+_SYNC = b"S\0\0\0\4"
+"""The end of a request, in PostgreSQL's protocol."""
 _numbers = count(1)
 
 
@@ -110,6 +114,78 @@ class PostgresServer:
         name = f"test{next(_numbers)}"
         self.execute(f"CREATE DATABASE {name} OWNER cfs {' '.join(options)}")
         return name
+
+
+class Proxy:
+    """Stands between a client and a server, and fails in a chosen way: once, for the next connection that does it."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._open: list[socket.socket] = [self._listener]
+        self._lose_answer = self._hold = False
+        self._held: tuple[socket.socket, bytes] | None = None
+        self.lost = b""
+        """The answer that was lost."""
+        Thread(target=self._accept, daemon=True).start()
+
+    def lose_answer(self) -> None:
+        """Deliver the next request, and close the connection in place of its answer."""
+        self._lose_answer = True
+
+    def hold(self) -> None:
+        """Keep the next request, and close the connection of the client, but not that of the server."""
+        self._hold = True
+
+    def deliver(self) -> bytes:
+        """Send the request that was kept to the server, and return the answer."""
+        assert self._held is not None
+        server, request = self._held
+        server.sendall(request)
+        return server.recv(1 << 16)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for each in self._open:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                self._open += [client, server]
+                Thread(target=self._requests, args=(client, server), daemon=True).start()
+                Thread(target=self._answers, args=(client, server), daemon=True).start()
+
+    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+        with suppress(OSError):
+            while request := client.recv(1 << 20):
+                if not self._hold:
+                    server.sendall(request)
+                    continue
+                while _SYNC not in request[-10:]:
+                    request += client.recv(1 << 20)
+                self._hold, self._held = False, (server, request)
+                client.shutdown(socket.SHUT_RDWR)
+                return
+            server.shutdown(socket.SHUT_WR)
+
+    def _answers(self, client: socket.socket, server: socket.socket) -> None:
+        with suppress(OSError):
+            while self._held is None or self._held[0] is not server:
+                if not select([server], [], [], 0.05)[0]:
+                    continue
+                answer = server.recv(1 << 20)
+                if self._lose_answer or not answer:
+                    self._lose_answer, self.lost = False, answer
+                    client.shutdown(socket.SHUT_RDWR)
+                    server.shutdown(socket.SHUT_RDWR)
+                    return
+                client.sendall(answer)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from cfs_server.engine.interface import ModelInfo
 from cfs_server.engine.scripted import Script, ScriptedEngine, echo
 from cfs_server.routes.http import Context
 from cfs_server.serve import Config, Server, listen, server_config, url_of
+from cfs_server.sessions.journal.journal import Journal
 from cfs_server.sessions.store import SessionStore
 from cfs_server.settings import Settings
 
@@ -105,14 +106,22 @@ class _PromptServer(Server):
 
 @asynccontextmanager
 async def running_server(
-    script: Script = echo, *, engine: ScriptedEngine | None = None, may_block: bool = False, **changes: Any
+    script: Script = echo,
+    *,
+    engine: ScriptedEngine | None = None,
+    journal: Journal | None = None,
+    may_block: bool = False,
+    **changes: Any,
 ) -> AsyncIterator[ServerHarness]:
-    """Serve in this loop; a blocking call in it fails unless it `may_block`; in the end the store must be sound."""
+    """Serve in this loop; a blocking call in it fails unless it `may_block`; in the end the store must be sound.
+
+    Without an opened journal, nothing is kept.
+    """
     settings = Settings(port=0, engine="scripted", **changes)
     engine = engine or ScriptedEngine(script)
     await engine.start()
     listener = listen("127.0.0.1", 0, settings.send_timeout)
-    app = create_app(settings, engine, MODEL)
+    app = create_app(settings, engine, MODEL, journal)
     started = asyncio.Event()
     server = _PromptServer(server_config(app), started.set)
     with contextlib.nullcontext() if may_block else blockbuster_ctx():

@@ -54,7 +54,7 @@ _CREATED = HISTORY[0]
 _CHUNK = 1_000
 """Records that one step of maintenance, or one step of reading events, touches."""
 _WAIT_SECONDS = 0.5
-"""After a failed attempt to connect, others fail at once for this time: each could take seconds."""
+"""After a failed attempt to connect, reads fail at once for this time: each attempt could take seconds."""
 _COLUMNS = "records.seq, session, at, kind, version, author, body, events, number, position"
 _FENCE = (
     "WITH mine AS (UPDATE cfs.slots SET seq = %s, position = %s WHERE slot = %s AND epoch = %s RETURNING slot)"
@@ -358,6 +358,7 @@ class PostgresBackend:
         After `StoreUnavailable` it may be stored. Then the next batch must begin with the same rows, which are not
         stored twice. The records of a deleted session are invisible at once; `tidy` removes them.
         """
+        self._unreachable = 0.0, ""
         self._removing.update(self._attempt(lambda connection: self._write(connection, batch)))
 
     def _write(self, connection: Connection, batch: Batch) -> dict[str, int]:

@@ -4,6 +4,7 @@ Many replicas share a database. It contains a fixed number of *slots*. A slot is
 documents, epochs and a common log. No table refers to another slot than its own.
 """
 
+import logging
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -128,6 +129,8 @@ _NO_LOCKS = (
 )
 """What a database answers that has no advisory locks, or no list of locks."""
 
+logging.getLogger("psycopg").setLevel(logging.ERROR)  # its warnings repeat what the journal reports
+
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
@@ -198,7 +201,7 @@ def line_of(error: Exception) -> str:
     """Return the message of an error as one line. Of several attempts, the last one counts."""
     if isinstance(error, psycopg.Error) and error.diag.message_primary:
         return error.diag.message_primary
-    lines = [line for line in str(error).splitlines() if line.strip() and "Is the server running" not in line]
+    lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]  # else it explains one
     text = " ".join(lines[-1].split()) if lines else type(error).__name__
     return text.rpartition(" failed: ")[2].removeprefix("FATAL: ").strip()
 
