@@ -1,11 +1,12 @@
 """Measure what it costs to keep sessions: against a store in memory, and beside the stores of other programs.
 
-    scripts/bench store [--only accept,token,tokens,start,peers] [--install] [--smoke] [--docs] [--json FILE]
+    scripts/bench store [--only accept,token,tokens,start,journal,peers] [--install] [--smoke] [--docs] [--json FILE]
 
 - **accept**: the time from a message to its 202, with 16 and 64 clients: at a steady rate, and as fast as they can;
 - **token**: the time to the first token of a reply;
 - **tokens**: processor time while 800 tokens a second are written;
 - **start**: the time until the server listens, with 10,000 and 100,000 sessions;
+- **journal**: accepts without HTTP, by the journal alone: on the default file, and on PostgreSQL where it is installed;
 - **peers**: the same work on the checkpointers of LangGraph (SQLite, and PostgreSQL where it is installed), the log
   database of `llm`, and the file store of OpenHands. Each has an environment of its own in the cache folder, which
   `--install` makes.
@@ -35,6 +36,13 @@ import httpx
 import psutil
 
 import memory
+from cfs.wire import Message, Settings
+from cfs_server.sessions.events import Event
+from cfs_server.sessions.journal.journal import Backend, Journal
+from cfs_server.sessions.journal.postgres import PostgresBackend
+from cfs_server.sessions.journal.postgres_database import prepare
+from cfs_server.sessions.journal.sqlite import SqliteBackend
+from cfs_server.sessions.state import Change, Created, MessageAdded, Record, StateAnnounced
 from ports import free_port
 
 CFS = Path(sys.executable).with_name("cfs")
@@ -320,6 +328,65 @@ def fill(data: Path, sessions: int) -> None:
         asyncio.run(clients(server))
 
 
+# -- the journal alone ------------------------------------------------------------------------------------------------
+
+
+def bench_journal(folder: Path, sizes: Sizes) -> dict[str, Any]:
+    """Measure how many messages a second become durable, two records each, and how long one takes."""
+    found: dict[str, Any] = {}
+    with _postgres() as address:
+        if address:
+            prepare(address, 2 * sizes.rounds)
+        for clients in (16, 64):
+            rows: dict[str, list[dict[str, float]]] = {"SQLite": [], "PostgreSQL": []}
+            for number in range(sizes.rounds):
+                file = SqliteBackend(folder / f"{clients}-{number}.db")
+                rows["SQLite"].append(asyncio.run(_accepts(file, clients, sizes.seconds)))
+                if address:
+                    slot = PostgresBackend(address, number + (sizes.rounds if clients == 64 else 0))
+                    rows["PostgreSQL"].append(asyncio.run(_accepts(slot, clients, sizes.seconds)))
+            found[f"{clients}"] = {
+                store: {name: statistics.median(each[name] for each in measured) for name in measured[0]}
+                for store, measured in rows.items()
+                if measured
+            }
+    return found
+
+
+async def _accepts(backend: Backend, clients: int, seconds: float) -> dict[str, float]:
+    journal = Journal(backend)
+    position = (await journal.open()).position
+    times: list[float] = []
+    cpu, commits, ends = time.process_time(), journal.commits, time.perf_counter() + seconds
+
+    def append(key: str, number: int, change: Change, kind: Any) -> None:
+        nonlocal position
+        position += 1
+        event = Event(kind, key, number, position, time.time(), {})
+        journal.append(Record(key, time.time(), change, (event,), None, number, position))
+
+    async def client(key: str) -> None:
+        append(key, 1, Created(key, key, "1f", "the server", Settings()), "session.created")
+        number = 1
+        while (began := time.perf_counter()) < ends:
+            append(key, number + 1, MessageAdded(Message(role="user", content="x" * BYTES), "t"), "message.added")
+            append(key, number + 2, StateAnnounced(), "state.changed")
+            await journal.durable()
+            number += 2
+            times.append(time.perf_counter() - began)
+
+    await asyncio.gather(*(client(f"{number}") for number in range(clients)))
+    used, commits = time.process_time() - cpu, journal.commits - commits
+    await journal.close()
+    return {
+        "accepts": len(times) / seconds,
+        "p50": percentile(times, 0.5) * 1e3,
+        "p99": percentile(times, 0.99) * 1e3,
+        "per_commit": len(times) / commits,
+        "cpu": used / len(times) * 1e6,
+    }
+
+
 # -- others -----------------------------------------------------------------------------------------------------------
 
 
@@ -467,7 +534,18 @@ def tables(found: dict[str, Any]) -> str:
     for sessions, row in found.get("start", {}).items():
         bar = START_BARS.get(int(sessions), 1.0)
         rows.append(_row(f"ready with {int(sessions):,} sessions, s", row, f"< {bar:g}", row, bar))
-    parts.append(rows)
+    if len(rows) > 2:
+        parts.append(rows)
+    if "journal" in found:
+        rows = ["| clients | store | accepts/s | p50 ms | p99 ms | accepts in a commit | µs of processor each |"]
+        rows.append("|--:|---|--:|--:|--:|--:|--:|")
+        for clients, stores in found["journal"].items():
+            for store, row in stores.items():
+                rows.append(
+                    f"| {clients} | {store} | {row['accepts']:,.0f} | {row['p50']:.1f} | {row['p99']:.1f} |"
+                    f" {row['per_commit']:.1f} | {row['cpu']:.0f} |"
+                )
+        parts.append(rows)
     if "peers" in found:
         rows = [
             "| store | 16 clients: accepts/s | p99 ms | 64 clients: accepts/s | p99 ms | bytes a message | start, s |",
@@ -497,7 +575,7 @@ def _row(name: str, values: dict[str, float], wanted: str, judged: dict[str, flo
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="accept,token,tokens,start,peers")
+    parser.add_argument("--only", default="accept,token,tokens,start,journal,peers")
     parser.add_argument("--smoke", action="store_true", help="as little as possible, for tests")
     parser.add_argument("--install", action="store_true", help="install what is compared with")
     parser.add_argument("--json", type=Path)
@@ -509,6 +587,7 @@ def main() -> int:
         "token": lambda folder: bench_token(folder, sizes),
         "tokens": lambda folder: bench_tokens(folder, sizes),
         "start": lambda folder: bench_start(folder, sizes),
+        "journal": lambda folder: bench_journal(folder, sizes),
         "peers": lambda folder: bench_peers(folder, sizes, install=asked.install),
     }
     found: dict[str, Any] = {"conversations": sizes.conversations, "load": os.getloadavg()[0]}

@@ -88,6 +88,12 @@ class PostgresServer:
             else:
                 return
 
+    @property
+    def pid(self) -> int:
+        """The first process of the server."""
+        assert self._process is not None
+        return self._process.pid
+
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """End the server: SIGINT is a fast shutdown, SIGQUIT an immediate one, which is like a crash."""
         if self._process is not None:

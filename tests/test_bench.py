@@ -13,6 +13,7 @@ import pytest
 from engine_bench import report
 from engine_bench.sides import Answer
 from engine_bench.tables import Verdict, table
+from tests.postgres import programs
 
 ROOT = Path(__file__).parent.parent
 ENGINE = ROOT / "research/engine_bench/engine.py"
@@ -148,7 +149,7 @@ def test_attacks_are_watched_from_outside(tmp_path: Path) -> None:
 
 def test_the_cost_of_a_store_is_measured_beside_one_in_memory(tmp_path: Path) -> None:
     """The store bench: all kinds of stores are measured, and the tables name the bars."""
-    command = [sys.executable, str(ROOT / "bench/store.py"), "--smoke", "--only", "token,start"]
+    command = [sys.executable, str(ROOT / "bench/store.py"), "--smoke", "--only", "token,start,journal"]
     done = subprocess.run(
         [*command, "--json", str(tmp_path / "figures.json")], capture_output=True, text=True, check=False
     )
@@ -157,4 +158,7 @@ def test_the_cost_of_a_store_is_measured_beside_one_in_memory(tmp_path: Path) ->
     for figures in (found["token"], found["start"]["200"]):
         assert set(figures) == {"memory", "fast", "default"}
         assert all(value > 0 for value in figures.values())
+    for stores in found["journal"].values():
+        assert set(stores) == ({"SQLite", "PostgreSQL"} if programs() else {"SQLite"})
+        assert all(row["accepts"] > 0 and row["per_commit"] >= 1 for row in stores.values())
     assert "| first token, ms |" in done.stdout

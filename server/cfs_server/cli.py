@@ -264,10 +264,18 @@ def check_store(
         raise typer.Exit(_CANNOT)
 
 
+_NO_FILE = (
+    "this command is for files of sessions, so name one. Those in PostgreSQL are backed up, checked and restored with"
+    " the programs of the database (pg_dump, pg_amcheck, psql), and those in memory end with the server."
+)
+
+
 def _store_file(given: Path | None) -> Path:
     """Return the file of the sessions that `cfs serve` would use. Exits if it would use none."""
     from cfs_server.settings import CONFIG_VARIABLE, ConfigurationError, load
 
+    if given is not None and f"{given}".startswith(("postgresql:/", "postgres:/")):  # a path has no double slashes
+        raise _failure(_NO_FILE)
     if given is not None:
         return given
     config = os.environ.get(CONFIG_VARIABLE)
@@ -276,7 +284,7 @@ def _store_file(given: Path | None) -> Path:
     except ConfigurationError as error:
         raise _failure(str(error)) from None
     if file is None:
-        raise _failure("CFS_STORE and CFS_DATA_DIR say that sessions are kept in memory; name a file")
+        raise _failure(f"CFS_STORE and CFS_DATA_DIR name no file: {_NO_FILE}")
     return file
 
 

@@ -120,6 +120,17 @@ def test_sessions_in_memory_have_no_backup(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["data"]
 
 
+@pytest.mark.parametrize("command", ["backup FILE --store", "restore FILE --store", "store check"])
+def test_sessions_in_a_database_are_not_the_work_of_commands_for_files(command: str, tmp_path: Path) -> None:
+    words = [word.replace("FILE", str(tmp_path / "copy.db")) for word in command.split()]
+    done = run_cfs(*words, "postgresql://cfs:hunter2@localhost/cfs")
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "cfs: this command is for files of sessions, so name one. Those in PostgreSQL are backed"
+    )
+    assert "hunter2" not in done.stderr
+
+
 def test_without_a_server_the_file_itself_is_copied(backup: Path, tmp_path: Path) -> None:
     store = tmp_path / "sessions.db"
     shutil.copy(backup, store)

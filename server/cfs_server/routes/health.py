@@ -125,6 +125,8 @@ async def backup(parts: AppContext, me: Me) -> Response:
     if parts.settings.databases:
         raise Conflict("the sessions are in PostgreSQL: back it up with pg_dump, or export sessions with `cfs export`")
     journal, file = parts.store.journal, parts.settings.store_file
+    if journal is not None and journal.durable_store and file is None:
+        raise Conflict("the sessions are in PostgreSQL: use pg_dump for a backup, or `cfs export` for a file of them")
     if journal is None or not journal.durable_store or file is None:
         raise Conflict("this server keeps sessions in memory only; `cfs export` writes them to a file")
     folder = await asyncio.to_thread(tempfile.mkdtemp, prefix=f"{SCRATCH}-", dir=file.parent)

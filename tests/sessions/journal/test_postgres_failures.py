@@ -245,6 +245,24 @@ async def test_what_waits_is_written_when_the_server_stops_and_the_database_is_b
     assert stored(restartable) == ["late"]
 
 
+async def test_a_server_that_stops_while_the_database_is_frozen_does_not_wait_for_it(
+    own: PostgresServer, restartable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All processes of the database stand still, and the kernel accepts connections for them."""
+    monkeypatch.setattr(journal_module, "_PATIENCE_SECONDS", 0.2)
+    async with journal_on(f"{restartable}?connect_timeout=2") as (journal, backend, records):
+        frozen = [backend._pid, own.pid]
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        journal.append(records.message("lost"))
+    assert journal.pending == 1
+    for pid in frozen:
+        os.kill(pid, signal.SIGCONT)
+    backend, found = claimed(restartable, "")
+    assert contents(backend.rows("a", 0, HISTORY)) in ([], ["lost"])
+    backend.close()
+
+
 async def test_a_connection_that_freezes_is_given_up(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of the database does not answer, and nothing ends its connection."""
     monkeypatch.setattr(journal_module, "_PATIENCE_SECONDS", 0.2)
@@ -377,7 +395,9 @@ async def test_writes_get_503_and_reads_go_on_while_the_database_is_away(
     await journal.close()
     journal = Journal(PostgresBackend(restartable))
     await journal.open()
-    async with running_server(journal=journal) as server:
+    async with running_server(journal=journal, store="memory") as server:
+        refused = await server.client.get("/v1/backup")
+        assert (refused.status_code, "use pg_dump" in refused.json()["detail"]) == (409, True)
         lines = [f"{role}: {text}\n" for text in ("one two", "three", "four") for role in ("User", "Assistant")]
         assert await server.text("chat") == "".join(lines)
         file = tmp_path / "export.tar"
