@@ -47,6 +47,9 @@ ELSEWHERE = {  # what the tests of single pages run
     ("docs/protocols.md", "one conversation"): ("tests/protocols/test_one_conversation.py",),
     ("docs/protocols.md", "one conversation mount"): ("tests/protocols/test_one_conversation.py",),
     ("docs/protocols.md", "ollama"): ("tests/protocols/test_documentation.py",),
+    ("docs/replicas.md", "database"): ("tests/sessions/journal/test_postgres.py",),
+    ("docs/replicas.md", "dump"): ("tests/sessions/journal/test_postgres.py",),
+    ("docs/replicas.md", "rights"): ("tests/sessions/journal/test_postgres.py",),
     ("docs/sdk.md", ""): ("tests/client/test_documentation.py",),
 } | {
     ("docs/webdav.md", name): ("tests/webdav/test_documentation.py",)

@@ -21,6 +21,7 @@ from cfs_server.sessions.journal.journal import Batch, Kept, Opened, StoreFailed
 from cfs_server.sessions.journal.postgres import EVENT_WINDOW, Fenced, PostgresBackend, SlotTaken
 from cfs_server.sessions.journal.postgres_database import connect, holder_of, prepare
 from cfs_server.sessions.journal.records import HISTORY, TOKENS
+from tests.documentation import block
 from tests.postgres import PostgresServer, database, postgres
 from tests.sessions.journal.conformance import MOST, Writer, contents, conversation
 from tests.sessions.journal.test_sqlite import finish
@@ -389,15 +390,15 @@ def test_a_backup_is_the_work_of_the_database(database: str, tmp_path: Path) -> 
         backend.backup(tmp_path / "backup.db", lambda: None)
 
 
-def test_a_dump_restores_all_slots(database: str, postgres: PostgresServer) -> None:
-    """What the documentation says about backups."""
+def test_a_dump_restores_all_slots(database: str, postgres: PostgresServer, tmp_path: Path) -> None:
+    """As the documentation says."""
     with opened(database) as (backend, found):
         rows = conversation(Writer(found), "a")
         backend.commit(Batch(rows, [Kept("locks", "a", "1")]))
-    dump = postgres.run("pg_dump", "--schema=cfs", database)
     copy = postgres.url(postgres.new_database())
-    restore = ["psql", "--quiet", "--set=ON_ERROR_STOP=1", copy]
-    subprocess.run(restore, input=dump, text=True, check=True, stdout=subprocess.DEVNULL)
+    environment = {"PATH": f"{postgres.place}:{os.environ['PATH']}", "DATABASE": database, "COPY": copy}
+    script = f"set -e\n{block('docs/replicas.md', 'dump')}"
+    subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, check=True, stdout=subprocess.DEVNULL)
     assert prepare(copy).slots == 1
     with opened(copy) as (_, found):
         assert list(found.rows) == rows
@@ -513,9 +514,17 @@ def test_missing_rights_are_named(database: str, postgres: PostgresServer) -> No
         prepare(postgres.url(fresh, user, "other"))
 
 
-def test_rights_without_ownership_are_enough(database: str, postgres: PostgresServer) -> None:
-    """The tables may be made by somebody else."""
-    url = with_user(postgres, database, "SELECT, INSERT, UPDATE, DELETE")
+def test_rights_without_ownership_are_enough(postgres: PostgresServer) -> None:
+    """The tables may be made by somebody else. The database and the users are those of the documentation."""
+    name, owner, other = f"docs{next(_numbers)}", f"docs{next(_numbers)}", f"docs{next(_numbers)}"
+    create = block("docs/replicas.md", "database").replace("DATABASE cfs", f"DATABASE {name}")
+    for statement in create.replace("ROLE cfs", f"ROLE {owner}").replace("OWNER cfs", f"OWNER {owner}").split(";")[:2]:
+        postgres.execute(statement)
+    prepare(postgres.url(name, owner, "choose-another"))
+    postgres.execute(f"CREATE ROLE {other} LOGIN PASSWORD 'other'")
+    for statement in block("docs/replicas.md", "rights").replace("TO other", f"TO {other}").split(";")[:2]:
+        postgres.execute(statement, name)
+    url = postgres.url(name, other, "other")
     assert prepare(url).slots == 1
     with opened(url) as (backend, found):
         writer = Writer(found)

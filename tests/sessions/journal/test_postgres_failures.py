@@ -258,7 +258,7 @@ async def test_a_server_that_stops_while_the_database_is_frozen_does_not_wait_fo
     assert journal.pending == 1
     for pid in frozen:
         os.kill(pid, signal.SIGCONT)
-    backend, found = claimed(restartable, "")
+    backend, _ = claimed(restartable, "")
     assert contents(backend.rows("a", 0, HISTORY)) in ([], ["lost"])
     backend.close()
 
