@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 import tool_calls
-from tests.tiers import TIERS, PureGuard, Times, tier_of
+from tests.tiers import TIERS, PureGuard, Times, order_of, tier_of
 
 os.environ["CFS_DATA_DIR"] = "temporary"  # servers that tests start keep nothing in this user's data folder
 settings.register_profile("cfs", deadline=None)  # how long an example takes depends on what else runs
@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test with its tier; the quick tiers come first."""
+    """Mark each test with its tier; the quick tiers come first, and in each the long files."""
     for item in items:
         tier = item.stash[_TIER] = tier_of(item)
         for marker in TIERS[1 : TIERS.index(tier) + 1]:
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.user_properties.append(("tier", tier))
         if item.get_closest_marker("slow") and not config.getoption("--slow"):
             item.add_marker(pytest.mark.skip(reason="takes minutes: run with --slow"))
-    items.sort(key=lambda item: TIERS.index(item.stash[_TIER]))
+    items.sort(key=lambda item: order_of(item.nodeid, item.stash[_TIER]))
 
 
 @pytest.hookimpl(wrapper=True)

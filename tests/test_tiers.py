@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.server.support import run_cfs, running_server
-from tests.tiers import PureGuard, Times, tier_of
+from tests.tiers import LONG, PureGuard, Times, order_of, tier_of
 
 CALLS = {"server": running_server}
 
@@ -75,3 +75,18 @@ def test_a_test_whose_process_crashed_has_no_tier() -> None:
     """xdist reports it without its properties; the summary goes without it."""
     when: Any = "???"
     Times().pytest_runtest_logreport(pytest.TestReport("a", ("a", 1, "a"), {}, "failed", "crashed", when))
+
+
+def test_the_long_files_exist_and_come_before_others(request: pytest.FixtureRequest) -> None:
+    """In their tier: a quick test of another tier is not kept waiting."""
+    assert [name for name in LONG if not (request.config.rootpath / name).is_file()] == []
+    assert len(set(LONG)) == len(LONG)
+    ordered = [
+        ("a.py::a", "pure"),
+        (f"{LONG[0]}::a", "external"),
+        (f"{LONG[1]}::b", "external"),
+        ("a.py::b", "external"),
+    ]
+    places = [order_of(*test) for test in ordered]
+    assert places == sorted(places)
+    assert len(set(places)) == len(places)

@@ -46,6 +46,26 @@ EXTERNAL = frozenset(
         "sync_playwright",
     }
 )
+LONG = (
+    "integrations/acp/tests/test_acp.py",
+    "tests/agents/fibre/test_killed.py",
+    "tests/agents/tools/test_shell_endings.py",
+    "tests/agents/test_outages.py",
+    "tests/test_guides.py",
+    "integrations/mcp/tests/test_mcp_server.py",
+    "tests/agents/tools/test_escapes.py",
+    "tests/test_wheel.py",
+    "tests/test_readme.py",
+    "tests/agents/tools/test_shell.py",
+    "tests/test_code_blocks.py",
+    "tests/server/test_crash.py",
+    "tests/server/test_conversation.py",
+    "integrations/mcp/tests/test_mcp_access.py",
+    "tests/agents/tools/test_sandbox.py",
+)
+"""The files whose tests take longest, about in this order. The tests of a file share a process: one that began last
+would run on alone.
+"""
 _GUARDED = frozenset(
     {
         "os.exec",
@@ -59,6 +79,12 @@ _GUARDED = frozenset(
     }
 )
 """What a pure test may not do, as Python's audit events name it."""
+
+
+def order_of(nodeid: str, tier: str) -> tuple[int, int]:
+    """Return a test's place: by its tier, and in that the long files first. The others keep their order."""
+    file = nodeid.partition("::")[0]
+    return TIERS.index(tier), LONG.index(file) if file in LONG else len(LONG)
 
 
 def tier_of(test: pytest.Item) -> str:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from cfs import AsyncSession, Conflict, FunctionTool, Gone, InvalidParameters, NotFound, Response, Session, Unauthorized
 from cfs.tools import Toolbox
 from cfs.transports import http
+from ports import free_port
 from tests.access.support import make
 from tests.census import Census
 from tests.client.harness import HttpHarness, whole
@@ -279,11 +280,11 @@ async def test_a_token_opens_what_it_is_for(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_server_that_restarts_without_a_session_begins_no_empty_one() -> None:
     """The client says so until it is told to go on."""
-    with serving("--engine", "scripted") as first:
-        session = Session("a", url=first.url, timeout=20)
+    flags = ("--engine", "scripted", "--port", str(free_port()))
+    with serving(*flags) as first:
+        session = Session("a", url=first.url, timeout=60)
         assert session.send("one").text == "one"
-        port = first.url.rpartition(":")[2]
-    with serving("--engine", "scripted", "--port", port):
+    with serving(*flags):
         for _ in range(2):
             with pytest.raises(Gone, match="the server has restarted without it"):
                 session.send("two")

@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 from cfs import api
 from cfs.transports.http import Client
+from ports import free_port
 from tests.dashboard.agent import Agent
 from tests.dashboard.support import QUIET, Pages, address, messages, row, send
 from tests.server.support import serving
@@ -55,8 +56,8 @@ def test_a_page_without_a_network_catches_up(pages: Pages) -> None:
 
 
 def test_a_restarted_server_is_found_again(pages: Pages) -> None:
-    with serving(*QUIET) as server:
-        port = str(urlsplit(server.url).port)
+    flags = (*QUIET, "--port", str(free_port()))
+    with serving(*flags) as server:
         httpx.post(f"{server.url}/v1/sessions", json={"id": "first"}, trust_env=False, timeout=60).raise_for_status()
         page = pages.open(server.url, "conversation/first")
         send(page, "before")
@@ -65,7 +66,7 @@ def test_a_restarted_server_is_found_again(pages: Pages) -> None:
         assert server.ended()[0] == 0
     expect(page.locator(".connection")).to_have_attribute("data-state", "lost")
     with (
-        serving(*QUIET, "--port", port) as server,
+        serving(*flags) as server,
         httpx.Client(base_url=server.url, timeout=60, trust_env=False) as client,
     ):
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
@@ -90,7 +91,7 @@ def test_after_a_crash_of_the_server_the_same_tree_goes_on(pages: Pages, tmp_pat
                 found.append((event.number, event.type))
         return found
 
-    flags = (*QUIET, "--data-dir", str(tmp_path))
+    flags = (*QUIET, "--data-dir", str(tmp_path), "--port", str(free_port()))
     with ExitStack() as stack:
         server = stack.enter_context(serving(*flags))
         client = stack.enter_context(httpx.Client(base_url=server.url, timeout=60, trust_env=False))
@@ -110,7 +111,7 @@ def test_after_a_crash_of_the_server_the_same_tree_goes_on(pages: Pages, tmp_pat
         server.process.kill()
         server.ended()
         expect(page.locator(".connection")).to_have_attribute("data-state", "lost")
-        stack.enter_context(serving(*flags, "--port", server.url.rpartition(":")[2]))
+        stack.enter_context(serving(*flags))
         expect(page.locator(".connection")).to_have_attribute("data-state", "live")
         assert {session: events(session)[: len(before[session])] for session in before} == before
         agent.say("after")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ports import free_port
 from tests.server.support import environment, serving
 
 PROGRAM = Path(__file__).with_name("killed_tree.py")
@@ -18,13 +19,12 @@ PROGRAM = Path(__file__).with_name("killed_tree.py")
 def killed(folder: Path, *mode: str, victim: str = "runtime") -> dict[str, Any]:
     """Let the program kill trees, or their server, and return what it has found. The server is started again."""
     trees, data, pid = folder / "trees", folder / "data", folder / "pid"
-    flags = ("--engine", "scripted", "--log-level", "error", "--data-dir", str(data))
+    flags = ("--engine", "scripted", "--log-level", "error", "--data-dir", str(data), "--port", str(free_port()))
     with ExitStack() as servers:
         server = servers.enter_context(serving(*flags))
         pid.write_text(str(server.process.pid))
         env = environment(CFS_VICTIM=victim, CFS_SERVER_PID=str(pid))
         command = [sys.executable, str(PROGRAM), str(trees), server.url, *mode]
-        port = server.url.rpartition(":")[2]
         with (
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as program,
             ThreadPoolExecutor(1) as pool,
@@ -33,7 +33,7 @@ def killed(folder: Path, *mode: str, victim: str = "runtime") -> dict[str, Any]:
             while not result.done():
                 with suppress(subprocess.TimeoutExpired):
                     server.process.wait(0.02)
-                    server = servers.enter_context(serving(*flags, "--port", port))
+                    server = servers.enter_context(serving(*flags))
                     pid.write_text(str(server.process.pid))
     output, errors = result.result()
     assert program.returncode == 0, errors[-3000:]
