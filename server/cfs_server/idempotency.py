@@ -7,7 +7,8 @@ kept in the journal, in the transaction of its effects, in one of two forms:
 - A turn: the route has bound the request to it (`Ticket.bind`), because the answer comes later or is a stream. The
   route runs again, sees `Ticket.bound`, changes nothing, and answers from the turn.
 
-Errors are not kept if the request has changed nothing: its key may be used again when the cause is gone.
+Errors are not kept if the request has changed nothing: its key may be used again when the cause is gone. Neither is
+the answer to a claim that found no turn.
 """
 
 import asyncio
@@ -156,7 +157,8 @@ class Requests:
 
     def end(self, request: Running) -> None:
         """Note that a request is no longer carried out."""
-        self._running.pop(request.name, None)
+        if self._running.get(request.name) is request:  # its key was free before its end, and may be in use again
+            del self._running[request.name]
         if not request.done.done():
             request.done.set_result(None)
 

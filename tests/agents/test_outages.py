@@ -5,16 +5,22 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import pytest
 
+from cfs import api
+from cfs.transports.async_http import AsyncClient
+from cfs_agents.fibre import server_sessions
 from cfs_agents.model import Outages, Retries
 from cfs_agents.testing import says
 from outages import ANSWER, Case, Fault, Kind, Proxy, Result, Upstream, cases, measure, serving
 from tests.agents.fibre.trees import ScriptedModels, finish, late, spawn, tree, wait
 from tests.client.terminal import Running
-from tests.server.support import CFS, ServerHarness, environment
+from tests.server.support import CFS, ServerHarness, environment, until
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -79,6 +85,35 @@ async def test_the_time_of_an_outage_is_not_that_of_a_child(tmp_path: Path, serv
     assert child is not None
     assert child.status == "success", child
     assert retries.outages.seconds >= 2
+
+
+class CountingClient(AsyncClient):
+    """Counts the claims that have been answered."""
+
+    claims = 0
+
+    async def call(self, call: api.Call[T], *, idempotency_key: str | None = None) -> T:
+        """Make a call."""
+        try:
+            return await super().call(call, idempotency_key=idempotency_key)
+        finally:
+            self.claims += call.request.path.endswith("/claim")
+
+
+async def test_a_claim_that_found_nothing_is_followed_by_one_that_may(
+    server: ServerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another agent holds the session for longer than one claim waits: once the first answer came again for ever."""
+    monkeypatch.setattr(server_sessions, "_CLAIM_SECONDS", 0.02)
+    await server.create("a", driver="agent")
+    await server.say("a", "first")
+    held = (await server.client.post("/v1/sessions/a/claim", json={"lease": 300})).json()
+    async with CountingClient(server.url) as client:
+        turn = asyncio.create_task(server_sessions.ServerSessions(client).begin("a", "second", lambda _: None))
+        await until(lambda: client.claims >= 3)
+        end = {"claim": held["claim"], "reply": "done"}
+        (await server.client.post(f"/v1/sessions/a/turns/{held['turn']}/finish", json=end)).raise_for_status()
+        assert (await turn).content == "second"
 
 
 def test_serve_waits_for_a_server_that_is_not_there_yet(upstream: Upstream, tmp_path: Path) -> None:

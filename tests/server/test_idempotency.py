@@ -207,6 +207,20 @@ async def test_a_retry_waits_for_the_first_request_and_takes_its_place_if_that_e
     assert leases[0]["message"]["content"] == "work"
 
 
+async def test_a_claim_that_found_nothing_leaves_its_key_free(server: ServerHarness) -> None:
+    """An agent that asks again gets what has come since; that is its lease from then on."""
+    await server.create("a", driver="agent")
+
+    async def claim() -> httpx.Response:
+        return await server.client.post("/v1/sessions/a/claim", json={"wait": 0}, headers=keyed("k"))
+
+    assert [(await claim()).status_code for _ in range(2)] == [204, 204]
+    await server.say("a", "work")
+    leases = [(await claim()).json() for _ in range(2)]
+    assert leases[0] == leases[1]
+    assert leases[0]["message"]["content"] == "work"
+
+
 async def test_an_agents_calls_are_carried_out_once(server: ServerHarness) -> None:
     """A claim returns the same lease, an update adds its messages once, and a finish is answered as done."""
     await server.create("a", driver="agent")

@@ -571,8 +571,10 @@ class ServerSessions:
         if not _has(detail, content):
             post = api.post(session_id, NewMessage(content=content))
             await self.client.call(post, idempotency_key=f"{key}-post")
-        while (record := await self._claimed(session_id, _CLAIM_SECONDS, key)) is None:
-            pass
+        record, attempt = None, 0
+        while record is None:  # with a key for each attempt: one whose lease was lost would be answered the same way
+            record = await self._claimed(session_id, _CLAIM_SECONDS, f"{key}-{attempt}")
+            attempt += 1
         return record
 
     async def _claim(self, session_id: str, wait: float, on_lost: LostCallback, key: str) -> ServerLease | None:

@@ -57,6 +57,8 @@ async def claim(
     else:
         session = me.sessions.get(id, "read_binary", "write")
         turn = await attend(request, _next(session, terms.lease, me.wait_limit(terms.wait), me.sessions, ticket))
+        if turn is None:
+            ticket.end()  # nothing was changed: the key is for the claim that finds something
     return Response(status_code=204) if turn is None else as_json(_claim(session, turn))
 
 
