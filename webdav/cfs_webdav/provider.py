@@ -401,11 +401,11 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
 
     def delete(self) -> None:
         """Delete the collection with its members. In some file systems it ends with the last one."""
-        members = self.get_member_list()
-        for member in members:
-            member.delete()
         with translate_errors(self.tree):
-            ended = bool(members) and self.tree.look(self.path) is None
+            if self.tree.look(self.path) is not None:
+                for member in self.get_member_list():
+                    member.delete()
+            ended = self.tree.look(self.path) is None
         if ended:
             self.forget(recursive=False)
         else:
