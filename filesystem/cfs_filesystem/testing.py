@@ -21,6 +21,7 @@ from cfs_filesystem._errors import (
     InvalidArgumentError,
     InvalidPathError,
     NotFoundError,
+    VersionError,
 )
 from cfs_filesystem._types import OPERATIONS, READ_OPERATIONS, EntryMeta, Grant, GrantedOperation, Operation, Path
 
@@ -61,8 +62,13 @@ class FullHandle(Handle, Protocol):
     def open(self, path: Path) -> BinaryIO:
         """See `FsHandle.open`."""
 
-    def write_from(self, path: Path, source: Iterable[bytes], *, overwrite: bool = True) -> EntryMeta:
+    def write_from(
+        self, path: Path, source: Iterable[bytes], *, overwrite: bool = True, version: str | None = None
+    ) -> EntryMeta:
         """See `FsHandle.write_from`."""
+
+    def delete(self, path: Path, *, version: str | None = None) -> None:
+        """See `FsHandle.delete`."""
 
     def scan(self, directory: Path) -> _Metas:
         """See `FsHandle.scan`."""
@@ -225,6 +231,24 @@ class StreamTests(Kit):
             full.write_from(self.at("a"), failing(AssertionError("asked")), overwrite=False)
         full.write_from(self.at("b"), [b"new"], overwrite=False)
         assert full.read_file(self.at("b")) == self.stored("new")
+
+    def test_one_version_is_replaced_or_deleted(self, full: FullHandle) -> None:
+        """Only where it is the present one, and an entry that is gone has none."""
+        first, second = (full.write(self.at("a"), text).get("version") for text in ("first", "second"))
+        if not isinstance(first, str) or not isinstance(second, str):
+            pytest.skip("a file system without versions")
+        before = full.read_binary(self.at("a"))
+        with pytest.raises(VersionError):
+            full.write_from(self.at("a"), [b"stale"], version=first)
+        with pytest.raises(VersionError):
+            full.delete(self.at("a"), version=first)
+        with pytest.raises(VersionError):
+            full.write_from(self.at("b"), [b"stale"], version=first)
+        assert full.read_binary(self.at("a")) == before
+        third = full.write_from(self.at("a"), [b"third"], version=second)["version"]  # type: ignore[typeddict-item]
+        assert full.read_file(self.at("a")) == self.stored("first", "second", "third")
+        full.delete(self.at("a"), version=third)
+        assert full.list() == []
 
     @pytest.mark.parametrize("error", _BROKEN, ids=lambda error: type(error).__name__)
     def test_a_source_that_fails_changes_nothing(self, full: FullHandle, error: Exception) -> None:

@@ -12,6 +12,7 @@ from cfs_filesystem import (
     InvalidArgumentError,
     InvalidPathError,
     NotFoundError,
+    VersionError,
     _errors,
 )
 
@@ -21,6 +22,7 @@ FACES: dict[type[FileSystemError], tuple[str, int]] = {
     AccessDeniedError: ("EACCES", 403),
     NotFoundError: ("ENOENT", 404),
     ConflictError: ("EPERM", 409),
+    VersionError: ("ESTALE", 412),
 }
 
 
