@@ -1,8 +1,9 @@
 """A process with an S3 for tests: moto's server, made to behave as S3 does in two ways that it does not by itself.
 
 It prints its port. Each request is handled alone once its body has arrived, so comparing and storing is one step, and a
-body that ends early is refused. `POST /-/refuse?method=PUT&code=SlowDown&status=503&times=2` refuses the next requests
-of a method, and `GET /-/requests` returns how many of each method there were.
+body that ends early is refused. `POST /-/refuse?method=PUT&code=SlowDown&status=503&times=2&late=0` refuses the next
+requests of a method, with `late=1` after they were carried out, as if the answer was lost. `GET /-/requests` returns
+how many of each method there were.
 """
 
 import json
@@ -29,6 +30,7 @@ class Refusals:
     code: str = ""
     status: int = 0
     times: int = 0
+    late: int = 0
 
     def take(self, method: str) -> bool:
         """Return whether a request is refused, and count it."""
@@ -57,10 +59,14 @@ class Bucket:
                 return answer(respond, 200, json.dumps(self._requests).encode())
             if path == "/-/refuse":
                 asked = {name: values[0] for name, values in parse_qs(environ["QUERY_STRING"]).items()}
-                self._refusals = Refusals(asked["method"], asked["code"], int(asked["status"]), int(asked["times"]))
+                numbers = (int(asked[name]) for name in ("status", "times", "late"))
+                self._refusals = Refusals(asked["method"], asked["code"], *numbers)
                 return answer(respond, 200, b"")
             self._requests[method] += 1
-            if self._refusals.take(method):
+            refused = self._refusals.take(method)
+            if refused and self._refusals.late:
+                list(self._moto(environ | {"wsgi.input": BytesIO(body)}, lambda *_: None))
+            if refused:
                 return answer(respond, self._refusals.status, problem(self._refusals.code))
             if len(body) < size:
                 return answer(respond, 400, problem("IncompleteBody"))

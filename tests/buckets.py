@@ -48,9 +48,10 @@ class Bucket:
         """Return the number of uploads in parts that are not finished."""
         return len(self.client().list_multipart_uploads(Bucket=NAME).get("Uploads", ()))
 
-    def refuse(self, method: str, code: str, status: int, times: int = 1_000_000) -> None:
-        """Refuse the next requests of a method."""
-        params = {"method": method or "-", "code": code or "-", "status": str(status), "times": str(times)}
+    def refuse(self, method: str, code: str, status: int, times: int = 1_000_000, *, late: bool = False) -> None:
+        """Refuse the next requests of a method; if `late`, after they were carried out."""
+        params = {"method": method or "-", "code": code or "-", "status": f"{status}", "times": f"{times}"}
+        params["late"] = f"{late:d}"
         httpx.post(f"http://127.0.0.1:{self.port}/-/refuse", params=params).raise_for_status()
 
     def accept(self) -> None:
