@@ -20,7 +20,7 @@ from starlette.types import Message, Scope, Send
 
 from cfs.errors import CfsError, InvalidRequest, Unavailable
 from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, Response
-from cfs_server.cluster.replica import AGAIN_SECONDS, Patience, Replica
+from cfs_server.cluster.replica import AGAIN_SECONDS, Elsewhere, Patience, Replica
 from cfs_server.cluster.slots import HostedSlot
 
 _log = structlog.get_logger(__name__)
@@ -29,6 +29,8 @@ _FORM = "v1."
 _ROW = struct.Struct(">H4s4sQ")
 _PLAIN = re.compile(r"([0-9a-f]{8})\.([0-9a-f]{8})-([0-9]{1,18})")
 _OLDEST = "0"
+_BEGIN_SECONDS = 10.0
+"""How long the other replicas may take to begin their part of a stream."""
 _QUEUED = 64
 """Frames that may wait for a slow reader. Then the streams of the slots wait, too."""
 _DROPPED = (b"last-event-id", b"accept-encoding", b"if-none-match")
@@ -115,28 +117,58 @@ class EventMerging:
         """Stream the events of all slots to a client. Raises `Unavailable` if a slot has no owner for too long."""
         given = _given(scope)
         patience = Patience(self._replica)
-        while any(self._replica.owner(slot) is None for slot in range(self._replica.slots)):
+        while None in self._owners().values():
             await patience.wait("some sessions have no replica that serves them now")
+        owners = [(slot, owner) for slot, owner in self._owners().items() if isinstance(owner, Elsewhere)]
         streams = [self._of_slot(slot, given, scope, request) for slot in self._replica.serving()]
         streams += [self._of_replica(other.url, given, request) for other in self._replica.others]
-        await self._send(streams, scope, request, send, needed=self._replica.slots)
+        await self._send(streams, scope, request, send, owners)
+
+    def _owners(self) -> dict[int, HostedSlot | Elsewhere | None]:
+        return {slot: self._replica.owner(slot) for slot in range(self._replica.slots)}
+
+    async def _moved(self, owners: list[tuple[int, Elsewhere]], frames: "asyncio.Queue[Frame | None]") -> None:
+        """End the stream when a replica loses a slot: one that is frozen or cut off does not end its own part."""
+        waits = [asyncio.create_task(self._replica.until_moved(slot, owner)) for slot, owner in owners]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        await frames.put(None)
 
     async def answer_here(self, scope: Scope, request: Incoming, send: Send) -> None:
         """Stream the events of the slots of this replica to another one. The first event says where they begin."""
         given, slots = _given(scope), self._replica.serving()
         await self._send([self._of_slot(slot, given, scope, request) for slot in slots], scope, request, send)
 
-    async def _send(self, streams: list[Frames], scope: Scope, request: Incoming, send: Send, needed: int = 0) -> None:
-        """Send the frames of all streams as they come, from where each says that it begins, until one of them ends."""
+    async def _send(
+        self,
+        streams: list[Frames],
+        scope: Scope,
+        request: Incoming,
+        send: Send,
+        others: list[tuple[int, Elsewhere]] | None = None,
+    ) -> None:
+        """Send the frames of all streams as they come, from where each says that it begins, until one of them ends.
+
+        `others` are the owners of the slots that other replicas have, for a stream of all slots that a client reads.
+        """
         frames: asyncio.Queue[Frame | None] = asyncio.Queue(_QUEUED)
         await request.whole(0)
         tasks = [asyncio.create_task(_gone(request, frames))]
         try:
-            cursors = await _begin(streams, tasks, frames)
-            if len(cursors) < needed:
+            try:
+                async with asyncio.timeout(_BEGIN_SECONDS):
+                    cursors = await _begin(streams, tasks, frames)
+            except TimeoutError:
+                raise Unavailable("a replica does not answer; repeat", retry_after=AGAIN_SECONDS) from None
+            if others is not None and len(cursors) < self._replica.slots:
                 raise Unavailable("some sessions are moving to another replica; repeat", retry_after=AGAIN_SECONDS)
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            first = b": begin\n\n" if needed else _text(cursors, b"event: begin\ndata: {}\n")
+            if others:
+                tasks.append(asyncio.create_task(self._moved(others, frames)))
+            first = b": begin\n\n" if others is not None else _text(cursors, b"event: begin\ndata: {}\n")
             await send({"type": "http.response.body", "body": first, "more_body": True})
             while scope["method"] != "HEAD":
                 try:

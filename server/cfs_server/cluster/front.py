@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -201,7 +202,8 @@ class Front:
                 self._hints.popitem(last=False)
 
     async def _relay_to(self, owner: Elsewhere, order: Order, request: Incoming, send: Send) -> Outcome | Place:
-        found = await self._relay.send(owner.url, order, request, send)
+        moved = partial(self._replica.until_moved, order.slot, owner)
+        found = await self._relay.send(owner.url, order, request, send, moved)
         self._metrics.relayed.labels("elsewhere" if isinstance(found, Place) else found.name.lower()).inc()
         return found
 

@@ -146,20 +146,23 @@ class Merging:
         await send_whole(_known(parts), scope, send)
 
     async def _gather(self, scope: Scope, request: Incoming) -> list[Response] | None:
-        """Return the answers of all slots; None if some are missing. The slots of this replica come first."""
+        """Return the answers of all slots; None if some are missing or there twice. Those of this replica come first.
+
+        A slot that moves just now may be answered for by both of its owners.
+        """
         slots = self._replica.serving()
         asking = asyncio.gather(*[self._ask(other.url, request) for other in self._replica.others])
         here, there = await asyncio.gather(self._here(slots, scope, request), asking)
-        covered = {slot.number for slot in slots if slot.serves}
+        covered = [slot.number for slot in slots if slot.serves]
         answers = list(here)
         for answer in there:
             if answer is None:
                 continue
             numbers = {int(number) for number in answer.header(COVERED).split(",") if number}
             if numbers:
-                covered |= numbers
+                covered += numbers
                 answers.append(answer)
-        return answers if len(covered) == self._replica.slots else None
+        return answers if sorted(covered) == list(range(self._replica.slots)) else None
 
     async def _here(self, slots: list[HostedSlot], scope: Scope, request: Incoming) -> list[Response]:
         headers = [(name, value) for name, value in request.headers if name not in _CONDITIONS]

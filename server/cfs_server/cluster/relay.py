@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -31,6 +31,8 @@ ALL = -1
 _VALID_SECONDS = 30.0
 _CONNECT_SECONDS = 2.0
 _ASK_SECONDS = 10.0
+_LAST_SECONDS = 1.0
+"""How long a response may go on when its replica has lost the slot: it may be on its way."""
 _IDLE_CONNECTIONS = 64
 _IDLE_SECONDS = 60.0
 _HELD_BYTES = 256 << 10
@@ -227,25 +229,44 @@ class Relay:
         """Close all connections."""
         await self._pool.aclose()
 
-    async def send(self, url: str, order: Order, request: Incoming, send: Send) -> Outcome | Place:
+    async def send(
+        self, url: str, order: Order, request: Incoming, send: Send, moved: Callable[[], Coroutine[None, None, None]]
+    ) -> Outcome | Place:
         """Send a request to a replica, and its response to the client.
 
         Returns the place of the name if the replica says that it is elsewhere. A response that breaks off ends the
-        client's connection in the same way.
+        client's connection in the same way. So does one that has not ended soon after `moved` returned, which waits
+        until the replica has lost the slot: one that is frozen or cut off would never say so.
         """
         if not request.has_body:
             await request.whole(0)
-        answering = asyncio.create_task(self._send(url, order, request, send))
+        has_begun = False
+
+        async def pass_on(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        answering = asyncio.create_task(self._send(url, order, request, pass_on))
         watching = asyncio.create_task(request.gone())
+        moving = asyncio.create_task(moved())
         try:
-            await asyncio.wait((answering, watching), return_when=asyncio.FIRST_COMPLETED)
-            return answering.result() if answering.done() else Outcome.ANSWERED
+            await asyncio.wait((answering, watching, moving), return_when=asyncio.FIRST_COMPLETED)
+            if moving.done():
+                await asyncio.wait((answering, watching), return_when=asyncio.FIRST_COMPLETED, timeout=_LAST_SECONDS)
+            if answering.done():
+                return answering.result()
+            if watching.done():
+                return Outcome.ANSWERED
+            if has_begun:
+                raise Broken
+            return Outcome.LOST
         except _ClientLeft:
             return Outcome.ANSWERED
         finally:
-            for task in (answering, watching):
+            for task in (answering, watching, moving):
                 task.cancel()
-            await asyncio.gather(answering, watching, return_exceptions=True)
+            await asyncio.gather(answering, watching, moving, return_exceptions=True)
 
     async def fetch(self, url: str, order: Order, request: Incoming) -> "Response":
         """Send a request to a replica, and return its whole response. Raises errors of `httpcore`."""

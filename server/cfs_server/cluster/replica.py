@@ -100,6 +100,11 @@ class Replica:
         owner = database.view.replicas[str(found.owner)]
         return Elsewhere(owner.id, owner.url)
 
+    async def until_moved(self, slot: int, owner: Elsewhere) -> None:
+        """Return when a slot is not known any more to have this owner."""
+        while self.owner(slot) == owner:
+            await self.changed.wait()
+
     def is_sure(self, slot: int) -> bool:
         """Return whether this replica may answer for a slot that it has: its heartbeat is younger than the lease.
 
