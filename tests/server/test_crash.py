@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from crash import Engine, Report, crash
+from crash import Engine, crash
+from crash_checks import Report
 from crash_ledger import Part, Reading, Said, Seen, Shown, Talk, Versions, Write
 from tests.fuse.support import reason_to_skip
 

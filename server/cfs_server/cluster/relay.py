@@ -258,11 +258,12 @@ class Relay:
                 return answering.result()
             if watching.done():
                 return Outcome.ANSWERED
+        except _ClientLeft:
+            return Outcome.ANSWERED
+        else:
             if has_begun:
                 raise Broken
             return Outcome.LOST
-        except _ClientLeft:
-            return Outcome.ANSWERED
         finally:
             for task in (answering, watching, moving):
                 task.cancel()
