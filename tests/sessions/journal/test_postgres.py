@@ -105,6 +105,13 @@ def test_without_heartbeats_only_the_lock_counts(database: str) -> None:
         backend.commit(Batch([Writer(found).created("a")]))
 
 
+def test_a_connection_waits_neither_for_a_lock_nor_in_a_transaction_for_long(database: str) -> None:
+    """A server that is frozen in the middle of one would keep its successor out."""
+    wanted = {"idle_session_timeout": "0", "idle_in_transaction_session_timeout": "15s", "lock_timeout": "5s"}
+    with closing(connect(database)) as connection:
+        assert {name: connection.execute(f"SHOW {name}").fetchall()[0][0] for name in wanted} == wanted
+
+
 def test_slots_know_nothing_of_each_other(postgres: PostgresServer) -> None:
     url = postgres.url(postgres.new_database())
     assert prepare(url, 3).slots == 3

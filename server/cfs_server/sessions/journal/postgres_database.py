@@ -191,7 +191,7 @@ def connect(url: str) -> Connection:
     with suppress(psycopg.Error):  # another database may lack the view or the function
         connection.execute(
             "SELECT set_config(name, value, false) FROM pg_settings"
-            " JOIN unnest(%s::text[], %s::text[]) AS wanted (setting, value) ON name = setting",
+            " JOIN unnest(%s::text[], %s::text[]) AS wanted (parameter, value) ON name = parameter",
             (list(_SESSION), list(_SESSION.values())),
         )
     return connection
