@@ -5,6 +5,7 @@ They are sent together when the reader continues. Closing a stream cancels nothi
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol
 
 import anyio
@@ -13,7 +14,7 @@ from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse, SendTimeoutError
 from starlette.types import Message, Receive, Scope, Send
 
-from cfs.errors import TooMany
+from cfs.errors import StorageFull, TooMany, Unavailable
 from cfs_server.access.auth import Principal
 from cfs_server.sessions.events import Event, EventLog, Stale
 from cfs_server.sessions.turns import Turn
@@ -139,25 +140,29 @@ class View(Protocol):
 async def follow(log: EventLog, after: int, view: View, turn: Turn | None = None) -> Frames:
     """Yield the events of a log after a number. Several waiting events are sent in one piece.
 
-    With `turn`, yield only the events of that turn and end after its last one.
+    With `turn`, yield only the events of that turn and end after its last one. Ends early when the store has failed:
+    events that are not durable are not shown.
     """
-    async for events in log.follow(after):
-        if isinstance(events, Stale):
-            said = await view.stale(events)
-            if said is None:
+    with suppress(StorageFull, Unavailable):
+        async for events in log.follow(after):
+            if isinstance(events, Stale):
+                said = await view.stale(events)
+                if said is None:
+                    return
+                yield frame(log, events.last, "stale", said)
+                after = events.last
+                ended = turn is not None and turn.result.done()
+            else:
+                after = log.number_of(events[-1])
+                seen, goes_on = view.visible(events)
+                events, ended = (seen, False) if turn is None else _of_turn(seen, turn)
+                ended = ended or not goes_on
+                if events:
+                    yield b"".join(frame(log, log.number_of(event), event.type, event.json) for event in events)
+            if ended:
                 return
-            yield frame(log, events.last, "stale", said)
-            ended = turn is not None and turn.result.done()
-        else:
-            seen, goes_on = view.visible(events)
-            events, ended = (seen, False) if turn is None else _of_turn(seen, turn)
-            ended = ended or not goes_on
-            if events:
-                yield b"".join(frame(log, log.number_of(event), event.type, event.json) for event in events)
-        if ended:
-            return
     if log.goodbye:
-        yield frame(log, log.last, "goodbye", f'{{"last":{log.last}}}')
+        yield frame(log, after, "goodbye", f'{{"last":{after}}}')
 
 
 def _of_turn(events: list[Event], turn: Turn) -> tuple[list[Event], bool]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from outages import Proxy
 from tests.cluster.support import Replicas, names, replica, replicas, say, text_of
 from tests.postgres import PostgresServer, running_postgres
 from tests.server.support import EventStream, Process, kinds
@@ -230,6 +231,23 @@ def text_if_here(url: str, session: str) -> str | None:
     """Return the transcript of a session if the replica has it or can reach its owner."""
     answer = httpx.get(f"{url}/v1/sessions/{session}", headers={"Accept": "text/plain"}, timeout=60, trust_env=False)
     return answer.text if answer.status_code == 200 else None
+
+
+def test_a_replica_that_is_cut_off_from_the_database_shows_nothing_old(database: str, postgres: PostgresServer) -> None:
+    way = Proxy(postgres.port)
+    with replica(database) as one, replica(database.replace(f":{postgres.port}/", f":{way.port}/")) as cut_off:
+        found = Replicas([one, cut_off], database)
+        found.until_served()
+        session = next(name for name in map(str, range(100)) if found.owner_of(name) is cut_off)
+        say(one.url, session, "before")
+        way.cut()
+        found.until_served(one.url)
+        say(one.url, session, "after")
+        shown = text_if_here(cut_off.url, session)
+        assert shown is None or "after" in shown
+        way.mend()
+        found.until_served()
+        assert text_of(cut_off.url, session) == text_of(one.url, session)
 
 
 def test_slots_are_spread_over_several_databases(postgres: PostgresServer) -> None:

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 
 from cfs_server.app import create_app, opened
 from cfs_server.cluster.directory import LEASE_SECONDS, Directory, shared
-from cfs_server.cluster.front import Front
+from cfs_server.cluster.front import Front, sees
 from cfs_server.cluster.names import Names
 from cfs_server.cluster.placement import new_key, slot_of
 from cfs_server.cluster.relay import Relay, Signer
@@ -44,10 +44,12 @@ class Cluster:
                 _log.warning("database.weak", reason=warning)
         self.name = secrets.token_hex(6)
         directories = [Directory(database, self.name, url) for database in settings.databases]
-        self.replica = Replica(self.name, directories, [each.slots for each in found], self._host)
         common = shared(settings.databases[0])
         signer = Signer(common.secret)
         self._relay = Relay(signer)
+        self.replica = Replica(
+            self.name, directories, [each.slots for each in found], self._host, partial(sees, self._relay)
+        )
         self._plain = create_app(settings, engine, model, workspaces=workspaces)
         self.app = Front(self.replica, self._relay, signer, self._plain, settings, common.life, self._run)
 
@@ -64,9 +66,9 @@ class Cluster:
                 await self._relay.close()
 
     async def drain(self, grace: float) -> None:
-        """Hand over all slots; see `Replica.drain`."""
+        """Hand over all slots (see `Replica.drain`), and end what was sent on to other replicas."""
         await self.replica.drain(grace)
-        await self._plain.state.cfs.completions.drain(grace)
+        await asyncio.gather(self._relay.drain(grace), self._plain.state.cfs.completions.drain(grace))
 
     def _host(self, number: int) -> HostedSlot:
         return HostedSlot(number, self._open, self.replica.changed, lambda: self.replica.hosted)

@@ -24,8 +24,9 @@ from cfs_server.sessions.journal.postgres_database import NAMESPACE, connect, pl
 LEASE_SECONDS = 3.0
 """A replica without a heartbeat for this long has lost its slots, and answers nothing for them."""
 _BEAT_SECONDS = 0.6
-_SETTLING_SECONDS = 1.0
-"""After a connection is made, locks are not trusted for this long: after a restart nobody holds any yet."""
+SETTLING_SECONDS = 1.0
+"""After a connection is made, neither locks nor old heartbeats are trusted for this long: after a restart of the
+database no replica holds any lock yet, and none has written its heartbeat."""
 _TIMEOUT_SECONDS = 2.0
 
 _SLOTS = "SELECT slot, epoch, owner FROM cfs.slots ORDER BY slot"
@@ -102,6 +103,8 @@ class Directory:
         self._connection: _Connection | None = None
         self._connected_at = self._beat_at = 0.0
         self._locks = False
+        self._living: frozenset[str] = frozenset()
+        """The replicas that lived when the directory was last seen."""
 
     @property
     def _number(self) -> int:
@@ -153,12 +156,15 @@ class Directory:
         if is_due:
             self._beat_at = asked_at
         held = None if locks is None else {int(str(number)) async for (number,) in locks}
-        if asked_at - self._connected_at < _SETTLING_SECONDS:
+        settling = asked_at - self._connected_at < SETTLING_SECONDS
+        if settling:
             held = None
-        living = {
-            str(name): ReplicaView(str(name), str(url), bool(beats) and _is_there(str(name), held), bool(leaves))
-            async for name, url, leaves, beats in replicas
-        }
+        living: dict[str, ReplicaView] = {}
+        async for each, url, leaves, beats in replicas:
+            name = str(each)
+            lives = bool(beats) or (settling and name in self._living)
+            living[name] = ReplicaView(name, str(url), lives and _is_there(name, held), bool(leaves))
+        self._living = frozenset(name for name, view in living.items() if view.alive)
         found: list[SlotView] = []
         async for slot, epoch, owner in slots:
             has_owner = str(owner) in living and living[str(owner)].alive

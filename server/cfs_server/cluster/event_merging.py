@@ -128,8 +128,9 @@ class EventMerging:
         return {slot: self._replica.owner(slot) for slot in range(self._replica.slots)}
 
     async def _moved(self, owners: list[tuple[int, Elsewhere]], frames: "asyncio.Queue[Frame | None]") -> None:
-        """End the stream when a replica loses a slot: one that is frozen or cut off does not end its own part."""
+        """End the stream when this replica leaves, or another loses a slot: a frozen one does not end its own part."""
         waits = [asyncio.create_task(self._replica.until_moved(slot, owner)) for slot, owner in owners]
+        waits.append(asyncio.create_task(self._relay.until_leaving()))
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -188,6 +189,7 @@ class EventMerging:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*[stream.aclose() for stream in streams], return_exceptions=True)
 
     async def _of_slot(self, slot: HostedSlot, given: Cursors | str, scope: Scope, request: Incoming) -> Frames:
         """Yield the frames of a slot of this replica."""

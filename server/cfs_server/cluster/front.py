@@ -5,13 +5,16 @@ request about no session is answered by an application without sessions. A reque
 slots (`cfs_server.cluster.merging`). While a slot has no owner, requests for it wait.
 """
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 
+import httpcore
 from starlette.applications import Starlette
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cfs.errors import AlreadyExists, CfsError, Unavailable
@@ -39,6 +42,9 @@ from cfs_server.errors import JSONLine, problem_response
 from cfs_server.settings import Settings
 
 _HEALTH = frozenset({"/healthz", "/readyz", "/health"})
+_SIGHT = b"/cluster/sight"
+"""Where another replica asks whether this one reaches a database, whose place is in the order."""
+_SIGHT_SECONDS = 1.0
 _HINTS = 10_000
 _HOPS = 4
 _BODIES_BYTES = 64 << 20
@@ -211,6 +217,9 @@ class Front:
 
     async def _obey(self, order: Order, scope: Scope, request: Incoming, send: Send) -> None:
         """Answer a request that another replica has sent on, or say where it belongs."""
+        if request.raw_path == _SIGHT:
+            await JSONResponse({"sees": self._replica.sees(order.slot)})(scope, request.receive, send)
+            return
         if request.raw_path == PATH:
             await self._reservations.answer(scope, request, send, order.slot)
             return
@@ -270,6 +279,15 @@ class _Bodies:
             yield
         finally:
             self._held -= size
+
+
+async def sees(relay: Relay, url: str, database: int) -> bool | None:
+    """Return whether a replica reaches a database; None if it does not answer."""
+    try:
+        async with asyncio.timeout(_SIGHT_SECONDS):
+            return bool((await relay.ask(url, Order(database), _SIGHT, {}))["sees"])
+    except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, ValueError, TimeoutError):
+        return None
 
 
 class _Sender:

@@ -11,7 +11,7 @@ import hmac
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -21,6 +21,7 @@ import httpcore
 from starlette.types import Message, Receive, Send
 
 from cfs.errors import Forbidden
+from cfs_server.broadcast import Broadcast
 from cfs_server.cluster.names import Place
 
 HEADER = b"x-cfs-slot"
@@ -224,6 +225,21 @@ class Relay:
         self._pool = httpcore.AsyncConnectionPool(
             max_connections=None, max_keepalive_connections=64, keepalive_expiry=60
         )
+        self._running = 0
+        self._ended = Broadcast()
+        self._leaving = asyncio.Event()
+
+    async def until_leaving(self) -> None:
+        """Return when this replica leaves, and streams of events have to end."""
+        await self._leaving.wait()
+
+    async def drain(self, grace: float) -> None:
+        """End the streams of events, and let other requests end, for `grace` seconds at most."""
+        self._leaving.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                while self._running:
+                    await self._ended.wait()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -235,39 +251,45 @@ class Relay:
         """Send a request to a replica, and its response to the client.
 
         Returns the place of the name if the replica says that it is elsewhere. A response that breaks off ends the
-        client's connection in the same way. So does one that has not ended soon after `moved` returned, which waits
-        until the replica has lost the slot: one that is frozen or cut off would never say so.
+        client's connection in the same way, but streams of events just end. So does one that has not ended soon after
+        `moved` returned, which waits until the replica has lost the slot: one that is frozen or cut off would never
+        say so.
         """
         if not request.has_body:
             await request.whole(0)
-        has_begun = False
-
-        async def pass_on(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
-        answering = asyncio.create_task(self._send(url, order, request, pass_on))
-        watching = asyncio.create_task(request.gone())
-        moving = asyncio.create_task(moved())
+        passing = _Passing(send)
+        waits = [request.gone(), moved(), self._leaving.wait()]
+        answering = asyncio.create_task(self._send(url, order, request, passing.send))
+        gone, moving, leaving = watching = [asyncio.create_task(wait) for wait in waits]
+        self._running += 1
         try:
-            await asyncio.wait((answering, watching, moving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((answering, *watching), return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done() and not (request.method == "GET" and passing.is_stream):
+                await asyncio.wait((answering, gone, moving), return_when=asyncio.FIRST_COMPLETED)
             if moving.done():
-                await asyncio.wait((answering, watching), return_when=asyncio.FIRST_COMPLETED, timeout=_LAST_SECONDS)
+                await asyncio.wait((answering, gone), return_when=asyncio.FIRST_COMPLETED, timeout=_LAST_SECONDS)
             if answering.done():
                 return answering.result()
-            if watching.done():
+            if gone.done():
                 return Outcome.ANSWERED
+            if not passing.has_begun:
+                return Outcome.LOST
+            raise Broken
         except _ClientLeft:
             return Outcome.ANSWERED
-        else:
-            if has_begun:
-                raise Broken
-            return Outcome.LOST
+        except Broken:
+            if not passing.is_stream:
+                raise
+            answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
+            await passing.end()
+            return Outcome.ANSWERED
         finally:
-            for task in (answering, watching, moving):
+            self._running -= 1
+            self._ended.fire()
+            for task in (answering, *watching):
                 task.cancel()
-            await asyncio.gather(answering, watching, moving, return_exceptions=True)
+            await asyncio.gather(answering, *watching, return_exceptions=True)
 
     async def fetch(self, url: str, order: Order, request: Incoming) -> "Response":
         """Send a request to a replica, and return its whole response. Raises errors of `httpcore`."""
@@ -342,6 +364,26 @@ class Relay:
             raise Broken from error
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         return Outcome.ANSWERED
+
+
+class _Passing:
+    """Passes a response on to the client."""
+
+    def __init__(self, send: Send) -> None:
+        self.has_begun = self.is_stream = False
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the response."""
+        if message["type"] == "http.response.start":
+            self.has_begun = True
+            kind = next((value for name, value in message["headers"] if name == b"content-type"), b"")
+            self.is_stream = kind.startswith(b"text/event-stream")
+        await self._send(message)
+
+    async def end(self) -> None:
+        """End a response that has begun."""
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class Broken(Exception):

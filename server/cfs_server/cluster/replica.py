@@ -1,8 +1,9 @@
 """This replica: follows the directory of each database, claims and hands over slots, and knows who has each slot."""
 
 import asyncio
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +12,7 @@ import structlog
 
 from cfs.errors import Unavailable
 from cfs_server.broadcast import Broadcast
-from cfs_server.cluster.directory import LEASE_SECONDS, Directory, DirectoryView
+from cfs_server.cluster.directory import LEASE_SECONDS, SETTLING_SECONDS, Directory, DirectoryView
 from cfs_server.cluster.placement import ReplicaView, SlotView, moves_of
 from cfs_server.cluster.slots import HostedSlot, SlotState
 from cfs_server.cluster.usage import Usage
@@ -50,6 +51,8 @@ class _Database:
     slots: int
     view: DirectoryView = field(default_factory=DirectoryView)
     problem: str | None = None
+    alone_at: float = -math.inf
+    """When the other replicas were last asked and could not reach the database either."""
     free_since: dict[int, float] = field(default_factory=dict)
 
 
@@ -61,9 +64,17 @@ class Replica:
     """
 
     def __init__(
-        self, name: str, directories: list[Directory], slots: list[int], host: Callable[[int], HostedSlot]
+        self,
+        name: str,
+        directories: list[Directory],
+        slots: list[int],
+        host: Callable[[int], HostedSlot],
+        ask: Callable[[str, int], Coroutine[None, None, bool | None]],
     ) -> None:
-        """Prepare a replica. `slots` is the number of slots of each database, `host` makes the object of a slot."""
+        """Prepare a replica. `slots` is the number of slots of each database, `host` makes the object of a slot.
+
+        `ask` asks the replica at a URL whether it reaches a database; None if it does not answer.
+        """
         self.name = name
         self.slots = sum(slots)
         self.changed = Broadcast()
@@ -71,6 +82,7 @@ class Replica:
         self.usage = Usage(self._stores)
         self._databases = [_Database(at, *each) for at, each in enumerate(zip(directories, slots, strict=True))]
         self._host = host
+        self._ask = ask
         self._hosted: dict[int, HostedSlot] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaving = False
@@ -106,12 +118,16 @@ class Replica:
             await self.changed.wait()
 
     def is_sure(self, slot: int) -> bool:
-        """Return whether this replica may answer for a slot that it has: its heartbeat is younger than the lease.
+        """Return whether this replica may answer for a slot that it has: nobody can have taken it over.
 
-        While the database cannot be reached nobody can take the slot over, so what is in memory may be read.
+        Either its heartbeat is younger than the lease, or no other replica can reach the database.
         """
-        database = self._database_of(slot)
-        return database.problem is not None or time.monotonic() - database.view.asked_at < LEASE_SECONDS
+        database, now = self._database_of(slot), time.monotonic()
+        return now - database.view.asked_at < LEASE_SECONDS or now - database.alone_at < SETTLING_SECONDS
+
+    def sees(self, index: int) -> bool:
+        """Return whether this replica reaches a database."""
+        return self._databases[index].problem is None
 
     def _stores(self) -> dict[int, SessionStore]:
         return {number: slot.context.store for number, slot in self._hosted.items() if slot.serves}
@@ -159,6 +175,8 @@ class Replica:
             if database.problem is None:
                 _log.warning("directory.unreachable", database=database.index, reason=_line(error))
             database.problem = _line(error)
+            if time.monotonic() - database.view.asked_at > LEASE_SECONDS:
+                await self._ask_others(database)
             return
         if database.problem is not None:
             _log.info("directory.reached", database=database.index)
@@ -170,6 +188,18 @@ class Replica:
         self._act(database)
         if changed:
             self.changed.fire()
+
+    async def _ask_others(self, database: _Database) -> None:
+        """Find out whether the database is away, or only this replica cut off from it, which others replace then."""
+        asked_at = time.monotonic()
+        answers = await asyncio.gather(*[self._ask(other.url, database.index) for other in self.others])
+        if True in answers:
+            for hosted in list(self._hosted.values()):
+                if hosted.serves and self._database_of(hosted.number) is database:
+                    _log.warning("slot.cut_off", slot=hosted.number)
+                    hosted.lose()
+        elif None not in answers:
+            database.alone_at = asked_at
 
     def _drop_lost(self, database: _Database) -> None:
         """Leave the slots that have another owner now."""

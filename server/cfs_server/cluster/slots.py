@@ -5,6 +5,7 @@ on at the next owner as they go on after a restart.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
@@ -83,7 +84,8 @@ class HostedSlot:
         self._names: Names | None = None
         self._calls = 0
         self._leave = asyncio.Event()
-        self._grace_until = 0.0
+        self._sooner = Broadcast()
+        self._grace_until = math.inf
         self._lost = False
 
     @property
@@ -135,9 +137,13 @@ class HostedSlot:
             _log.info("slot.left", slot=self.number, lost=self._lost)
 
     def leave(self, grace: float) -> None:
-        """Begin to leave the slot: as soon as no turn runs in it, in `grace` seconds at the latest."""
-        self._grace_until = time.monotonic() + grace
+        """Begin to leave the slot: as soon as no turn runs in it, in `grace` seconds at the latest.
+
+        Once it was begun, it can only be made shorter.
+        """
+        self._grace_until = min(self._grace_until, time.monotonic() + grace)
         self._leave.set()
+        self._sooner.fire()
 
     def lose(self) -> None:
         """Leave the slot at once: another replica has it."""
@@ -150,13 +156,14 @@ class HostedSlot:
 
     async def _until_idle(self) -> None:
         """Serve on while turns of the model run, until the end of the grace."""
-        with suppress(TimeoutError):
-            while (left := self._grace_until - time.monotonic()) > 0 and not self._lost:
-                busy = next((session for session in self.context.store if session.running is not None), None)
-                if busy is None:
-                    return
-                async with asyncio.timeout(left):
-                    await busy.changed.wait()
+        while (left := self._grace_until - time.monotonic()) > 0 and not self._lost:
+            busy = next((session for session in self.context.store if session.running is not None), None)
+            if busy is None:
+                return
+            waits = [asyncio.create_task(each.wait()) for each in (busy.changed, self._sooner)]
+            await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
 
     async def _close(self) -> None:
         """End turns, streams and waits; the next owner goes on with them."""
