@@ -337,6 +337,24 @@ async def test_sessions_with_turns_are_loaded_before_the_turns_go_on() -> None:
         assert session.history.loaded
 
 
+async def test_turns_wait_for_a_database_that_is_away_at_the_start() -> None:
+    """They are still in it, so that the next start can resume them. One whose history is damaged fails."""
+    async with small() as h:
+        session = await h.make("a")
+        session.settings = session.settings.patched(SettingsPatch(driver="agent"))
+        async with h.store.loaded("a"):
+            h.say("a", "wait")
+        session.history.unload()
+        h.source.error = Unavailable("away", retry_after=5)
+        with pytest.raises(Unavailable):
+            await h.store.load_busy()
+        assert not session.idle
+        h.source.error = ServerError("damaged")
+        await h.store.load_busy()
+        assert session.idle
+        h.source.error = None
+
+
 async def test_the_limit_of_memory_is_for_what_cannot_leave_it() -> None:
     """Idle sessions may have any number of messages; those that wait or are answered may not (507)."""
     async with small(limits=Limits(memory=0, busy_bytes=20_000)) as h:

@@ -258,21 +258,19 @@ class Relay:
         if not request.has_body:
             await request.whole(0)
         passing = _Passing(send)
-        waits = [request.gone(), moved(), self._leaving.wait()]
+        waits = [request.gone(), moved(), self._closing(request.method, passing)]
         answering = asyncio.create_task(self._send(url, order, request, passing.send))
-        gone, moving, leaving = watching = [asyncio.create_task(wait) for wait in waits]
+        gone, moving, _ = watching = [asyncio.create_task(wait) for wait in waits]
         self._running += 1
         try:
             await asyncio.wait((answering, *watching), return_when=asyncio.FIRST_COMPLETED)
-            if leaving.done() and not (request.method == "GET" and passing.is_stream):
-                await asyncio.wait((answering, gone, moving), return_when=asyncio.FIRST_COMPLETED)
             if moving.done():
                 await asyncio.wait((answering, gone), return_when=asyncio.FIRST_COMPLETED, timeout=_LAST_SECONDS)
             if answering.done():
                 return answering.result()
             if gone.done():
                 return Outcome.ANSWERED
-            if not passing.has_begun:
+            if not passing.begun.is_set():
                 return Outcome.LOST
             raise Broken
         except _ClientLeft:
@@ -290,6 +288,13 @@ class Relay:
             for task in (answering, *watching):
                 task.cancel()
             await asyncio.gather(answering, *watching, return_exceptions=True)
+
+    async def _closing(self, method: str, passing: "_Passing") -> None:
+        """Return when this replica leaves and a response is a stream of events; its reader resumes elsewhere."""
+        await self._leaving.wait()
+        await passing.begun.wait()
+        if method != "GET" or not passing.is_stream:
+            await asyncio.get_running_loop().create_future()
 
     async def fetch(self, url: str, order: Order, request: Incoming) -> "Response":
         """Send a request to a replica, and return its whole response. Raises errors of `httpcore`."""
@@ -370,15 +375,16 @@ class _Passing:
     """Passes a response on to the client."""
 
     def __init__(self, send: Send) -> None:
-        self.has_begun = self.is_stream = False
+        self.begun = asyncio.Event()
+        self.is_stream = False
         self._send = send
 
     async def send(self, message: Message) -> None:
         """Send a part of the response."""
         if message["type"] == "http.response.start":
-            self.has_begun = True
             kind = next((value for name, value in message["headers"] if name == b"content-type"), b"")
             self.is_stream = kind.startswith(b"text/event-stream")
+            self.begun.set()
         await self._send(message)
 
     async def end(self) -> None:

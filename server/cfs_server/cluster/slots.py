@@ -17,6 +17,7 @@ import structlog
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
+from cfs.errors import Unavailable
 from cfs_server.broadcast import Broadcast
 from cfs_server.cluster.names import Names
 from cfs_server.routes.http import Context
@@ -126,7 +127,7 @@ class HostedSlot:
                 await self._close()
         except SlotTaken:
             _log.debug("slot.taken", slot=self.number)
-        except StoreFailed as error:
+        except (StoreFailed, Unavailable) as error:
             _log.warning("slot.failed", slot=self.number, reason=str(error))
         except Exception:  # noqa: BLE001 - a defect in one slot; the others go on, and another replica may claim it
             _log.exception("slot.defect", slot=self.number)

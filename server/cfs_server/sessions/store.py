@@ -253,13 +253,15 @@ class SessionStore:
     async def load_busy(self) -> None:
         """Load the histories of all sessions with turns, after a start and before the turns go on.
 
-        Turns whose history cannot be read fail.
+        Turns whose history cannot be read fail. Raises `Unavailable` if it can be read later.
         """
         for session in [session for session in self if not session.idle]:
             try:
                 async with self.histories.loaded(session):
                     pass
             except CfsError as error:
+                if error.retry_after is not None:  # the database is away, and the turns are still in it
+                    raise
                 session.abandon(error.detail)
 
     def with_key(self, key: str) -> Session | None:
