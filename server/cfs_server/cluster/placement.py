@@ -8,12 +8,15 @@ view, so no replica leads. A plan moves few slots when a replica comes or goes, 
 import hashlib
 import re
 import uuid
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 
 SLOTS = 16
 """Slots of a new store. Their number never changes, and is the maximum number of replicas that share the work."""
+OPENINGS = 8
+"""Slots that a replica opens at a time. The first of many replicas that start leaves the others to those that come."""
 
 _BASES = (
     re.compile(r"\.(.+)\.sw[a-z]"),  # vim
@@ -37,23 +40,49 @@ def slot_of(name: str, slots: int) -> int:
     return int.from_bytes(hashlib.blake2b(root.encode("utf-8", "surrogatepass"), digest_size=8).digest()) % slots
 
 
-def assign(slots: int, replicas: Iterable[str]) -> tuple[str, ...]:
+def assign(slots: int, replicas: Iterable[str], owners: Sequence[str | None] = ()) -> tuple[str, ...]:
     """Return the replica of each slot; empty without replicas.
 
-    Each slot ranks the replicas by a hash (rendezvous hashing) and takes the first one that has room: the fewest slots
-    that suffice for all. The result depends on the set of replicas only.
+    All replicas get equally many slots; where that is impossible, some get one more. `owners` are the present owners:
+    they keep as many of their slots as that allows. Each other slot ranks the replicas by a hash (rendezvous hashing)
+    and takes the first one that has room. A plan does not change while it is carried out, in whatever order.
     """
-    living = sorted(set(replicas))
+    return _plan(slots, tuple(sorted(set(replicas))), tuple(owners))
+
+
+@lru_cache(maxsize=8)
+def _plan(slots: int, living: tuple[str, ...], owners: tuple[str | None, ...]) -> tuple[str, ...]:
+    """Make a plan. It is asked for several times a second, and seldom another one."""
     if not living:
         return ()
-    room = Counter(dict.fromkeys(living, -(-slots // len(living))))
-    found: list[str] = []
+    least, more = divmod(slots, len(living))
+    held: dict[str, list[int]] = {name: [] for name in living}
+    for slot, owner in enumerate(owners):
+        if owner in held:
+            held[owner].append(slot)
+    larger = set([name for name in living if len(held[name]) > least][:more])  # these have one more
+    plan: dict[int, str] = {}
+    for name, own in held.items():
+        part = least + (name in larger)
+        kept = sorted(own, key=lambda slot: _weight(slot, name), reverse=True)[:part] if len(own) > part else own
+        plan |= dict.fromkeys(kept, name)
+        held[name] = kept
+    counts = {name: len(kept) for name, kept in held.items()}
     for slot in range(slots):
-        ranked = sorted(living, key=lambda replica: _weight(slot, replica), reverse=True)
-        chosen = next(replica for replica in ranked if room[replica] > 0)
-        room[chosen] -= 1
-        found.append(chosen)
-    return tuple(found)
+        if slot in plan:
+            continue
+        most = least + (len(larger) < more)
+        chosen = next(name for name in _ranking(slot, living) if name not in larger and counts[name] < most)
+        if counts[chosen] == least:
+            larger.add(chosen)
+        counts[chosen] += 1
+        plan[slot] = chosen
+    return tuple(plan[slot] for slot in range(slots))
+
+
+@lru_cache(maxsize=4096)
+def _ranking(slot: int, replicas: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(replicas, key=lambda replica: _weight(slot, replica), reverse=True))
 
 
 def _weight(slot: int, replica: str) -> bytes:
@@ -89,24 +118,26 @@ class Moves:
 
 
 def moves_of(
-    me: str, slots: Sequence[SlotView], replicas: Mapping[str, ReplicaView], late: Collection[int] = ()
+    me: str,
+    slots: Sequence[SlotView],
+    replicas: Mapping[str, ReplicaView],
+    late: Mapping[int, int] = MappingProxyType({}),
+    room: int = OPENINGS,
 ) -> Moves:
-    """Return what a replica has to do in this view.
+    """Return what a replica has to do in this view. `room` is the number of slots that it may claim now.
 
-    A slot without an owner is claimed by the replica that the plan names; if that replica does not do so in time, by
-    any other: these slots are `late`. A slot is handed over if the plan names another replica. A replica that leaves
-    hands over everything, and claims nothing.
+    A slot without an owner is claimed by the replica that the plan names. If that replica does not do so in time,
+    others do: as many as `late` says, the first ones in the slot's order. A slot is handed over if the plan names
+    another replica. A replica that leaves hands over everything, and claims nothing.
     """
-    there = {one.id for one in replicas.values() if one.alive and not one.leaving}
+    there = tuple(sorted(one.id for one in replicas.values() if one.alive and not one.leaving))
     mine = [view.slot for view in slots if view.owner == me]
     if me not in there:
         return Moves((), tuple(mine))
-    plan = assign(len(slots), there)
+    plan = assign(len(slots), there, [view.owner for view in slots])
     free = [view.slot for view in slots if not view.held]
-    return Moves(
-        tuple(slot for slot in free if slot in late or plan[slot] == me),
-        tuple(slot for slot in mine if plan[slot] != me),
-    )
+    claim = [slot for slot in free if plan[slot] == me or (slot in late and me in _ranking(slot, there)[: late[slot]])]
+    return Moves(tuple(claim[: max(0, room)]), tuple(slot for slot in mine if plan[slot] != me))
 
 
 def slot_in(key: str, slots: int) -> int:

@@ -13,7 +13,7 @@ import structlog
 from cfs.errors import Unavailable
 from cfs_server.broadcast import Broadcast
 from cfs_server.cluster.directory import LEASE_SECONDS, SETTLING_SECONDS, Directory, DirectoryView
-from cfs_server.cluster.placement import ReplicaView, SlotView, moves_of
+from cfs_server.cluster.placement import OPENINGS, ReplicaView, SlotView, moves_of
 from cfs_server.cluster.slots import HostedSlot, SlotState
 from cfs_server.cluster.usage import Usage
 from cfs_server.sessions.store import SessionStore
@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 0.15
 """The time between two looks at a directory. It is a part of the time of a take-over."""
 _URGENT_SECONDS = 1.0
-"""A slot without an owner for this long is claimed by any replica."""
+"""Each time that a slot had no owner for this long, one more replica claims it."""
 _HANDOVER_SECONDS = 30.0
 """How long a slot that is to be handed over is kept while turns run in it."""
 _PATIENCE_SECONDS = 10.0
@@ -214,8 +214,9 @@ class Replica:
         slots = [replace(view, held=view.held and not self._has_ended(database, view)) for view in database.view.slots]
         free = {view.slot for view in slots if not view.held}
         database.free_since = {slot: database.free_since.get(slot, now) for slot in free}
-        late = {slot for slot, since in database.free_since.items() if now - since > _URGENT_SECONDS}
-        moves = moves_of(self.name, slots, database.view.replicas, late)
+        late = {slot: int((now - since) / _URGENT_SECONDS) for slot, since in database.free_since.items()}
+        opening = sum(hosted.state is SlotState.OPENING for hosted in self._hosted.values())
+        moves = moves_of(self.name, slots, database.view.replicas, late, OPENINGS - opening)
         for slot in moves.claim:
             self._claim(self._number(database, slot))
         for slot in moves.release:
