@@ -162,3 +162,27 @@ def test_the_cost_of_a_store_is_measured_beside_one_in_memory(tmp_path: Path) ->
         assert set(stores) == ({"SQLite", "PostgreSQL"} if programs() else {"SQLite"})
         assert all(row["accepts"] > 0 and row["per_commit"] >= 1 for row in stores.values())
     assert "| first token, ms |" in done.stdout
+
+
+def test_a_fleet_of_replicas_is_simulated(tmp_path: Path) -> None:
+    """The fleet bench: every part has figures, the invariants hold, and a run is repeated by its seed."""
+    command = [sys.executable, str(ROOT / "bench/fleet.py"), "--smoke", "--json"]
+    runs = []
+    for name in ("one.json", "two.json"):
+        done = subprocess.run([*command, str(tmp_path / name)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        runs.append(json.loads((tmp_path / name).read_text()))
+    found = runs[0]
+    assert runs[1] == found
+    assert [row["slots"] for row in found["placement"]] == [16, 64, 256, 1024]
+    assert all(row["join"] == row["least join"] for row in found["placement"])
+    assert all(row["more than the slots of one that ends"] == 0 for row in found["placement"])
+    assert found["faults"]["checks"] > 1000
+    assert found["faults"]["violations"] == []
+    assert all(row["unowned"] == 0 for row in found["faults"]["rows"])
+    changed = [row for row in found["faults"]["rows"] if row["rules"] == "changed"]
+    assert [row["name"] for row in changed if row["moves"].get("unjustified")] == []
+    assert found["directory"][-1]["statements"] > found["directory"][0]["statements"]
+    assert found["merging"][-1]["requests"] == 99
+    assert {row["load"] for row in found["latency"]} == {0.6, 0.8, 0.95}
+    assert "| crash, back after 5 s | as built |" in done.stdout
