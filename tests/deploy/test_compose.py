@@ -16,6 +16,7 @@ import yaml
 
 from cfs_server.settings import Settings
 from ports import free_port
+from tests.cluster.support import metric, replicas
 from tests.deploy.test_haproxy import CONFIGURATION, HAPROXY, SCRIPTED, balanced
 from tests.server.support import serving
 
@@ -43,7 +44,7 @@ def test_without_a_profile_one_server_starts() -> None:
 def test_settings_are_those_of_the_server_and_addresses_those_of_services() -> None:
     ports = {"database": "5432", "router": "9000"}
     known = {f"{name}:{ports.get(name, '8000')}" for name in SERVICES}
-    settings = Settings.model_fields.keys() | {"replica_url"}
+    settings = Settings.model_fields.keys()
     for name, service in SERVICES.items():
         environment = service.get("environment", {})
         ours = {variable.removeprefix("CFS_").lower() for variable in environment if variable.startswith("CFS_")}
@@ -106,13 +107,13 @@ async def _is_healthy(client: httpx.AsyncClient) -> bool:
 
 @pytest.mark.skipif(HAPROXY is None, reason="needs haproxy: scripts/test installs it on Debian")
 @pytest.mark.skipif(not ROUTER.exists(), reason=f"needs vllm-router, which there is not for {os.uname().sysname}")
-async def test_balancer_servers_router_and_workers_answer_together() -> None:
-    """The processes of the profile without containers, and without the database: a message passes all of them."""
+async def test_all_services_answer_together(database: str) -> None:
+    """The processes of the profile without containers: a message passes all of them."""
     with serving(*SCRIPTED, "--store", "memory") as one, serving(*SCRIPTED, "--store", "memory") as two:
         async with router(one.url, two.url) as upstream:
-            replica = ("--upstream", upstream)
-            with serving(*replica) as first, serving(*replica) as second:
-                async with balanced(first.url, second.url) as proxy:
+            with replicas(2, database, "--upstream", upstream) as found:
+                async with balanced(*found.urls) as proxy:
                     for number in range(6):
                         answer = await proxy.say(f"s{number}", f"hello {number}")
                         assert (answer.status_code, answer.json()["reply"]) == (200, f"hello {number}")
+                assert {await asyncio.to_thread(metric, url, "cfs_cluster_replicas") for url in found.urls} == {2}

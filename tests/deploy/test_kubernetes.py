@@ -159,8 +159,8 @@ def test_a_pod_is_confined_and_ends_in_time(manifests: list[Document]) -> None:
     assert pod["terminationGracePeriodSeconds"] > float(env["CFS_SHUTDOWN_GRACE"]) + pause
     probes = {name: container[name]["httpGet"]["path"] for name in container if name.endswith("Probe")}
     assert probes == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
-    known = Settings.model_fields.keys() | {"replica_url"}
-    assert {name.removeprefix("CFS_").lower() for name in env if name.startswith("CFS_")} <= known
+    ours = {name.removeprefix("CFS_").lower() for name in env if name.startswith("CFS_")}
+    assert ours <= Settings.model_fields.keys()
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
 
 

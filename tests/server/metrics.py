@@ -35,7 +35,12 @@ def series_of(server: Process) -> Series:
         client.get("/v1/sessions/none")
         client.get("/readyz")
         text = client.get("/metrics").text
-    found: Series = {name: dict(labels) for name, labels in CLUSTER.items()}
+    return CLUSTER | series_in(text)
+
+
+def series_in(text: str) -> Series:
+    """Return what is in an answer of `/metrics`."""
+    found: Series = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             labels = found.setdefault(sample.name, {})

@@ -1,0 +1,78 @@
+"""Replicas on a real database behind the HAProxy of `deploy/`: what clients see while parts of it go and come back."""
+
+import asyncio
+import signal
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from tests.cluster.support import names, replica, replicas
+from tests.cluster.test_failures import require_whole, until_written, writing
+from tests.deploy.test_haproxy import HAPROXY, balanced
+from tests.postgres import running_postgres
+from tests.server.metrics import CLUSTER, series_in
+from tests.test_scripts import free_port
+
+SESSIONS = ["a", "b", "c", "d"]
+pytestmark = [
+    pytest.mark.skipif(HAPROXY is None, reason="needs haproxy: scripts/test installs it on Debian"),
+    pytest.mark.timeout(180),
+]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["leaves", "is killed"])
+async def test_each_replica_goes_and_comes_back_while_clients_write(how: signal.Signals, database: str) -> None:
+    """Every message is answered, once and in order: an upgrade, and crashes."""
+    ports = [str(free_port()) for _ in range(2)]
+    with ExitStack() as stack:
+        running = [stack.enter_context(replica(database, "--port", port)) for port in ports]
+        async with balanced(*(each.url for each in running)) as proxy:
+            with writing([proxy.url], SESSIONS) as answered:
+                await asyncio.to_thread(until_written, answered, 3)
+                for number, (gone, port) in enumerate(zip(running, ports, strict=True), 1):
+                    gone.signal(how)
+                    await proxy.logged(f"ready/replica-{number} is DOWN")
+                    await asyncio.to_thread(gone.ended)
+                    await asyncio.to_thread(until_written, answered, 3)
+                    stack.enter_context(replica(database, "--port", port))
+                    await proxy.logged(f"ready/replica-{number} is UP")
+                    await asyncio.to_thread(until_written, answered, 3)
+            await asyncio.to_thread(require_whole, proxy.url, answered)
+            assert await asyncio.to_thread(names, proxy.url) == SESSIONS
+
+
+async def test_while_the_database_is_away_what_is_in_memory_can_be_read() -> None:
+    """No replica is ready, and the proxy asks those that live. A write is refused for now, and is accepted later."""
+    with running_postgres() as server:
+        url = server.url(server.new_database())
+        with replicas(2, url) as found:
+            async with balanced(*found.urls) as proxy:
+                assert (await proxy.say("a", "hello")).json()["reply"] == "hello"
+                server.stop()
+                for number in (1, 2):
+                    await proxy.logged(f"ready/replica-{number} is DOWN", "503")
+                read = await proxy.client.get("/v1/sessions/a", headers={"Accept": "text/plain"})
+                assert (read.status_code, read.text) == (200, "User: hello\nAssistant: hello\n")
+                refused = await proxy.say("a", "again")
+                assert refused.status_code == 503
+                assert "Retry-After" in refused.headers
+                server.start()
+                await proxy.logged("ready/replica-", "is UP")
+                while (answer := await proxy.say("a", "again")).status_code == 503:
+                    assert "Retry-After" in answer.headers
+                assert answer.json()["reply"] == "again"
+
+
+def test_a_replica_measures_what_dashboard_and_alerts_name(database: str) -> None:
+    """The list of the figures that one server does not have is complete and true."""
+    with replicas(2, database) as found, httpx.Client(timeout=60, trust_env=False) as client:
+        for session in SESSIONS:
+            for url in found.urls:
+                client.get(f"{url}/v1/sessions/{session}")
+        measured = series_in(client.get(f"{found.urls[0]}/metrics").text)
+    ours = {name for name in measured if name.startswith("cfs_cluster_") and not name.endswith("_created")}
+    assert ours == CLUSTER.keys()
+    for name, labels in CLUSTER.items():
+        assert measured[name].keys() == labels.keys()
+        assert all(measured[name][label] <= values for label, values in labels.items())
