@@ -66,6 +66,7 @@ def test_replicas_differ_in_their_address_only() -> None:
     )
     assert others == [first]
     assert "shared:/data" in first["volumes"]
+    assert first["environment"]["CFS_WORKSPACES"] == "/data/workspaces"
 
 
 def test_a_server_ends_before_it_is_killed() -> None:
