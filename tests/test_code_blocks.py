@@ -42,6 +42,7 @@ ELSEWHERE = {  # what the tests of single pages run
     ("docs/completions.md", "tokens"): ("tests/server/test_completions_documentation.py",),
     ("docs/mcp.md", "mcp"): ("integrations/mcp/tests/test_mcp_documentation.py",),
     ("docs/models.md", "models"): ("tests/engine/test_downloads.py",),
+    ("docs/models.md", "models file"): ("tests/models/test_file.py",),
     ("docs/protocols.md", "anthropic"): ("tests/protocols/test_documentation.py",),
     ("docs/protocols.md", "responses"): ("tests/protocols/test_documentation.py",),
     ("docs/protocols.md", "one conversation"): ("tests/protocols/test_one_conversation.py",),

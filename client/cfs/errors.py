@@ -13,6 +13,7 @@
     ├── Forbidden               valid credentials, but not for this
     ├── NotFound                no such session, turn or route
     │   ├── NotGranted          or none that the caller may know of (G9)
+    │   ├── ModelNotFound       no model of this name answers here
     │   └── Gone                it was there and has been deleted (S2)
     ├── MethodNotAllowed
     ├── NotAcceptable
@@ -149,6 +150,12 @@ class NotGranted(NotFound):
     """No grant of the caller covers the name; whether something of that name exists is not revealed (G9)."""
 
     title = "Not found"
+
+
+class ModelNotFound(NotFound):
+    """No model of this name answers here; the message lists those that do."""
+
+    title = "No such model"
 
 
 class Gone(NotFound):
@@ -344,6 +351,7 @@ TABLE: dict[type[CfsError], Row] = {
     Forbidden: Row("forbidden", 403, errno.EACCES),
     NotFound: Row("not-found", 404, errno.ENOENT),
     NotGranted: Row("not-granted", 404, errno.ENOENT),
+    ModelNotFound: Row("model-not-found", 404, errno.ENOENT),
     Gone: Row("gone", 410, errno.ESTALE),
     MethodNotAllowed: Row("method-not-allowed", 405, errno.EOPNOTSUPP),
     NotAcceptable: Row("not-acceptable", 406, errno.EOPNOTSUPP),

@@ -92,6 +92,9 @@ class Message(_Wire):
 Title = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 """A title: one line."""
 
+ModelName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x20\x7f]+$")]
+"""The name of a model: without spaces."""
+
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
@@ -109,6 +112,7 @@ class TurnSettings(_Wire):
     prompt_style: Literal["auto", "chat", "transcript"] | None = None
     reproducible: bool | None = None
     overflow: Overflow | None = None
+    model: ModelName | None = None
 
 
 class SettingsPatch(TurnSettings):
@@ -132,7 +136,8 @@ class Settings(_Wire):
     transcript. An agent in whose session, or in one above it, `paused` is set waits before its next step.
     A session that has not changed for as long as `keep` says (`90d`, `12h`, or `forever`) is deleted with all below it;
     null is what the session above says, or the server (`--keep`). `title` is what listings show; null means the first
-    line of the first message of a user.
+    line of the first message of a user. `model` names one of the server's models, which answers the turns that begin
+    from now on; null means the server's default.
     """  # S8, S9
 
     max_tokens: int = 512
@@ -150,6 +155,7 @@ class Settings(_Wire):
     overflow: Overflow = "shift"
     keep: Keep | None = None
     title: Title | None = None
+    model: str | None = None
 
     def patched(self, patch: SettingsPatch) -> "Settings":
         """Apply a change: keys set to null go back to their defaults."""
@@ -556,9 +562,10 @@ class Price(_Wire):
 
 
 class ModelShown(_Wire):
-    """The model that answers: whether it is the small one that CFS contains, its context in tokens, and its price.
+    """A model that answers: whether it is the small one that CFS contains, its context in tokens, and its price.
 
-    `notes` are remarks for the user, a sentence each: that the model is a toy, or has no chat template.
+    `notes` are remarks for the user, a sentence each: that the model is a toy, or has no chat template. A model that is
+    not `loaded` is loaded for the first turn that needs it; what is not known before that is null.
     """
 
     name: str
@@ -566,16 +573,18 @@ class ModelShown(_Wire):
     context: int | None = None
     price: Price | None = None
     notes: tuple[str, ...] = ()
+    loaded: bool = True
 
 
 class WhoAmI(_Wire):
-    """The caller as the server knows it, and the model that the server uses."""  # G9
+    """The caller as the server knows it, the model that answers by default, and all models, that one first."""  # G9
 
     name: str
     grants: tuple[GrantInfo, ...]
     limits: Taken
     usage: Taken
     model: ModelShown | None = None
+    models: tuple[ModelShown, ...] = ()
 
 
 class SearchResult(_Wire):

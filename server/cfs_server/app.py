@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import aclosing, asynccontextmanager, nullcontext
+from dataclasses import replace
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -15,7 +16,7 @@ from cfs_server.access.shares import Shares
 from cfs_server.completions.run import EphemeralCompletions
 from cfs_server.dav import ROOT
 from cfs_server.dav.optional import make_dav
-from cfs_server.engine.interface import Engine, ModelInfo
+from cfs_server.engine.interface import Engine, HasModels, ModelInfo
 from cfs_server.event_streams import Streams
 from cfs_server.idempotency import IdempotencyMiddleware, Requests
 from cfs_server.markup import Renderer
@@ -62,6 +63,10 @@ def create_app(
     replica count together of a caller.
     """
     given, opened_before = journal, workspaces
+    if model is not None and model.price is None:
+        model = replace(model, price=settings.price)
+    infos = engine.infos() if isinstance(engine, HasModels) else () if model is None else (model,)
+    names = tuple(info.name for info in infos)
     metrics = Metrics(model.engine if model else None)
     dav = make_dav()
 
@@ -69,7 +74,7 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with (
             nullcontext(given) if given else opened(MemoryBackend()) as journal,
-            SessionStore(engine, settings.limits, journal=journal, part=part) as store,
+            SessionStore(engine, settings.limits, journal=journal, models=names, part=part) as store,
             nullcontext(opened_before)
             if opened_before
             else open_workspaces(settings.workspaces, settings.data_dir) as workspaces,

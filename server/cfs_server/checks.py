@@ -11,10 +11,11 @@ from cfs import api
 from cfs.cli.doctor import Check, fine, missing, needed
 from cfs.errors import CfsError
 from cfs.transports.http import Client
-from cfs_server import logs
+from cfs_server import logs, models_file
 from cfs_server.engine import models
 from cfs_server.engine.interface import Engine, ModelInfo, ModelLoadError
-from cfs_server.engines import make_upstream
+from cfs_server.engines import make_listed_upstream, make_upstream
+from cfs_server.models_file import ModelEntry
 from cfs_server.serve import listen, url_of
 from cfs_server.settings import ConfigurationError, Settings, load
 
@@ -31,6 +32,8 @@ def checks() -> Iterator[Check]:
         yield needed("settings", str(error), "correct the variables CFS_*; docs/configuration.md lists them")
         return
     yield _embedded()
+    if settings.models is not None:
+        yield from _models(settings, settings.models)
     if settings.upstream is not None:
         yield _upstream(settings)
     if settings.model is not None:
@@ -53,6 +56,30 @@ def _embedded() -> Check:
     return fine(what, "; ".join([f"runs the embedded model {model.name}: {model.engine}", *model.notes]))
 
 
+def _models(settings: Settings, path: Path) -> Iterator[Check]:
+    """Check each model of the file: its upstream, or the file that it is in."""
+    try:
+        file = models_file.read(path)
+    except ConfigurationError as error:
+        yield needed("models", str(error), f"correct {path}; docs/models.md shows how")
+        return
+    for name, entry in file.models.items():
+        what = f"model {name}"
+        if entry.upstream is None and entry.model != models_file.EMBEDDED:
+            yield _model(entry.model or "", settings.models_folder, what, f"correct {path}")
+        elif entry.upstream is not None:
+            yield _entry(settings, entry, what, f"correct {path}, or the upstream")
+
+
+def _entry(settings: Settings, entry: ModelEntry, what: str, advice: str) -> Check:
+    """Connect to the upstream of a model as the server does."""
+    try:
+        model = asyncio.run(_start(make_listed_upstream(settings, entry, check=True)))
+    except (ConfigurationError, ModelLoadError) as error:
+        return needed(what, str(error), advice)
+    return fine(what, f"{entry.upstream} has {_described(model)}")
+
+
 def _upstream(settings: Settings) -> Check:
     """Connect to the configured upstream as the server does: check its address, its key and the model."""
     what = "upstream"
@@ -62,8 +89,12 @@ def _upstream(settings: Settings) -> Check:
         return needed(what, str(error), "correct the variables CFS_UPSTREAM*; docs/models.md shows how")
     except ModelLoadError as error:
         return needed(what, str(error), "correct CFS_UPSTREAM, CFS_UPSTREAM_MODEL or the key; docs/models.md shows how")
+    return fine(what, f"{settings.upstream} has {_described(model)}")
+
+
+def _described(model: ModelInfo) -> str:
     context = f", context of {model.context_tokens} tokens" if model.context_tokens else ""
-    return fine(what, f"{settings.upstream} has {model.name}{context}")
+    return f"{model.name}{context}"
 
 
 async def _start(engine: Engine) -> ModelInfo:
@@ -73,7 +104,7 @@ async def _start(engine: Engine) -> ModelInfo:
         await engine.stop()
 
 
-def _model(spec: str, folder: Path) -> Check:
+def _model(spec: str, folder: Path, what: str = "model", advice: str = "correct CFS_MODEL") -> Check:
     """Find the configured model and read its header. The model is neither downloaded nor loaded."""
     from cfs_server.engine.llama import probe
 
@@ -81,9 +112,8 @@ def _model(spec: str, folder: Path) -> Check:
         found = models.resolve(spec, folder, fetch=False)
         kind = probe.describe(found.path)
     except ModelLoadError as error:
-        advice = f"cfs model pull {spec}" if models.is_download(spec) else "correct CFS_MODEL"
-        return needed("model", str(error), advice)
-    return fine("model", f"{found.path} ({found.path.stat().st_size / (1 << 20):.0f} MiB): {kind}")
+        return needed(what, str(error), f"cfs model pull {spec}" if models.is_download(spec) else advice)
+    return fine(what, f"{found.path} ({found.path.stat().st_size / (1 << 20):.0f} MiB): {kind}")
 
 
 def _disk(folder: Path, limit: int) -> Check:

@@ -1,16 +1,26 @@
-"""Creates the configured engine and reads the key of an upstream (E4)."""
+"""Creates the configured engines and reads the keys of upstreams (E4)."""
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
+from cfs_server import models_file
 from cfs_server.engine.interface import Engine
 from cfs_server.engine.protocol import Options
+from cfs_server.engine.router import ModelRouter
 from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.models_file import ModelEntry
 from cfs_server.sessions.journal.journal import Journal
 from cfs_server.settings import ConfigurationError, Settings
+
+if TYPE_CHECKING:
+    from cfs_server.engine.on_demand import MemoryBudget
+    from cfs_server.engine.supervisor import LlamaEngine, TokenLogStore
+    from cfs_server.engine.upstream.protocol import Documents
 
 KEY_VARIABLE = "CFS_UPSTREAM_KEY"
 _SIGNED = "upstream.signed"
@@ -19,66 +29,164 @@ _SIGNED = "upstream.signed"
 def make_engine(settings: Settings, journal: Journal | None = None) -> Engine:
     """Create the engine. What it must keep over a restart goes to the journal.
 
-    Raises `ConfigurationError` if settings contradict each other or the key cannot be read.
+    Raises `ConfigurationError` if settings contradict each other or a key cannot be read.
 
     Each engine is imported here, because it imports libraries that the others do not need.
     """
+    if settings.models is not None:
+        return make_router(settings, journal)
     if settings.upstream is not None:
         return make_upstream(settings, journal)
     if settings.engine == "scripted":
         return ScriptedEngine(interval=settings.scripted_interval)
+    return _make_local(settings, settings.model, _options(settings))
+
+
+def make_router(settings: Settings, journal: Journal | None = None) -> ModelRouter:
+    """Create the engines of all models of the file. Raises `ConfigurationError`."""
+    if settings.model is not None or settings.upstream is not None or settings.engine == "scripted":
+        raise ConfigurationError("--models cannot be combined with --model, --upstream or --engine scripted")
+    assert settings.models is not None  # noqa: S101 - the caller has looked
+    from cfs_server.engine.on_demand import MemoryBudget
+
+    file, budget = models_file.read(settings.models), MemoryBudget(settings.models_memory)
+    engines: dict[str, Engine] = {}
+    for name, entry in file.models.items():
+        try:
+            engines[name] = _make_model(settings, entry, journal, budget)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{settings.models}: model {name!r}: {error}") from None
+    return ModelRouter(engines, file.default, {name: entry.price for name, entry in file.models.items()})
+
+
+def _make_model(settings: Settings, entry: ModelEntry, journal: Journal | None, budget: "MemoryBudget") -> Engine:
+    if entry.upstream is not None:
+        return make_listed_upstream(settings, entry, journal)
+    from cfs_server.engine.on_demand import IDLE_SECONDS, OnDemandEngine
+
+    options = replace(_options(settings), context_tokens=entry.context or 0)
+    if entry.parallel is not None:
+        options = replace(options, parallel=entry.parallel)
+    spec = None if entry.model == models_file.EMBEDDED else entry.model
+    return OnDemandEngine(
+        entry.name,
+        partial(_make_local, settings, spec, options),
+        budget,
+        spec=spec,
+        models_folder=settings.models_folder,
+        context_tokens=options.context_tokens,
+        idle=IDLE_SECONDS if entry.idle is None else entry.idle,
+    )
+
+
+def make_listed_upstream(
+    settings: Settings, entry: ModelEntry, journal: Journal | None = None, *, check: bool | None = None
+) -> Engine:
+    """Create the engine of an upstream of the file. `check` overrides its setting."""
+    documents = _documents(journal, f"{_SIGNED}/{entry.name}")
+    return _make_upstream(settings, entry, _key_of(entry), documents, ",".join(entry.sampling), check=check)
+
+
+def _options(settings: Settings) -> Options:
+    disk = str(settings.engine_disk.absolute()) if settings.engine_disk is not None else ""
+    return Options(disk=disk, disk_bytes=settings.engine_disk_bytes)
+
+
+def _make_local(
+    settings: Settings, model: str | None, options: Options, logs: "TokenLogStore | None" = None
+) -> "LlamaEngine":
     from cfs_server.engine.process import Heartbeat
     from cfs_server.engine.supervisor import LlamaEngine
 
-    disk = str(settings.engine_disk.absolute()) if settings.engine_disk is not None else ""
-    options = Options(disk=disk, disk_bytes=settings.engine_disk_bytes)
     heartbeat = Heartbeat(limit=settings.engine_hang_seconds)
-    return LlamaEngine(settings.model, options, heartbeat=heartbeat, models_folder=settings.models_folder)
+    folder = settings.models_folder
+    return LlamaEngine(model, options, heartbeat=heartbeat, models_folder=folder, logs=logs)
 
 
 def make_upstream(settings: Settings, journal: Journal | None = None, *, check: bool | None = None) -> Engine:
-    """Create the engine of an upstream. `check` overrides the setting."""
+    """Create the engine of the upstream that the settings name. `check` overrides the setting."""
+    if settings.model is not None or settings.engine == "scripted":
+        raise ConfigurationError("--upstream cannot be combined with --model or --engine scripted")
+    entry = ModelEntry.model_construct(
+        name="",
+        upstream=settings.upstream,
+        kind=settings.upstream_kind,
+        upstream_model=settings.upstream_model,
+        thinking_tokens=settings.upstream_thinking_tokens,
+    )
+    key, documents = read_key(settings.upstream_key_file), _documents(journal, _SIGNED)
+    try:
+        return _make_upstream(settings, entry, key, documents, settings.upstream_sampling, check=check)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"upstream: {error}") from None
+
+
+def _make_upstream(
+    settings: Settings,
+    entry: ModelEntry,
+    key: SecretStr | None,
+    documents: "Documents",
+    sampling: str,
+    *,
+    check: bool | None,
+) -> Engine:
+    """Create the engine of an upstream. What the entry lacks is as the settings say."""
     from cfs_server.engine.upstream import protocol
     from cfs_server.engine.upstream.engine import UpstreamEngine
     from cfs_server.engine.upstream.failures import Retries
 
-    if settings.model is not None or settings.engine == "scripted":
-        raise ConfigurationError("--upstream cannot be combined with --model or --engine scripted")
-    documents = protocol.Documents()
-    if journal is not None:
-        documents = protocol.Documents(journal.kept(_SIGNED), partial(journal.keep, _SIGNED))
+    if check is None:
+        check = settings.upstream_check if entry.check is None else entry.check
+    retries = settings.upstream_retries if entry.retries is None else entry.retries
     try:
-        url = protocol.address(settings.upstream or "")
-        kind = protocol.kind_of(url) if settings.upstream_kind == "auto" else settings.upstream_kind
+        url = protocol.address(entry.upstream or "")
+        kind = protocol.kind_of(url) if entry.kind == "auto" else entry.kind
         return UpstreamEngine(
             protocol.Options(
                 url,
                 kind,
-                model=settings.upstream_model,
-                key=read_key(settings.upstream_key_file),
-                sampling=protocol.sampling_of(settings.upstream_sampling, kind),
-                thinking_tokens=protocol.thinking_of(settings.upstream_thinking_tokens, kind),
-                silence=settings.upstream_timeout,
-                parallel=settings.upstream_parallel,
-                affinity=protocol.affinity_of(settings.upstream_affinity, kind),
+                model=entry.upstream_model,
+                key=key,
+                sampling=protocol.sampling_of(sampling, kind),
+                thinking_tokens=protocol.thinking_of(entry.thinking_tokens, kind),
+                silence=settings.upstream_timeout if entry.timeout is None else entry.timeout,
+                parallel=entry.parallel or settings.upstream_parallel,
+                affinity=protocol.affinity_of(entry.affinity or settings.upstream_affinity, kind),
                 reply_bytes=settings.max_reply_bytes,
-                check=settings.upstream_check if check is None else check,
+                check=check,
+                context_tokens=entry.context or 0,
                 documents=documents,
-                retries=Retries(settings.upstream_retries, first=settings.upstream_retry_pause),
+                retries=Retries(retries, first=settings.upstream_retry_pause),
             )
         )
     except protocol.InvalidOptions as error:
-        raise ConfigurationError(f"upstream: {error}") from None
+        raise ConfigurationError(str(error)) from None
 
 
-def read_key(file: Path | None) -> SecretStr | None:
-    """Read the upstream's key from a file, or else from the environment.
+def _documents(journal: Journal | None, space: str) -> "Documents":
+    from cfs_server.engine.upstream.protocol import Documents
+
+    return Documents() if journal is None else Documents(journal.kept(space), partial(journal.keep, space))
+
+
+def _key_of(entry: ModelEntry) -> SecretStr | None:
+    """Read the key of a model. One without a named key has none: keys of others must not reach its upstream."""
+    if entry.key_variable is None:
+        return None if entry.key_file is None else read_key(entry.key_file)
+    key = read_key(None, entry.key_variable)
+    if key is None:
+        raise ConfigurationError(f"the variable {entry.key_variable} is not set")
+    return key
+
+
+def read_key(file: Path | None, variable: str = KEY_VARIABLE) -> SecretStr | None:
+    """Read an upstream's key from a file, or else from a variable of the environment.
 
     The key is neither a flag nor part of the configuration file, because other users may read those. Raises
     `ConfigurationError`. Its text never contains the key.
     """
     if file is None:
-        key, place = os.environ.get(KEY_VARIABLE, ""), KEY_VARIABLE
+        key, place = os.environ.get(variable, ""), variable
     else:
         try:
             key, place = file.read_text(encoding="utf-8"), str(file)

@@ -73,6 +73,17 @@ class Metrics:
                 ("writable", "Whether the store accepts writes."),
             )
         }
+        self._models = {
+            name: Gauge(f"cfs_model_{name}", help_, ["model"], registry=self.registry)
+            for name, help_ in (
+                ("loaded", "Whether the model is loaded."),
+                ("loads_total", "How often the model has been loaded for a turn."),
+                ("running", "Turns that the model answers now."),
+                ("waiting", "Turns that wait for the model."),
+                ("tokens_generated_total", "Tokens that the model has generated."),
+                ("restarts_total", "Worker processes of the model that were replaced."),
+            )
+        }
         self._more = Gauge("cfs_engine_gauge", "Further figures of the engine.", ["name"], registry=self.registry)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -125,5 +136,8 @@ class Metrics:
             self._engine[f"{name}_total"].set(getattr(stats, name))
         for reason, count in stats.restarts_by_reason.items():
             self._restarts.labels(reason).set(count)
+        for model, each in stats.models.items():
+            for name, gauge in self._models.items():
+                gauge.labels(model).set(getattr(each, name.removesuffix("_total")))
         for name, value in stats.gauges.items():
             self._more.labels(name).set(value)

@@ -199,7 +199,7 @@ def rm(
 
 @app.command(name="ps")
 def ps(as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
-    """Show the model that a server has loaded."""
+    """Show the models of a server, the default first."""
     from cfs import api
 
     with connect(url, token_file) as client:
@@ -208,10 +208,13 @@ def ps(as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = No
         typer.echo(json.dumps([card.model_dump(exclude_none=True) for card in cards]))
         return
     width = max(len("NAME"), *(len(card.id) for card in cards))
-    typer.echo(f"{'NAME':{width}}  {'PARAMETERS':>10}  {'CONTEXT':>7}  SINCE")
+    typer.echo(f"{'NAME':{width}}  {'PARAMETERS':>10}  {'CONTEXT':>7}  {'LOADED':6}  {'SINCE':16}  PRICE")
     for card in cards:
         parameters = _count(card.parameters) if card.parameters else "unknown"
-        typer.echo(f"{card.id:{width}}  {parameters:>10}  {card.max_model_len or 'unknown':>7}  {_time(card.created)}")
+        context, loaded = card.max_model_len or "unknown", "yes" if card.loaded else "no"
+        facts = f"{parameters:>10}  {context:>7}  {loaded:6}  {_time(card.created):16}"
+        price = f"{card.price.prompt:g}, {card.price.completion:g} {card.price.currency}" if card.price else ""
+        typer.echo(f"{card.id:{width}}  {facts}  {price}".rstrip())
         for remark in card.notes:
             note(f"{remark[0].upper()}{remark[1:]}.")
 

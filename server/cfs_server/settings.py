@@ -71,6 +71,17 @@ class Settings(BaseSettings):
         description="Path of a GGUF file, a short name such as `smollm2` (`cfs model ls --all` lists them), or"
         " `hf:OWNER/REPO:FILE`. What is not there is downloaded. Default: the embedded model.",
     )
+    models: Path | None = Field(
+        None,
+        description="TOML file of models, for a server that has several: GGUF files and upstreams, in place of `model`"
+        " and `upstream`. What a model of the file does not set is as the settings of upstreams say.",
+    )
+    models_memory: ByteSize | None = Field(
+        None,
+        description="Memory for the models of `models` that this machine runs, such as `8GiB`, by the sizes of their"
+        " files. The least recently used worker without turns ends for one that needs its place; turns wait if all are"
+        " busy. Default: no limit.",
+    )
     models_dir: Path | None = Field(
         None,
         description="Folder of downloaded models. Default: `models` in the data folder, or, if that is temporary, in"
@@ -334,15 +345,13 @@ class Settings(BaseSettings):
     @field_validator("upstream_price")
     @classmethod
     def _check_price(cls, value: str) -> str:
-        if value.strip() and not _PRICE.fullmatch(value.strip()):
-            raise ValueError("write a price as two numbers and a currency, such as 3, 15 USD")
+        price_of(value)
         return value
 
     @property
     def price(self) -> Price | None:
         """The price of tokens, if it is known."""
-        found = _PRICE.fullmatch(self.upstream_price.strip())
-        return found and Price(prompt=float(found[1]), completion=float(found[2]), currency=found[3] or "USD")
+        return price_of(self.upstream_price)
 
     @field_validator("trusted_proxies")
     @classmethod
@@ -394,6 +403,14 @@ class Settings(BaseSettings):
         if path == _RENDER:
             return min(_RENDER_BYTES, self.max_body_bytes)
         return _DAV_BYTES if path.startswith(_DAV) else self.max_body_bytes
+
+
+def price_of(text: str) -> Price | None:
+    """Read a price, such as `3, 15 USD`; an empty text is none. Raises `ValueError`."""
+    found = _PRICE.fullmatch(text.strip())
+    if text.strip() and not found:
+        raise ValueError("write a price as two numbers and a currency, such as 3, 15 USD")
+    return found and Price(prompt=float(found[1]), completion=float(found[2]), currency=found[3] or "USD")
 
 
 def _networks(names: str) -> tuple[Network, ...]:

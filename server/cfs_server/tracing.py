@@ -145,7 +145,7 @@ _model = ""
 
 
 def serving(model: str) -> None:
-    """Note the name of the engine's model."""
+    """Note the name of the engine's model, or of the default one."""
     global _model
     _model = model
 
@@ -154,10 +154,11 @@ async def _recorded(
     items: AsyncGenerator[Delta | Finished], request: GenerationRequest
 ) -> AsyncGenerator[Delta | Finished]:
     turn, content = _turns.get(request.id), tracing.captures_content()
+    model = request.settings.model or _model
     shared = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": _PROVIDER,
-        "gen_ai.request.model": _model or None,
+        "gen_ai.request.model": model or None,
     }
     attributes = {
         **shared,
@@ -166,7 +167,7 @@ async def _recorded(
         "gen_ai.input.messages": tracing.texts(request.messages) if content else None,
     }
     began = time.time_ns()
-    span = tracing.begin(f"chat {_model}".rstrip(), attributes, parent=None if turn is None else turn.span, at=began)
+    span = tracing.begin(f"chat {model}".rstrip(), attributes, parent=None if turn is None else turn.span, at=began)
     assert span is not None  # noqa: S101 - spans are recorded
     said: list[Delta] = []
     try:

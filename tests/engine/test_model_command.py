@@ -130,7 +130,7 @@ def test_a_server_shows_what_it_has_loaded(base: Path) -> None:
         me = httpx.get(f"{server.url}/v1/whoami", timeout=60).json()
     assert me["model"]["notes"] == card["notes"]
     head, row = (line.split() for line in done.stdout.splitlines())
-    assert head == ["NAME", "PARAMETERS", "CONTEXT", "SINCE"]
+    assert head == ["NAME", "PARAMETERS", "CONTEXT", "LOADED", "SINCE", "PRICE"]
     assert row[:3] == ["base", "0.1", "M"]
     assert done.stderr.startswith("This model has no chat template")
     assert (card["id"], card["embedded"], card["has_chat_template"], len(card["notes"])) == ("base", False, False, 1)

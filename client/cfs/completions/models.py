@@ -165,8 +165,9 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 class ChatRequest(Open):
     """Body of `POST /v1/chat/completions`.
 
-    Any `model` is taken: a server has one, and answers by its name. `user` names the account within the caller's that
-    the completion draws on. `n` may be 1 only, penalties 0 only. Members that are not listed are ignored.
+    A server with several models answers with the one that `model` names; a server with one takes any name.
+    `user` names the account within the caller's that the completion draws on. `n` may be 1 only, penalties 0 only.
+    Members that are not listed are ignored.
     """
 
     messages: Annotated[tuple[ChatMessage, ...], Field(min_length=1)]
@@ -204,6 +205,7 @@ class TokensRequest(Open):
     texts: tuple[str, ...] = ()
     messages: tuple[ChatMessage, ...] | None = None
     tools: tuple[ToolSpec, ...] | None = None
+    model: str = ""
 
 
 CompletionReason = Literal["stop", "length", "tool_calls"]
@@ -351,7 +353,8 @@ class ChatChunk(Open):
 class ModelCard(Open):
     """A model that answers here; `max_model_len` is the length of its context in tokens.
 
-    `created` is when the server loaded it, in seconds since 1970. `notes` are remarks for the user, a sentence each.
+    `created` is when the server started, in seconds since 1970. `notes` are remarks for the user, a sentence each. A
+    model that is not `loaded` is loaded for the first turn that needs it. The price is for a million tokens.
     """
 
     id: str
@@ -363,6 +366,8 @@ class ModelCard(Open):
     embedded: bool = False
     has_chat_template: bool | None = None
     notes: tuple[str, ...] = ()
+    loaded: bool = True
+    price: wire.Price | None = None
 
 
 class ModelList(Open):

@@ -3,8 +3,8 @@
 import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from cfs.completions import ChatMessage, NamedTool, ToolSpec
 from cfs.errors import InvalidParameters
@@ -77,6 +77,10 @@ class CompletionSpec:
     parallel_calls: bool
     account: str
     logprobs: int | None = None
+
+    def by(self, model: str | None) -> Self:
+        """Return the same request for a model; None leaves it to the session or the server."""
+        return self if model is None else replace(self, patch=self.patch.model_copy(update={"model": model}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,22 @@ from typing import Any, cast
 
 from cfs.completions import ModelCard, Recorded, TokenCounts
 from cfs.completions.models import MESSAGE_TOKENS, estimate_tokens
-from cfs.errors import Conflict, EngineError, TooLarge, TooMany, Unavailable
+from cfs.errors import Conflict, EngineError, ModelNotFound, TooLarge, TooMany, Unavailable
 from cfs.transcript import shown
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server import tracing
 from cfs_server.broadcast import Broadcast
 from cfs_server.completions.requests import DEFAULT_TOKENS, CompletionSpec, Conversations, lack_ids, with_ids
-from cfs_server.engine.interface import CountsTokens, Delta, Engine, Finished, GenerationRequest, Kind
+from cfs_server.engine.interface import (
+    CountsTokens,
+    Delta,
+    Engine,
+    Finished,
+    GenerationRequest,
+    Kind,
+    engine_of,
+    predicted_wait,
+)
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.events import Event
 from cfs_server.sessions.history import Weighed
@@ -119,11 +128,11 @@ class EphemeralCompletions:
         """The number of running completions."""
         return len(self._running)
 
-    def check(self, owner: str) -> None:
-        """Raise `Unavailable` at shutdown, and `TooMany` if the predicted wait for the engine is too long."""
+    def check(self, owner: str, model: str | None) -> None:
+        """Raise `Unavailable` at shutdown, and `TooMany` if the predicted wait for a model is too long."""
         if self._draining:
             raise Unavailable("the server is shutting down", retry_after=5)
-        self._limits.check_wait(self._engine.predicted_wait(owner, _KIND))
+        self._limits.check_wait(predicted_wait(self._engine, model, owner, _KIND))
 
     @contextlib.contextmanager
     def counting(self, owner: str) -> Iterator[None]:
@@ -199,13 +208,14 @@ class AuthorizedCompletions:
 
     def __init__(
         self,
-        model: ModelCard,
+        models: Sequence[ModelCard],
         engine: Engine,
         ephemeral: EphemeralCompletions,
         sessions: AuthorizedSessions,
         owner: str,
     ) -> None:
-        self.model = model
+        self.models = models
+        """All models, the default first."""
         self._engine = engine
         self._ephemeral = ephemeral
         self._sessions = sessions
@@ -216,41 +226,67 @@ class AuthorizedCompletions:
         """The limits of a conversation."""
         return self._sessions.limits
 
+    def choose(self, asked: str) -> str | None:
+        """Return the model that a request names; None leaves it to the session or the server.
+
+        A server with one model answers by that, whatever the request calls it. Raises `ModelNotFound`.
+        """
+        if len(self.models) == 1 or not asked:
+            return None
+        return self.card(asked).id
+
+    def card(self, name: str) -> ModelCard:
+        """Return a model. Raises `ModelNotFound`."""
+        found = next((card for card in self.models if card.id == name), None)
+        if found is None:
+            names = ", ".join(repr(card.id) for card in self.models)
+            word = "there is" if len(self.models) == 1 else "there are"
+            raise ModelNotFound(f"model {name!r} not found; {word} {names}")
+        return found
+
     async def begin(
         self, spec: CompletionSpec, session_id: str | None, submitted: Callable[[Session, Turn, Event], None]
-    ) -> tuple[Items, Recorded | None]:
-        """Start a completion, in a session if one is named. Return its pieces and where it is recorded.
+    ) -> tuple[Items, Recorded | None, str]:
+        """Start a completion, in a session if one is named. Return its pieces, where it is recorded, and its model.
 
         `submitted` gets the turn, in the callback of the event loop that starts it.
         """
         if session_id is None:
             self._sessions.require_somewhere("write")
-            self._ephemeral.check(self._owner)
-            return self._ephemeral.make(spec, self._owner), None
+            self._ephemeral.check(self._owner, spec.patch.model)
+            return self._ephemeral.make(spec, self._owner), None, spec.patch.model or self.models[0].id
         async with self._sessions.loaded(session_id):
             session, turn, event = submit(self._sessions, session_id, spec)
             submitted(session, turn, event)
         return self.pieces_of(session, turn)
 
-    async def resume(self, key: str, turn_id: str, after: int) -> tuple[Items, Recorded | None]:
+    async def resume(self, key: str, turn_id: str, after: int) -> tuple[Items, Recorded, str]:
         """Return all pieces of a completion that was started earlier in a session; see `AuthorizedSessions.turn`."""
         session = self._sessions.with_key(key, "write", "read_binary")
         return self.pieces_of(session, await self._sessions.turn(session, turn_id, after))
 
-    def pieces_of(self, session: Session, turn: Turn) -> tuple[Items, Recorded]:
-        """Return the pieces of a turn and where it is recorded. The right to read is checked with each piece."""
+    def pieces_of(self, session: Session, turn: Turn) -> tuple[Items, Recorded, str]:
+        """Return the pieces of a turn, where it is recorded, and its model. Each piece requires the right to read."""
         asked = session.id
         items = follow(session, turn, lambda: self._sessions.require_still(session, asked, "read_binary"))
-        return items, Recorded(session=session.id, turn=turn.id)
+        return items, Recorded(session=session.id, turn=turn.id), self.name_of(session, turn)
+
+    def name_of(self, session: Session, turn: Turn) -> str:
+        """Return the name of the model that answers a turn."""
+        return turn.request.model(session.settings) or self.models[0].id
 
     def counting(self) -> AbstractContextManager[None]:
         """Reserve one of the caller's places for token counting. Raises `TooMany` if all are in use."""
         return self._ephemeral.counting(self._owner)
 
     async def count(
-        self, texts: Sequence[str], messages: Sequence[Message] | None, tools: Sequence[dict[str, object]]
+        self,
+        texts: Sequence[str],
+        messages: Sequence[Message] | None,
+        tools: Sequence[dict[str, object]],
+        model: str | None = None,
     ) -> TokenCounts:
-        """Count tokens with the model's tokenizer, or estimate them without one. Raises `EngineError`.
+        """Count tokens with a model's tokenizer, or estimate them without one. Raises `EngineError`.
 
         Raises `TooLarge` for more text than one message may have.
         """
@@ -261,8 +297,9 @@ class AuthorizedCompletions:
         if size > self._sessions.limits.message_bytes:
             most = self._sessions.limits.message_bytes
             raise TooLarge(f"the tokens of {most} characters are counted at a time; these are {size}")
-        if isinstance(self._engine, CountsTokens):
-            found = await self._engine.count_tokens(texts, messages, tools)
+        engine = engine_of(self._engine, model)
+        if isinstance(engine, CountsTokens):
+            found = await engine.count_tokens(texts, messages, tools)
             return TokenCounts(counts=found.texts, prompt_tokens=found.prompt, exact=True)
         prompt = None
         if messages is not None:

@@ -425,6 +425,10 @@ class SessionTree(Tree):
     def _configure(self, session_id: str, name: str, value: str | None, *, dry_run: bool) -> None:
         session = self.gate.get(session_id, "write")
         change = change_of(name, value)
+        try:
+            session.check_settings(change)
+        except InvalidSettings as error:
+            raise Conflict(error.detail) from None
         if not dry_run:
             session.change_settings(change)
 

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from cfs.wire import FinishReason, Message, Settings, TokenLogprob, Usage
+from cfs.errors import EngineError
+from cfs.wire import FinishReason, Message, Price, Settings, TokenLogprob, Usage
 
 Kind = Literal["interactive", "agent", "background"]
 Hint = Literal["waiting_for_children", "children_done", "tool_call", "user_turn"]
@@ -17,6 +18,8 @@ EngineState = Literal["starting", "ready", "restarting", "stopped"]
 RestartReason = Literal["crash", "hang"]
 UpstreamKind = Literal["openai", "anthropic"]
 """Protocols of upstreams; `upstream.protocol.KINDS` describes them."""
+Sampling = Literal["temperature", "top_p", "top_k", "min_p", "seed"]
+"""Settings of a session that an upstream may get."""
 AffinityKind = Literal["x-session-id", "x-session-affinity", "prompt_cache_key", "user", "none"]
 """Where requests to an upstream say which of them belong together; see `upstream.affinity`."""
 
@@ -62,9 +65,10 @@ def _on(flag: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The model of the engine: shown by `/readyz`, `/v1/models` and the log.
+    """A model: shown by `/readyz`, `/v1/models` and the log.
 
-    `embedded`: it is the small model that is part of CFS. `notes` are remarks for the user, one sentence each.
+    `embedded`: it is the small model that is part of CFS. `notes` are remarks for the user, one sentence each. A model
+    that is not `loaded` is loaded for the first turn that needs it; what is not known before that is 0.
     """
 
     name: str
@@ -74,11 +78,15 @@ class ModelInfo:
     notes: tuple[str, ...] = ()
     engine: EnginePlan | None = None
     embedded: bool = False
+    loaded: bool = True
+    price: Price | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One turn: the complete history (the user's message last) and how to answer it.
+
+    An engine of several models answers with the one that the setting `model` names; others do not look at it.
 
     `cache_key` is the key of the state that may stay for the next turn: the session's stable key, which survives a
     rename. `family` is that of the root of its tree, if it has one. Sessions of one `owner` share state. Owners never
@@ -170,6 +178,18 @@ class EngineStats:
     """Why the engine is not ready, if known."""
     worker_pid: int | None = None
     gauges: dict[str, float] = field(default_factory=dict)
+    loaded: bool = True
+    """Whether the model is loaded. One that is not is loaded for the first turn that needs it."""
+    loads: int = 1
+    """How often it has been loaded for that reason."""
+    models: dict[str, "EngineStats"] = field(default_factory=dict)
+    """The same for each model, if the engine has several: the counters above are their sums."""
+
+
+COUNTERS = ("prompt_tokens_evaluated", "tokens_generated", "recomputed_tokens", "steps", "restarts")
+"""The counters of `EngineStats`: they only grow."""
+GAUGES = ("running", "waiting", "sequences_resident", "sequences_parked", "cells_used")
+"""The figures of `EngineStats` that say what is now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,3 +263,41 @@ class Engine(Protocol):
     async def stats(self) -> EngineStats:
         """Return current counters and gauges."""
         ...
+
+
+# -- several models ---------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class DescribesItself(Protocol):
+    """An engine whose model changes: it is not always loaded."""
+
+    def info(self) -> ModelInfo:
+        """Describe the model as it is now."""
+        ...
+
+
+@runtime_checkable
+class HasModels(Protocol):
+    """An engine of several models, one of which is the default."""
+
+    def engine_of(self, model: str | None) -> Engine:
+        """Return the engine of a model, or of the default. Raises `EngineError` if there is no such model."""
+        ...
+
+    def infos(self) -> tuple[ModelInfo, ...]:
+        """Describe all models as they are now, the default first."""
+        ...
+
+
+def engine_of(engine: Engine, model: str | None) -> Engine:
+    """Return the engine that answers for a model. Raises `EngineError` if it has several, but not this one."""
+    return engine.engine_of(model) if isinstance(engine, HasModels) else engine
+
+
+def predicted_wait(engine: Engine, model: str | None, owner: str, kind: Kind) -> float:
+    """Predict the wait of a turn for a model; see `Engine.predicted_wait`. A turn for no model fails at once."""
+    try:
+        return engine_of(engine, model).predicted_wait(owner, kind)
+    except EngineError:
+        return 0.0

@@ -198,7 +198,8 @@ GIVE_UP_AFTER = 3
 _log = structlog.get_logger(__name__)
 
 
-def _log_download(name: str) -> None:
+def log_download(name: str) -> None:
+    """Log that a download begins."""
     _log.info("the model is not here yet and is downloaded", model=name)
 
 
@@ -224,10 +225,11 @@ class LlamaEngine:
         command: Sequence[str] = COMMAND,
         heartbeat: Heartbeat | None = None,
         models_folder: Path | None = None,
+        logs: TokenLogStore | None = None,
     ) -> None:
         """Take `model` and its folder as `models.resolve` does, and the command that starts a worker.
 
-        Nothing is started yet.
+        `logs` are those of an earlier engine of the model. Nothing is started yet.
         """
         self._models_folder = models_folder
         self._backpressure = backpressure or BackpressureLimits()
@@ -242,7 +244,7 @@ class LlamaEngine:
         self._context = (0, 1)
         self._streams: dict[str, TurnStream] = {}
         self._questions = Questions(answer_seconds)
-        self._logs = TokenLogStore()
+        self._logs = TokenLogStore() if logs is None else logs
         self._past = protocol.Counters()
         self._counters = protocol.Counters()
         self._heartbeat = heartbeat or Heartbeat()
@@ -257,11 +259,13 @@ class LlamaEngine:
         """Load the model; raises `ModelLoadError`."""
         if self._supervision is not None:
             raise RuntimeError("the engine was started before")
-        model = await in_thread(partial(models.resolve, self._spec, self._models_folder, on_download=_log_download))
+        model = await in_thread(partial(models.resolve, self._spec, self._models_folder, on_download=log_download))
         fast = not await in_thread(self._probing.needed) or await probe.survives(model.path, self._probing.command)
         self._load = protocol.Load(str(model.path), model.name, self._options, fast)
         self._worker, ready = await WorkerProcess.spawn(self._load, self._command)
         self._context = ready.context_tokens, ready.longest_token
+        for restore in self._logs.restores():
+            self._worker.send(restore)
         self._state = "ready"
         self._supervision = asyncio.create_task(self._supervise(), name="engine supervisor")
         embedded = model.name == models.EMBEDDED

@@ -189,8 +189,9 @@ class TokenCountRequest(BaseModel):
 class MessagesRequest(TokenCountRequest):
     """Body of `POST /v1/messages`.
 
-    Any `model` is taken: a server has one, and answers by its name. Members that are not known are refused, unless
-    they concern the service of Anthropic only, such as `cache_control` and `service_tier`.
+    A server with several models answers with the one that `model` names; a server with one takes any name.
+    Members that are not known are refused, unless they concern the service of Anthropic only, such as
+    `cache_control` and `service_tier`.
     """
 
     max_tokens: Annotated[int, Field(ge=1)]
@@ -375,7 +376,7 @@ class AnthropicModel(Open):
 
 
 class AnthropicModels(Open):
-    """All models that answer here: one."""
+    """All models that answer here, the default first."""
 
     data: tuple[AnthropicModel, ...]
     first_id: str
@@ -383,9 +384,9 @@ class AnthropicModels(Open):
     has_more: bool = False
 
     @classmethod
-    def of(cls, card: ModelCard) -> "AnthropicModels":
-        """List a model."""
-        return cls(data=(AnthropicModel.of(card),), first_id=card.id, last_id=card.id)
+    def of(cls, cards: Sequence[ModelCard]) -> "AnthropicModels":
+        """List models."""
+        return cls(data=tuple(map(AnthropicModel.of, cards)), first_id=cards[0].id, last_id=cards[-1].id)
 
 
 class _OpenBlock(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cfs.errors import CfsError, ContextTooLong, NotFound, TooMany, Unauthorized, to_problem
+from cfs.errors import CfsError, ContextTooLong, TooMany, Unauthorized, to_problem
 
 Describe = Callable[[CfsError, str], dict[str, Any]]
 """Describes an error at a path. The member `status` is the status of the response."""
@@ -34,13 +34,11 @@ _CODES: dict[type[CfsError], str] = {
 }
 
 
-def openai_problem(error: CfsError, path: str = "") -> dict[str, Any]:
+def openai_problem(error: CfsError, path: str = "") -> dict[str, Any]:  # noqa: ARG001 - the same at all paths
     """Describe an error to a client of the OpenAI API. These expect 400 in place of 422."""
     problem = to_problem(error)
     status = 400 if error.status == 422 else error.status
     code = _CODES.get(type(error)) or error.slug.replace("-", "_")
-    if isinstance(error, NotFound) and path.startswith("/v1/models"):
-        code = "model_not_found"
     places = error.extra.get("errors")
     message = error.detail
     if isinstance(error, ContextTooLong):  # the words by which LangChain and litellm know the error

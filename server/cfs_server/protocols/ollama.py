@@ -6,7 +6,7 @@ Its calls of tools have no ids in most clients, and the results of calls come in
 
 import hashlib
 import json
-from collections.abc import AsyncIterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -15,7 +15,6 @@ from pydantic import BeforeValidator, Field, StringConstraints, TypeAdapter, Val
 
 from cfs.completions import ModelCard, Recorded, read_arguments
 from cfs.completions.models import Number, Open
-from cfs.errors import NotFound
 from cfs.wire import FinishReason, Message, SettingsPatch, TokenLogprob, ToolCall, ToolSpec, Usage
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, read_tools, refusal
 from cfs_server.engine.interface import CallDelta, Delta, Finished
@@ -114,8 +113,8 @@ class _Request(Open):
 class OllamaChatRequest(_Request):
     """Body of `POST /api/chat`.
 
-    Any `model` is taken: a server has one, and answers by its name. `keep_alive` and options that load a model have no
-    effect. Members that are not listed are ignored.
+    A server with several models answers with the one that `model` names; a server with one takes any name.
+    `keep_alive` and options that load a model have no effect. Members that are not listed are ignored.
     """
 
     messages: tuple[OllamaMessage, ...] | None = None
@@ -468,7 +467,7 @@ class OllamaModel(Open):
 
 
 class OllamaModels(Open):
-    """All models of the server: there is one, and it is loaded."""
+    """Models of the server."""
 
     models: tuple[OllamaModel, ...]
 
@@ -491,24 +490,29 @@ class OllamaVersion(Open):
     version: str
 
 
-def models_of(card: ModelCard, family: str) -> OllamaModels:
-    """Return the list of models."""
-    model = OllamaModel(
-        name=card.id,
-        model=card.id,
-        modified_at=_date(card),
-        digest=hashlib.sha256(card.id.encode()).hexdigest(),
-        details=_details(card, family),
-        context_length=card.max_model_len,
+_UNKNOWN = "unknown"
+
+
+def models_of(cards: Iterable[ModelCard], families: Mapping[str, str]) -> OllamaModels:
+    """Return a list of models. `families` has the architectures of those for which it is known."""
+    return OllamaModels(
+        models=tuple(
+            OllamaModel(
+                name=card.id,
+                model=card.id,
+                modified_at=_date(card),
+                digest=hashlib.sha256(card.id.encode()).hexdigest(),
+                details=_details(card, families.get(card.id, _UNKNOWN)),
+                context_length=card.max_model_len,
+            )
+            for card in cards
+        )
     )
-    return OllamaModels(models=(model,))
 
 
-def info_of(request: OllamaShowRequest, card: ModelCard, family: str) -> OllamaModelInfo:
-    """Return the description of a model. Raises `NotFound`; the tag `latest` may be named or not."""
-    asked = request.model or request.name
-    if asked.removesuffix(":latest") != card.id.removesuffix(":latest"):
-        raise NotFound(f"model '{asked}' not found; there is '{card.id}'")
+def info_of(card: ModelCard, families: Mapping[str, str]) -> OllamaModelInfo:
+    """Return the description of a model."""
+    family = families.get(card.id, _UNKNOWN)
     facts: dict[str, Any] = {"general.architecture": family}
     if card.parameters is not None:
         facts["general.parameter_count"] = card.parameters

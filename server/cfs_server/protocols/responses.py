@@ -315,8 +315,9 @@ Conversation = Annotated[Annotated[str, Tag("text")] | Annotated[ConversationNam
 class ResponsesRequest(Open):
     """Body of `POST /v1/responses`.
 
-    Any `model` is taken: a server has one, and answers by its name. A conversation is a session, and a stored response
-    a turn of it. Members that are not listed are ignored, unless they would change the result: these are refused.
+    A server with several models answers with the one that `model` names; a server with one takes any name.
+    A conversation is a session, and a stored response a turn of it. Members that are not listed are ignored, unless
+    they would change the result: these are refused.
     """
 
     input: Annotated[Annotated[str, Tag("text")] | Annotated[Items, Tag("parts")], Discriminator(_form)]

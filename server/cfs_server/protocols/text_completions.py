@@ -38,8 +38,8 @@ _One = WithJsonSchema({"enum": [None, 1]})
 class TextCompletionRequest(Open):
     """Body of `POST /v1/completions`.
 
-    Any `model` is taken: a server has one, and answers by its name. `n` and `best_of` may be 1 only, penalties 0 only.
-    Members that are not listed are ignored.
+    A server with several models answers with the one that `model` names; a server with one takes any name.
+    `n` and `best_of` may be 1 only, penalties 0 only. Members that are not listed are ignored.
     """
 
     prompt: Annotated[

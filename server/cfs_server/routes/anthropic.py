@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from cfs.errors import CfsError
+from cfs.errors import CfsError, ModelNotFound
 from cfs_server.engine.interface import Delta, Finished
 from cfs_server.idempotency import Idempotency
 from cfs_server.openapi import answer, body, problems
@@ -39,9 +39,9 @@ async def create_message(
 
     A message is cancelled when its client disconnects. A turn of a session continues.
     """
-    items = await begin(request, me, ticket, session, partial(protocol.read_request, asked))
+    items = await begin(request, me, ticket, session, asked.model, partial(protocol.read_request, asked))
     writer = protocol.MessageWriter(
-        me.completions.model.id,
+        items.model,
         items.recorded,
         thinking=asked.shows_thinking,
         stops=asked.stop_sequences or (),
@@ -71,7 +71,7 @@ def _failed(error: CfsError) -> bytes:
 
 @router.post(
     "/count_tokens",
-    responses={200: answer("How many tokens", json=protocol.InputTokens), **problems(*ERRORS)},
+    responses={200: answer("How many tokens", json=protocol.InputTokens), **problems(*ERRORS, ModelNotFound)},
     openapi_extra=body(json=protocol.TokenCountRequest),
 )
 async def count_message_tokens(
@@ -82,7 +82,8 @@ async def count_message_tokens(
 ) -> Response:
     """Return the number of tokens of the prompt for a conversation with tools. Nothing is generated."""
     gate = me.completions
+    model = gate.choose(asked.model)
     messages = await apart(request, partial(protocol.conversation_of, asked, gate.limits))
     tools, choice = protocol.tools_of(asked)
-    counts = await attend(request, gate.count((), messages, () if choice == "none" else tools))
+    counts = await attend(request, gate.count((), messages, () if choice == "none" else tools, model))
     return as_json(protocol.InputTokens(input_tokens=counts.prompt_tokens or 0))

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Path, Request, Response
 
 from cfs import completions as wire
-from cfs.errors import CfsError, NotFound, Unsupported
+from cfs.errors import CfsError, ModelNotFound, Unsupported
 from cfs_server.completions.requests import messages_of, tools_of
 from cfs_server.engine.interface import Delta, Finished
 from cfs_server.idempotency import Idempotency
@@ -47,8 +47,8 @@ async def complete(
 
     A completion is cancelled when its client disconnects. A turn of a session continues.
     """
-    items = await begin(request, me, ticket, session, partial(read_chat, asked))
-    writer = Writer(me.completions.model.id, items.recorded)
+    items = await begin(request, me, ticket, session, asked.model, partial(read_chat, asked))
+    writer = Writer(items.model, items.recorded)
     if not asked.stream:
         return await items.whole(request, _whole(writer, items))
     usage = asked.stream_options is not None and asked.stream_options.include_usage
@@ -94,8 +94,8 @@ async def complete_text(
     A completion is cancelled when its client disconnects. A turn of a session continues.
     """
     read = partial(texts.read_completion, asked, recorded=session is not None)
-    items = await begin(request, me, ticket, session, read)
-    writer = texts.TextWriter(me.completions.model.id, items.recorded)
+    items = await begin(request, me, ticket, session, asked.model, read)
+    writer = texts.TextWriter(items.model, items.recorded)
     if not asked.stream:
         return await items.whole(request, _whole_text(writer, items))
     usage = asked.stream_options is not None and asked.stream_options.include_usage
@@ -121,12 +121,15 @@ async def embed() -> Response:
 
 @router.get("/models", responses={200: answer("All models", json=wire.ModelList), **problems()})
 async def models(me: Me, anthropic_version: AnthropicVersion = None) -> Response:
-    """List the available models. There is one. Clients of Anthropic get it in the form of their protocol."""
-    card = me.completions.model
-    return as_json(AnthropicModels.of(card) if anthropic_version else wire.ModelList(data=(card,)))
+    """List the available models, the default first. Clients of Anthropic get the form of their protocol."""
+    cards = tuple(me.completions.models)
+    return as_json(AnthropicModels.of(cards) if anthropic_version else wire.ModelList(data=cards))
 
 
-@router.get("/models/{model:path}", responses={200: answer("The model", json=wire.ModelCard), **problems(NotFound)})
+@router.get(
+    "/models/{model:path}",
+    responses={200: answer("The model", json=wire.ModelCard), **problems(ModelNotFound)},
+)
 async def model(
     model: Annotated[
         str, Path(description="Name of the model; it may hold slashes.", json_schema_extra={"pattern": _MODEL_PATTERN})
@@ -135,9 +138,7 @@ async def model(
     anthropic_version: AnthropicVersion = None,
 ) -> Response:
     """Return the description of a model."""
-    card = me.completions.model
-    if model != card.id:
-        raise NotFound(f"there is no model {model!r} here; there is {card.id!r}")
+    card = me.completions.card(model)
     return as_json(AnthropicModel.of(card) if anthropic_version else card)
 
 
@@ -152,7 +153,7 @@ PlaceToCount = Annotated[None, Depends(_place)]
 
 @router.post(
     "/tokens",
-    responses={200: answer("How many tokens", json=wire.TokenCounts), **problems(*ERRORS)},
+    responses={200: answer("How many tokens", json=wire.TokenCounts), **problems(*ERRORS, ModelNotFound)},
     openapi_extra=body(required=False, json=wire.TokensRequest),
 )
 async def tokens(
@@ -163,7 +164,7 @@ async def tokens(
 ) -> Response:
     """Return the number of tokens of texts, and of the prompt for a conversation with tools."""
     gate = me.completions
-    messages = None
+    messages, model = None, gate.choose(asked.model)
     if asked.messages is not None:
         messages = await apart(request, partial(messages_of, asked.messages, gate.limits))
-    return as_json(await attend(request, gate.count(asked.texts, messages, tools_of(asked.tools))))
+    return as_json(await attend(request, gate.count(asked.texts, messages, tools_of(asked.tools), model)))

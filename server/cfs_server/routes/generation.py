@@ -17,6 +17,7 @@ from cfs.errors import (
     Gone,
     InvalidIdentifier,
     InvalidRequest,
+    ModelNotFound,
     NotFound,
     StorageFull,
     TooLarge,
@@ -44,7 +45,7 @@ _ENCODED = re.compile(rf"([{_PLAIN}./]|%[0-9A-Fa-f]{{2}})+")
 
 ERRORS = (InvalidRequest, TooLarge, UnsupportedMedia, EngineError, TooMany, Unavailable)
 """The errors of a route that uses the model, for `problems`."""
-RECORDED_ERRORS = (*ERRORS, Conflict, Gone, NotFound, StorageFull)
+RECORDED_ERRORS = (*ERRORS, Conflict, Gone, ModelNotFound, NotFound, StorageFull)
 """The errors of a completion that a session may record."""
 
 
@@ -73,17 +74,24 @@ NamedSession = Annotated[str | None, Depends(_session)]
 
 
 async def begin(
-    request: Request, me: Caller, ticket: Ticket, session: str | None, read: Callable[[Limits], CompletionSpec]
+    request: Request,
+    me: Caller,
+    ticket: Ticket,
+    session: str | None,
+    model: str,
+    read: Callable[[Limits], CompletionSpec],
 ) -> "Begun":
     """Begin a completion, in a session if one is named. A request that was carried out before begins nothing.
 
     `read` converts the request; it runs in a thread if the body is long. A completion is cancelled when its client
-    disconnects. A turn of a session continues.
+    disconnects. A turn of a session continues. Raises `ModelNotFound` for an unknown model, see
+    `AuthorizedCompletions.choose`.
     """
     gate = me.completions
+    chosen = gate.choose(model)
     if (bound := ticket.bound) is not None:
         return Begun(*await gate.resume(bound.session, bound.turn, bound.event - 1))
-    spec = await apart(request, partial(read, gate.limits))
+    spec = (await apart(request, partial(read, gate.limits))).by(chosen)
     return Begun(
         *await gate.begin(spec, session, lambda at, turn, event: ticket.bind(Bound(at.key, turn.id, event.number)))
     )
@@ -95,10 +103,14 @@ async def begin_ephemeral(me: Caller, spec: CompletionSpec) -> "Begun":
 
 
 class Begun:
-    """The pieces of a completion, which may begin before they are read. `recorded` says where it is recorded, if so."""
+    """The pieces of a completion, which may begin before they are read, and the name of the model that answers.
 
-    def __init__(self, items: Items, recorded: Recorded | None) -> None:
+    `recorded` says where it is recorded, if so.
+    """
+
+    def __init__(self, items: Items, recorded: Recorded | None, model: str) -> None:
         self.recorded = recorded
+        self.model = model
         self._items = cast("AsyncGenerator[Delta | Finished]", items)
         self._first: asyncio.Task[Delta | Finished] | None = None
 

@@ -17,6 +17,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from cfs import wire
 from cfs.errors import Conflict, Forbidden, InvalidParameters, NotAcceptable, StorageFull, Unavailable
 from cfs_filesystem import OPERATIONS
+from cfs_server.engine.interface import ModelInfo
 from cfs_server.errors import JSONLine
 from cfs_server.metrics import CONTENT_TYPE
 from cfs_server.openapi import answer, problems
@@ -108,7 +109,21 @@ async def metrics(parts: AppContext, me: Me) -> Response:
 
 
 def _model(parts: Context) -> dict[str, object] | None:
-    return asdict(parts.model) if parts.model else None
+    if parts.model is None:
+        return None
+    found = asdict(parts.model)
+    return {name: value for name, value in found.items() if name not in ("loaded", "price")}
+
+
+def _shown(model: ModelInfo) -> wire.ModelShown:
+    return wire.ModelShown(
+        name=model.name,
+        embedded=model.embedded,
+        context=model.context_tokens or None,
+        price=model.price,
+        notes=model.notes,
+        loaded=model.loaded,
+    )
 
 
 @router.get(
@@ -150,8 +165,8 @@ async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
 
 @router.get("/v1/whoami", responses={200: answer("The caller", json=wire.WhoAmI), **problems()})
 async def whoami(parts: AppContext, me: Me) -> Response:
-    """Return the caller's name, grants, limits and usage, and the model."""
-    principal, model = me.principal, parts.model
+    """Return the caller's name, grants, limits and usage, and the models."""
+    principal, models = me.principal, tuple(map(_shown, parts.models))
     limits, account = principal.limits, principal.account
     found = wire.WhoAmI(
         name=principal.name,
@@ -162,13 +177,7 @@ async def whoami(parts: AppContext, me: Me) -> Response:
             sessions=limits.sessions, bytes=limits.bytes, streams=limits.streams, requests=limits.requests
         ),
         usage=wire.Taken(sessions=account.sessions, bytes=account.bytes, streams=principal.traffic.streams),
-        model=model
-        and wire.ModelShown(
-            name=model.name,
-            embedded=model.embedded,
-            context=model.context_tokens or None,
-            price=parts.settings.price,
-            notes=model.notes,
-        ),
+        model=models[0] if models else None,
+        models=models,
     )
     return as_json(found, headers={"Cache-Control": "no-cache"})

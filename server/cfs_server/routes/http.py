@@ -36,7 +36,7 @@ from cfs.wire import ID_PATTERN, Message, Question, Reply, SessionDetail, Sessio
 from cfs_server.access.auth import Principal, Principals
 from cfs_server.access.shares import Shares
 from cfs_server.completions.run import AuthorizedCompletions, EphemeralCompletions
-from cfs_server.engine.interface import Engine, ModelInfo
+from cfs_server.engine.interface import Engine, HasModels, ModelInfo
 from cfs_server.errors import invalid
 from cfs_server.event_streams import EventStream, Frames, Streams
 from cfs_server.file_service import Files
@@ -190,18 +190,30 @@ class Context:
     started_at: float = field(default_factory=time.time)
 
     @property
-    def model_card(self) -> ModelCard:
-        """The model as completions show it."""
-        if (model := self.model) is None:
-            return ModelCard(id="unknown", created=int(self.started_at))
+    def models(self) -> tuple[ModelInfo, ...]:
+        """All models as they are now, the default first."""
+        if isinstance(self.engine, HasModels):
+            return self.engine.infos()
+        return () if self.model is None else (self.model,)
+
+    @property
+    def model_cards(self) -> tuple[ModelCard, ...]:
+        """The models as completions show them, the default first."""
+        return tuple(self._card(model) for model in self.models) or (
+            ModelCard(id="unknown", created=int(self.started_at)),
+        )
+
+    def _card(self, model: ModelInfo) -> ModelCard:
         return ModelCard(
             id=model.name,
             created=int(self.started_at),
             max_model_len=model.context_tokens or None,
             parameters=model.parameters or None,
             embedded=model.embedded,
-            has_chat_template=model.has_chat_template,
+            has_chat_template=model.has_chat_template if model.loaded else None,
             notes=model.notes,
+            loaded=model.loaded,
+            price=model.price,
         )
 
 
@@ -225,7 +237,7 @@ class Caller:
     def completions(self) -> AuthorizedCompletions:
         """The completions that the principal may request."""
         parts, owner = self._parts, self.principal.account.owner
-        return AuthorizedCompletions(parts.model_card, parts.engine, parts.completions, self.sessions, owner)
+        return AuthorizedCompletions(parts.model_cards, parts.engine, parts.completions, self.sessions, owner)
 
     @property
     def has_token(self) -> bool:

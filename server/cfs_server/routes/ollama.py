@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from cfs.errors import CfsError, NotFound, Unsupported, UnsupportedMedia
+from cfs.errors import CfsError, ModelNotFound, Unsupported, UnsupportedMedia
 from cfs_server.engine.interface import Delta, Finished
 from cfs_server.idempotency import Idempotency, Ticket
 from cfs_server.openapi import answer, body, problems
@@ -69,18 +69,23 @@ async def _answered(
     me: Me,
     ticket: Ticket,
 ) -> Response:
-    name = me.completions.model.id
     read = partial(protocol.read_request, asked, recorded=session is not None)
     if asked.is_empty:
         await apart(request, partial(read, me.completions.limits))  # refuses what it would refuse with a prompt
+        name = me.completions.choose(_untagged(asked.model)) or me.completions.models[0].id
         me.sessions.require_somewhere("write")
         piece = protocol.writer_of(asked, name, None).loaded(unload=asked.unloads)
         return Response(protocol.line(piece), media_type="application/json")
-    items = await begin(request, me, ticket, session, read)
-    writer = protocol.writer_of(asked, name, items.recorded)
+    items = await begin(request, me, ticket, session, _untagged(asked.model), read)
+    writer = protocol.writer_of(asked, items.model, items.recorded)
     if not asked.streams:
         return await items.whole(request, _whole(writer, items))
     return await items.stream(request, me, frames_of(items, lambda item: _lines(writer, item), _failed), lines=True)
+
+
+def _untagged(model: str) -> str:
+    """Return the name of a model without the tag that stands for none."""
+    return model.removesuffix(":latest")
 
 
 async def _whole(writer: protocol.OllamaWriter, items: Begun) -> str:
@@ -97,19 +102,19 @@ def _failed(error: CfsError) -> bytes:
 
 @router.get("/tags", responses={200: answer("All models", json=protocol.OllamaModels), **problems()})
 async def tags(me: Me, parts: AppContext) -> Response:
-    """List the models as Ollama does. There is one."""
-    return as_json(protocol.models_of(me.completions.model, _family(parts)))
+    """List the models as Ollama does, the default first."""
+    return as_json(protocol.models_of(me.completions.models, _families(parts)))
 
 
 @router.get("/ps", responses={200: answer("The loaded models", json=protocol.OllamaModels), **problems()})
 async def loaded(me: Me, parts: AppContext) -> Response:
-    """List the loaded models as Ollama does: the same as all."""
-    return as_json(protocol.models_of(me.completions.model, _family(parts)))
+    """List the loaded models as Ollama does."""
+    return as_json(protocol.models_of([card for card in me.completions.models if card.loaded], _families(parts)))
 
 
 @router.post(
     "/show",
-    responses={200: answer("The model", json=protocol.OllamaModelInfo), **problems(NotFound)},
+    responses={200: answer("The model", json=protocol.OllamaModelInfo), **problems(ModelNotFound)},
     openapi_extra=body(json=protocol.OllamaShowRequest),
 )
 async def show(
@@ -118,12 +123,13 @@ async def show(
     parts: AppContext,
 ) -> Response:
     """Describe a model as Ollama does."""
-    return as_json(protocol.info_of(asked, me.completions.model, _family(parts)))
+    card = me.completions.card(_untagged(asked.model or asked.name))
+    return as_json(protocol.info_of(card, _families(parts)))
 
 
-def _family(parts: AppContext) -> str:
-    model = parts.model
-    return model.engine.family if model and model.engine else "unknown"
+def _families(parts: AppContext) -> dict[str, str]:
+    """Return the architecture of each model for which it is known."""
+    return {model.name: model.engine.family for model in parts.models if model.engine}
 
 
 @router.get("/version", responses={200: answer("The version", json=protocol.OllamaVersion), **problems()})
@@ -132,13 +138,13 @@ async def version(me: Me) -> Response:  # noqa: ARG001 - a caller must be known
     return as_json(protocol.OllamaVersion(version=protocol.API_VERSION))
 
 
-_ONE_MODEL = "a server has one model, which its operator chooses: see `cfs model`"
+_OPERATOR = "the operator chooses the models of a server: see `cfs model`"
 _NO_EMBEDDINGS = "the model makes texts here, no embeddings"
 _ELSEWHERE = (
-    ("POST", "/pull", _ONE_MODEL),
-    ("POST", "/push", _ONE_MODEL),
-    ("POST", "/create", _ONE_MODEL),
-    ("DELETE", "/delete", _ONE_MODEL),
+    ("POST", "/pull", _OPERATOR),
+    ("POST", "/push", _OPERATOR),
+    ("POST", "/create", _OPERATOR),
+    ("DELETE", "/delete", _OPERATOR),
     ("POST", "/embed", _NO_EMBEDDINGS),
     ("POST", "/embeddings", _NO_EMBEDDINGS),
 )

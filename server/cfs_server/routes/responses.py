@@ -68,6 +68,7 @@ async def _begun(
 ) -> tuple[Begun, ResponseWriter, Stored | None]:
     """Begin a response. A request that was carried out before begins nothing."""
     stored, gate = StoredResponses(me.sessions), me.completions
+    chosen = gate.choose(asked.model)
     found: Stored | None
     if (bound := ticket.bound) is not None:
         name = ResponseId(bound.session, bound.turn, bound.event - 1)
@@ -78,21 +79,22 @@ async def _begun(
             ticket.bind(Bound(new.id.session, new.id.turn, new.id.event + 1))
 
         place = protocol.place_of(asked, session)
-        spec = await apart(request, partial(protocol.read_request, asked, gate.limits))
+        spec = (await apart(request, partial(protocol.read_request, asked, gate.limits))).by(chosen)
         spec, found = await stored.begin(spec, place, submitted)
         if found is None:
             if asked.background:
                 raise refusal("background", "name a session that you may write to: the response must be stored")
-            writer = ResponseWriter(f"resp_{uuid.uuid4().hex}", gate.model.id, int(time.time()), asked=asked)
-            return await begin_ephemeral(me, spec), writer, None
-    items, recorded = gate.pieces_of(found.session, found.turn)
-    return Begun(items, recorded), _writer(me, found, asked), found
+            begun = await begin_ephemeral(me, spec)
+            writer = ResponseWriter(f"resp_{uuid.uuid4().hex}", begun.model, int(time.time()), asked=asked)
+            return begun, writer, None
+    return Begun(*gate.pieces_of(found.session, found.turn)), _writer(me, found, asked), found
 
 
 def _writer(me: Caller, found: Stored, asked: protocol.ResponsesRequest | None = None) -> ResponseWriter:
     recorded = Recorded(session=found.session.id, turn=found.turn.id)
     created_at = int(found.turn.request.accepted_at)
-    return ResponseWriter(str(found.id), me.completions.model.id, created_at, asked=asked, recorded=recorded)
+    model = me.completions.name_of(found.session, found.turn)
+    return ResponseWriter(str(found.id), model, created_at, asked=asked, recorded=recorded)
 
 
 async def _now(me: Caller, found: Stored, asked: protocol.ResponsesRequest | None = None) -> events.Event:
@@ -100,7 +102,7 @@ async def _now(me: Caller, found: Stored, asked: protocol.ResponsesRequest | Non
     writer, turn = _writer(me, found, asked), found.turn
     failure = turn.result.result().failure if turn.result.done() else None
     if turn.result.done() and failure is None:
-        items, _ = me.completions.pieces_of(found.session, turn)
+        items, _, _ = me.completions.pieces_of(found.session, turn)
         return await writer.whole(items)
     for piece in turn.said:
         _consume(writer.write(piece))
@@ -148,8 +150,7 @@ async def get_response(
     found = await StoredResponses(me.sessions).find(response, "read_binary")
     if not stream:
         return _json(await _now(me, found))
-    items, recorded = me.completions.pieces_of(found.session, found.turn)
-    begun, writer = Begun(items, recorded), _writer(me, found)
+    begun, writer = Begun(*me.completions.pieces_of(found.session, found.turn)), _writer(me, found)
 
     def write(item: Delta | Finished) -> Iterator[bytes]:
         return _frames(writer.write(item), starting_after)

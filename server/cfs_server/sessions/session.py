@@ -12,7 +12,7 @@ import contextlib
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Self
@@ -27,6 +27,7 @@ from cfs.errors import (
     Forbidden,
     Gone,
     InvalidParameters,
+    InvalidSettings,
     NotFound,
     StorageFull,
     TooMany,
@@ -46,7 +47,15 @@ from cfs.wire import (
 from cfs_server import tracing
 from cfs_server.broadcast import Broadcast
 from cfs_server.engine.fitting import TARGET, leading_systems
-from cfs_server.engine.interface import TOO_LONG, Delta, Engine, Finished, GenerationRequest
+from cfs_server.engine.interface import (
+    TOO_LONG,
+    Delta,
+    Engine,
+    Finished,
+    GenerationRequest,
+    engine_of,
+    predicted_wait,
+)
 from cfs_server.sessions.events import Event, EventBus, EventLog
 from cfs_server.sessions.history import MESSAGE_COST, History, Weighed, Window, cost_of, cost_of_value, error_reply
 from cfs_server.sessions.questions import MOST_OPEN, Question, QuestionState, already_closed, open_questions
@@ -94,7 +103,8 @@ _log = structlog.get_logger(__name__)
 class Services:
     """What a session needs from its store. `record` receives each change and returns its sequence number.
 
-    `root_key` returns the key of the root of a session's tree.
+    `root_key` returns the key of the root of a session's tree. `models` are the names that the setting `model` may
+    have; if it is empty, they are not known.
     """
 
     engine: Engine
@@ -105,6 +115,13 @@ class Services:
     tools_changed: Callable[["Session"], None]
     record: Callable[["Session", Record], int]
     root_key: Callable[["Session"], str]
+    models: Collection[str] = ()
+
+    def check_model(self, patch: SettingsPatch) -> None:
+        """Raise `InvalidSettings` if a change names a model that the server does not have."""
+        if patch.model is not None and self.models and patch.model not in self.models:
+            reason = f"there is no model {patch.model!r} here; there are {', '.join(self.models)}"
+            raise InvalidSettings(reason, errors=[{"at": "model", "message": reason}])
 
 
 class Session(SessionState):
@@ -264,7 +281,8 @@ class Session(SessionState):
         """
         self.history.require_loaded()
         if request.generate and self.settings.driver == "model":
-            wait = self._services.engine.predicted_wait(self.account.owner, kind_of(self.id))
+            model = request.model(self.settings)
+            wait = predicted_wait(self._services.engine, model, self.account.owner, kind_of(self.id))
             self._services.limits.check_wait(wait)
         if len(self.queue) >= self._services.limits.queued_turns:
             raise TooMany(
@@ -292,8 +310,13 @@ class Session(SessionState):
             if self.running is not turn:
                 self.publish_state(turn.id)
 
+    def check_settings(self, patch: SettingsPatch) -> None:
+        """Raise `InvalidSettings` if a setting cannot be set here."""
+        self._services.check_model(patch)
+
     def change_settings(self, patch: SettingsPatch) -> Settings:
-        """Change the settings for turns that have not started (S9)."""
+        """Change the settings for turns that have not started (S9). Raises `InvalidSettings`."""
+        self.check_settings(patch)
         settings = self.settings.patched(patch)
         if settings != self.settings:
             self.apply(SettingsChanged(settings))
@@ -727,7 +750,8 @@ async def _answer(session: Session, turn: Turn, services: Services) -> tuple[Fin
     settings, history = session.settings.patched(turn.request.settings), session.history
     loop, limit = asyncio.get_running_loop(), services.limits.turn_seconds
     ends_at = loop.time() + limit
-    window, tokens = _begin(history, settings, services.engine.context_tokens)
+    context_tokens = engine_of(services.engine, settings.model).context_tokens
+    window, tokens = _begin(history, settings, context_tokens)
     while turn.state is not TurnState.CANCELLING:  # before this task's first step no engine has it
         request = turn.generation(
             session.id,
@@ -836,7 +860,7 @@ async def _summarize(session: Session, request: GenerationRequest, services: Ser
                 request.id,
                 key,
                 (Message(role="user", content=_SUMMARIZE + text[-characters:]),),
-                Settings(max_tokens=_SUMMARY_TOKENS, temperature=0.0),
+                Settings(max_tokens=_SUMMARY_TOKENS, temperature=0.0, model=request.settings.model),
                 owner=request.owner,
                 account=request.account,
                 family=request.family,

@@ -9,7 +9,7 @@ import time
 import uuid
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -22,7 +22,7 @@ from cfs.errors import AlreadyExists, CfsError, Conflict, Gone, NotFound, Precon
 from cfs.ids import check_id
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server import tracing
-from cfs_server.engine.interface import Engine, Hint
+from cfs_server.engine.interface import Engine, Hint, predicted_wait
 from cfs_server.sessions.events import Archive, Event, EventBus, new_nonce
 from cfs_server.sessions.history import Weighed, Window, check_content, read_history
 from cfs_server.sessions.history_cache import HistoryCache
@@ -159,8 +159,11 @@ class SessionStore:
         defaults: Settings | None = None,
         journal: Journal | None = None,
         part: Part | None = None,
+        models: Collection[str] = (),
     ) -> None:
         """Create an empty store. An opened journal receives each change of each session.
+
+        `models` are the names that the setting `model` may have; if it is empty, they are not known.
 
         The shutdown of the store is not recorded. If the journal is durable, histories leave the memory when they are
         not used, and are read from it again.
@@ -195,6 +198,7 @@ class SessionStore:
             self._tools_changed,
             self._recorded,
             self._root_key,
+            models,
         )
 
     async def __aenter__(self) -> Self:
@@ -318,7 +322,9 @@ class SessionStore:
         name = new_id(self.is_free) if session_id is None else check_id(session_id)
         if name in self._sessions:
             raise AlreadyExists(f"there is a session {name!r} already")
-        history, settings = self.read(transcript or ""), self._defaults.patched(patch or SettingsPatch())
+        patch = patch or SettingsPatch()
+        self._services.check_model(patch)
+        history, settings = self.read(transcript or ""), self._defaults.patched(patch)
         self._check_unanswered(name, history.messages, settings, account or self.account)
         session = self._create(name, settings, history, account)
         session.answer_last()
@@ -334,12 +340,13 @@ class SessionStore:
         if self.draining:
             raise Unavailable("the server is shutting down", retry_after=5)
         self.limits.check_messages(len(request.view.messages if request.view else ()) + 1)
+        self._services.check_model(request.settings)
         known = self._sessions.get(session_id)
         payer = known.account if known else account or self.account
         replaced = known.history.cost if known and request.view is not None else 0
         payer.require_room(size=request.cost - replaced)
         if known is None and request.generate and self._defaults.driver == "model":  # a refusal makes no session
-            self.limits.check_wait(self._services.engine.predicted_wait(payer.owner, kind_of(session_id)))
+            self._check_wait(request.model(self._defaults), payer, session_id)
         session = known or self.open(session_id, account)
         return session, *session.accept(request)
 
@@ -445,7 +452,12 @@ class SessionStore:
             raise Unavailable("the server is shutting down", retry_after=5)
         check_content(history[-1].content, limit=self.limits.message_bytes)
         if settings.driver == "model":
-            self.limits.check_wait(self._services.engine.predicted_wait(account.owner, kind_of(session_id)))
+            self._check_wait(settings.model, account, session_id)
+
+    def _check_wait(self, model: str | None, account: StorageUsage, session_id: str) -> None:
+        """Raise `TooMany` if a turn of a session would wait too long for the engine."""
+        wait = predicted_wait(self._services.engine, model, account.owner, kind_of(session_id))
+        self.limits.check_wait(wait)
 
     # -- waiting --------------------------------------------------------------------------------------------------
 

@@ -97,6 +97,10 @@ class TurnRequest:
         """The memory of its messages in bytes."""
         return (self.view.cost if self.view else 0) + cost_of(self.message)
 
+    def model(self, settings: Settings) -> str | None:
+        """Return the model that answers, in a session with these settings; None is the server's default."""
+        return self.settings.model if "model" in self.settings.model_fields_set else settings.model
+
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:

@@ -239,11 +239,11 @@ class UpstreamEngine:
         key = self._options.key.get_secret_value() if self._options.key else None
         self._link = await asyncio.to_thread(Link, self._options, self._dialect.headers(key))
         model = await self._find()
-        self._model, self._context_tokens = model.id, model.context_tokens
+        self._model, self._context_tokens = model.id, self._options.context_tokens or model.context_tokens
         self._dialect = DIALECTS[self._options.kind](self._options, model.id)
         self._state = "ready"
         notes = (f"another server answers, by the protocol of {KINDS[self._options.kind].title}",)
-        return ModelInfo(model.id, model.context_tokens, has_chat_template=True, notes=notes)
+        return ModelInfo(model.id, self._context_tokens, has_chat_template=True, notes=notes)
 
     async def stop(self) -> None:
         """End at once; turns that are not finished fail."""

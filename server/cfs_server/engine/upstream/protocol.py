@@ -7,7 +7,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 import structlog
@@ -17,12 +17,11 @@ from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent
 from cfs.transcript import PREFIXES, render, reply_stops
 from cfs.wire import FinishReason, Message, ToolCall
-from cfs_server.engine.interface import AffinityKind, Delta, GenerationRequest, UpstreamKind
+from cfs_server.engine.interface import AffinityKind, Delta, GenerationRequest, Sampling, UpstreamKind
 from cfs_server.engine.upstream.failures import Failure, Retries
 
 # -- upstream kinds and their validated options -----------------------------------------------------------------------
 
-Sampling = Literal["temperature", "top_p", "top_k", "min_p", "seed"]
 LEAST_THINKING = 1024
 """Smallest thinking budget that the protocol of Anthropic takes."""
 
@@ -68,7 +67,8 @@ class Options:
 
     `silence` is the longest time in seconds without any data; `parallel` turns are sent to it at a time. A reply has at
     most `reply_bytes`, as not all servers respect a number of tokens. `sampling` names the settings of a session that
-    are sent; a setting that the upstream refuses is left out from then on.
+    are sent; a setting that the upstream refuses is left out from then on. `context_tokens` is 0 where the upstream
+    says it.
     """
 
     url: str
@@ -82,6 +82,7 @@ class Options:
     affinity: AffinityKind = "x-session-id"
     reply_bytes: int = 4 << 20
     check: bool = True
+    context_tokens: int = 0
     retries: Retries = field(default_factory=Retries)
     documents: Documents = field(default_factory=Documents)
 

@@ -203,7 +203,7 @@ def _defaults(type_: type[Any]) -> tuple[tuple[str, Any], ...]:
     return tuple((field.name, field.default) for field in fields(type_))
 
 
-_YOUNGER_SETTINGS = ("title",)
+_YOUNGER_SETTINGS = ("title", "model")
 """Settings that are not in each record of version 1."""
 
 

@@ -1,0 +1,13 @@
+"""A model that loads within a moment."""
+
+from pathlib import Path
+
+import pytest
+
+import make_random_gguf
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 140,000 random weights that never ends a reply by itself."""
+    return make_random_gguf.make(tmp_path_factory.mktemp("models") / "tiny.gguf")
