@@ -10,7 +10,7 @@ globalThis.customElements ??= { define() {} };
 globalThis.document ??= { createElement: () => ({ append() {}, setAttribute() {}, addEventListener() {} }) };
 const load = (name) => import(new URL(`../../server/cfs_server/dashboard/${name}.js`, import.meta.url));
 const { isInCode, settledAt } = await load("text_flow");
-const { beginning, contextUsed, costOf, isFailure, itemsOf, secondsOf, subjectOf } = await load("items");
+const { beginning, contextUsed, costOf, isFailure, itemsOf, modelOf, secondsOf, subjectOf } = await load("items");
 const { forksOf } = await load("branches");
 const { markdownOf } = await load("export");
 const { numbered, safeName, withFiles } = await load("attachments");
@@ -156,4 +156,14 @@ test("names of attached files are safe, and the message names them", () => {
   assert.equal(numbered("README", 3), "README-3");
   assert.equal(withFiles("Read it", ["a.txt"]), "Read it\n\nAttached file in the workspace:\n- `a.txt`");
   assert.equal(withFiles("no files", []), "no files");
+});
+
+test("a session shows the context and the price of the model that its settings name", () => {
+  const [small, big] = [{ name: "small", context: 2048 }, { name: "big", context: 32768 }];
+  const me = { model: small, models: [small, big] };
+  assert.equal(modelOf(me, { model: "big" }), big);
+  assert.equal(modelOf(me, { model: null }), small);
+  assert.equal(modelOf(me, { model: "gone" }), small);
+  assert.equal(modelOf(me, null), small);
+  assert.equal(modelOf(null, null), null);
 });

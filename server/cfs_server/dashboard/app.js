@@ -155,7 +155,7 @@ export class CfsApp extends HTMLElement {
     this.#view?.close?.();
     this.#view = id === null ? null : new SessionView({ api: this.#api, live: this.#live, app: this, me: this.#me }, id, view);
     document.title = id === null ? "CFS" : `${id} – CFS`;
-    const shown = this.#view === null ? new CfsHome({ app: this, api: this.#api, model: this.#me.model }) : this.#view.element ?? this.#view;
+    const shown = this.#view === null ? new CfsHome({ app: this, api: this.#api, me: this.#me }) : this.#view.element ?? this.#view;
     this.#main.replaceChildren(this.#unfold, shown);
     if (had && !this.#main.contains(document.activeElement)) this.#main.focus();
     this.#sidebar.choose(id);

@@ -5,6 +5,7 @@ import { Composer } from "./composer.js";
 import { el } from "./dom.js";
 import { icon } from "./icons.js";
 import { never, soon } from "./frame.js";
+import { modelOf } from "./items.js";
 import { MessageList } from "./message_list.js";
 import { ContextRing } from "./meters.js";
 import { Questions } from "./questions.js";
@@ -30,7 +31,7 @@ export class ConversationView extends HTMLElement {
     this.#context = context;
     const branches = new Branches({ api, live, conversation, go: (other) => app.go(other, "conversation") });
     const failed = (/** @type {Error} */ error) => app.announce(error.message);
-    this.#list = new MessageList(conversation, { branches, model: me?.model ?? null, failed });
+    this.#list = new MessageList(conversation, { branches, me, failed });
     this.#composer = new Composer({ api, key: id, session: () => id, onSend: (text) => this.#send(text), onStop: () => this.#stop() });
     this.#composer.aside.append(this.#ring);
     this.#questions = new Questions(context, id);
@@ -83,7 +84,7 @@ export class ConversationView extends HTMLElement {
     this.#questions.show(conversation.questions);
     this.#composer.show({ busy, steers: busy && settings?.driver === "agent", gone: gone !== null });
     if (conversation.loaded) conversation.readFigures();
-    this.#ring.show(conversation.lastUsage, me?.model?.context);
+    this.#ring.show(conversation.lastUsage, modelOf(me, settings)?.context);
   }
 
   /** @param {string} text */

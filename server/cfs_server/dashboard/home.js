@@ -10,16 +10,19 @@ export class CfsHome extends HTMLElement {
   #app;
   #api;
   #model;
+  /** @type {any[]} the models that answer where a session says so */
+  #others;
   #composer;
   /** @type {Promise<{ id: string }> | null} the session that begins here: made for the first file or the message */
   #made = null;
 
-  /** @param {{ app: any, api: import("./api.js").Api, model: any }} context */
-  constructor({ app, api, model }) {
+  /** @param {{ app: any, api: import("./api.js").Api, me: any }} context */
+  constructor({ app, api, me }) {
     super();
     this.#app = app;
     this.#api = api;
-    this.#model = model;
+    this.#model = me.model;
+    this.#others = (me.models ?? []).slice(1);
     this.#composer = new Composer({ api, key: "new", placeholder: t("Ask anything. A new session begins."),
       session: () => this.#session(), onSend: (text) => this.#begin(text) });
   }
@@ -62,6 +65,7 @@ export class CfsHome extends HTMLElement {
     const line = el("p", { className: "model" });
     if (!model) return line;
     line.append(t("Model:"), el("b", {}, model.name));
+    if (this.#others.length > 0) line.append(t("and also"), el("b", {}, this.#others.map((other) => other.name).join(", ")));
     if (model.embedded) {
       line.append(t("A toy of a few megabytes, so that everything works at once. For real answers:"),
         el("code", {}, "cfs serve --model smollm2"));

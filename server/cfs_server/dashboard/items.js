@@ -111,6 +111,17 @@ export function written(value) {
 }
 
 /**
+ * The model that answers in a session: the one that its settings name, or the server's default; null if it is not known.
+ *
+ * @param {any} me the caller, as the server knows it
+ * @param {any} settings of the session
+ */
+export function modelOf(me, settings) {
+  const named = (me?.models ?? []).find((/** @type {any} */ model) => model.name === settings?.model);
+  return named ?? me?.model ?? null;
+}
+
+/**
  * The price of a turn in the currency of the model; null without one. Prices are for a million tokens.
  * @param {{ prompt_tokens: number, completion_tokens: number }} usage
  * @param {{ prompt: number, completion: number, currency: string } | null | undefined} price

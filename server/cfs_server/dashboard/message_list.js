@@ -44,12 +44,12 @@ export class MessageList extends HTMLElement {
 
   /**
    * @param {import("./conversation.js").Conversation} conversation
-   * @param {{ branches?: import("./branches.js").Branches | null, model?: any, failed?: (error: Error) => void }} context
+   * @param {{ branches?: import("./branches.js").Branches | null, me?: any, failed?: (error: Error) => void }} context
    */
-  constructor(conversation, { branches = null, model = null, failed = () => {} } = {}) {
+  constructor(conversation, { branches = null, me = null, failed = () => {} } = {}) {
     super();
     this.#conversation = conversation;
-    this.#around = { conversation, branches, model, failed };
+    this.#around = { conversation, branches, me, failed };
     this.append(this.#earlier, this.#empty, this.#list, this.#waiting);
     this.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     new ResizeObserver(() => this.#atEnd && soon(this.#draw)).observe(this.#list);

@@ -3,7 +3,7 @@
 import { CallView } from "./call_view.js";
 import { arrange, el, mark, say } from "./dom.js";
 import { icon } from "./icons.js";
-import { ending, secondsOf } from "./items.js";
+import { ending, modelOf, secondsOf } from "./items.js";
 import { copyButton } from "./markup.js";
 import { figuresOf, figureView } from "./meters.js";
 import { t } from "./text.js";
@@ -13,7 +13,7 @@ import { clock, moment } from "./times.js";
 /**
  * @typedef {import("./items.js").Item} Item
  * @typedef {{ conversation: import("./conversation.js").Conversation, branches: import("./branches.js").Branches | null,
- *   model: any, failed: (error: Error) => void }} Around what the messages of a list have in common
+ *   me: any, failed: (error: Error) => void }} Around what the messages of a list have in common
  */
 
 /** A message of a conversation as an item of a list. `show` it again when something of it has changed. */
@@ -124,7 +124,7 @@ export class MessageView {
 
   #drawFoot({ last, fork, cost, busy }) {
     const { message, index, end } = this.item;
-    const { branches, conversation, model } = this.#around;
+    const { branches, conversation, me } = this.#around;
     const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.does;
     const had = this.#foot.contains(document.activeElement) && focused;
     const isUser = message.role === "user";
@@ -137,6 +137,7 @@ export class MessageView {
         el("time", { className: "figure", dateTime: new Date(time * 1000).toISOString(), title: moment(time) }, clock(time))]);
     }
     if (cost !== null) {
+      const model = modelOf(me, conversation.settings);
       for (const figure of figuresOf(cost, model)) parts.push([JSON.stringify(figure), () => figureView(figure)]);
     }
     if (isUser || last) {

@@ -38,6 +38,7 @@ const GROUPS = [
   [t("Behaviour"), [
     { name: "driver", kind: "choice", label: t("Who answers"), help: t("The model answers by itself; an agent answers with tools, while one is attached."),
       choices: { model: t("The model"), agent: t("An agent") } },
+    { name: "model", kind: "text", label: t("Model"), help: t("Which of the server's models answers the next turn. Empty: the default.") },
     { name: "paused", kind: "switch", label: t("Paused"), help: t("An agent waits before its next step, here and in all sub-sessions.") },
     { name: "overflow", kind: "choice", label: t("Long histories"), help: t("What happens when the history no longer fits into the model's context."),
       choices: { shift: t("Leave out the oldest messages"), error: t("Fail the turn"), summarize: t("Summarize the oldest messages") } },
