@@ -77,7 +77,8 @@ def _entry(settings: Settings, entry: ModelEntry, what: str, advice: str) -> Che
         model = asyncio.run(_start(make_listed_upstream(settings, entry, check=True)))
     except (ConfigurationError, ModelLoadError) as error:
         return needed(what, str(error), advice)
-    return fine(what, f"{entry.upstream} has {_described(model)}")
+    urls = ", ".join(each.url for each in entry.upstream or ())
+    return fine(what, f"{urls} has {_described(model)}")
 
 
 def _upstream(settings: Settings) -> Check:

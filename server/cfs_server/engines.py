@@ -1,6 +1,7 @@
 """Creates the configured engines and reads the keys of upstreams (E4)."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from cfs_server.engine.interface import Engine
 from cfs_server.engine.protocol import Options
 from cfs_server.engine.router import ModelRouter
 from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.models_file import ModelEntry
+from cfs_server.models_file import ModelEntry, UpstreamEntry
 from cfs_server.sessions.journal.journal import Journal
 from cfs_server.settings import ConfigurationError, Settings
 
@@ -83,8 +84,9 @@ def make_listed_upstream(
     settings: Settings, entry: ModelEntry, journal: Journal | None = None, *, check: bool | None = None
 ) -> Engine:
     """Create the engine of an upstream of the file. `check` overrides its setting."""
-    documents = _documents(journal, f"{_SIGNED}/{entry.name}")
-    return _make_upstream(settings, entry, _key_of(entry), documents, ",".join(entry.sampling), check=check)
+    documents, sampling = _documents(journal, f"{_SIGNED}/{entry.name}"), ",".join(entry.sampling)
+    keys = [_key_of(each) or _key_of(entry) for each in entry.upstream or ()]
+    return _make_upstream(settings, entry, keys, documents, sampling, check=check)
 
 
 def _options(settings: Settings) -> Options:
@@ -109,14 +111,14 @@ def make_upstream(settings: Settings, journal: Journal | None = None, *, check: 
         raise ConfigurationError("--upstream cannot be combined with --model or --engine scripted")
     entry = ModelEntry.model_construct(
         name="",
-        upstream=settings.upstream,
+        upstream=(UpstreamEntry.model_construct(url=settings.upstream or ""),),
         kind=settings.upstream_kind,
         upstream_model=settings.upstream_model,
         thinking_tokens=settings.upstream_thinking_tokens,
     )
     key, documents = read_key(settings.upstream_key_file), _documents(journal, _SIGNED)
     try:
-        return _make_upstream(settings, entry, key, documents, settings.upstream_sampling, check=check)
+        return _make_upstream(settings, entry, [key], documents, settings.upstream_sampling, check=check)
     except ConfigurationError as error:
         raise ConfigurationError(f"upstream: {error}") from None
 
@@ -124,25 +126,27 @@ def make_upstream(settings: Settings, journal: Journal | None = None, *, check: 
 def _make_upstream(
     settings: Settings,
     entry: ModelEntry,
-    key: SecretStr | None,
+    keys: Sequence[SecretStr | None],
     documents: "Documents",
     sampling: str,
     *,
     check: bool | None,
 ) -> Engine:
-    """Create the engine of an upstream. What the entry lacks is as the settings say."""
+    """Create the engine of one or several upstreams. What the entry lacks is as the settings say."""
     from cfs_server.engine.upstream import protocol
     from cfs_server.engine.upstream.engine import UpstreamEngine
     from cfs_server.engine.upstream.failures import Retries
+    from cfs_server.engine.upstream.group import Upstream, UpstreamGroup
 
     if check is None:
         check = settings.upstream_check if entry.check is None else entry.check
     retries = settings.upstream_retries if entry.retries is None else entry.retries
+    upstreams: list[Upstream] = []
     try:
-        url = protocol.address(entry.upstream or "")
-        kind = protocol.kind_of(url) if entry.kind == "auto" else entry.kind
-        return UpstreamEngine(
-            protocol.Options(
+        for each, key in zip(entry.upstream or (), keys, strict=True):
+            url = protocol.address(each.url)
+            kind = protocol.kind_of(url) if entry.kind == "auto" else entry.kind
+            options = protocol.Options(
                 url,
                 kind,
                 model=entry.upstream_model,
@@ -158,9 +162,11 @@ def _make_upstream(
                 documents=documents,
                 retries=Retries(retries, first=settings.upstream_retry_pause),
             )
-        )
+            continues = protocol.continues_of(kind, continues=each.continues)
+            upstreams.append(Upstream(options, continues))
     except protocol.InvalidOptions as error:
         raise ConfigurationError(str(error)) from None
+    return UpstreamEngine(upstreams[0].options) if len(upstreams) == 1 else UpstreamGroup(upstreams)
 
 
 def _documents(journal: Journal | None, space: str) -> "Documents":
@@ -169,7 +175,7 @@ def _documents(journal: Journal | None, space: str) -> "Documents":
     return Documents() if journal is None else Documents(journal.kept(space), partial(journal.keep, space))
 
 
-def _key_of(entry: ModelEntry) -> SecretStr | None:
+def _key_of(entry: ModelEntry | UpstreamEntry) -> SecretStr | None:
     """Read the key of a model. One without a named key has none: keys of others must not reach its upstream."""
     if entry.key_variable is None:
         return None if entry.key_file is None else read_key(entry.key_file)

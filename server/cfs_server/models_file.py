@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -34,8 +34,23 @@ _UPSTREAM_ONLY = (
     "check",
 )
 _LOCAL_ONLY = ("idle",)
+_Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 _SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
 _TABLE = re.compile(r"^[ \t]*\[\[[ \t]*models[ \t]*\]\]", re.MULTILINE)
+
+
+class UpstreamEntry(BaseModel):
+    """One of several upstreams of a model. Without a key of its own it gets that of the model.
+
+    It `continues` a reply that another one has begun, as vLLM does for `continue_final_message`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = Field(min_length=1)
+    continues: bool = False
+    key_file: Path | None = None
+    key_variable: _Variable | None = None
 
 
 class ModelEntry(BaseModel):
@@ -49,11 +64,11 @@ class ModelEntry(BaseModel):
 
     name: ModelName
     model: str | None = Field(None, min_length=1)
-    upstream: str | None = Field(None, min_length=1)
+    upstream: tuple[UpstreamEntry, ...] | None = Field(None, min_length=1)
     kind: Literal["auto", UpstreamKind] = "auto"
     upstream_model: str | None = Field(None, min_length=1)
     key_file: Path | None = None
-    key_variable: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    key_variable: _Variable | None = None
     idle: Seconds | None = None
     sampling: tuple[Sampling, ...] = ()
     thinking_tokens: int = Field(0, ge=0)
@@ -64,6 +79,15 @@ class ModelEntry(BaseModel):
     context: Count | None = None
     parallel: Count | None = None
     price: Price | None = None
+
+    @field_validator("upstream", mode="before")
+    @classmethod
+    def _read_upstream(cls, value: object) -> object:
+        """Accept one URL, or a list of URLs and tables."""
+        found = [value] if isinstance(value, str) else value
+        return (
+            [{"url": each} if isinstance(each, str) else each for each in found] if isinstance(found, list) else found
+        )
 
     @field_validator("price", mode="before")
     @classmethod
@@ -77,7 +101,11 @@ class ModelEntry(BaseModel):
             return f'it needs either an upstream, or a model such as "{EMBEDDED}"'
         if self.key_file is not None and self.key_variable is not None:
             return "key_file and key_variable name two keys"
-        here = self.upstream is None
+        here, urls = self.upstream is None, [each.url for each in self.upstream or ()]
+        if any(each.key_file is not None and each.key_variable is not None for each in self.upstream or ()):
+            return "key_file and key_variable of an upstream name two keys"
+        if len(set(urls)) < len(urls):
+            return "an upstream is listed twice"
         given = [key for key in (_UPSTREAM_ONLY if here else _LOCAL_ONLY) if key in self.model_fields_set]
         reason = "is for upstreams, and this model has none" if here else "is for models that this machine runs"
         return f"{given[0]} {reason}" if given else None
@@ -126,9 +154,10 @@ def _entry(path: Path, text: str, tables: list[dict[str, Any]], index: int) -> M
         key = str(first["loc"][0])
         reason = f"{key}: {first['msg'][:1].lower()}{first['msg'][1:]}"
         if first["type"] == "extra_forbidden":
-            reason = _unknown(key, tuple(ModelEntry.model_fields))
+            known = UpstreamEntry if len(first["loc"]) > 1 else ModelEntry
+            reason = _unknown(str(first["loc"][-1]), tuple(known.model_fields))
         elif first["type"] == "missing":
-            reason = f"it has no {key}"
+            reason = f"{'an upstream' if len(first['loc']) > 1 else 'it'} has no {first['loc'][-1]}"
     else:
         reason, key = entry.contradiction or "", ""
         if not reason:
@@ -161,6 +190,11 @@ def _placed(entry: ModelEntry, folder: Path) -> ModelEntry:
     changes: dict[str, object] = {}
     if entry.key_file is not None:
         changes["key_file"] = folder / entry.key_file.expanduser()
+    if entry.upstream is not None:
+        changes["upstream"] = tuple(
+            each if each.key_file is None else each.model_copy(update={"key_file": folder / each.key_file.expanduser()})
+            for each in entry.upstream
+        )
     spec = entry.model
     if spec is not None and not spec.startswith("hf:") and ("/" in spec or spec.endswith(".gguf")):
         changes["model"] = str(folder / Path(spec).expanduser())

@@ -17,8 +17,15 @@ KEY_VARIABLE = "CFS_TEST_UPSTREAM_KEY"
 
 
 def table(name: str, **keys: Any) -> str:
-    """Write one model of a file of models. A value in JSON is one in TOML, too."""
-    return "\n".join(["[[models]]", f"name = {json.dumps(name)}", *(f"{k} = {json.dumps(v)}" for k, v in keys.items())])
+    """Write one model of a file of models."""
+    return "\n".join(["[[models]]", *(f"{key} = {_toml(value)}" for key, value in {"name": name, **keys}.items())])
+
+
+def _toml(value: Any) -> str:
+    """Write a value in TOML: other values are as in JSON."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + "}"
+    return f"[{', '.join(map(_toml, value))}]" if isinstance(value, list) else json.dumps(value)
 
 
 def upstream(name: str, url: str | list[Any], **keys: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from tests.upstream.stub import MODEL, WINDOW, NotAllowed, Speech, Strict, Stub
+from tests.upstream.stub import MODEL, WINDOW, Act, NotAllowed, Speech, Strict, Stub
 
 
 class CalledFunction(Strict):
@@ -89,6 +89,9 @@ class Body(Strict):
     response_format: Format | None = None
     prompt_cache_key: str | None = None
     user: str | None = None
+
+
+_CONTINUING = ("continue_final_message", "add_generation_prompt")
 
 
 class OpenAIStub(Stub):
@@ -181,3 +184,24 @@ class OpenAIStub(Stub):
 
     def _envelope(self) -> dict[str, Any]:
         return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
+
+
+class VLLMStub(OpenAIStub):
+    """Speaks as vLLM does: it can continue a reply that the last message begins."""
+
+    def __init__(self, *acts: Act, **options: Any) -> None:
+        super().__init__(*acts, **options)
+        self.continued: list[str] = []
+
+    def read(self, body: Any) -> Iterable[str]:
+        """Say only what is not said yet."""
+        if not body.get("continue_final_message"):
+            return super().read(body)
+        plain = {name: value for name, value in body.items() if name not in _CONTINUING}
+        begun = plain["messages"][-1]
+        if body.get("add_generation_prompt") is not False or begun["role"] != "assistant":
+            raise NotAllowed("continue_final_message wants add_generation_prompt=false and a message of the assistant")
+        words = super().read(plain | {"messages": plain["messages"][:-1]})
+        self.continued.append(begun["content"])
+        said = len(begun["content"].split())
+        return ["", *list(words)[said:]]  # so that the first word is said with its space

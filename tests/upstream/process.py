@@ -23,8 +23,10 @@ def upstream(kind: UpstreamKind, port: int = 0) -> Iterator[tuple[subprocess.Pop
     root = Path(__file__).parents[2]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
         assert process.stdout is not None
-        yield process, process.stdout.readline().strip()
-        process.kill()
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
 
 
 async def main(kind: UpstreamKind, port: int) -> None:

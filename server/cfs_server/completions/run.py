@@ -6,6 +6,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, cast
 
 from cfs.completions import ModelCard, Recorded, TokenCounts
@@ -67,13 +68,19 @@ def submit(sessions: AuthorizedSessions, session_id: str, spec: CompletionSpec) 
 async def follow(session: Session, turn: Turn, check: Callable[[], None]) -> AsyncIterator[Delta | Finished]:
     """Yield the existing and the new pieces of a turn, then its end. Closing the iterator does not cancel the turn.
 
-    `check` raises an error when the reader may no longer read. Raises the error of a failed turn.
+    `check` raises an error when the reader may no longer read. Raises the error of a failed turn, and `EngineError` if
+    a reply of which the reader has pieces begins again.
     """
-    seen = 0
+    seen, times, passed_on = 0, turn.times, False
     while True:
+        if turn.times != times and passed_on:
+            raise EngineError(
+                f"the upstream failed, and the reply in session {session.id!r} begins again: what came before is void"
+            )
+        times = turn.times
         if seen < len(turn.said):
             check()
-            seen += 1
+            seen, passed_on = seen + 1, True
             yield turn.said[seen - 1]
         elif turn.result.done():
             break
@@ -108,6 +115,16 @@ COUNTS_AT_A_TIME = 2
 
 Items = AsyncIterator[Delta | Finished]
 """The output of an engine: pieces, then exactly one end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A completion that has begun: its pieces and the name of its model, and its turn if a session records it."""
+
+    items: Items
+    model: str
+    recorded: Recorded | None = None
+    turn: Turn | None = None
 
 
 class EphemeralCompletions:
@@ -246,30 +263,30 @@ class AuthorizedCompletions:
 
     async def begin(
         self, spec: CompletionSpec, session_id: str | None, submitted: Callable[[Session, Turn, Event], None]
-    ) -> tuple[Items, Recorded | None, str]:
-        """Start a completion, in a session if one is named. Return its pieces, where it is recorded, and its model.
+    ) -> Started:
+        """Start a completion, in a session if one is named.
 
         `submitted` gets the turn, in the callback of the event loop that starts it.
         """
         if session_id is None:
             self._sessions.require_somewhere("write")
             self._ephemeral.check(self._owner, spec.patch.model)
-            return self._ephemeral.make(spec, self._owner), None, spec.patch.model or self.models[0].id
+            return Started(self._ephemeral.make(spec, self._owner), spec.patch.model or self.models[0].id)
         async with self._sessions.loaded(session_id):
             session, turn, event = submit(self._sessions, session_id, spec)
             submitted(session, turn, event)
         return self.pieces_of(session, turn)
 
-    async def resume(self, key: str, turn_id: str, after: int) -> tuple[Items, Recorded, str]:
+    async def resume(self, key: str, turn_id: str, after: int) -> Started:
         """Return all pieces of a completion that was started earlier in a session; see `AuthorizedSessions.turn`."""
         session = self._sessions.with_key(key, "write", "read_binary")
         return self.pieces_of(session, await self._sessions.turn(session, turn_id, after))
 
-    def pieces_of(self, session: Session, turn: Turn) -> tuple[Items, Recorded, str]:
-        """Return the pieces of a turn, where it is recorded, and its model. Each piece requires the right to read."""
+    def pieces_of(self, session: Session, turn: Turn) -> Started:
+        """Return all pieces of a turn. Each requires the right to read."""
         asked = session.id
         items = follow(session, turn, lambda: self._sessions.require_still(session, asked, "read_binary"))
-        return items, Recorded(session=session.id, turn=turn.id), self.name_of(session, turn)
+        return Started(items, self.name_of(session, turn), Recorded(session=session.id, turn=turn.id), turn)
 
     def name_of(self, session: Session, turn: Turn) -> str:
         """Return the name of the model that answers a turn."""

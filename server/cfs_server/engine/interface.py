@@ -27,6 +27,10 @@ TOO_LONG = "the turn took longer than {:g} seconds"
 """Error of a turn that had not finished at its deadline."""
 
 
+class ReplyLost(EngineError):
+    """The reply broke off after its first text, which is void. The same request gets a new reply."""
+
+
 class ModelLoadError(Exception):
     """The model cannot be loaded; the text is the one line that the operator sees (E2)."""
 
@@ -102,6 +106,9 @@ class GenerationRequest:
     `tools` are described to the model in the form of the OpenAI API; `tool_choice` sets whether it may, must not or
     must call one. To require one certain tool, pass only that tool. Without `parallel_calls` a reply
     makes one call at most.
+
+    `partial` is the beginning of the reply, which another upstream has made. Only upstreams that can continue it get
+    such requests.
     """
 
     id: str
@@ -119,6 +126,7 @@ class GenerationRequest:
     kind: Kind = "interactive"
     deadline_seconds: float | None = None
     may_shorten: bool = False
+    partial: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +271,12 @@ class Engine(Protocol):
     async def stats(self) -> EngineStats:
         """Return current counters and gauges."""
         ...
+
+
+def delayed(usage: Usage, seconds: float) -> Usage:
+    """Add the time that a turn has waited before the engine got it."""
+    names = ("queue_seconds", "first_token_seconds", "total_seconds")
+    return usage.model_copy(update={name: round(getattr(usage, name) + seconds, 6) for name in names})
 
 
 # -- several models ---------------------------------------------------------------------------------------------------

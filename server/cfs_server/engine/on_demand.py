@@ -34,6 +34,7 @@ from cfs_server.engine.interface import (
     ModelInfo,
     ModelLoadError,
     TokenCounts,
+    delayed,
 )
 from cfs_server.engine.llama import probe
 from cfs_server.engine.process import in_thread
@@ -233,14 +234,14 @@ class OnDemandEngine:
             self._cancelled.discard(request.id)
         waited = time.monotonic() - came
         if engine is None:
-            yield Finished("cancelled", _delayed(Usage(), waited))
+            yield Finished("cancelled", delayed(Usage(), waited))
             return
         try:
             left = None if limit is None else max(limit - waited, 0.001)
             items = engine.generate(replace(request, deadline_seconds=left))
             async with aclosing(cast("AsyncGenerator[Delta | Finished]", items)) as followed:
                 async for item in followed:
-                    yield replace(item, usage=_delayed(item.usage, waited)) if isinstance(item, Finished) else item
+                    yield replace(item, usage=delayed(item.usage, waited)) if isinstance(item, Finished) else item
         finally:
             self._release()
 
@@ -391,12 +392,6 @@ class OnDemandEngine:
                 except TimeoutError:
                     if not self.busy:
                         return
-
-
-def _delayed(usage: Usage, seconds: float) -> Usage:
-    """Add the time that a turn has waited for the worker."""
-    names = ("queue_seconds", "first_token_seconds", "total_seconds")
-    return usage.model_copy(update={name: round(getattr(usage, name) + seconds, 6) for name in names})
 
 
 def _together(past: EngineStats, now: EngineStats) -> EngineStats:

@@ -9,7 +9,6 @@ from urllib.parse import unquote_to_bytes
 
 from fastapi import Depends, Header, Request, Response
 
-from cfs.completions import Recorded
 from cfs.errors import (
     CfsError,
     Conflict,
@@ -27,7 +26,7 @@ from cfs.errors import (
 )
 from cfs.ids import check_id
 from cfs_server.completions.requests import CompletionSpec
-from cfs_server.completions.run import Items
+from cfs_server.completions.run import Started
 from cfs_server.engine.interface import Delta, Finished
 from cfs_server.event_streams import Frames
 from cfs_server.idempotency import Bound, Ticket
@@ -90,16 +89,16 @@ async def begin(
     gate = me.completions
     chosen = gate.choose(model)
     if (bound := ticket.bound) is not None:
-        return Begun(*await gate.resume(bound.session, bound.turn, bound.event - 1))
+        return Begun(await gate.resume(bound.session, bound.turn, bound.event - 1))
     spec = (await apart(request, partial(read, gate.limits))).by(chosen)
     return Begun(
-        *await gate.begin(spec, session, lambda at, turn, event: ticket.bind(Bound(at.key, turn.id, event.number)))
+        await gate.begin(spec, session, lambda at, turn, event: ticket.bind(Bound(at.key, turn.id, event.number)))
     )
 
 
 async def begin_ephemeral(me: Caller, spec: CompletionSpec) -> "Begun":
     """Begin a completion that no session records."""
-    return Begun(*await me.completions.begin(spec, None, lambda *_: None))
+    return Begun(await me.completions.begin(spec, None, lambda *_: None))
 
 
 class Begun:
@@ -108,18 +107,26 @@ class Begun:
     `recorded` says where it is recorded, if so.
     """
 
-    def __init__(self, items: Items, recorded: Recorded | None, model: str) -> None:
-        self.recorded = recorded
-        self.model = model
-        self._items = cast("AsyncGenerator[Delta | Finished]", items)
+    def __init__(self, started: Started) -> None:
+        self.recorded = started.recorded
+        self.model = started.model
+        self._turn = started.turn
+        self._items = cast("AsyncGenerator[Delta | Finished]", started.items)
         self._first: asyncio.Task[Delta | Finished] | None = None
 
     async def whole(self, request: Request, text: Coroutine[Any, Any, str]) -> Response:
         """Return the JSON that work makes of the pieces."""
         try:
-            return Response(await attend(request, text) + "\n", media_type="application/json")
+            return Response(await attend(request, self._when_ended(text)) + "\n", media_type="application/json")
         finally:
+            text.close()
             await self.close()
+
+    async def _when_ended(self, text: Coroutine[Any, Any, str]) -> str:
+        """Read the pieces of a turn when it has ended: until then its reply may begin again."""
+        if self._turn is not None:
+            await asyncio.wait((self._turn.result,))
+        return await text
 
     async def stream(self, request: Request, me: Caller, frames: Frames, *, lines: bool = False) -> Response:
         """Return the stream of frames that are made of the pieces. An early error gets a status of its own.

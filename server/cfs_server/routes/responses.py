@@ -87,7 +87,7 @@ async def _begun(
             begun = await begin_ephemeral(me, spec)
             writer = ResponseWriter(f"resp_{uuid.uuid4().hex}", begun.model, int(time.time()), asked=asked)
             return begun, writer, None
-    return Begun(*gate.pieces_of(found.session, found.turn)), _writer(me, found, asked), found
+    return Begun(gate.pieces_of(found.session, found.turn)), _writer(me, found, asked), found
 
 
 def _writer(me: Caller, found: Stored, asked: protocol.ResponsesRequest | None = None) -> ResponseWriter:
@@ -102,8 +102,7 @@ async def _now(me: Caller, found: Stored, asked: protocol.ResponsesRequest | Non
     writer, turn = _writer(me, found, asked), found.turn
     failure = turn.result.result().failure if turn.result.done() else None
     if turn.result.done() and failure is None:
-        items, _, _ = me.completions.pieces_of(found.session, turn)
-        return await writer.whole(items)
+        return await writer.whole(me.completions.pieces_of(found.session, turn).items)
     for piece in turn.said:
         _consume(writer.write(piece))
     if failure is not None:
@@ -150,7 +149,7 @@ async def get_response(
     found = await StoredResponses(me.sessions).find(response, "read_binary")
     if not stream:
         return _json(await _now(me, found))
-    begun, writer = Begun(*me.completions.pieces_of(found.session, found.turn)), _writer(me, found)
+    begun, writer = Begun(me.completions.pieces_of(found.session, found.turn)), _writer(me, found)
 
     def write(item: Delta | Finished) -> Iterator[bytes]:
         return _frames(writer.write(item), starting_after)

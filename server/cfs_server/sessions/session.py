@@ -53,6 +53,7 @@ from cfs_server.engine.interface import (
     Engine,
     Finished,
     GenerationRequest,
+    ReplyLost,
     engine_of,
     predicted_wait,
 )
@@ -468,6 +469,16 @@ class Session(SessionState):
         """Add a piece to the reply of the running turn."""
         self.apply(ReplyExtended(turn.request.id, delta))
 
+    def begin_again(self, turn: Turn) -> None:
+        """Drop the reply of the running turn, and begin it again unless it is cancelled. Readers get
+        `turn.interrupted`.
+        """
+        if turn.state is TurnState.CANCELLING:
+            return
+        self.apply(TurnInterrupted(turn.id))
+        turn.times += 1
+        self.apply(TurnStarted(turn.id))
+
     def finish_turn(self, turn: Turn, reason: FinishReason, text: str, usage: Usage | None = None) -> None:
         """Append the reply, stripped (S5), and start the next turn."""
         content = text.strip()
@@ -718,6 +729,8 @@ def _same(one: str, other: str) -> bool:
 _LATEST = 10.0
 """Seconds after a turn's time limit in which the engine must end it. After that the turn fails without the engine."""
 _CHARACTERS_A_TOKEN = 4
+_MOST_TIMES = 4
+"""How often a reply is begun: upstreams may fail after its first text."""
 _AGAIN = 0.5
 """The part of the text that stays in a prompt when an upstream refuses it again without naming its limit."""
 _SUMMARIZE = (
@@ -749,7 +762,7 @@ async def _answer(session: Session, turn: Turn, services: Services) -> tuple[Fin
     """Send the history to the engine, and shorten it until it fits the context (S8)."""
     settings, history = session.settings.patched(turn.request.settings), session.history
     loop, limit = asyncio.get_running_loop(), services.limits.turn_seconds
-    ends_at = loop.time() + limit
+    ends_at, times = loop.time() + limit, 1
     context_tokens = engine_of(services.engine, settings.model).context_tokens
     window, tokens = _begin(history, settings, context_tokens)
     while turn.state is not TurnState.CANCELLING:  # before this task's first step no engine has it
@@ -760,10 +773,15 @@ async def _answer(session: Session, turn: Turn, services: Services) -> tuple[Fin
             history.prompt(window),
             session.settings,
             session.account.owner,
-            limit if tokens is None else max(round(ends_at - loop.time(), 1), 0.0),
+            limit if tokens is None and times == 1 else max(round(ends_at - loop.time(), 1), 0.0),
         )
         try:
             return await _stream(session, turn, request, services, window, tokens)
+        except ReplyLost:
+            if times == _MOST_TIMES:
+                raise
+            times, tokens = times + 1, None
+            session.begin_again(turn)
         except ContextTooLong as error:
             if settings.overflow == "error":
                 raise

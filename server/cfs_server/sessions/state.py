@@ -458,7 +458,7 @@ class LeaseExpired:
 
 @dataclass(frozen=True, slots=True)
 class TurnInterrupted:
-    """The server ended while the model answered the turn. Its partial reply is dropped, and the turn waits again."""
+    """The server or the upstream ended during the reply, which is dropped. The turn waits, and begins again."""
 
     turn: str
 

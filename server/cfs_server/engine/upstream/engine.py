@@ -50,6 +50,7 @@ class Turn:
     reason: FinishReason | None = None
     stop: str = ""
     error: EngineError | None = None
+    failure: Failure | None = None
     spent: Spent = field(default_factory=Spent)
     _submitted: float = 0.0
     _started: float | None = None
@@ -270,7 +271,10 @@ class UpstreamEngine:
         return self._places.backlog.wait(owner, kind)
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
-        """Yield text as it arrives, then exactly one `Finished`; see `Engine.generate`."""
+        """Yield text as it arrives, then exactly one `Finished`; see `Engine.generate`.
+
+        An error has the `Failure` of the last request as its cause, if that failed.
+        """
         turn = self._submit(request)
         try:
             while (delta := await turn.next()) is not None:
@@ -282,7 +286,7 @@ class UpstreamEngine:
                 del self._turns[request.id]
                 self._account(turn.usage())
         if turn.error is not None:
-            raise turn.error
+            raise turn.error from turn.failure
         yield Finished(turn.reason or "stop", turn.usage(), turn.stop)
 
     def cancel(self, request_id: str) -> None:
@@ -355,6 +359,7 @@ class UpstreamEngine:
                         await self._ask(turn)
         except Failure as failure:
             self._seen(lost=failure.lost)
+            turn.failure = failure
             turn.fail(failure.final)
         except EngineError as error:
             turn.fail(error)

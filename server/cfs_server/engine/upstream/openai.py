@@ -7,7 +7,7 @@ thinking `reasoning_content` or `reasoning`.
 import json
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -183,6 +183,11 @@ class OpenAIDialect:
             optional["tool_choice"] = request.tool_choice
             if not request.parallel_calls:
                 optional["parallel_tool_calls"] = False
+        begun: dict[str, Any] = {}
+        if request.partial:  # as vLLM has it
+            messages = (*talk.messages, Message(role="assistant", content=request.partial))
+            talk = replace(talk, messages=messages)
+            begun = {"continue_final_message": True, "add_generation_prompt": False}
         return {
             "model": self._model,
             "messages": [*system, *map(self._message, talk.messages)],
@@ -191,6 +196,7 @@ class OpenAIDialect:
             **{name: value for name, value in optional.items() if value != [] and self._fields.takes(name)},
             **({"tools": list(request.tools)} if request.tools else {}),
             **_format(request.json_schema),
+            **begun,
         }
 
     def reply(self, request: GenerationRequest) -> OpenAIReply:  # noqa: ARG002 - the other protocol needs it

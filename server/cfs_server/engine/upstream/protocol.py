@@ -146,6 +146,13 @@ def affinity_of(affinity: AffinityKind, kind: UpstreamKind) -> AffinityKind:
     return affinity
 
 
+def continues_of(kind: UpstreamKind, *, continues: bool) -> bool:
+    """Check whether an upstream can continue replies of others."""
+    if continues and kind == "anthropic":
+        raise InvalidOptions("upstreams of kind anthropic continue no replies of others")
+    return continues
+
+
 # -- a history in the form that every upstream accepts ----------------------------------------------------------------
 #
 # Both protocols refuse a tool call without its results directly after it. Histories of CFS may contain such calls, for
