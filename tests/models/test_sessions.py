@@ -7,7 +7,10 @@ import httpx
 import pytest
 
 from cfs import Session
+from cfs.cli import send
 from cfs.errors import InvalidSettings
+from cfs.transports import disk
+from cfs.wire import SettingsPatch, TurnSettings
 from tests.models.support import Models, models_server, table
 from tests.server.support import TEXT, run_cfs, serving
 from tests.upstream.openai_stub import OpenAIStub
@@ -82,6 +85,14 @@ def test_webdav_shows_and_sets_the_model(models: Models) -> None:
         answer = client.request("PROPPATCH", "/dav/sessions/by-dav", content=PROPPATCH.format(name))
         assert (answer.status_code, status in answer.text) == (207, True), answer.text
     assert client.get("/v1/sessions/by-dav/settings").json()["model"] == "two"
+
+
+def test_a_name_is_a_text_wherever_settings_are_written() -> None:
+    """Although it may look like a number; an empty one is none."""
+    assert send.read_settings(["model=7"], TurnSettings).model == "7"
+    assert send.read_settings(["model="], TurnSettings).model is None
+    assert disk.read_settings({"user.cfs.model": b"7"}).model == "7"
+    assert disk.write_settings(SettingsPatch(model="7")) == {"user.cfs.model": b"7"}
 
 
 def test_a_summary_is_made_by_the_model_of_the_session(models: Models) -> None:

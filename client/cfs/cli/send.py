@@ -23,7 +23,7 @@ _LONGEST_CALL = 200
 _FIRST_MESSAGE = 2
 """Number of the event with the first message of a new session; the session's creation is 1."""
 Patch = TypeVar("Patch", bound=TurnSettings)
-_TEXTS = frozenset({"system", "prompt_style", "driver", "overflow"})
+_TEXTS = frozenset({"system", "prompt_style", "driver", "overflow", "model"})
 
 
 def run(

@@ -36,7 +36,7 @@ CANCEL = PREFIX + "cancel"
 LIFE = PREFIX + "life"
 """Identifies this life of the session: a session that is deleted and created again has another value."""
 
-_TEXTS = frozenset({"system", "prompt_style", "driver", "overflow"})
+_TEXTS = frozenset({"system", "prompt_style", "driver", "overflow", "model"})
 
 
 def write_settings(patch: SettingsPatch) -> dict[str, bytes | None]:
