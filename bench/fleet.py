@@ -37,7 +37,7 @@ LOADS = (0.6, 0.8, 0.95)
 PAGE_ROWS = 100
 """Sessions of a page of a listing."""
 RULES = {
-    "as built": Rules(),
+    "before": Rules(),
     "changed": Rules(by_beat=True, from_memory="outage", settling=True),
 }
 BUSY = 2.0

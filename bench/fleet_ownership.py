@@ -17,7 +17,7 @@ from enum import Enum
 from functools import partial
 from typing import Literal
 
-from cfs_server.cluster.directory import _BEAT_SECONDS, _SETTLING_SECONDS, _TIMEOUT_SECONDS, LEASE_SECONDS
+from cfs_server.cluster.directory import _BEAT_SECONDS, _TIMEOUT_SECONDS, LEASE_SECONDS, SETTLING_SECONDS
 from cfs_server.cluster.placement import OPENINGS, ReplicaView, SlotView, assign, moves_of
 from cfs_server.cluster.replica import _HANDOVER_SECONDS, _LOOK_SECONDS, _URGENT_SECONDS
 
@@ -42,12 +42,12 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules of `Replica` and `Directory` that a run may replace, to compare.
+    """Rules of `Replica` and `Directory` that a run may replace, to compare. The defaults are those of a first version.
 
     `by_beat`: an owner's lease counts from its last heartbeat, not from its last look at the directory.
     `from_memory`: when an owner that cannot reach the database answers on: `always`, `never` beyond its lease, or in an
     `outage` only: while no other replica reaches it.
-    `settling`: a replica that has just connected takes all others to be there for `_SETTLING_SECONDS`.
+    `settling`: a replica that has just connected takes all others to be there for `SETTLING_SECONDS`.
     """
 
     by_beat: bool = False
@@ -274,7 +274,7 @@ class Process:
         if now - self._beat_at >= _BEAT_SECONDS or self.leaving:
             self._beat(now)
         database.statements["look"] += 1
-        is_new = now - self._connected_at < _SETTLING_SECONDS
+        is_new = now - self._connected_at < SETTLING_SECONDS
         settles = is_new and self.fleet.rules.settling
         alive = frozenset(database.beats) if settles else database.alive(now, by_locks=not is_new)
         self._follow(alive)

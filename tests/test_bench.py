@@ -185,4 +185,4 @@ def test_a_fleet_of_replicas_is_simulated(tmp_path: Path) -> None:
     assert found["directory"][-1]["statements"] > found["directory"][0]["statements"]
     assert found["merging"][-1]["requests"] == 99
     assert {row["load"] for row in found["latency"]} == {0.6, 0.8, 0.95}
-    assert "| crash, back after 5 s | as built |" in done.stdout
+    assert "| crash, back after 5 s | before |" in done.stdout
