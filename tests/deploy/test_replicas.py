@@ -7,12 +7,12 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from ports import free_port
 from tests.cluster.support import names, replica, replicas
 from tests.cluster.test_failures import require_whole, until_written, writing
 from tests.deploy.test_haproxy import HAPROXY, balanced
 from tests.postgres import running_postgres
 from tests.server.metrics import CLUSTER, series_in
-from tests.test_scripts import free_port
 
 SESSIONS = ["a", "b", "c", "d"]
 pytestmark = [

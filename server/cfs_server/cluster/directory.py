@@ -54,11 +54,15 @@ _Connection = psycopg.AsyncConnection[tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True)
 class DirectoryView:
-    """What a database showed at one moment. `asked_at` is this process's monotonic time before it was asked."""
+    """What a database showed at one moment.
+
+    `asked_at` and `beat_at` are this process's monotonic times before it was asked, and before the last heartbeat.
+    """
 
     slots: tuple[SlotView, ...] = ()
     replicas: dict[str, ReplicaView] = field(default_factory=dict)
     asked_at: float = 0.0
+    beat_at: float = 0.0
     usage: tuple[str, ...] | None = None
     """What the other replicas have published of the usage of callers; None if it was not read."""
 
@@ -170,7 +174,7 @@ class Directory:
             has_owner = str(owner) in living and living[str(owner)].alive
             found.append(SlotView(int(str(slot)), int(str(epoch)), str(owner) if owner else None, has_owner))
         published = None if others is None else tuple([str(text) async for (text,) in others])
-        return DirectoryView(tuple(found), living, asked_at, published)
+        return DirectoryView(tuple(found), living, asked_at, self._beat_at, published)
 
     async def forget(self) -> None:
         """Remove this replica, which owns nothing any more."""

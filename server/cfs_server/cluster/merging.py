@@ -222,6 +222,7 @@ def _conditional(found: Response, request: Incoming) -> Response:
 
 
 async def send_whole(found: Response, scope: Scope, send: Send) -> None:
+    """Send a response to a client."""
     drop = (b"content-length", b"transfer-encoding", b"date", b"server", b"connection")
     headers = [(name, value) for name, value in found.headers if name not in drop]
     if found.status != 304:

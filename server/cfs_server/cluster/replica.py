@@ -123,7 +123,7 @@ class Replica:
         Either its heartbeat is younger than the lease, or no other replica can reach the database.
         """
         database, now = self._database_of(slot), time.monotonic()
-        return now - database.view.asked_at < LEASE_SECONDS or now - database.alone_at < SETTLING_SECONDS
+        return now - database.view.beat_at < LEASE_SECONDS or now - database.alone_at < SETTLING_SECONDS
 
     def sees(self, index: int) -> bool:
         """Return whether this replica reaches a database."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 import httpcore
 from starlette.responses import JSONResponse
@@ -27,7 +28,7 @@ class Reservations:
     def __init__(self, replica: Replica, relay: Relay) -> None:
         self._replica = replica
         self._relay = relay
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # as long as one is waited for
 
     async def reserve(self, name: str, slot: HostedSlot) -> Place | None:
         """Reserve a name for a session of a slot of this replica; None if there is a session with this name.
@@ -75,10 +76,9 @@ class Reservations:
         name = question["name"]
         match question["do"]:
             case "reserve":
-                async with self._locks.setdefault(name, asyncio.Lock()):
-                    found = await self._reserve(slot, name, question["slot"])
-                self._locks.pop(name, None)
-                return found
+                lock = self._locks.setdefault(name, asyncio.Lock())
+                async with lock:
+                    return await self._reserve(slot, name, question["slot"])
             case "return":
                 known = slot.names.place(name)
                 if known is not None and known.mark == question["mark"]:
