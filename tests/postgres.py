@@ -148,8 +148,21 @@ class Proxy:
         """Send the request that was kept to the server, and return the answer."""
         assert self._held is not None
         server, request = self._held
-        server.sendall(request)
-        return server.recv(1 << 16)
+        try:
+            server.sendall(request)
+            return server.recv(1 << 16)
+        except OSError:  # the server has closed the connection
+            return b""
+        finally:
+            self.reset()
+
+    def reset(self) -> None:
+        """Fail no more, and drop the request that is kept."""
+        self._lose_answer = self._hold = False
+        if self._held is not None:
+            with suppress(OSError):
+                self._held[0].shutdown(socket.SHUT_RDWR)
+            self._held = None
 
     def close(self) -> None:
         """Close all connections."""
@@ -162,7 +175,11 @@ class Proxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:
+                    client.close()
+                    continue
                 self._open += [client, server]
                 Thread(target=self._requests, args=(client, server), daemon=True).start()
                 Thread(target=self._answers, args=(client, server), daemon=True).start()

@@ -19,7 +19,7 @@ import pytest
 from cfs_server.sessions.journal import postgres_database
 from cfs_server.sessions.journal.journal import Batch, Kept, Opened, StoreFailed
 from cfs_server.sessions.journal.postgres import EVENT_WINDOW, Fenced, PostgresBackend, SlotTaken
-from cfs_server.sessions.journal.postgres_database import connect, holder_of, prepare
+from cfs_server.sessions.journal.postgres_database import connect, holder_of, prepare, try_lock
 from cfs_server.sessions.journal.records import HISTORY, TOKENS
 from tests.documentation import block
 from tests.postgres import PostgresServer, database, postgres
@@ -110,6 +110,15 @@ def test_a_connection_waits_neither_for_a_lock_nor_in_a_transaction_for_long(dat
     wanted = {"idle_session_timeout": "0", "idle_in_transaction_session_timeout": "15s", "lock_timeout": "5s"}
     with closing(connect(database)) as connection:
         assert {name: connection.execute(f"SHOW {name}").fetchall()[0][0] for name in wanted} == wanted
+
+
+def test_a_slot_that_was_given_back_is_free_although_a_lost_connection_has_its_lock(database: str) -> None:
+    """The database may notice only after hours that nobody is at the other end."""
+    with closing(connect(database)) as lost:
+        assert try_lock(lost, 0)
+        with opened(database) as (backend, found):
+            assert backend._locked is False
+            backend.commit(Batch([Writer(found).created("a")]))
 
 
 def test_slots_know_nothing_of_each_other(postgres: PostgresServer) -> None:
@@ -234,6 +243,10 @@ def test_an_owner_whose_connection_lives_on_is_refused_by_the_epoch_alone(
             old.commit(Batch([writer.message("a", "never")], [Kept("locks", "a", "never")]))
     assert old.tidy() is False
     old.close()
+    beat(database, "new")
+    for _ in range(20):  # the lock becomes free meanwhile
+        with pytest.raises(SlotTaken, match="in use by new"):
+            PostgresBackend(database, replica="third", lease=3600).open()
     while not new._locked:
         new._lock_at = 0.0
         new.tidy()

@@ -68,11 +68,12 @@ _INSERT = (
     " %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bigint[])"
 )
 _CLAIM = (
-    "WITH claimed AS (UPDATE cfs.slots SET epoch = epoch + 1, owner = %s, claim = %s, pid = pg_backend_pid()"
-    " WHERE slot = %s AND epoch = %s RETURNING slot, epoch, pid, life, seq, position, pruned),"
+    "WITH claimed AS (UPDATE cfs.slots SET epoch = epoch + 1, owner = %s, claim = %s,"
+    " pid = CASE WHEN %s::boolean THEN pg_backend_pid() END"
+    " WHERE slot = %s AND epoch = %s RETURNING slot, epoch, pg_backend_pid() AS process, life, seq, position, pruned),"
     " begun AS (INSERT INTO cfs.epochs (slot, epoch, label, seq, position)"
     " SELECT slot, epoch, %s, seq, position FROM claimed RETURNING slot)"
-    " SELECT epoch, pid, life, seq, position, pruned FROM claimed"
+    " SELECT epoch, process, life, seq, position, pruned FROM claimed"
 )
 _FIRST = """
 WITH RECURSIVE narrow (low, high) AS (
@@ -171,11 +172,8 @@ class PostgresBackend:
         """Claim the slot, and return the name of its common log."""
         self._locked = try_lock(connection, self.slot)
         epoch = self._free_epoch(connection)
-        if self._locked is False:  # its owner is frozen or cut off
-            end_holder(connection, self.slot)
-            self._locked = try_lock(connection, self.slot)
         claim = secrets.token_hex(16)
-        found = connection.execute(_CLAIM, (self.replica, claim, self.slot, epoch, label)).fetchone()
+        found = connection.execute(_CLAIM, (self.replica, claim, self._locked, self.slot, epoch, label)).fetchone()
         if found is None:
             raise SlotTaken(f"{self.place} has just been claimed by another server")
         self._epoch, self._pid, life, self._seq, self._position, self._pruned = found
@@ -183,10 +181,10 @@ class PostgresBackend:
         return str(life)
 
     def _free_epoch(self, connection: Connection) -> int:
-        """Return the present epoch of the slot. Raises `SlotTaken` if its owner is alive."""
+        """Return the present epoch of the slot, if its owner has ended. Raises `SlotTaken` if it is alive."""
         try:
             found = connection.execute(
-                "SELECT epoch, owner, extract(epoch FROM now() - beat)::double precision,"
+                "SELECT epoch, owner, pid, extract(epoch FROM now() - beat)::double precision,"
                 " (SELECT value FROM cfs.meta WHERE name = 'schema')"
                 " FROM cfs.slots LEFT JOIN cfs.replicas ON id = owner WHERE slot = %s",
                 (self.slot,),
@@ -195,15 +193,18 @@ class PostgresBackend:
             raise StoreFailed(f"{self.place} does not exist: the database has no tables of CFS") from None
         if found is None:
             raise StoreFailed(f"{self.place} does not exist: the database has fewer slots")
-        epoch, owner, age, schema = found
+        epoch, owner, pid, age, schema = found
         require_schema(schema, self.place)
         beats = age is not None and age < self._lease
         if self._locked is False:
-            alive = beats or not owner  # an owner without a name has no heartbeat, so only its lock counts
+            alive = beats or owner == ""  # an owner without a name has no heartbeat, so only its lock counts
         else:
-            alive = self._locked is None and beats and owner != self.replica
+            alive = beats and owner != self.replica and (self._locked is None or pid is None)
         if alive:
             raise SlotTaken(f"{self.place} is in use by {owner or 'another server'}")
+        if self._locked is False and owner is not None:  # it is frozen or cut off
+            end_holder(connection, self.slot)
+            self._locked = try_lock(connection, self.slot)
         return int(epoch)
 
     def _load(self, connection: Connection, label: str, life: str) -> Opened:
@@ -285,8 +286,8 @@ class PostgresBackend:
     def _claim_again(self, connection: Connection) -> None:
         """End what the lost connection may still do, and read what it has done."""
         found = connection.execute(
-            "UPDATE cfs.slots SET epoch = epoch + 1, pid = pg_backend_pid() WHERE slot = %s AND claim = %s"
-            " RETURNING epoch, pid, seq, position",
+            "UPDATE cfs.slots SET epoch = epoch + 1, pid = NULL WHERE slot = %s AND claim = %s"
+            " RETURNING epoch, pg_backend_pid(), seq, position",
             (self.slot, self._claim),
         ).fetchone()
         if found is None:
@@ -305,8 +306,12 @@ class PostgresBackend:
         self._lock(connection)
 
     def _lock(self, connection: Connection) -> None:
+        """Take the lock if it is free, and say so: until then only the heartbeat shows that the owner is alive."""
         self._locked = try_lock(connection, self.slot)
         self._lock_at = time.monotonic() + 1.0
+        if self._locked:
+            have = "UPDATE cfs.slots SET pid = pg_backend_pid() WHERE slot = %s AND epoch = %s"
+            connection.execute(have, (self.slot, self._epoch))
 
     def _connect_to(self, connection: Connection) -> None:
         self._connection = connection

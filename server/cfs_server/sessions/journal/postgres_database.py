@@ -24,7 +24,8 @@ TABLES = """
 CREATE SCHEMA IF NOT EXISTS cfs;
 CREATE TABLE cfs.meta (name text PRIMARY KEY, value text NOT NULL);
 -- `epoch` grows with each claim and each new connection of the owner: what an earlier one still sends is refused.
--- `claim` is random and names the present claim. `seq` and `position` are the last ones that are stored.
+-- `claim` is random and names the present claim. `pid` is the connection of the owner once it has the lock. `seq` and
+-- `position` are the last ones that are stored.
 CREATE TABLE cfs.slots (
     slot integer PRIMARY KEY,
     life text NOT NULL,
