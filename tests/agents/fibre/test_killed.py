@@ -1,6 +1,8 @@
 """Killed at any point and started again, with its server or without, a tree finishes its task, each step once (B8)."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -25,16 +27,21 @@ def killed(folder: Path, *mode: str, victim: str = "runtime") -> dict[str, Any]:
         pid.write_text(str(server.process.pid))
         env = environment(CFS_VICTIM=victim, CFS_SERVER_PID=str(pid))
         command = [sys.executable, str(PROGRAM), str(trees), server.url, *mode]
+        pipe = subprocess.PIPE
         with (
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as program,
+            subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env, start_new_session=True) as program,
             ThreadPoolExecutor(1) as pool,
         ):
             result = pool.submit(program.communicate)
-            while not result.done():
-                with suppress(subprocess.TimeoutExpired):
-                    server.process.wait(0.02)
-                    server = servers.enter_context(serving(*flags))
-                    pid.write_text(str(server.process.pid))
+            try:
+                while not result.done():
+                    with suppress(subprocess.TimeoutExpired):
+                        server.process.wait(0.02)
+                        server = servers.enter_context(serving(*flags))
+                        pid.write_text(str(server.process.pid))
+            finally:
+                if program.poll() is None:  # the time is over; the pool would wait for its end
+                    os.killpg(program.pid, signal.SIGKILL)
     output, errors = result.result()
     assert program.returncode == 0, errors[-3000:]
     found: dict[str, Any] = json.loads(output.splitlines()[-1])
