@@ -259,7 +259,7 @@ class Front:
             await slot(inner, request.receive, sender.send)
         finally:
             if reserved is not None and sender.status >= 400 and not slot.has(target.new):
-                await self._reservations.release(target.new, slot, reserved)
+                self._reservations.release(target.new, slot, reserved)
         return Outcome.ANSWERED
 
 

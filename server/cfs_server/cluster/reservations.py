@@ -10,7 +10,7 @@ import httpcore
 from starlette.responses import JSONResponse
 from starlette.types import Scope, Send
 
-from cfs.errors import Conflict, Unavailable
+from cfs.errors import CfsError, Conflict, Unavailable
 from cfs_server.cluster.names import Place
 from cfs_server.cluster.placement import slot_of
 from cfs_server.cluster.relay import Incoming, Order, Relay
@@ -29,6 +29,7 @@ class Reservations:
         self._replica = replica
         self._relay = relay
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # as long as one is waited for
+        self._returns: set[asyncio.Task[None]] = set()
 
     async def reserve(self, name: str, slot: HostedSlot) -> Place | None:
         """Reserve a name for a session of a slot of this replica; None if there is a session with this name.
@@ -43,11 +44,29 @@ class Reservations:
         slot.names.grant(name, said["mark"])
         return Place(slot.number, said["mark"])
 
-    async def release(self, name: str, slot: HostedSlot, place: Place) -> None:
-        """Give a name back that was reserved for nothing."""
-        if place.mark:
-            slot.names.give_up(name, place.mark)
-            await self._ask(self._home(name), {"do": "return", "name": name, "slot": slot.number, "mark": place.mark})
+    def release(self, name: str, slot: HostedSlot, place: Place) -> None:
+        """Give a name back that was reserved for nothing.
+
+        While its home does not answer, the name is refused here and noted there: so this is repeated until it does, or
+        the slot has another owner, which accepts what is noted.
+        """
+        if not place.mark:
+            return
+        slot.names.give_up(name, place.mark)
+        question = {"do": "return", "name": name, "slot": slot.number, "mark": place.mark}
+
+        async def give_back() -> None:
+            while slot.serves:
+                try:
+                    await self._ask(self._home(name), question)
+                except CfsError:
+                    await asyncio.sleep(_AGAIN_SECONDS)
+                else:
+                    return
+
+        task = asyncio.create_task(give_back())
+        self._returns.add(task)
+        task.add_done_callback(self._returns.discard)
 
     def _home(self, name: str) -> int:
         return slot_of(name, self._replica.slots)
