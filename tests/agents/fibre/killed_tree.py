@@ -3,6 +3,9 @@
     python killed_tree.py FOLDER URL every N        a life killed at a point, and one that is not; each Nth point
     python killed_tree.py FOLDER URL random N SEED  the same at N points drawn by a seed
     python killed_tree.py FOLDER URL stumbling N    one task in lives that are each killed at their point N
+    python killed_tree.py FOLDER URL victims SESSION N=FILE ...
+                                                    one task; at point N the process that FILE names gets a signal:
+                                                    FILE contains its pid and the signal, and `self` is the runtime
 
 With CFS_VICTIM=server the server is killed at the point instead, and with both the server and then the runtime. Its pid
 is in the file CFS_SERVER_PID, and the test starts it again.
@@ -110,6 +113,20 @@ def dying_at(number: int) -> Callable[[], None]:
     return point
 
 
+def killing(victims: dict[int, str]) -> Callable[[], None]:
+    """Make a function that sends each of the signals when it is called for that time."""
+    passed = 0
+
+    def point() -> None:
+        nonlocal passed
+        passed += 1
+        if victim := victims.get(passed):
+            pid, number = Path(victim).read_text().split() if victim != "self" else (os.getpid(), signal.SIGKILL)
+            os.kill(int(pid), int(number))
+
+    return point
+
+
 def set_points(point: Callable[[], None]) -> None:
     """Let every step that changes something pass a point before and after it."""
     real_replace, real_call = state._replace, AsyncClient.call
@@ -145,12 +162,16 @@ async def live(folder: Path, url: str, session: str, point: Callable[[], None]) 
 
 def life(folder: Path, url: str, session: str, number: int) -> bool:
     """Let a tree live that is killed at its point of this number; whether it came to its end before."""
+    return life_with(dying_at(number), folder, url, session)
+
+
+def life_with(point: Callable[[], None], folder: Path, url: str, session: str) -> bool:
+    """Let a tree live that calls this at each point; whether it came to its end."""
     REACHED.unlink(missing_ok=True)
     process = os.fork()
     if process == 0:
         status = 1
         try:
-            point = dying_at(number)
             set_points(point)
             asyncio.run(live(folder, url, session, point))
             status = 0
@@ -160,7 +181,7 @@ def life(folder: Path, url: str, session: str, number: int) -> bool:
             os._exit(status)
     status = os.waitpid(process, 0)[1]
     if status not in (0, signal.SIGKILL):
-        raise AssertionError(f"a life of {session} at {number} ended with the status {status}")
+        raise AssertionError(f"a life of {session} ended with the status {status}")
     return status == 0 and not REACHED.exists()
 
 
@@ -233,8 +254,22 @@ def stumbling(folder: Path, url: str, point: int) -> dict[str, Any]:
     return {"kills": kills, "violations": violations(folder, url, session)}
 
 
+def with_victims(folder: Path, url: str, session: str, victims: dict[int, str]) -> dict[str, Any]:
+    """Let the victims of one task die, and what has been killed of it go on."""
+    lives = 1
+    if not life_with(killing(victims), folder, url, session):
+        lives += 1
+        life(folder, url, session, 0)
+    return {"lives": lives, "violations": violations(folder, url, session)}
+
+
 def main() -> None:
     """Do what the command line says."""
+    if sys.argv[3] == "victims":
+        victims = {int(number): file for number, _, file in (each.partition("=") for each in sys.argv[5:])}
+        found = with_victims(Path(sys.argv[1]), sys.argv[2], sys.argv[4], victims)
+        print(json.dumps(found))  # noqa: T201 - the answer to the test
+        return
     folder, url, mode, number = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     if mode == "every":
         found = each(folder, url, count(1, number))
