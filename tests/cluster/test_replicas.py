@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from cfs import Session
+from cfs_server.cluster.placement import slot_of
 from tests.cluster.support import SLOTS, Replicas, names, say, text_of
 from tests.server.support import EventStream, data, kinds
 
@@ -153,6 +154,21 @@ def test_of_many_renames_to_one_name_exactly_one_succeeds(three: Replicas, name:
         statuses = sorted(each.result().status_code for each in asked)
     assert statuses == [200] + [409] * 8
     assert names(three.urls[0]).count(f"{name}-won") == 1
+
+
+def test_a_sub_session_stays_in_its_slot(three: Replicas, name: str) -> None:
+    """It can be renamed within its family, and be moved below a session of its slot, but not below any other."""
+    say(three.urls[0], f"{name}-a/child", "hello")
+    moved = post(three.urls[1], f"/v1/sessions/{name}-a/child/rename", {"id": f"{name}-a/other"})
+    assert moved.status_code == 200, moved.text
+    others = [f"{name}-{number}" for number in range(12)]
+    for session in others:
+        say(three.urls[0], session, "hello")
+    elsewhere = next(each for each in others if slot_of(each, SLOTS) != slot_of(f"{name}-a", SLOTS))
+    refused = post(three.urls[2], f"/v1/sessions/{name}-a/other/rename", {"id": f"{elsewhere}/child"})
+    assert refused.status_code == 409
+    assert refused.json()["type"] == "urn:cfs:error:conflict"
+    assert text_of(three.urls[0], f"{name}-a/other") == "User: hello\nAssistant: hello\n"
 
 
 def test_a_copy_has_the_name_that_was_asked_for_or_a_free_one(three: Replicas, name: str) -> None:

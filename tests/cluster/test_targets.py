@@ -9,8 +9,8 @@ from cfs_server.cluster.targets import ALL, ANYWHERE, BODY, NEW, Kind, Target, t
 KEY = "0003" + "a" * 28
 
 
-def about(root: str, new: str = "") -> Target:
-    return Target(Kind.SESSION, root, new=new)
+def about(root: str, new: str = "", *, below: bool = False) -> Target:
+    return Target(Kind.SESSION, root, new=new, below=below)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def about(root: str, new: str = "") -> Target:
         ("PROPFIND", "/dav/sub_sessions", {}, ALL),
         ("LOCK", "/dav/sessions/", {}, ANYWHERE),
         ("MOVE", "/dav/sessions/a", {"Destination": "http://host/dav/sessions/b%20c"}, about("a", "b c")),
-        ("COPY", "/dav/sub_sessions/a/x", {"Destination": "/dav/sub_sessions/b/y"}, about("a", "b")),
+        ("COPY", "/dav/sub_sessions/a/x", {"Destination": "/dav/sub_sessions/b/y"}, about("a", "b", below=True)),
         ("MOVE", "/dav/workspaces/a/x", {"Destination": "/dav/workspaces/b/y"}, about("a")),
         ("PUT", "/dav/workspaces/a/x", {}, about("a")),
         ("GET", "/", {}, ANYWHERE),
@@ -69,7 +69,7 @@ def test_the_head_of_a_request(method: str, path: str, headers: dict[str, str], 
         ("/v1/sessions", {}, NEW),
         ("/v1/sessions", {"id": 5}, NEW),
         ("/v1/sessions", ["a"], NEW),
-        ("/v1/sessions/a/rename", {"id": "b/c"}, about("a", "b")),
+        ("/v1/sessions/a/rename", {"id": "b/c"}, about("a", "b", below=True)),
         ("/v1/sessions/a/fork", {}, about("a")),
         ("/v1/shares", {"session": "a/b"}, about("a")),
         ("/v1/responses", {"input": "hi"}, NEW),

@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cfs.errors import AlreadyExists, CfsError, Unavailable
+from cfs.errors import AlreadyExists, CfsError, Conflict, Unavailable
 from cfs_server.cluster.merging import Merging, captured, send_whole
 from cfs_server.cluster.metrics import ClusterMetrics, merged
 from cfs_server.cluster.names import Place
@@ -251,6 +251,10 @@ class Front:
         reserved: Place | None = None
         if target.new and target.new != target.root and not slot.has(target.new):
             reserved = await self._reservations.reserve(target.new, slot)
+            if reserved is None and target.below:
+                raise Conflict(
+                    f"{target.new!r} is in another slot, and sub-sessions stay in theirs; copy the transcript"
+                )
             if reserved is None:
                 raise AlreadyExists(f"there is a session {target.new!r} already")
         sender = _Sender(slot, scope, send)

@@ -33,12 +33,16 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request is about. `root` names a family, `key` a session's key, and `new` the root of a second name."""
+    """What a request is about. `root` names a family, `key` a session's key, and `new` the root of a second name.
+
+    `below` says that the second name is that of a sub-session.
+    """
 
     kind: Kind
     root: str = ""
     key: str = ""
     new: str = ""
+    below: bool = False
 
 
 ANYWHERE = Target(Kind.ANYWHERE)
@@ -91,7 +95,8 @@ def target_in_body(raw_path: bytes, body: bytes, target: Target) -> Target:
         said = {}
     parts = _parts(raw_path) or []
     if parts[:2] == ["v1", "sessions"] and target.root:  # a rename or a fork
-        return replace(target, kind=Kind.SESSION, new=_root(said.get("id")))
+        new = said.get("id")
+        return replace(target, kind=Kind.SESSION, new=_root(new), below=isinstance(new, str) and "/" in new)
     if parts[:2] == ["v1", "responses"]:
         previous, conversation = said.get("previous_response_id"), said.get("conversation")
         if isinstance(previous, str):
@@ -119,21 +124,21 @@ def _parts(raw_path: bytes) -> list[str] | None:
 def _in_dav(method: str, parts: list[str], headers: Mapping[bytes, bytes]) -> Target:
     match parts:
         case [mount, root, *_] if mount in _SPLIT_DAV and root:
-            new = _destination(headers) if method in _MOVING and mount != "workspaces" else ""
-            return Target(Kind.SESSION, root, new=new)
+            new, below = _destination(headers) if method in _MOVING and mount != "workspaces" else ("", False)
+            return Target(Kind.SESSION, root, new=new, below=below)
         case ["sessions" | "sub_sessions", *_] if method in ("GET", "PROPFIND"):
             return ALL
         case _:
             return ANYWHERE
 
 
-def _destination(headers: Mapping[bytes, bytes]) -> str:
+def _destination(headers: Mapping[bytes, bytes]) -> tuple[str, bool]:
     parts = _parts(urlsplit(headers.get(b"destination", b"").decode("latin-1")).path.encode("latin-1"))
     match parts:
-        case ["dav", "sessions" | "sub_sessions", root, *_]:
-            return root
+        case ["dav", "sessions" | "sub_sessions", root, *below]:
+            return root, any(below)
         case _:
-            return ""
+            return "", False
 
 
 def _recorded(headers: Mapping[bytes, bytes], otherwise: Target) -> Target:

@@ -46,8 +46,6 @@ CREATE TABLE cfs.replicas (
     leaving boolean NOT NULL DEFAULT false,
     usage text NOT NULL DEFAULT ''
 );
--- The slot of each session without a parent.
-CREATE TABLE cfs.names (name text COLLATE "C" PRIMARY KEY, slot integer NOT NULL);
 -- A cursor names the epoch in which its event was numbered. `seq` and `position` are the last ones before it.
 CREATE TABLE cfs.epochs (
     slot integer NOT NULL,
