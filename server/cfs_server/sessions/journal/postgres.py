@@ -519,7 +519,8 @@ class PostgresBackend:
         rows = self._read(
             f"SELECT {_COLUMNS} FROM cfs.records JOIN cfs.sessions ON sessions.slot = records.slot AND key = session"  # noqa: S608
             " WHERE records.slot = %s AND records.seq >= %s AND records.seq < %s AND deleted IS NULL"
-            " AND kind = ANY(%s) AND body ILIKE %s ESCAPE '' ORDER BY records.seq DESC LIMIT %s",
+            ' AND kind = ANY(%s) AND body COLLATE "C"'
+            " ILIKE %s ESCAPE '' ORDER BY records.seq DESC LIMIT %s",
             (self.slot, begin, before, list(HISTORY), pattern, most),
         )
         return rows, (rows[-1].seq if len(rows) == most else begin) or None
