@@ -60,7 +60,8 @@ def decode(text: str) -> Cursors:
     try:
         if not text.startswith(_FORM):
             raise ValueError(text)
-        packed = base64.b64decode(text.removeprefix(_FORM) + "==", altchars=b"-_", validate=True)
+        digits = text.removeprefix(_FORM)
+        packed = base64.b64decode(digits + "=" * (-len(digits) % 4), altchars=b"-_", validate=True)
         return {slot: f"{life.hex()}.{epoch.hex()}-{number}" for slot, life, epoch, number in _ROW.iter_unpack(packed)}
     except (ValueError, struct.error):
         raise InvalidRequest("a cursor of the events of all sessions is the `id` of one of them, or 0") from None

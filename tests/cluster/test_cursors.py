@@ -1,0 +1,25 @@
+"""The cursor of the stream of all sessions contains the cursor of each slot."""
+
+import pytest
+
+from cfs.errors import InvalidRequest
+from cfs_server.cluster.event_merging import Cursors, decode, encode
+
+
+@pytest.mark.parametrize(
+    "cursors",
+    [
+        {},  # of a replica that has no slot yet
+        {0: "01234567.89abcdef-0"},
+        {3: "01234567.89abcdef-999999999999999999", 4_095: "00000000.ffffffff-1"},
+        {slot: f"0000000{slot}.00000000-{slot}" for slot in range(6)},
+    ],
+)
+def test_a_cursor_is_read_as_it_was_written(cursors: Cursors) -> None:
+    assert decode(encode(cursors)) == cursors
+
+
+@pytest.mark.parametrize("text", ["1", "v2.", "v1.!", "v1.AAAA", "v1.AAA", "01234567.89abcdef-0"])
+def test_other_cursors_are_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        decode(text)
