@@ -30,6 +30,10 @@ HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin"
 SLOTS = 6
 _START_SECONDS = 60.0
 _SETTLE_SECONDS = 60.0
+_DEFECT = re.compile(r"(?m)^Traceback.*\n(?:[ ].*\n)*(\S.*)|(^.*(?:defect|never retrieved).*)")
+"""The last line of a traceback, or a line of the log."""
+_EXPECTED = ("cfs_server.cluster.relay.Broken", "httpcore.")
+"""A response that broke off, because its replica was lost."""
 _CONFIG = """
 global
     maxconn 2000
@@ -232,10 +236,8 @@ class ReplicaSet:
     def complaints(self) -> list[str]:
         """Return what the logs say of defects."""
         texts = {each.number: each.log.read_text(errors="replace") for each in self.replicas if each.log.exists()}
-        pattern = r".*(?:Traceback|defect|AssertionError|never retrieved).*"
-        return [
-            f"replica {number} logs {line!r}" for number, text in texts.items() for line in re.findall(pattern, text)
-        ]
+        found = [(number, line) for number, text in texts.items() for line in map(max, _DEFECT.findall(text))]
+        return [f"replica {number} logs {line!r}" for number, line in found if not line.startswith(_EXPECTED)]
 
 
 @asynccontextmanager

@@ -38,6 +38,7 @@ from crash_checks import Checks, Report
 from crash_ledger import Seen, Talk
 from crash_load import Reader, World, decoded
 from replica_ledger import Cursors, Epoch, Meanings, MergedReading, Stored, interleaved, split
+from replica_measures import measure, measures_table
 from replica_set import SLOTS, ReplicaSet, replica_set
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -276,27 +277,34 @@ def main() -> int:
     )
     parser.add_argument("--keep", type=Path, help="a folder for the logs, which stays")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--measure", action="store_true", help="measure take-overs and costs; nothing else happens")
+    parser.add_argument("--rounds", type=int, default=10, help="of --measure")
     parser.add_argument("--docs", action="store_true", help="write the table into docs/benchmarks.md")
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="cfs-replicas-"))
     folder.mkdir(parents=True, exist_ok=True)
+    problems = False
     try:
-        report = asyncio.run(
-            run(asked.faults, asked.seed, folder, seconds=asked.minutes * 60, mount=asked.mount, calm=asked.calm)
-        )
+        if asked.measure:
+            found = measures_table(asyncio.run(measure(folder, asked.rounds)))
+        else:
+            seconds = asked.minutes * 60
+            report = asyncio.run(
+                run(asked.faults, asked.seed, folder, seconds=seconds, mount=asked.mount, calm=asked.calm)
+            )
+            found, problems = table(report), bool(report.problems)
+            if asked.json:
+                asked.json.write_text(json.dumps(report.json(), indent=1))
     finally:
         if asked.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
-    print(found := table(report))
-    if asked.json:
-        asked.json.write_text(json.dumps(report.json(), indent=1))
+    print(found)
     if asked.docs:
-        page = re.sub(
-            r"(?s)(<!-- replicas -->\n).*?(<!-- /replicas -->)", lambda m: f"{m[1]}{found}\n{m[2]}", PAGE.read_text()
-        )
-        PAGE.write_text(page)
-    return int(bool(report.problems))
+        mark = "replicas-measured" if asked.measure else "replicas"
+        pattern = rf"(?s)(<!-- {mark} -->\n).*?(<!-- /{mark} -->)"
+        PAGE.write_text(re.sub(pattern, lambda m: f"{m[1]}{found}\n{m[2]}", PAGE.read_text()))
+    return int(problems)
 
 
 def table(report: Report) -> str:
