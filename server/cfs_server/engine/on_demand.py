@@ -157,6 +157,8 @@ class OnDemandEngine:
         self._idle = idle
         self._info = ModelInfo(name, 0, has_chat_template=False, loaded=False)
         self._engine: LlamaEngine | None = None
+        self._ending: LlamaEngine | None = None
+        """The last one, until its counters are among those of the past."""
         self._task: asyncio.Task[None] | None = None
         self._loading = self._leaving = self._stopped = False
         self._users = 0
@@ -267,10 +269,15 @@ class OnDemandEngine:
 
     async def stats(self) -> EngineStats:
         """Return the counters of all workers so far, and the gauges of the running one."""
-        engine = self._engine
+        engine, past, loaded = self._engine or self._ending, self._past, self._engine is not None
         now = EngineStats("stopped" if self._stopped else "ready") if engine is None else await engine.stats()
-        waiting = now.waiting + len(self._waiting)
-        return replace(_together(self._past, now), waiting=waiting, loaded=engine is not None, loads=self._loads)
+        return replace(
+            _together(past, now),
+            waiting=now.waiting + len(self._waiting),
+            worker_pid=now.worker_pid if loaded else None,
+            loaded=loaded,
+            loads=self._loads,
+        )
 
     async def count_tokens(
         self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
@@ -369,13 +376,13 @@ class OnDemandEngine:
             self._changed.fire()
             _log.info("model loaded", model=self._name, seconds=round(self._load_seconds, 2))
             await self._until_unneeded()
-            self._engine = None  # from here on turns wait for the next worker
+            self._engine, self._ending = None, engine  # from here on turns wait for the next worker
             self._info = replace(self._info, loaded=False)
             if not self._stopped:
-                self._past = _together(self._past, replace(await engine.stats(), gauges={}))
+                self._past, self._ending = _together(self._past, replace(await engine.stats(), gauges={})), None
                 _log.info("model unloaded", model=self._name)
         finally:
-            self._engine = None
+            self._engine = self._ending = None
             await engine.stop()
 
     async def _until_unneeded(self) -> None:
