@@ -105,7 +105,7 @@ def records(draw: st.DrawFn) -> Record:
     data: dict[str, Any] = draw(st.dictionaries(st.sampled_from(["index", "usage", "settings", "calls"]), JSON))
     data |= {name: getattr(change, name) for name in ("turn", "reply") if hasattr(change, name)}
     if isinstance(change, state.MessageAdded):
-        data["message"] = change.message.model_dump(exclude_defaults=True, mode="json")
+        data["message"] = change.message.model_dump(exclude_defaults=True)
     if isinstance(change, state.ReplyExtended):
         data["text"] = change.delta.text
     if isinstance(change, state.QuestionAsked):
