@@ -1,5 +1,6 @@
 """Tokens, their limits and shares hold on all replicas together."""
 
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from cfs_server.cluster.placement import slot_of
 from cfs_server.sessions.journal.postgres_database import prepare
 from tests.cluster.support import SLOTS, Replicas, replicas
 from tests.postgres import running_postgres
@@ -23,14 +25,17 @@ class Guarded:
         self._file = file
 
     def token(self, *flags: str) -> str:
-        """Make a token. The replicas know it within a second."""
+        """Make a token, and wait until all slots know it. They look at the file once a second."""
         name = f"t{next(_numbers)}"
         made = run_cfs("token", "create", name, "--tokens", str(self._file), *flags)
         assert made.returncode == 0, made.stderr
         token = _token_in(made.stdout)
+        one_of_each = {slot_of(f"n{number}", SLOTS): f"n{number}" for number in range(50)}
+        assert len(one_of_each) == SLOTS
         for url in self.replicas.urls:
-            while self.call(url, token, "GET", "/v1/whoami").status_code == 401:
-                pass
+            for path in ("/v1/whoami", *(f"/v1/sessions/{name}" for name in one_of_each.values())):
+                while self.call(url, token, "GET", path).status_code == 401:
+                    time.sleep(0.02)
         return token
 
     def call(self, url: str, token: str | None, method: str, path: str, body: object = None) -> httpx.Response:
@@ -90,6 +95,8 @@ def test_the_number_of_sessions_of_a_token_is_limited_on_all_replicas_together(g
     ):
         pass  # what the other replica has is known within a second; the test's time-out is the limit
     assert statuses[:5] == [201] * 5
+    usages = {guarded.call(url, token, "GET", "/v1/whoami").json()["usage"]["sessions"] for url in (first, second)}
+    assert usages <= {5, 6, 7, 8, 9, 10}, "each replica counts the sessions of both"
     assert {*statuses, *later} <= {201, 409, 507}
 
 

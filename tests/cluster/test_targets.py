@@ -1,16 +1,53 @@
 """Which sessions a request is about: from its head, or from its body."""
 
 import json
+import re
 
 import pytest
+from fastapi.routing import iter_route_contexts
 
+from cfs_server.app import create_app
 from cfs_server.cluster.targets import ALL, ANYWHERE, BODY, NEW, Kind, Target, target_in_body, target_of
+from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.settings import Settings
 
+NO_SESSION = {
+    *("/", "/dashboard/{name}", "/dav", "/dav/{path}", "/openapi.json"),
+    *("/health", "/healthz", "/metrics", "/readyz", "/v1/backup", "/v1/whoami"),
+    *("/v1/embeddings", "/v1/models", "/v1/models/{model}", "/v1/render", "/v1/tokens", "/v1/messages/count_tokens"),
+    *("/api/create", "/api/delete", "/api/embed", "/api/embeddings", "/api/ps", "/api/pull", "/api/push"),
+    *("/api/show", "/api/tags", "/api/version"),
+}
+"""Routes that are about no session."""
+NAMED_BY_HEADER = {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/api/chat", "/api/generate"}
+NAMED_BY_PATH = {"/v1/files/{path}": "/v1/files/workspaces/a/b", "/v1/responses/{response}": "/v1/responses/resp_{key}"}
+"""Routes whose paths contain a session in another form, and an example of it."""
 KEY = "0003" + "a" * 28
 
 
 def about(root: str, new: str = "", *, below: bool = False) -> Target:
     return Target(Kind.SESSION, root, new=new, below=below)
+
+
+def routes() -> list[tuple[str, str]]:
+    """Each method and path of the application."""
+    app = create_app(Settings(engine="scripted"), ScriptedEngine())
+    found = []
+    for context in iter_route_contexts(app.routes):
+        path = getattr(context, "path_format", None) or getattr(context, "path", "")
+        found += [(method, path) for method in sorted(getattr(context, "methods", None) or ("GET",))]
+    return found
+
+
+@pytest.mark.parametrize(("method", "path"), routes())
+def test_each_route_is_answered_where_its_session_is(method: str, path: str) -> None:
+    """A route that is about sessions, and that nobody has thought of here, would be answered without any."""
+    for general, example in NAMED_BY_PATH.items():
+        path = path.replace(general, example.format(key=KEY + "b" * 33)) if path.startswith(general) else path
+    concrete = re.sub(r"\{[^}]*\}", "x", path)
+    headers = {b"x-cfs-session": b"a"} if path in NAMED_BY_HEADER else {}
+    kind = target_of(method, concrete.encode(), b"", headers).kind
+    assert (kind is Kind.ANYWHERE) == (path in NO_SESSION), kind
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ from cfs_server.workspaces import Workspaces
 
 _log = structlog.get_logger(__name__)
 
+_NO_SLOT = -1
+
 
 class Cluster:
     """One replica: what it shares with the others, and its application."""
@@ -50,7 +52,9 @@ class Cluster:
         self.replica = Replica(
             self.name, directories, [each.slots for each in found], self._host, partial(sees, self._relay)
         )
-        self._plain = create_app(settings, engine, model, workspaces=workspaces)
+        usage = self.replica.usage
+        part = Part(used_elsewhere=partial(usage.elsewhere, _NO_SLOT))
+        self._plain = create_app(settings, engine, model, None, workspaces, part, usage.traffic_of)
         self.app = Front(self.replica, self._relay, signer, self._plain, settings, common.life, self._run)
 
     @asynccontextmanager

@@ -1,7 +1,7 @@
 """What each caller has in all slots, so that a limit of a token holds for all replicas together (H7).
 
-A replica counts its own slots exactly, and publishes the sums of callers with limits with its heartbeat. What others
-have published is up to a second old: for so long several replicas together may exceed a limit.
+A replica counts its own slots exactly, and publishes the sums with its heartbeat. What others have published is up to a
+second old: for so long several replicas together may exceed a limit.
 """
 
 import json
@@ -12,8 +12,8 @@ from cfs_server.access.auth import Traffic
 from cfs_server.sessions.quotas import Used
 from cfs_server.sessions.store import SessionStore
 
-_MOST = 1_000
-"""Maximum number of callers in one heartbeat: those with the most bytes."""
+_MOST = 500
+"""Maximum number of callers in one heartbeat: first those with limits, and then those with the most bytes."""
 
 
 class Usage:
@@ -38,14 +38,16 @@ class Usage:
         return sessions, size
 
     def summary(self) -> str:
-        """Return the usage in this replica of the callers with limits, as JSON."""
+        """Return the usage in this replica, as JSON."""
         found: dict[str, Used] = {}
+        limited: set[str] = set()
         for store in self._stores().values():
             for name, account in store.accounts.items():
+                sessions, size = found.get(name, (0, 0))
+                found[name] = sessions + account.sessions, size + account.bytes
                 if account.quota.sessions is not None or account.quota.size is not None:
-                    sessions, size = found.get(name, (0, 0))
-                    found[name] = sessions + account.sessions, size + account.bytes
-        most = sorted(found.items(), key=lambda each: each[1][1], reverse=True)[:_MOST]
+                    limited.add(name)
+        most = sorted(found.items(), key=lambda each: (each[0] in limited, each[1][1]), reverse=True)[:_MOST]
         return json.dumps({name: used for name, used in most if used != (0, 0)}, separators=(",", ":"))
 
     def learn(self, summaries: Iterable[str]) -> None:

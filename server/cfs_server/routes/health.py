@@ -176,7 +176,7 @@ async def whoami(parts: AppContext, me: Me) -> Response:
         limits=wire.Taken(
             sessions=limits.sessions, bytes=limits.bytes, streams=limits.streams, requests=limits.requests
         ),
-        usage=wire.Taken(sessions=account.sessions, bytes=account.bytes, streams=principal.traffic.streams),
+        usage=wire.Taken(sessions=account.held[0], bytes=account.held[1], streams=principal.traffic.streams),
         model=models[0] if models else None,
         models=models,
     )

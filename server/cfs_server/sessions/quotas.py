@@ -99,12 +99,17 @@ class StorageUsage:
         """The bytes to which the quota applies."""
         return self.bytes if self._limited is None else self._limited()
 
+    @property
+    def held(self) -> Used:
+        """What the owner has in this store and in the others."""
+        sessions, size = (0, 0) if self.elsewhere is None else self.elsewhere()
+        return self.sessions + sessions, self.bytes + size
+
     def require_room(self, *, sessions: int = 0, size: int = 0) -> None:
         """Raise `StorageFull` if this many more sessions or bytes exceed a limit."""
         for account in self._chain():
             most = account.quota
-            more_sessions, more_bytes = (0, 0) if account.elsewhere is None else account.elsewhere()
-            held = account.sessions + more_sessions
+            held, more_bytes = account.held[0], account.held[1] - account.bytes
             if sessions > 0 and most.sessions is not None and held + sessions > most.sessions:
                 raise StorageFull(f"{account.owner} may hold {most.sessions} sessions at most; delete some")
             if size > 0 and most.size is not None and account.limited + more_bytes + size > most.size:
