@@ -157,10 +157,7 @@ class RequestMiddleware:
 
     def _admit(self, exchange: "Exchange", headers: MutableMapping[bytes, bytes], scope: Scope) -> None:
         """Authenticate the caller and check its rate limit. Most paths require a caller (G9)."""
-        authorization = headers.get(b"authorization")
-        if authorization is None and (key := headers.get(b"x-api-key")):
-            authorization = b"Bearer " + key  # clients of Anthropic send their key so
-        principal = self._authenticate(None if authorization is None else authorization.decode("latin-1"))
+        principal = self._authenticate(credentials_of(headers))
         if principal is None:
             if scope["path"] in _OPEN or scope["path"].startswith(_OPEN_BELOW):
                 return
@@ -187,6 +184,14 @@ class RequestMiddleware:
             status=exchange.status,
             ms=round((time.perf_counter() - exchange.began_at) * 1000, 1),
         )
+
+
+def credentials_of(headers: Mapping[bytes, bytes]) -> str | None:
+    """Return the value of `Authorization` that a request sends, or means; None without credentials."""
+    authorization = headers.get(b"authorization")
+    if authorization is None and (key := headers.get(b"x-api-key")):
+        authorization = b"Bearer " + key  # clients of Anthropic send their key so
+    return None if authorization is None else authorization.decode("latin-1")
 
 
 def only_reads(scope: Scope) -> bool:

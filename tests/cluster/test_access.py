@@ -83,6 +83,39 @@ def test_each_caller_sees_its_own_sessions_on_all_replicas(guarded: Guarded) -> 
             assert guarded.call(url, two, "GET", f"/v1/sessions/one-{at}").status_code == 404
 
 
+def test_a_caller_without_rights_learns_no_names(guarded: Guarded) -> None:
+    """A rename and a copy are answered alike, whether the name is free, taken, or in another slot."""
+    owner = guarded.token("--grant", "/")
+    other = guarded.token("--grant", "/sessions/mine")
+    taken = [f"taken-{number}" for number in range(6)]
+    for name in taken:
+        assert guarded.call(guarded.replicas.urls[0], owner, "POST", "/v1/sessions", {"id": name}).status_code == 201
+    assert guarded.call(guarded.replicas.urls[0], other, "POST", "/v1/sessions", {"id": "mine"}).status_code == 201
+    for token in (other, "wrong", None):
+        answers = {
+            (path, answer.status_code, answer.json()["type"])
+            for path in ("rename", "fork")
+            for name in (*taken, *(f"free-{number}" for number in range(6)))
+            for url in guarded.replicas.urls
+            for answer in (guarded.call(url, token, "POST", f"/v1/sessions/mine/{path}", {"id": name}),)
+        }
+        assert len(answers) == 2, answers
+    for name in taken:
+        assert guarded.call(guarded.replicas.urls[1], owner, "GET", f"/v1/sessions/{name}").status_code == 200
+
+
+def test_a_caller_with_rights_below_a_name_may_move_a_session_there(guarded: Guarded) -> None:
+    above = next(name for name in map("to-{}".format, range(99)) if slot_of(name, SLOTS) == slot_of("from", SLOTS))
+    owner = guarded.token("--grant", "/")
+    token = guarded.token("--grant", "/sessions/from", "--grant", f"/sessions/{above}/below")
+    url, other = guarded.replicas.urls
+    assert guarded.call(url, owner, "POST", "/v1/sessions", {"id": above}).status_code == 201
+    assert guarded.call(url, token, "POST", "/v1/sessions", {"id": "from"}).status_code == 201
+    moved = guarded.call(other, token, "POST", "/v1/sessions/from/rename", {"id": f"{above}/below"})
+    assert moved.status_code == 200, moved.text
+    assert guarded.call(url, token, "GET", f"/v1/sessions/{above}/below").status_code == 200
+
+
 def test_the_number_of_sessions_of_a_token_is_limited_on_all_replicas_together(guarded: Guarded) -> None:
     token = guarded.token("--grant", "/sessions/", "--sessions", "5")
     first, second = guarded.replicas.urls

@@ -9,13 +9,14 @@ from functools import partial
 import structlog
 from starlette.applications import Starlette
 
+from cfs.errors import Unavailable
 from cfs_server.app import create_app, opened
 from cfs_server.cluster.directory import LEASE_SECONDS, Directory, shared
 from cfs_server.cluster.front import Front, sees
 from cfs_server.cluster.names import Names
 from cfs_server.cluster.placement import new_key, slot_of
 from cfs_server.cluster.relay import Relay, Signer
-from cfs_server.cluster.replica import Replica
+from cfs_server.cluster.replica import AGAIN_SECONDS, Replica
 from cfs_server.cluster.slots import HostedSlot, OpenSlot
 from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.sessions.journal.postgres import PostgresBackend
@@ -53,7 +54,7 @@ class Cluster:
             self.name, directories, [each.slots for each in found], self._host, partial(sees, self._relay)
         )
         usage = self.replica.usage
-        part = Part(used_elsewhere=partial(usage.elsewhere, _NO_SLOT))
+        part = Part(may_create=_nowhere, used_elsewhere=partial(usage.elsewhere, _NO_SLOT))
         self._plain = create_app(settings, engine, model, None, workspaces, part, usage.traffic_of)
         self.app = Front(self.replica, self._relay, signer, self._plain, settings, common.life, self._run)
 
@@ -95,3 +96,8 @@ class Cluster:
                 keys = [session.key for session in app.state.cfs.store]
             for key in keys:  # what the engine has computed of them is of no use here
                 self._engine.forget(key)
+
+
+def _nowhere(name: str) -> bool:
+    """Refuse a session in the application without sessions, to which no request for one is sent."""
+    raise Unavailable(f"no slot was found for {name!r}; repeat", retry_after=AGAIN_SECONDS)

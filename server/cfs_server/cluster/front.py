@@ -37,8 +37,10 @@ from cfs_server.cluster.relay import (
 from cfs_server.cluster.replica import AGAIN_SECONDS, Elsewhere, Patience, Replica
 from cfs_server.cluster.reservations import PATH, Reservations
 from cfs_server.cluster.slots import HostedSlot
-from cfs_server.cluster.targets import Kind, Target, idempotency_key, target_in_body, target_of
+from cfs_server.cluster.targets import ANYWHERE, Kind, Target, idempotency_key, target_in_body, target_of
 from cfs_server.errors import JSONLine, problem_response
+from cfs_server.middleware import credentials_of
+from cfs_server.sessions.ids import path_of
 from cfs_server.settings import Settings
 
 _HEALTH = frozenset({"/healthz", "/readyz", "/health"})
@@ -74,6 +76,7 @@ class Front:
         self._signer = signer
         self._plain = plain
         self._body_limit = settings.max_body_bytes
+        self._wants_token = settings.tokens is not None
         self._life = life
         self._lifespan = Starlette(lifespan=lifespan)
         self._hints: OrderedDict[str, int] = OrderedDict()
@@ -135,7 +138,10 @@ class Front:
     # -- requests of clients --------------------------------------------------------------------------------------
 
     async def _answer(self, scope: Scope, request: Incoming, send: Send) -> None:
-        target = target_of(request.method, request.raw_path, scope["query_string"], dict(request.headers))
+        headers = dict(request.headers)
+        target = target_of(request.method, request.raw_path, scope["query_string"], headers)
+        if self._wants_token and credentials_of(headers) is None:  # refused before anything is read or asked
+            target = ANYWHERE
         if target.kind is Kind.BODY:
             with self._bodies.holding(request.announced or self._body_limit):
                 body = await request.whole(self._body_limit)
@@ -249,7 +255,7 @@ class Front:
         if target.root and not slot.has(target.root) and not slot.names.admit(target.root, mark):
             return slot.names.place(target.root) or Place(slot_of(target.root, self._replica.slots), "")
         reserved: Place | None = None
-        if target.new and target.new != target.root and not slot.has(target.new):
+        if target.new not in ("", target.root) and not slot.has(target.new) and _may_write(slot, request, target.new):
             reserved = await self._reservations.reserve(target.new, slot)
             if reserved is None and target.below:
                 raise Conflict(
@@ -265,6 +271,15 @@ class Front:
             if reserved is not None and sender.status >= 400 and not slot.has(target.new):
                 self._reservations.release(target.new, slot, reserved)
         return Outcome.ANSWERED
+
+
+def _may_write(slot: HostedSlot, request: Incoming, root: str) -> bool:
+    """Return whether the caller may write at or below a name. The application refuses others, who learn nothing."""
+    try:
+        principal = slot.context.principals.authenticate(credentials_of(dict(request.headers)))
+        return principal is not None and bool(principal.handle.scopes("write", path_of(root)))
+    except CfsError:
+        return False
 
 
 class _Bodies:
