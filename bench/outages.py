@@ -225,6 +225,8 @@ class Proxy:
 
     def _forward(self, client: socket.socket) -> None:
         with client, suppress(OSError), socket.create_connection(("127.0.0.1", self._target), 5) as server:
+            for each in (client, server):  # or small pieces wait for the acknowledgement of those before them
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._pairs |= {client, server}
             try:

@@ -58,6 +58,8 @@ LONG = (
     "tests/test_readme.py",
     "tests/agents/tools/test_shell.py",
     "tests/test_code_blocks.py",
+    "tests/cluster/test_failures.py",
+    "tests/cluster/test_faults.py",
     "tests/server/test_crash.py",
     "tests/server/test_conversation.py",
     "integrations/mcp/tests/test_mcp_access.py",
