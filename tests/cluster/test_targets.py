@@ -32,9 +32,9 @@ def about(root: str, new: str = "", *, below: bool = False) -> Target:
 def routes() -> list[tuple[str, str]]:
     """Each method and path of the application."""
     app = create_app(Settings(engine="scripted"), ScriptedEngine())
-    found = []
+    found: list[tuple[str, str]] = []
     for context in iter_route_contexts(app.routes):
-        path = getattr(context, "path_format", None) or getattr(context, "path", "")
+        path = str(getattr(context, "path_format", None) or getattr(context, "path", ""))
         found += [(method, path) for method in sorted(getattr(context, "methods", None) or ("GET",))]
     return found
 
