@@ -23,6 +23,8 @@ from cfs_server.cluster.names import Names
 from cfs_server.routes.http import Context
 from cfs_server.sessions.journal.journal import Journal, StoreFailed
 from cfs_server.sessions.journal.postgres import SlotTaken
+from cfs_server.sessions.session import Session
+from cfs_server.sessions.turns import TurnState
 
 _log = structlog.get_logger(__name__)
 
@@ -156,9 +158,9 @@ class HostedSlot:
         self.lose()
 
     async def _until_idle(self) -> None:
-        """Serve on while turns of the model run, until the end of the grace."""
+        """Serve on while turns of the model run, until the end of the grace. Agents keep their turns elsewhere."""
         while (left := self._grace_until - time.monotonic()) > 0 and not self._lost:
-            busy = next((session for session in self.context.store if session.running is not None), None)
+            busy = next(filter(_generates, self.context.store), None)
             if busy is None:
                 return
             waits = [asyncio.create_task(each.wait()) for each in (busy.changed, self._sooner)]
@@ -190,3 +192,8 @@ class HostedSlot:
             self._calls -= 1
             if not self._calls:
                 self._changed.fire()
+
+
+def _generates(session: Session) -> bool:
+    """Return whether a turn of the model runs in a session."""
+    return session.running is not None and session.running.state is not TurnState.LEASED
