@@ -26,6 +26,7 @@ from cfs_server.cluster.relay import (
     ALL,
     HEADER,
     MISDIRECTED,
+    Broken,
     Incoming,
     Order,
     Outcome,
@@ -107,6 +108,8 @@ class Front:
                 await self._answer(scope, request, send)
         except CfsError as error:
             await problem_response(error, scope["path"])(scope, receive, send)
+        except Broken:
+            return  # the response is not complete, so uvicorn closes the connection
 
     async def _health(self, scope: Scope, request: Incoming, send: Send) -> None:
         """Answer that the process lives, and whether this replica can serve."""
