@@ -13,6 +13,7 @@ import pytest
 from engine_bench import report
 from engine_bench.sides import Answer
 from engine_bench.tables import Verdict, table
+from gateway import own_samples
 from tests.postgres import programs
 
 ROOT = Path(__file__).parent.parent
@@ -162,6 +163,26 @@ def test_the_cost_of_a_store_is_measured_beside_one_in_memory(tmp_path: Path) ->
         assert set(stores) == ({"SQLite", "PostgreSQL"} if programs() else {"SQLite"})
         assert all(row["accepts"] > 0 and row["per_commit"] >= 1 for row in stores.values())
     assert "| first token, ms |" in done.stdout
+
+
+def test_streams_through_a_gateway_are_complete(tmp_path: Path) -> None:
+    """The gateway bench: all streams of each side get all their tokens, and the server's processor time is known."""
+    command = [sys.executable, str(ROOT / "bench/gateway.py"), "--smoke", "--json", str(tmp_path / "found.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    sides = ("stub alone", "CFS, chat completions", "CFS, messages to sessions")
+    assert {row["side"] for row in found["rows"]} == set(found["most"]) == set(sides)
+    for row in found["rows"]:
+        assert row["found"]["begun"] == row["found"]["complete"] == row["streams"], row
+        assert (row["memory"] > 0) == (row["side"] != sides[0])
+    assert "| CFS, chat completions | 2 |" in done.stdout
+
+
+def test_own_samples_are_those_of_the_innermost_function() -> None:
+    """The gateway bench reads a profiler's stacks: callers get no samples, and threads that wait are left out."""
+    stacks = "main (a/b/c.py);f (x/y/z.py) 3\nmain (a/b/c.py) 1\nThread._bootstrap (threading.py);wait (q.py) 99\n"
+    assert own_samples(stacks) == [("`f`, y/z.py", 0.75), ("`main`, b/c.py", 0.25)]
 
 
 def test_a_fleet_of_replicas_is_simulated(tmp_path: Path) -> None:
