@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import sniffio
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
@@ -78,7 +79,7 @@ def run(settings: Settings) -> int:
         check_access(settings)
         _start_tracing()
         config = server_config(None)
-        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        with on_asyncio(), asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(serve(settings))
     except (ConfigurationError, ModelLoadError) as error:
         print(f"cfs: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201 - for the operator
@@ -88,6 +89,20 @@ def run(settings: Settings) -> int:
     finally:
         tracing.stop()
     return 0
+
+
+@contextlib.contextmanager
+def on_asyncio() -> Iterator[None]:
+    """Tell anyio that this thread runs asyncio.
+
+    It asks for every time limit, which are several for each token of an upstream. Otherwise the answer is searched for
+    each time, by way of the current task, which takes a tenth of the server's processor time.
+    """
+    before, sniffio.thread_local.name = sniffio.thread_local.name, "asyncio"
+    try:
+        yield
+    finally:
+        sniffio.thread_local.name = before
 
 
 def _start_tracing() -> None:

@@ -1,5 +1,6 @@
 """How `cfs serve` starts, and how it refuses to (E2, G9, P3)."""
 
+import asyncio
 import json
 import os
 import re
@@ -7,15 +8,17 @@ import signal
 import socket
 import struct
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 
 import httpx
 import pytest
+import sniffio
 
 from cfs_server.engine.interface import ModelLoadError
 from cfs_server.middleware import is_loopback
-from cfs_server.serve import bind, listen_on
+from cfs_server.serve import bind, listen_on, on_asyncio
 from cfs_server.settings import ConfigurationError, Settings, load
 from ports import free_port
 from tests.server.support import CFS, environment, run_cfs, serving
@@ -271,3 +274,20 @@ def test_a_configuration_file_that_is_missing_is_told(tmp_path: Path) -> None:
 
 def test_errors_of_the_engine_and_of_the_configuration_are_told_apart_from_defects() -> None:
     assert not issubclass(ModelLoadError, ConfigurationError)
+
+
+def test_anyio_knows_the_loop_of_the_server_without_a_search() -> None:
+    """Every time limit of anyio asks which loop runs. The server's thread has the answer, also outside of a task."""
+
+    async def between_tasks() -> str:
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[str] = loop.create_future()
+        loop.call_soon(lambda: found.set_result(sniffio.current_async_library()))
+        return await found
+
+    with on_asyncio():
+        assert asyncio.run(between_tasks()) == "asyncio"
+        with ThreadPoolExecutor(1) as pool, pytest.raises(sniffio.AsyncLibraryNotFoundError):
+            pool.submit(sniffio.current_async_library).result()
+    with pytest.raises(sniffio.AsyncLibraryNotFoundError):
+        sniffio.current_async_library()
