@@ -120,7 +120,8 @@ class Link:
                 async for data in answer.aiter_bytes():
                     limit.received(data)
                     for event in decoder.feed(data):
-                        yield replace(event, data=self._options.masked(event.data))
+                        masked = self._options.masked(event.data)
+                        yield event if masked is event.data else replace(event, data=masked)
 
     async def close(self) -> None:
         """Close all connections."""
