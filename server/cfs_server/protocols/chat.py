@@ -4,7 +4,6 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterable, Iterator
-from typing import Any
 
 from cfs.completions import (
     ChatChunk,
@@ -90,6 +89,7 @@ class Writer:
         self._recorded = recorded
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
+        self._around: tuple[str, str] | None = None
 
     def first(self) -> ChatChunk:
         """Return the first chunk, with the role."""
@@ -115,6 +115,23 @@ class Writer:
         for call in item.calls:
             for piece in _pieces(call):
                 yield self._chunk(ChunkDelta(tool_calls=(piece,)))
+
+    def texts(self, item: Delta | Finished, *, include_usage: bool) -> Iterator[str]:
+        """Yield the JSON of the chunks of a piece, or of the end and the usage; see `chunk_json`.
+
+        Almost all pieces are only text. Their chunks differ in nothing else, so it is put into what the others have:
+        models and their JSON would be a tenth of the time that a token takes.
+        """
+        if isinstance(item, Delta) and item.text and not (item.thinking or item.calls or item.logprobs):
+            if self._around is None:
+                empty = chunk_json(self._chunk(ChunkDelta(content="")), include_usage=include_usage) or ""
+                before, _, after = empty.rpartition('""')
+                self._around = before, after
+            yield self._around[0] + _encode(item.text) + self._around[1]
+            return
+        for chunk in self.write(item):
+            if (text := chunk_json(chunk, include_usage=include_usage)) is not None:
+                yield text
 
     async def completion(self, items: AsyncIterable[Delta | Finished]) -> ChatCompletion:
         """Return the complete response."""
@@ -156,7 +173,7 @@ def chunk_json(chunk: ChatChunk, *, include_usage: bool) -> str | None:
         choice.setdefault("finish_reason", None)
     if include_usage:
         found.setdefault("usage", None)
-    return _text(found)
+    return _encode(found)
 
 
 def completion_json(completion: ChatCompletion) -> str:
@@ -164,8 +181,7 @@ def completion_json(completion: ChatCompletion) -> str:
     found = completion.model_dump(exclude_none=True)
     for choice in found["choices"]:
         choice["message"].setdefault("content", None)
-    return _text(found)
+    return _encode(found)
 
 
-def _text(found: dict[str, Any]) -> str:
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -52,7 +52,7 @@ async def complete(
     if not asked.stream:
         return await items.whole(request, _whole(writer, items))
     usage = asked.stream_options is not None and asked.stream_options.include_usage
-    first, last = _frame(writer.first(), usage=usage), data(wire.DONE)
+    first, last = data(chunk_json(writer.first(), include_usage=usage) or ""), data(wire.DONE)
     frames = frames_of(items, lambda item: _frames(writer, item, usage=usage), _failed, first=first, last=last)
     return await items.stream(request, me, frames)
 
@@ -62,12 +62,7 @@ async def _whole(writer: Writer, items: Begun) -> str:
 
 
 def _frames(writer: Writer, item: Delta | Finished, *, usage: bool) -> Iterator[bytes]:
-    return (_frame(chunk, usage=usage) for chunk in writer.write(item))
-
-
-def _frame(chunk: wire.ChatChunk, *, usage: bool) -> bytes:
-    text = chunk_json(chunk, include_usage=usage)
-    return data(text) if text else b""
+    return map(data, writer.texts(item, include_usage=usage))
 
 
 def _failed(error: CfsError) -> bytes:
