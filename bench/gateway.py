@@ -50,6 +50,12 @@ _FLAGS = (
     "--max-unfinished=4000",  # all clients have one address, and a busy server reads their requests late
 )
 
+_LITELLM = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # or it downloads one
+    "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",  # our server has no tokens here, either
+    "LITELLM_LOG": "ERROR",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -97,7 +103,7 @@ def started(*command: str, folder: Path | None = None, ready: str = "") -> Itera
 
     Its first line says its URL, or `ready` is a URL that answers then.
     """
-    environment = os.environ | {"CFS_DATA_DIR": "temporary", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    environment = os.environ | {"CFS_DATA_DIR": "temporary"} | _LITELLM
     kept = subprocess.DEVNULL if ready else subprocess.PIPE
     process = subprocess.Popen(
         command, stdout=kept, stderr=subprocess.DEVNULL if ready else None, text=True, env=environment, cwd=folder
@@ -161,6 +167,11 @@ def _memory(process: psutil.Process | None) -> int:
 # -- one run ----------------------------------------------------------------------------------------------------------
 
 
+async def warm(url: str, *, sessions: bool) -> None:
+    """Let a server answer for the first time, which takes longer."""
+    await Load(url, Plan(2, 0.5, sessions, 0.5, begin="warm")).run(dict, lambda: None)
+
+
 class Bench:
     """Measures one side after the other, all with the same stub."""
 
@@ -192,6 +203,7 @@ class Bench:
 
                 return await at.run(meters, lambda: measuring(server) if measuring and server else None)
 
+            uvloop.run(warm(url, sessions=side.sessions))
             found = uvloop.run(load())
         return Row(side.name, streams, found, memory)
 

@@ -56,7 +56,10 @@ _STREAM = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     + _event(choices=_choice({"role": "assistant", "content": ""}))
 )  # fmt: skip
-_TOKEN = _event(choices=_choice({"content": f"{_MARK.decode()}word "}))
+_TOKENS = tuple(
+    _event(choices=_choice({"content": f"{_MARK.decode()}{word} "})) for word in ["once", "upon", "a", "time"]
+)
+"""Not the same each time: LiteLLM ends a stream that repeats itself."""
 
 
 def _end(tokens: int) -> bytes:
@@ -138,7 +141,7 @@ class _Answer(asyncio.Protocol):
             return
         asked = json.loads(body)
         self._tokens = self._left = int(asked.get("max_tokens") or asked["max_completion_tokens"])
-        self._transport.write(_STREAM + _TOKEN)  # at once: the time to the first token is that of the server
+        self._transport.write(_STREAM + _TOKENS[0])  # at once: the time to the first token is that of the server
         self._left -= 1
         self._slot = self._wheel.join(self)
 
@@ -146,7 +149,8 @@ class _Answer(asyncio.Protocol):
         """Write the next token, and the end after the last one."""
         assert self._transport is not None
         self._left -= 1
-        self._transport.write(_TOKEN if self._left else _TOKEN + _end(self._tokens))
+        token = _TOKENS[self._left % len(_TOKENS)]
+        self._transport.write(token if self._left else token + _end(self._tokens))
         if not self._left:
             self._leave()
 
@@ -187,7 +191,9 @@ class Plan:
     spare_seconds: float = 3.0
     """How much longer the streams are, so that none ends before the others have been measured."""
 
-    opened_a_second: float = 100.0
+    opened_a_second: float = 200.0
+    begin: str = "gateway"
+    """How the names of the sessions begin."""
 
     @property
     def ramp(self) -> float:
@@ -203,7 +209,7 @@ class Plan:
         """Return a stream's request."""
         words = "Say some words."
         if self.sessions:
-            path = f"/v1/sessions/gateway{number}/messages"
+            path = f"/v1/sessions/{self.begin}{number}/messages"
             body: dict[str, object] = {"content": words, "settings": {"max_tokens": self.tokens}}
         else:
             path = "/v1/chat/completions"
