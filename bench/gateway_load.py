@@ -56,9 +56,8 @@ _STREAM = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     + _event(choices=_choice({"role": "assistant", "content": ""}))
 )  # fmt: skip
-_TOKENS = tuple(
-    _event(choices=_choice({"content": f"{_MARK.decode()}{word} "})) for word in ["once", "upon", "a", "time"]
-)
+_WORDS = ("once", "upon", "a", "time")
+_TOKENS = tuple(_event(choices=_choice({"content": f"{_MARK.decode()}{word} "})) for word in _WORDS)
 """Not the same each time: LiteLLM ends a stream that repeats itself."""
 
 
