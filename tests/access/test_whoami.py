@@ -12,6 +12,14 @@ from cfs_server.settings import Settings
 from tests.access.support import bearer, gated, make
 from tests.server.support import EventStream, ServerHarness, running_server, until
 
+SCRIPTED = {
+    "name": "scripted",
+    "embedded": False,
+    "context": 2048,
+    "price": None,
+    "notes": [],
+    "loaded": True,
+}
 NOTHING = {"sessions": None, "bytes": None, "streams": None, "requests": None}
 
 
@@ -28,7 +36,8 @@ async def test_a_token_learns_its_name_its_grants_its_limits_and_what_it_has_tak
             ],
             "limits": {"sessions": 3, "bytes": 10_000, "streams": 4, "requests": 50},
             "usage": {"sessions": 0, "bytes": 0, "streams": 0, "requests": None},
-            "model": {"name": "scripted", "embedded": False, "context": 2048, "price": None, "notes": []},
+            "model": SCRIPTED,
+            "models": [SCRIPTED],
         }
         said = await gate["alice"].post("/v1/sessions/alice/one/messages?wait=true", content=b"hello")
         assert said.status_code == 200, said.text
@@ -82,5 +91,6 @@ async def test_without_tokens_the_caller_is_local(server: ServerHarness) -> None
         ],
         "limits": NOTHING,
         "usage": {"sessions": 0, "bytes": 0, "streams": 0, "requests": None},
-        "model": {"name": "scripted", "embedded": False, "context": 2048, "price": None, "notes": []},
+        "model": SCRIPTED,
+        "models": [SCRIPTED],
     }

@@ -256,7 +256,8 @@ def test_the_same_holds_for_the_program(tmp_path: Path) -> None:
         ("ping = -1", "ping"),
         ("max_streams = 0", "max_streams"),
         ("keep = '90'", "keep"),
-        ("store = 'postgresql://here'", "postgresql"),
+        ("store = 'mysql://here'", "mysql"),
+        ("store = 'postgresql://here nowhere'", "white space"),
     ],
 )
 def test_a_configuration_that_cannot_be_used_is_told_by_name(tmp_path: Path, content: str, said: str) -> None:
