@@ -120,10 +120,12 @@ class Replica:
     def is_sure(self, slot: int) -> bool:
         """Return whether this replica may answer for a slot that it has: nobody can have taken it over.
 
-        Either its heartbeat is younger than the lease, or no other replica can reach the database.
+        Either it reaches the database and its heartbeat is younger than the lease, or no other replica reaches it: the
+        locks of one that loses its connection are free at once.
         """
         database, now = self._database_of(slot), time.monotonic()
-        return now - database.view.beat_at < LEASE_SECONDS or now - database.alone_at < SETTLING_SECONDS
+        is_alive = database.problem is None and now - database.view.beat_at < LEASE_SECONDS
+        return is_alive or now - database.alone_at < SETTLING_SECONDS
 
     def sees(self, index: int) -> bool:
         """Return whether this replica reaches a database."""
@@ -175,8 +177,7 @@ class Replica:
             if database.problem is None:
                 _log.warning("directory.unreachable", database=database.index, reason=_line(error))
             database.problem = _line(error)
-            if time.monotonic() - database.view.asked_at > LEASE_SECONDS:
-                await self._ask_others(database)
+            await self._ask_others(database)
             return
         if database.problem is not None:
             _log.info("directory.reached", database=database.index)
@@ -193,12 +194,12 @@ class Replica:
         """Find out whether the database is away, or only this replica cut off from it, which others replace then."""
         asked_at = time.monotonic()
         answers = await asyncio.gather(*[self._ask(other.url, database.index) for other in self.others])
-        if True in answers:
+        if True in answers and asked_at - database.view.beat_at > LEASE_SECONDS:
             for hosted in list(self._hosted.values()):
                 if hosted.serves and self._database_of(hosted.number) is database:
                     _log.warning("slot.cut_off", slot=hosted.number)
                     hosted.lose()
-        elif None not in answers:
+        elif not {True, None} & set(answers):
             database.alone_at = asked_at
 
     def _drop_lost(self, database: _Database) -> None:
