@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
 _COMMON = ("cfs_engine", "python_", "process_")
 """Beginnings of the names of metrics that all applications of a process have in common."""
+_OUTCOMES = ("answered", "elsewhere", "lost", "moved", "unreached")
 
 
 class ClusterMetrics:
@@ -23,6 +24,8 @@ class ClusterMetrics:
         self.relayed = Counter(
             "cfs_cluster_relayed", "Requests sent to other replicas, by outcome.", ["outcome"], registry=self._registry
         )
+        for outcome in _OUTCOMES:  # each is there from the beginning, so that rates are right
+            self.relayed.labels(outcome)
 
     def render(self, slots: int, replicas: int, *, database_up: bool) -> str:
         """Return the metrics in Prometheus' text format."""
