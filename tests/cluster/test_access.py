@@ -147,6 +147,16 @@ def test_the_bearer_of_a_share_is_known_on_each_replica(guarded: Guarded) -> Non
             assert [each["id"] for each in listed] == [name]
             found = guarded.call(url, token, "GET", "/v1/search?q=hello").json()["results"]
             assert {each["session"] for each in found} == {name}
+            with httpx.stream(
+                "GET",
+                f"{url}/v1/events?after=0",
+                headers={"Authorization": f"Bearer {token}"},
+                timeout=60,
+                trust_env=False,
+            ) as stream:
+                assert stream.status_code == 200, stream.read()
+                first = next(line for line in stream.iter_lines() if line.startswith("data: "))
+            assert f'"session":"{name}"' in first
         gone = guarded.call(guarded.replicas.urls[1], owner, "DELETE", f"/v1/shares/{made.json()['id']}")
         assert gone.status_code == 204, gone.text
         for url in guarded.replicas.urls:

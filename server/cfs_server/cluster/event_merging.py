@@ -162,10 +162,10 @@ class EventMerging:
         try:
             try:
                 async with asyncio.timeout(_BEGIN_SECONDS):
-                    cursors = await _begin(streams, tasks, frames)
+                    cursors, is_share = await _begin(streams, tasks, frames)
             except TimeoutError:
                 raise Unavailable("a replica does not answer; repeat", retry_after=AGAIN_SECONDS) from None
-            if others is not None and len(cursors) < self._replica.slots:
+            if others is not None and not is_share and len(cursors) < self._replica.slots:
                 raise Unavailable("some sessions are moving to another replica; repeat", retry_after=AGAIN_SECONDS)
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             if others:
@@ -234,16 +234,17 @@ def _given(scope: Scope) -> Cursors | str:
 
 async def _begin(
     streams: list[Frames], tasks: list[asyncio.Task[None]], frames: "asyncio.Queue[Frame | None]"
-) -> Cursors:
-    """Begin to read all streams, and return where they begin. Raises `_Refused` if all of them refuse the caller.
+) -> tuple[Cursors, bool]:
+    """Begin to read all streams. Returns where they begin, and whether some do not know the caller.
 
-    The bearer of a share is known to one slot only: the other ones refuse, and are left out.
+    The bearer of a share is known to one slot only: the other ones refuse with 401, and are left out. Raises `_Refused`
+    if all of them do, or if one refuses for another reason.
     """
     begun = await asyncio.gather(*[anext(stream, None) for stream in streams], return_exceptions=True)
     cursors: Cursors = {}
     refusals: list[_Refused] = []
     for stream, first in zip(streams, begun, strict=True):
-        if isinstance(first, _Refused):
+        if isinstance(first, _Refused) and first.answer.status == 401:
             refusals.append(first)
         elif isinstance(first, BaseException):
             raise first
@@ -252,7 +253,7 @@ async def _begin(
             tasks.append(asyncio.create_task(_pump(stream, frames)))
     if refusals and not cursors:
         raise refusals[0]
-    return cursors
+    return cursors, bool(refusals)
 
 
 async def _pump(stream: Frames, frames: "asyncio.Queue[Frame | None]") -> None:
