@@ -19,7 +19,7 @@ import structlog
 from starlette.types import Message, Scope, Send
 
 from cfs.errors import CfsError, InvalidRequest, Unavailable
-from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, Response
+from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, Response, send_whole
 from cfs_server.cluster.replica import AGAIN_SECONDS, Elsewhere, Patience, Replica
 from cfs_server.cluster.slots import HostedSlot
 
@@ -185,7 +185,7 @@ class EventMerging:
                 await send({"type": "http.response.body", "body": _text(cursors, frame.lines), "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except _Refused as refusal:
-            await _pass_on(refusal.answer, send)
+            await send_whole(refusal.answer, scope, send)
         finally:
             for task in tasks:
                 task.cancel()
@@ -217,7 +217,8 @@ class EventMerging:
         with suppress(httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException):
             async with self._relay.stream(url, Order(ALL), request, headers) as response:
                 if response.status != 200:
-                    raise _Refused(Response(response.status, list(response.headers), await response.aread()))
+                    head = [(name.lower(), value) for name, value in response.headers]
+                    raise _Refused(Response(response.status, head, await response.aread()))
                 is_first = True
                 async for piece in response.aiter_stream():
                     for id_, lines in splitter.feed(piece):
@@ -307,13 +308,6 @@ async def _streamed(slot: HostedSlot, scope: Scope) -> AsyncGenerator[bytes]:
         left.set()
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)
-
-
-async def _pass_on(answer: Response, send: Send) -> None:
-    drop = (b"transfer-encoding", b"connection", b"date", b"server")
-    headers = [(name, value) for name, value in answer.headers if name.lower() not in drop]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
 
 
 def _text(cursors: Cursors, lines: bytes) -> bytes:

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cfs.errors import AlreadyExists, CfsError, Conflict, Unavailable
-from cfs_server.cluster.merging import Merging, captured, send_whole
+from cfs_server.cluster.merging import Merging, captured
 from cfs_server.cluster.metrics import ClusterMetrics, merged
 from cfs_server.cluster.names import Place
 from cfs_server.cluster.placement import slot_in, slot_of
@@ -34,6 +34,7 @@ from cfs_server.cluster.relay import (
     Response,
     Signer,
     is_repeatable,
+    send_whole,
 )
 from cfs_server.cluster.replica import AGAIN_SECONDS, Elsewhere, Patience, Replica
 from cfs_server.cluster.reservations import PATH, Reservations

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Scope, Send
 
 from cfs import wire
 from cfs_server.cluster.event_merging import EventMerging
-from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, Response
+from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, Response, send_whole
 from cfs_server.cluster.replica import Patience, Replica
 from cfs_server.cluster.slots import HostedSlot
 from cfs_server.cluster.targets import Kind, target_of
@@ -186,7 +186,8 @@ class Merging:
         if refused is not None:
             return refused
         body = merge_of(scope)([part.body for part in known], scope)
-        headers = [(name, value) for name, value in known[0].headers if name not in (b"content-length", b"etag")]
+        dropped = (b"content-length", b"etag", COVERED)
+        headers = [(name, value) for name, value in known[0].headers if name not in dropped]
         if any(name == b"etag" for name, _ in known[0].headers):
             headers.append((b"etag", content_etag(body).encode()))
         return Response(known[0].status, headers, body)
@@ -219,13 +220,3 @@ def _conditional(found: Response, request: Incoming) -> Response:
     if found.status != 200 or not etag or not unchanged(given, etag):
         return found
     return Response(304, [each for each in found.headers if each[0] != b"content-type"], b"")
-
-
-async def send_whole(found: Response, scope: Scope, send: Send) -> None:
-    """Send a response to a client."""
-    drop = (b"content-length", b"transfer-encoding", b"date", b"server", b"connection")
-    headers = [(name, value) for name, value in found.headers if name not in drop]
-    if found.status != 304:
-        headers.append((b"content-length", str(len(found.body)).encode()))
-    await send({"type": "http.response.start", "status": found.status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else found.body})

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpcore
-from starlette.types import Message, Receive, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from cfs.errors import Forbidden
 from cfs_server.broadcast import Broadcast
@@ -215,6 +215,16 @@ class Response:
     def header(self, name: bytes) -> str:
         """Return the value of a header; empty if there is none."""
         return next((value.decode("latin-1") for key, value in self.headers if key == name), "")
+
+
+async def send_whole(found: Response, scope: Scope, send: Send) -> None:
+    """Send a response to a client."""
+    drop = (b"content-length", b"transfer-encoding", b"date", b"server", b"connection")
+    headers = [(name, value) for name, value in found.headers if name not in drop]
+    if found.status != 304:
+        headers.append((b"content-length", str(len(found.body)).encode()))
+    await send({"type": "http.response.start", "status": found.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else found.body})
 
 
 class Relay:

@@ -14,12 +14,11 @@ from cfs.errors import CfsError, Conflict, Unavailable
 from cfs_server.cluster.names import Place
 from cfs_server.cluster.placement import slot_of
 from cfs_server.cluster.relay import Incoming, Order, Relay
-from cfs_server.cluster.replica import Elsewhere, Replica
+from cfs_server.cluster.replica import AGAIN_SECONDS, Elsewhere, Replica
 from cfs_server.cluster.slots import HostedSlot
 
 PATH = b"/cluster/names"
 _BYTES = 64 << 10
-_AGAIN_SECONDS = 1.0
 
 
 class Reservations:
@@ -60,7 +59,7 @@ class Reservations:
                 try:
                     await self._ask(self._home(name), question)
                 except CfsError:
-                    await asyncio.sleep(_AGAIN_SECONDS)
+                    await asyncio.sleep(AGAIN_SECONDS)
                 else:
                     return
 
@@ -81,7 +80,7 @@ class Reservations:
                 return await self._relay.ask(owner.url, Order(slot), PATH, question)
             except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, ValueError):
                 pass
-        raise Unavailable("the replica that has this name does not answer; repeat", retry_after=_AGAIN_SECONDS)
+        raise Unavailable("the replica that has this name does not answer; repeat", retry_after=AGAIN_SECONDS)
 
     async def answer(self, scope: Scope, request: Incoming, send: Send, slot: int) -> None:
         """Answer the question of another replica about a slot."""
