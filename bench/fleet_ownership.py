@@ -220,7 +220,7 @@ class Process:
         return (self._beat_at if rules.by_beat else self._asked_at) + LEASE_SECONDS
 
     def refresh(self) -> None:
-        """Tell the ledger if this process begins or ceases to answer for its slots."""
+        """Record in the ledger whether this process begins or ceases to answer for its slots."""
         now = self.fleet.now
         ends = self._lease_ends()
         answers = self.runs and now >= self.frozen_until and now < ends

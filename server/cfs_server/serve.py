@@ -93,7 +93,7 @@ def run(settings: Settings) -> int:
 
 @contextlib.contextmanager
 def on_asyncio() -> Iterator[None]:
-    """Tell anyio that this thread runs asyncio.
+    """Set the name of the event loop that anyio looks up: this thread runs asyncio.
 
     It asks for every time limit, which are several for each token of an upstream. Otherwise the answer is searched for
     each time, by way of the current task, which takes a tenth of the server's processor time.
