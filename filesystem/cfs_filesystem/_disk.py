@@ -350,8 +350,5 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
 
 def _require_bare(path: Path, directory: int, name: str) -> None:
     """Raise unless a directory contains only empty directories, which a file may replace."""
-    bare = False
-    with suppress(RecursionError):
-        bare = holds_nothing(directory, name)
-    if not bare:
+    if not holds_nothing(directory, name):
         raise ConflictError(f"{path!r} is a directory: there are entries below it", path)

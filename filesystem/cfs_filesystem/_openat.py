@@ -9,13 +9,15 @@ import errno
 import fcntl
 import os
 import secrets
-import shutil
 import stat
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count, islice
 from pathlib import Path
 from typing import Self
+
+from cfs_filesystem._paths import MAX_DEPTH
 
 # Atomic writes: a file gets its name when its content is complete (G6)
 
@@ -223,7 +225,84 @@ def _same(source: int, name: str, target: int, new: str) -> bool:
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a pipe must not block the opening
-_DEEPEST = 4_096
+
+
+class Walk:
+    """Iterates over the files below a directory: their parts, the descriptor of their directory, and the entry there.
+
+    `root` is a descriptor, which may be closed meanwhile, and `start` are the parts of the directory. Names that are
+    not `wanted` are neither yielded nor entered. Links are not followed. Other file systems that are mounted below the
+    root are not entered: writing or deleting there would change something else. With a `limit` at most so many names
+    are looked at, sorted in each directory, so that the same ones are within it each time.
+
+    After the iteration `complete` tells whether all directories were read: none was too deep, on another file system or
+    unreadable, and the limit was not reached.
+
+    Nothing recurses, and few descriptors are open at a time: commands can nest thousands of directories.
+    """
+
+    def __init__(
+        self, root: int, wanted: Callable[[Sequence[str]], bool], *, start: Sequence[str] = (), limit: int | None = None
+    ) -> None:
+        self.complete = True
+        self._root = root
+        self._wanted = wanted
+        self._left = limit
+        self._waiting = [list(start)]
+
+    def __iter__(self) -> Iterator[tuple[list[str], int, "os.DirEntry[str]"]]:
+        root = os.dup(self._root)  # its number may be reused when its owner closes it
+        device = os.fstat(root).st_dev
+        last: list[str] | None = None
+        directory = -1
+        try:
+            while self._waiting:
+                parts = self._waiting.pop()
+                try:
+                    # The root is opened again for each reader: they must not share one position.
+                    below = last is not None and parts[:-1] == last and parts
+                    opened = _open_below(directory, parts[-1]) if below else open_beneath(root, parts)
+                except OSError:  # removed, replaced by a link, or not readable
+                    self.complete = False
+                    continue
+                if directory >= 0:
+                    os.close(directory)
+                last, directory = parts, opened
+                # Only of directories: files of an overlay file system have other device numbers (overlayfs, "Inode
+                # properties" in the kernel's documentation).
+                if os.fstat(directory).st_dev != device:
+                    self.complete = False
+                    continue
+                yield from self._files_of(parts, directory)
+        finally:
+            os.close(root)
+            if directory >= 0:
+                os.close(directory)
+
+    def _files_of(self, parts: list[str], directory: int) -> Iterator[tuple[list[str], int, "os.DirEntry[str]"]]:
+        folders: list[list[str]] = []
+        with os.scandir(directory) as entries:
+            for entry in self._within_limit(entries):
+                names = [*parts, entry.name]
+                if not self._wanted(names):
+                    continue
+                if not entry.is_dir(follow_symlinks=False):
+                    yield names, directory, entry
+                elif len(names) < MAX_DEPTH:
+                    folders.append(names)
+                else:
+                    self.complete = False
+        self._waiting += reversed(folders)
+
+    def _within_limit(self, entries: Iterator["os.DirEntry[str]"]) -> Iterable["os.DirEntry[str]"]:
+        if self._left is None:
+            return entries
+        batch = list(islice(entries, self._left + 1))
+        if len(batch) > self._left:
+            self.complete = False
+            batch.pop()
+        self._left -= len(batch)
+        return sorted(batch, key=lambda entry: entry.name)
 
 
 class Tree:
@@ -305,7 +384,8 @@ class Tree:
     @contextmanager
     def directory(self, parts: Sequence[str]) -> Iterator[int]:
         """Open a directory for listing and yield its descriptor; `ELOOP` if it is a link."""
-        descriptor = self._open_directory(list(parts), None, -1)
+        self.require_open()
+        descriptor = open_beneath(self._root, parts)
         try:
             yield descriptor
         finally:
@@ -330,43 +410,8 @@ class Tree:
     def walk(
         self, parts: Sequence[str], wanted: Callable[[Sequence[str]], bool]
     ) -> Iterator[tuple[list[str], int, "os.DirEntry[str]"]]:
-        """Yield all files below a directory: their parts, the descriptor of their directory, and the directory entry.
-
-        Unwanted names are neither yielded nor entered. At most two descriptors are open at a time.
-        """
-        waiting = [list(parts)]
-        last: list[str] | None = None
-        directory = -1
-        try:
-            while waiting:
-                here = waiting.pop()
-                with suppress(OSError):  # removed, or replaced by a link
-                    opened = self._open_directory(here, last, directory)
-                    if directory >= 0:
-                        os.close(directory)
-                    last, directory = here, opened
-                    with os.scandir(directory) as entries:
-                        for entry in entries:
-                            names = [*here, entry.name]
-                            if not wanted(names):
-                                continue
-                            if entry.is_dir(follow_symlinks=False):
-                                waiting.append(names)
-                            else:
-                                yield names, directory, entry
-        finally:
-            if directory >= 0:
-                os.close(directory)
-
-    def _open_directory(self, parts: list[str], last: list[str] | None, directory: int) -> int:
-        """Open a directory relative to the one opened last if it is below that, otherwise relative to the root.
-
-        The root is opened again, too: readers of a directory must not share one position.
-        """
-        if last is not None and parts[:-1] == last:
-            return _open_below(directory, parts[-1])
-        with self.parent([*parts, "."]) as (above, name):
-            return _open_below(above, name)
+        """Yield all files below a directory; see `Walk`. A closed tree has none."""
+        return iter(()) if self._closed else iter(Walk(self._root, wanted, start=parts))
 
     def sweep(self) -> None:
         """Remove unfinished files of killed writers.
@@ -379,7 +424,7 @@ class Tree:
             if names[-1].startswith(TEMPORARY):
                 leftovers.append(names)
                 return False
-            return sum(map(len, names)) < _DEEPEST
+            return True
 
         for _ in self.walk([], finished):
             pass
@@ -430,11 +475,11 @@ def read_all(descriptor: int, size: int) -> bytes:
 
 
 def holds_nothing(directory: int, name: str) -> bool:
-    """Return whether a directory contains only empty directories."""
+    """Return whether a directory contains only empty directories, at most `MAX_DEPTH` deep."""
     below = _open_below(directory, name)
     try:
-        with os.scandir(below) as entries:
-            return all(entry.is_dir(follow_symlinks=False) and holds_nothing(below, entry.name) for entry in entries)
+        walk = Walk(below, lambda _: True)
+        return next(iter(walk), None) is None and walk.complete
     finally:
         os.close(below)
 
@@ -451,16 +496,55 @@ def remove_leftovers(directory: int, name: str) -> None:
         os.close(below)
 
 
-def remove_empty(directory: int, name: str) -> None:
+def remove_empty(directory: int, name: str, depth: int = MAX_DEPTH) -> None:
     """Remove a directory that contains only empty directories; raises `OSError` if it contains anything else."""
+    if not depth:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
     below = _open_below(directory, name)
     try:
         with os.scandir(below) as entries:
             for entry in entries:
-                remove_empty(below, entry.name)
+                remove_empty(below, entry.name, depth - 1)
     finally:
         os.close(below)
     os.rmdir(name, dir_fd=directory)
+
+
+def remove_tree(directory: int, name: str) -> None:
+    """Remove a directory with all that is below it on its file system, however deep; raises `OSError`.
+
+    `shutil.rmtree` recurses and ends at about 1,000 levels. Here each directory is moved up into the top one before it
+    is emptied.
+    """
+    top = _open_below(directory, name)
+    try:
+        waiting = _subdirectories_after_removing_files(top)
+        numbers = count()
+        while waiting:
+            folder = waiting.pop()
+            below = _open_below(top, folder)
+            try:
+                if os.fstat(below).st_dev != os.fstat(top).st_dev:
+                    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+                for inner in _subdirectories_after_removing_files(below):
+                    lifted = f"{TEMPORARY}{secrets.token_hex(8)}-{next(numbers)}"
+                    os.rename(inner, lifted, src_dir_fd=below, dst_dir_fd=top)
+                    waiting.append(lifted)
+            finally:
+                os.close(below)
+            os.rmdir(folder, dir_fd=top)
+    finally:
+        os.close(top)
+    os.rmdir(name, dir_fd=directory)
+
+
+def _subdirectories_after_removing_files(directory: int) -> list[str]:
+    with os.scandir(directory) as entries:
+        names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_directory in names:
+        if not is_directory:
+            os.unlink(name, dir_fd=directory)
+    return [name for name, is_directory in names if is_directory]
 
 
 def _opened(stack: ExitStack, directory: int, name: str) -> int:
@@ -495,7 +579,8 @@ def _apart(directory: int, name: str, mode: int, *, durable: bool) -> Iterator[i
         finally:
             os.close(made)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True, dir_fd=directory)
+        with suppress(OSError):
+            remove_tree(directory, temporary)
         raise
     if durable:
         os.fsync(directory)
@@ -507,7 +592,7 @@ def _remove_unlocked(directory: int, name: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            shutil.rmtree(name, dir_fd=directory)
+            remove_tree(directory, name)
         else:
             os.unlink(name, dir_fd=directory)
     finally:

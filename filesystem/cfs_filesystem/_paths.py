@@ -12,6 +12,8 @@ from cfs_filesystem._types import Path
 
 MAX_PATH_BYTES = 4096
 MAX_COMPONENT_BYTES = 255
+MAX_DEPTH = 128
+"""The most components of a path. Programs that walk through directories recursively end at about 1,000."""
 
 # U+2044 fraction slash, U+2215 division slash, U+2571 box diagonal, U+27CB, U+29F8 big solidus, U+FF0F fullwidth
 _SLASHES = "\u2044\u2215\u2571\u27cb\u29f8\uff0f"
@@ -93,9 +95,13 @@ def narrower(one: Path, other: Path) -> Path | None:
 def _too_long(path: str) -> bool:
     """Whether an otherwise legal path exceeds a length limit; called only for more than 63 characters (252 bytes)."""
     encoded = path.encode()
-    return len(encoded) > MAX_PATH_BYTES or (
-        len(encoded) > MAX_COMPONENT_BYTES
-        and any(len(component) > MAX_COMPONENT_BYTES for component in encoded.split(b"/"))
+    return (
+        len(encoded) > MAX_PATH_BYTES
+        or path.count("/") > MAX_DEPTH
+        or (
+            len(encoded) > MAX_COMPONENT_BYTES
+            and any(len(component) > MAX_COMPONENT_BYTES for component in encoded.split(b"/"))
+        )
     )
 
 
@@ -115,6 +121,8 @@ def _why_not(path: object) -> str:
             return f"{shown} is no path: {reason}"
     if path.endswith("/"):
         return f"{shown} names no entry: it ends in '/'"
+    if path.count("/") > MAX_DEPTH and len(path.encode()) <= MAX_PATH_BYTES:
+        return f"{shown} is too deep: a path has at most {MAX_DEPTH} components"
     return f"{shown} is too long: {MAX_COMPONENT_BYTES} bytes a component, {MAX_PATH_BYTES} in all"
 
 

@@ -77,6 +77,9 @@ REFUSED: list[Hostile] = [
     Hostile("/a" * 2049, "too long"),
     Hostile(("/" + "b" * 255) * 17, "too long"),
     Hostile("/" + "a" * 1_000_000, "too long"),
+    # too deep
+    Hostile("/a" * 129, "too deep"),
+    Hostile("/a" * 2048, "too deep"),
 ]
 
 LITERAL: list[str] = [
@@ -195,7 +198,7 @@ LITERAL: list[str] = [
     "/" + "a" * 255,
     "/" + "é" * 127,
     "/" + "🙂" * 63,
-    "/a" * 500,
+    "/a" * 128,
     # the machine's own places
     *("/etc/passwd", "/proc/self/environ", "/proc/self/fd/0", "/dev/null", "/dev/fd/0", "/sys/power/state"),
 ]

@@ -483,8 +483,8 @@ def test_a_listing_reads_only_the_directory_that_was_asked_for(place: Place, mon
 
 
 def test_a_deep_tree(place: Place) -> None:
-    """One descriptor at a time, however deep."""
-    path = "/d" * 200
+    """Few descriptors at a time, however deep."""
+    path = "/d" * 128
     place.handle.write(path, "deep")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))

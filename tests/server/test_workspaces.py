@@ -32,8 +32,10 @@ from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.ids import WORKSPACES
 from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces import DiskWorkspaces, WorkspaceUsage
+from tests.odd_trees import emptied, nest
 from tests.server.support import Process, run_cfs, serving, until
 
+__all__ = ["emptied"]
 SCRIPTED = ("--engine", "scripted")
 NOTE = "/v1/files/workspaces/main/deep/note"
 
@@ -77,6 +79,32 @@ def test_names_that_are_no_paths_hide_nothing_else(tmp_path: Path) -> None:
                     answer = client.request(method, f"{face}/workspaces/main/{name}")
                     assert answer.status_code in (400, 404), (method, face, name)
     assert all(file.exists() for file in files)
+
+
+def test_folders_that_are_too_deep_are_refused_and_those_on_the_disk_do_no_harm(tmp_path: Path) -> None:
+    """Neither the listings nor the start of the server recurse into what a command has made there."""
+    workspace = tmp_path / "workspaces/main"
+    for name in ("deep", ".cfs-write-left"):
+        (workspace / name).mkdir(parents=True)
+        nest(workspace / name)
+    with (
+        serving(*SCRIPTED, "--data-dir", str(tmp_path)) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+        for interface in ("/v1/files", "/dav"):
+            refused = client.put(f"{interface}/workspaces/main{'/d' * 1_200}", content=b"x")
+            assert (refused.status_code, "too deep" in refused.text) == (400, True)
+        assert put(server, b"x").status_code == 201
+        listed = client.get("/v1/files", params={"prefix": "/workspaces/main/"}).json()["files"]
+        assert [file["path"] for file in listed] == ["/workspaces/main/deep/note"]
+        for method, path in (("PROPFIND", "deep/"), ("PROPFIND", ""), ("MOVE", "deep/"), ("DELETE", "moved/")):
+            headers = {"Depth": "1", "Destination": f"{server.url}/dav/workspaces/main/moved/"}
+            if method == "DELETE":
+                del headers["Depth"]
+            elif method == "MOVE":
+                headers["Depth"] = "infinity"
+            assert client.request(method, f"/dav/workspaces/main/{path}", headers=headers).status_code < 500
+    assert (workspace / "moved").is_dir()
 
 
 def test_files_below_the_data_folder_outlive_the_server(tmp_path: Path) -> None:

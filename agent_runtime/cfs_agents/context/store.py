@@ -35,7 +35,8 @@ from cfs.errors import CfsError, Conflict, InvalidIdentifier, NotFound, StorageF
 from cfs.wire import Message
 from cfs_agents.context.conversation import ContextItem, ItemType
 from cfs_agents.context.redaction import redact, redact_json
-from cfs_filesystem import DiskFileSystem, FileSystemError, FsHandle, Grant, NotFoundError, open_beneath
+from cfs_agents.folders import open_own_folder
+from cfs_filesystem import DiskFileSystem, FileSystemError, FsHandle, Grant, NotFoundError, open_beneath, remove_empty
 
 # -- names of files and sessions --------------------------------------------------------------------------------------
 
@@ -439,12 +440,9 @@ class Folder:
 
     def remove(self) -> None:
         """Remove the folder with its directories; raises `OSError` if a file is left in one of them."""
-        for _, folders, _, here in os.fwalk(".", topdown=False, dir_fd=self.descriptor):
-            for name in folders:
-                os.rmdir(name, dir_fd=here)
         above = open_beneath(self._trusted, self._parts[:-1])
         try:
-            os.rmdir(self._parts[-1], dir_fd=above)
+            remove_empty(above, self._parts[-1])
         finally:
             os.close(above)
 
@@ -461,7 +459,7 @@ class Folder:
     def _lock(self) -> None:
         while True:
             _make_private(self._trusted)
-            descriptor = self.descriptor = open_beneath(self._trusted, self._parts, make=True, mode=0o700)
+            descriptor = self.descriptor = open_own_folder(self._trusted, self._parts, mode=0o700)
             self._release = weakref.finalize(self, os.close, descriptor)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -92,6 +92,9 @@ ReportStatus = Literal["success", "failed", "unverified", "cancelled"]
 
 ChangeKind = Literal["created", "changed", "deleted"]
 
+Gap = Literal["limits", "unreadable"]
+"""Why changes of files may be missing: there are too many or too deep folders, or the workspace could not be read."""
+
 _MOST_PATHS = 8
 _LONGEST_PATH = 200
 _LONGEST_SUMMARY = 600
@@ -109,6 +112,8 @@ _WORDS: dict[Language, Mapping[str, str]] = {
         "unknown": "unknown",
         "more": "and {} more",
         "verify": "Verify the files yourself.",
+        "limits": "The list of changes is incomplete: the workspace has too many files, or folders that are too deep.",
+        "unreadable": "The list of changes is incomplete: the workspace could not be read.",
         "heading": "[{} {}]",
     },
     "zh": {
@@ -123,6 +128,8 @@ _WORDS: dict[Language, Mapping[str, str]] = {
         "unknown": "未知",
         "more": "另有 {} 个",
         "verify": "请自己核实文件。",
+        "limits": "改动列表不完整：工作区的文件太多，或文件夹层级太深。",
+        "unreadable": "改动列表不完整：无法读取工作区。",
         "heading": "[{} {}]",
     },
 }
@@ -146,7 +153,7 @@ class Report:
     """The result of a task: the agent's claims (`summary`, `details`), the `facts`, and the status's `reasons`.
 
     `facts` are the changes of the workspace from the spawn to the end: its own, those of agents below it, and those
-    that no agent is known to have made. `usage` is in tokens.
+    that no agent is known to have made; with a `gap` some may be missing. `usage` is in tokens.
     """
 
     agent_id: str
@@ -156,6 +163,7 @@ class Report:
     facts: tuple[Change, ...] = ()
     reasons: tuple[str, ...] = ()
     usage: Usage = field(default_factory=Usage)
+    gap: Gap | None = None
 
     @property
     def ok(self) -> bool:
@@ -169,6 +177,8 @@ class Report:
         lines += self.reasons
         for kind in ("created", "changed", "deleted"):
             lines += _of_kind(kind, self.facts, self.agent_id, say)
+        if self.gap is not None:
+            lines.append(say[self.gap])
         if self.status == "success" or self.status == "unverified":
             lines.append(say["verify"])
         return "\n".join(line for line in lines if line)

@@ -35,6 +35,7 @@ from cfs_agents.context import (
 )
 from cfs_agents.events import AgentEvent, FileChanges, Finished, Warned
 from cfs_agents.fibre.guards.files import ChangeLog
+from cfs_agents.fibre.report import Gap
 from cfs_agents.file_agent.run_log import FILE as RUN_LOG
 from cfs_agents.file_agent.run_log import (
     AgentLog,
@@ -46,6 +47,7 @@ from cfs_agents.file_agent.run_log import (
     Sync,
     disk_errors,
 )
+from cfs_agents.folders import open_own_folder
 from cfs_agents.messages import Language, after_sync, catalogue, system_prompt
 from cfs_agents.model import Model, ModelSettings, ServerModel
 from cfs_agents.published import PublishedWorkspace
@@ -105,6 +107,8 @@ class AgentRoot:
     ) -> None:
         self.path = Path(path).expanduser().resolve()
         self.language: Language = language
+        self.warnings: list[str] = []
+        """What was wrong with the directory and has been put right, a sentence each."""
         self.context_window = f"/{context_file}"
         """Logical path of the context window."""
         with disk_errors(self.path):
@@ -138,7 +142,7 @@ class AgentRoot:
 
     def _complete(self) -> None:
         for folder in _FOLDERS:
-            (self.path / folder[1:]).mkdir(parents=True, exist_ok=True)
+            os.close(open_own_folder(self.path, folder[1:].split("/"), warn=self.warnings.append))
         for name, text in ((GUIDELINE, GUIDELINE), (self.context_window, CONTEXT_WINDOW)):
             with suppress(ConflictError):  # it exists
                 self._handle.write(name, default(text, self.language), overwrite=False)
@@ -436,17 +440,25 @@ class FileRecorder:
         self._run_log.restart(sync.item)
 
 
+_GAPS: Mapping[Gap, str] = {
+    "limits": "the list of changed files is incomplete: there are too many files, or folders that are too deep",
+    "unreadable": "the list of changed files is incomplete: the agent's folder could not be read",
+}
+
+
 class RootWatch:
     """Watches which files of the workspace and the storage change, by the agent, its commands or others.
 
-    The state at the beginning of a task is on disk, so another process continues with it.
+    The state at the beginning of a task is on disk, so another process continues with it. `warn` is called with a
+    sentence if some changes may be missing.
     """
 
     _AGENT = "agent"
     _PLACES: ClassVar[Mapping[str, str]] = {f"{WORKSPACE}/": "workspace/", f"{STORAGE}/": "storage/"}
 
-    def __init__(self, root: AgentRoot, ledger: str = LEDGER) -> None:
+    def __init__(self, root: AgentRoot, ledger: str = LEDGER, warn: Callable[[str], None] = lambda _: None) -> None:
         self._root = root
+        self._warn = warn
         apart = (HISTORY[1:], OFFLOADED[1:])  # the runtime's own
         folders = ("workspace", "storage")
         self._ledger = ChangeLog(root.path, root.path / ledger, only=folders, apart=apart, contents=False)
@@ -462,7 +474,10 @@ class RootWatch:
 
     async def changes(self) -> FileChanges:
         """Return what has changed since the task began."""
-        return await self._off_the_loop(self._changes)
+        changes = await self._off_the_loop(self._changes)
+        if self._ledger.gap is not None:
+            self._warn(_GAPS[self._ledger.gap])
+        return changes
 
     async def unmade(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return the named files that were neither created nor changed since the task began."""
@@ -707,7 +722,7 @@ class FileSystemAgent:
         self._files = ContextFileSystem(
             self._root.path / OFFLOADED[1:], self._own(_CONVERSATION), shown_as=OFFLOADED, trusted=storage
         )
-        self._watch = RootWatch(self._root, self._own(LEDGER))
+        self._watch = RootWatch(self._root, self._own(LEDGER), lambda sentence: self._agent.warn(sentence))
         self._agent = Agent(
             model,
             self._agent_config(sync, counter),
@@ -715,6 +730,8 @@ class FileSystemAgent:
             recorder=self._recorder,
             watch=self._watch,
         )
+        for sentence in self._root.warnings:
+            self._warned(sentence)
         self._agent.tools.on_error = lambda call, error: self._log.error(f"the tool {call.name} failed", error)
 
     def _own(self, name: str) -> str:

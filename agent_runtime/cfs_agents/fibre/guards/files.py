@@ -1,5 +1,6 @@
 """Guards for the files of a tree: a change ledger, claim checks, locks, and stale-write detection (B7)."""
 
+import errno
 import json
 import os
 import re
@@ -13,12 +14,14 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from cfs_agents.context import Context, ContextItem
-from cfs_agents.fibre.report import Change, ChangeKind
+from cfs_agents.fibre.report import Change, ChangeKind, Gap
 from cfs_agents.messages import Language, Messages, catalogue
 from cfs_agents.tools.files import WORKSPACE, escaped_name, file_path, unescaped_name
 from cfs_agents.tools.registry import ToolError
-from cfs_filesystem import open_beneath
+from cfs_filesystem import Walk, open_beneath
 
 # -- the ledger: which agent changed which file of the shared workspace (B7) ------------------------------------------
 #
@@ -30,7 +33,7 @@ from cfs_filesystem import open_beneath
 # escaped (`escaped_name`), because both become JSON.
 
 _LARGEST_READ = 8 << 20
-_MOST_FILES = 20_000
+_MAX_NAMES = 20_000
 _CHUNK = 1 << 20
 _PASSED_OVER = frozenset({".cfs", ".git", ".venv", "__pycache__", "node_modules"})
 """Folders of programs for themselves: too large to read each time, and not claimed by agents."""
@@ -38,7 +41,11 @@ _PASSED_OVER = frozenset({".cfs", ".git", ".venv", "__pycache__", "node_modules"
 _SETTLED = 1_000_000_000
 """Nanoseconds after which a change of a file shows in its times."""
 
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
+"""Errors of a path at which there is no file of the workspace. After any other error there may be one."""
+
 _Stamp = tuple[int, int, int, int]
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,8 @@ class ChangeLog:
     With `only`, it covers these folders of the root. It ignores the folders `apart`. Without
     `contents` files are not read, but compared by size and time of last change.
 
-    Paths are relative to the root. Its methods block: they look at the disk. Raises `OSError`.
+    Paths are relative to the root. Its methods block: they look at the disk. Raises `OSError` if its own file cannot be
+    written. Files that cannot be looked at are not: `gap` says why changes may be missing since the last look.
     """
 
     def __init__(
@@ -69,6 +77,7 @@ class ChangeLog:
         apart: Collection[str] = (),
         contents: bool = True,
     ) -> None:
+        self.gap: Gap | None = None
         self._root = root
         self._file = file
         self._only = frozenset(only)
@@ -236,12 +245,38 @@ class ChangeLog:
 
     def _look(self) -> None:
         by = self._suspect()
-        there = {path: self._print_in(path, folder, name) for path, folder, name in self._files()}
+        there: dict[str, str | None] = {}
+        try:
+            self.gap = None if self._read_into(there) else "limits"
+        except OSError as error:  # such as no free descriptor: the work continues without this look
+            self.gap = "unreadable"
+            _log.warning("ledger.unreadable", folder=str(self._root), reason=error.strerror or str(error))
+            return
         for path in [path for path in self._now if path not in there]:
             there[path] = self._print(path)  # it may be in a folder that is passed over, or too far back
         for path, now in there.items():
             self._enter(path, now, by, at_once=False)
         self._flush()
+
+    def _read_into(self, there: dict[str, str | None]) -> bool:
+        """Name the content of each file; return whether all folders were read.
+
+        By descriptors, as commands may replace folders by links.
+        """
+        root = open_beneath(self._root, ())
+        try:
+            walk = Walk(root, self._looks_at, limit=_MAX_NAMES)
+            for parts, folder, entry in walk:
+                path = "/".join(parts)
+                there[path] = self._print_in(path, folder, entry.name)
+            return walk.complete
+        finally:
+            os.close(root)
+
+    def _looks_at(self, parts: Sequence[str]) -> bool:
+        if parts[-1] in _PASSED_OVER or (self._only and parts[0] not in self._only):
+            return False
+        return not self._apart or "/".join(parts) not in self._apart
 
     def _enter(self, path: str, now: str | None, by: str | None, *, at_once: bool = True) -> None:
         before = self._now.get(path)
@@ -255,29 +290,6 @@ class ChangeLog:
         by = self._begun.pop(path, None) or by
         self._entries.append(Entry(path, before, now, by))
         self._write({"path": escaped_name(path), "before": before, "after": now, "by": by}, at_once=at_once)
-
-    def _files(self) -> Iterator[tuple[str, int, str]]:
-        """Yield path, folder and name of each file. By descriptors, as commands may replace folders by links."""
-        left = _MOST_FILES
-        root = open_beneath(self._root, ())
-        try:
-            for place, folders, files, folder in os.fwalk(".", dir_fd=root):
-                folders[:] = sorted(name for name in folders if self._looks_into(place, name))
-                if place == "." and self._only:
-                    continue
-                inside = "" if place == "." else f"{Path(place).as_posix()}/"
-                for name in sorted(files):
-                    if left == 0:
-                        return
-                    left -= 1
-                    yield inside + name, folder, name
-        finally:
-            os.close(root)
-
-    def _looks_into(self, place: str, folder: str) -> bool:
-        if folder in _PASSED_OVER or (place == "." and self._only and folder not in self._only):
-            return False
-        return Path(place, folder).as_posix() not in self._apart
 
     @contextmanager
     def _folder_of(self, path: str) -> Iterator[tuple[int, str]]:
@@ -293,11 +305,15 @@ class ChangeLog:
         try:
             with self._folder_of(path) as (folder, name):
                 return self._print_in(path, folder, name)
-        except (OSError, ValueError):
+        except ValueError:
             return None
+        except OSError as error:
+            return None if error.errno in _ABSENT else self._now.get(path)
 
     def _print_in(self, path: str, folder: int, name: str) -> str | None:
         """Name a file's content by its hash, read again only when the file is not the one that it was.
+
+        A file that cannot be read, because another program has a lease on it for example, is taken to be unchanged.
 
         The clock of files is coarse and their numbers are used again, so of a file that has just been written nothing
         is remembered: another one might look the same.
@@ -308,7 +324,10 @@ class ChangeLog:
         known = self._stamps.get(path)
         if known is not None and known[0] == stamp:
             return known[1]
-        named = _hash(folder, name, status, self._most_read)
+        try:
+            named = _hash(folder, name, status, self._most_read)
+        except OSError as error:
+            return None if error.errno in _ABSENT else self._now.get(path) or _unread(status)
         if named is not None and time.time_ns() - status.st_ctime_ns > _SETTLED:
             self._stamps[path] = (stamp, named)
         return named
@@ -377,21 +396,24 @@ def _status(folder: int, name: str) -> os.stat_result | None:
 
 
 def _hash(folder: int, name: str, status: os.stat_result, most: int) -> str | None:
+    """Name the content of a regular file; None if it was replaced just now, perhaps by a pipe. Raises `OSError`."""
     if status.st_size > most:
-        return f"{status.st_size}-{status.st_mtime_ns}"
+        return _unread(status)
     digest = blake2b(digest_size=12)
-    try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        with os.fdopen(descriptor, "rb") as file:
-            if not os.path.samestat(os.fstat(descriptor), status):
-                return None  # it was replaced just now, perhaps by a pipe
-            left = most  # it may grow all the time
-            while left > 0 and (chunk := file.read(min(_CHUNK, left))):
-                left -= len(chunk)
-                digest.update(chunk)
-    except OSError:
-        return None
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with os.fdopen(descriptor, "rb") as file:
+        if not os.path.samestat(os.fstat(descriptor), status):
+            return None
+        left = most  # it may grow all the time
+        while left > 0 and (chunk := file.read(min(_CHUNK, left))):
+            left -= len(chunk)
+            digest.update(chunk)
     return digest.hexdigest()
+
+
+def _unread(status: os.stat_result) -> str:
+    """Name the content of a file without reading it."""
+    return f"{status.st_size}-{status.st_mtime_ns}"
 
 
 # -- one-line reports of finished children, for a long context (B7) ---------------------------------------------------

@@ -13,7 +13,7 @@ from cfs_agents.claims import named_files
 from cfs_agents.context import Context, ContextItem
 from cfs_agents.events import FileChanges
 from cfs_agents.fibre.guards.files import ChangeLog, Locks, StaleWrites, check_claims, digested
-from cfs_agents.fibre.report import Change, ChangeKind, Report
+from cfs_agents.fibre.report import Change, ChangeKind, Gap, Report
 from cfs_agents.fibre.state import WAIT
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.file_agent.run_log import disk_errors
@@ -230,16 +230,17 @@ class Guards:
 
         `reports` is how often it has reported; the first report counts.
         """
-        facts, reasons = await to_the_end(lambda: self._looked(report))
+        facts, reasons, gap = await to_the_end(lambda: self._looked(report))
         status = "unverified" if reasons and report.status == "success" else report.status
         if reports > 1:
             reasons = (*reasons, catalogue(self._language).finished_twice)
-        return replace(report, status=status, facts=facts, reasons=(*report.reasons, *reasons))
+        return replace(report, status=status, facts=facts, reasons=(*report.reasons, *reasons), gap=gap)
 
-    def _looked(self, report: Report) -> tuple[tuple[Change, ...], tuple[str, ...]]:
+    def _looked(self, report: Report) -> tuple[tuple[Change, ...], tuple[str, ...], Gap | None]:
         with disk_errors(self._workspace):
             facts = self.ledger.since(report.agent_id)
-            return facts, check_claims(report.details, report.agent_id, facts, self.ledger, self._language)
+            gap = self.ledger.gap
+            return facts, check_claims(report.details, report.agent_id, facts, self.ledger, self._language), gap
 
 
 def _brings_report(item: ContextItem) -> bool:

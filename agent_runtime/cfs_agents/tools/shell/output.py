@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
+from cfs_agents.folders import open_own_folder
 from cfs_filesystem import open_beneath
 
 # -- the part in memory -----------------------------------------------------------------------------------------------
@@ -191,10 +192,10 @@ class Records:
             os.close(directory)
 
     def _open(self) -> int:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             return open_beneath(self._base, self._parts)
         self._base.mkdir(parents=True, exist_ok=True)
-        made = open_beneath(self._base, self._parts, make=True)
+        made = open_own_folder(self._base, self._parts)
         if self._owner is not None:
             os.fchown(made, self._owner, -1)
         return made
