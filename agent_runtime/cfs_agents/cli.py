@@ -79,7 +79,11 @@ Variables = Annotated[
 Budget = Annotated[
     int | None,
     typer.Option(
-        "--budget", min=1, metavar="TOKENS", help="Maximum tokens that all agents of the tree may use together."
+        "--budget",
+        min=0,
+        metavar="TOKENS",
+        help="Maximum tokens that all agents of the tree may use together for one task; 0 is no limit."
+        " Default: 40 times the model's context window.",
     ),
 ]
 

@@ -44,7 +44,8 @@ class Messages:
     - `stale` (path, agent): a write is refused. `somebody`: an unknown agent. `over`: the agent has ended.
     - `locked`, `renewed` (path, seconds), `locked_by` (path, agent, seconds), `unlocked`, `not_locked` (path).
     - `too_deep` (levels), `too_many_alive`, `too_many` (number): why a spawn is refused.
-    - `budget` (agent, used, limit): why the model is not asked.
+    - `tried_often`, `all_failed` (number): why one more spawn for a goal is refused.
+    - `budget` (agent, used, limit): why the model is not asked. `more_budget`: how the root's task goes on.
 
     Fibre:
 
@@ -100,7 +101,10 @@ class Messages:
     too_deep: str
     too_many_alive: str
     too_many: str
+    tried_often: str
+    all_failed: str
     budget: str
+    more_budget: str
     superseded: str
     inbox_message: str
     child_done: str
@@ -164,7 +168,10 @@ _ENGLISH = Messages(
     too_deep="no agent was started: {} levels of agents are the most. Do it yourself.",
     too_many_alive="no agent was started: {} are at work, which is the most. Wait for one of them.",
     too_many="no agent was started: there have been {} already, which is the most. Do it yourself.",
+    tried_often="no agent was started: {} agents have failed at this goal. Do it yourself, or say what is in the way.",
+    all_failed="no agent was started: the last {} agents have failed. Do it yourself, or say what is in the way.",
     budget="the token budget of {} is used up: {} of {}",
+    more_budget="Send a message to go on with as much again",
     superseded="[A newer message has come; the work goes on with it.]",
     inbox_message="[Message from {}]\n{}",
     child_done="[A sub-agent is done.]\n{}",
@@ -225,7 +232,10 @@ _CHINESE = Messages(
     too_deep="没有启动智能体：最多 {} 层。请自己完成。",
     too_many_alive="没有启动智能体：已有 {} 个在工作，达到上限。请先等待其中一个。",
     too_many="没有启动智能体：总共已有 {} 个，达到上限。请自己完成。",
+    tried_often="没有启动智能体：已有 {} 个智能体没有完成这个目标。请自己完成，或说明障碍。",
+    all_failed="没有启动智能体：最近 {} 个智能体都失败了。请自己完成，或说明障碍。",
     budget="{} 的 token 预算已用完：{} / {}",
+    more_budget="发送一条消息，即可再用同样多的预算继续",
     superseded="[有新消息，工作从新消息继续。]",
     inbox_message="[来自 {} 的消息]\n{}",
     child_done="[一个子智能体已结束。]\n{}",

@@ -124,20 +124,6 @@ async def test_what_replaces_a_folder_of_an_agent_is_put_aside(
     assert aside.is_symlink() or aside.is_file()
 
 
-@pytest.mark.parametrize("folder", [".cfs", ".cfs/offloaded", ".cfs/offloaded/main"])
-def test_what_replaces_the_folder_of_long_results_is_put_aside(tmp_path: Path, folder: str) -> None:
-    """A tree keeps them below its workspace, where each command can replace them."""
-    path = tmp_path / folder
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to("/etc")
-    with ContextFileSystem(tmp_path / ".cfs/offloaded", "main", trusted=tmp_path) as store:
-        long = item(result("a long result"))
-        assert store.offload([long]).refused is None
-        assert store.restore(long.item_id).message.content == "a long result"
-    assert path.with_name(f"{path.name}.aside-1").is_symlink()
-    assert path.is_dir()
-
-
 @pytest.mark.parametrize(("levels", "removed"), [(100, True), (BEYOND, False)])
 def test_a_store_with_nested_folders_is_discarded_or_says_why_not(tmp_path: Path, levels: int, removed: bool) -> None:
     with ContextFileSystem(tmp_path / "root", "main") as store:

@@ -125,7 +125,6 @@ class FibreAgent:
             system_instruction=config.instruction,
             max_turns=config.root_max_turns,
             timeout=config.root_timeout,
-            budget=config.tree_budget,
             created_at=time.time(),
         )
 

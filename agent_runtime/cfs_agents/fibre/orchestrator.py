@@ -14,7 +14,7 @@ import structlog
 
 from cfs.api import acting_as
 from cfs.errors import CfsError, Conflict
-from cfs_agents.fibre.guards.guards import Guards, Limits
+from cfs_agents.fibre.guards.guards import Guards, Limits, check_attempts
 from cfs_agents.fibre.report import ChunkStream, Report
 from cfs_agents.fibre.server_sessions import ClaimedTurn, SessionBackend
 from cfs_agents.fibre.state import (
@@ -282,6 +282,7 @@ class FibreOrchestrator:
             session_id=context.session_id,
             agent_id=agent_config.name,
             agent_name=agent_config.name,
+            requested_name=agent_config.requested_name or agent_config.name,
             parent_id=parent.agent_id,
             parent_session_id=parent.session_id,
             depth=parent.record.depth + 1,
@@ -300,12 +301,18 @@ class FibreOrchestrator:
         if not self._at_work:
             raise ToolError("the work is at its end: no agent is started any more")
         below = [each for each in self.sub_agents.values() if not each.is_root]
-        alive = sum(each.busy for each in below)
+        order = self.root.record.tasks
         self.guards.limits.check_spawn(
-            depth=parent.record.depth + 1, alive=alive, total=len(below), language=self.config.language
+            depth=parent.record.depth + 1,
+            alive=sum(each.busy for each in below),
+            total=sum(each.record.order == order for each in below),
+            language=self.config.language,
         )
+        siblings = [each for each in parent.children if each.record.order == order and each.report is not None]
+        outcomes = [(each.record.task_goal, each.report.ok) for each in siblings if each.report is not None]
+        check_attempts(spec.task_goal, outcomes, self.config.language)
         child = await self.create_sub_session(parent.context, spec)
-        child.record.spawned_by = spawned_by
+        child.record.spawned_by, child.record.order = spawned_by, order
         try:
             await child.recorder.save()
         except BaseException:

@@ -44,17 +44,18 @@ class FibreConfig:
     """The configuration of a tree. Times are in seconds, budgets in tokens; None is no limit.
 
     `prompt` is the form of the system prompt's fixed part: by default the short one if the model's context window is
-    under 8,192 tokens, else the full one. `instruction` is the root's own part of its system prompt, `common` is
-    added for all agents. `max_turns`, `timeout` and `budget` hold for an agent unless its parent gives others; those
-    of the root begin with `root_`. `tree_budget` is what all agents of the tree may use together. `max_depth` counts
-    the levels below the root, `max_alive` and `max_agents` the sub-agents at work and in all. `file_tools` names the
-    tools besides those of Fibre, and `tools` are further ones. With `commands` agents have a shell: anyone who can
-    write to their sessions can then run commands; `CommandMode.ASK` awaits `ask` before each command, one at a time,
-    and asks in the agent's session on the server; the first answer counts, and without a server it needs `ask`.
-    Commands get the harmless part of the environment, and `keep_variables`. Results above `offload_token_threshold`
-    tokens go to files below `.cfs` in the workspace, where the agent's tools can read them. `workflow` is shared by
-    all agents. With `publish` the files are also in the workspace of the root's session on the server, while agents
-    work.
+    under 8,192 tokens, else the full one. `instruction` is the root's own part of its system prompt, `common` is added
+    for all agents. `max_turns`, `timeout` and `budget` hold for an agent unless its parent gives others; those of the
+    root begin with `root_`. `tree_budget` is what all agents of the tree may use together for one task of the root: by
+    default 40 times the model's context window; 0 is no limit. `max_depth` counts the levels below the root,
+    `max_alive` the sub-agents at work, and `max_agents` those that are started during one task of the root.
+    `file_tools` names the tools besides those of Fibre, and `tools` are further ones. With `commands` agents have a
+    shell: anyone who can write to their sessions can then run commands; `CommandMode.ASK` awaits `ask` before each
+    command, one at a time, and asks in the agent's session on the server; the first answer counts, and without a server
+    it needs `ask`. Commands get the harmless part of the environment, and `keep_variables`. Results above
+    `offload_token_threshold` tokens go to files below `.cfs` in the workspace, where the agent's tools can read them.
+    `workflow` is shared by all agents. With `publish` the files are also in the workspace of the root's session on the
+    server, while agents work.
     """
 
     language: Language = "en"
@@ -63,8 +64,8 @@ class FibreConfig:
     common: str = ""
     user_id: str = "user"
     max_depth: int = 2
-    max_alive: int = 64
-    max_agents: int = 256
+    max_alive: int = 32
+    max_agents: int = 32
     max_turns: int = 10
     timeout: float | None = 600.0
     budget: int | None = None
@@ -90,6 +91,19 @@ class FibreConfig:
     def __post_init__(self) -> None:
         """Check it."""
         object.__setattr__(self, "commands", command_mode(self.commands, self.ask, elsewhere=True))
+
+
+_BUDGET_CONTEXTS = 40
+"""The default budget of a tree: so many context windows. Each step of an agent reads one at most."""
+_USUAL_BUDGET = 5_000_000
+"""The default budget if the model does not say its context window."""
+
+
+def tree_budget_of(config: FibreConfig, context_window: int | None) -> int | None:
+    """Return the tokens that a tree may use for one task of its root; None is no limit."""
+    if config.tree_budget is not None:
+        return config.tree_budget or None
+    return _BUDGET_CONTEXTS * context_window if context_window else _USUAL_BUDGET
 
 
 # -- the context of a session, and the part that a child inherits (B4) ------------------------------------------------
@@ -173,7 +187,10 @@ def _described(item: ContextItem, places: Mapping[int, int]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """The definition of an agent: its name, its role in one line, its instruction, and its limits (B2)."""
+    """The definition of an agent: its name, its role in one line, its instruction, and its limits (B2).
+
+    `requested_name` is the name that its parent asked for, if that was taken.
+    """
 
     name: str
     role_description: str = ""
@@ -182,6 +199,7 @@ class AgentSpec:
     max_turns: int = 10
     timeout: float | None = None
     budget: int | None = None
+    requested_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,10 +322,12 @@ class SubAgentRecord(BaseModel):
     """One sub-agent in `session_status.json`: its identity, its rights, and the state of its task.
 
     `begun` are the ids of started calls without a result. `asking` is the one of them that waits for a person, so that
-    nothing of it has happened. `items` are those of the context: a whole item, or
-    `{"at": n, ...}` for an item whose message is the n-th of `messages.json`. `messages` is the number of messages in
-    that file. `doubted` is an answer of the root that did not agree with the files. `life` and `settings` are those of
-    the session on the server. Times are in seconds since the epoch.
+    nothing of it has happened. `items` are those of the context: a whole item, or `{"at": n, ...}` for an item whose
+    message is the n-th of `messages.json`. `messages` is the number of messages in that file. `requested_name` is the
+    name that its parent asked for, and `order` the number of the root's task during which it was started.
+    `spent_before` are the tokens that it and those below it had used before its present task. `doubted` is an answer of
+    the root that did not agree with the files. `life` and `settings` are those of the session on the server. Times are
+    in seconds since the epoch.
     """
 
     model_config = _BY_ALIAS
@@ -326,7 +346,10 @@ class SubAgentRecord(BaseModel):
     timeout: float | None = None
     budget: int | None = None
     spawned_by: str | None = None
+    requested_name: str = ""
+    order: int = 0
     tasks: int = 0
+    spent_before: int = 0
     created_at: float = 0.0
     updated_at: float = 0.0
     state: RecordedState = "new"

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import structlog
 
-from cfs.errors import CfsError
+from cfs.errors import CfsError, TooMany
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents import tracing
 from cfs_agents.agent import Agent
@@ -23,7 +23,7 @@ from cfs_agents.config import AgentConfig
 from cfs_agents.context import Context, ContextFileSystem, ContextItem
 from cfs_agents.events import AgentEvent, CallFinished, CallStarted, Retrying, Text, Thinking, TurnUsage
 from cfs_agents.fibre.guards.guards import Guards
-from cfs_agents.fibre.prompts import form_for, system_prompt
+from cfs_agents.fibre.prompts import PromptForm, form_for, system_prompt
 from cfs_agents.fibre.report import ChunkKind, ChunkStream, Finish, Report, ReportStatus
 from cfs_agents.fibre.server_sessions import ClaimedTurn, NoLease, SessionBackend, TurnLease
 from cfs_agents.fibre.state import (
@@ -40,6 +40,7 @@ from cfs_agents.fibre.state import (
     SubSessionContext,
     report_of,
     state_of,
+    tree_budget_of,
 )
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.messages import Language, catalogue, format_changes
@@ -327,6 +328,9 @@ class FibreSubAgent:
         self._files: ContextFileSystem | None = None
         self._finish: Finish | None = None
         self._verdict: Ending | None = None
+        self._window: int | None = None
+        """The context window of its model, in tokens, if the model says it."""
+        self._form: PromptForm = "full"
 
     # -- what it is -----------------------------------------------------------------------------------------------
 
@@ -371,19 +375,16 @@ class FibreSubAgent:
             yield child
             yield from child.below()
 
-    async def system_text(self, model: Model) -> str:
+    def _system_text(self) -> str:
         """Return its system prompt (B6), in the form that fits the model. Its task is not in it."""
         config = self.tree.config
-        form = config.prompt
-        if form is None:
-            form = form_for(await model.context_window() if isinstance(model, HasContextWindow) else None)
         notes = {"agent_name": self.record.agent_name}
         for key, value in self.context.system_context.items():
             if key != "parent_task":
                 notes[key] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         instruction = self.record.system_instruction
         return system_prompt(
-            config.language, instruction, may_spawn=self.may_spawn, notes=notes, common=config.common, form=form
+            config.language, instruction, may_spawn=self.may_spawn, notes=notes, common=config.common, form=self._form
         )
 
     # -- state ----------------------------------------------------------------------------------------------------
@@ -603,7 +604,9 @@ class FibreSubAgent:
         stored = self.context.session_memory_manager.load(record.items, record.messages)
         newest = {message.content for message in self.context.message_manager.messages[record.messages :]}
         record.inbox = [each for each in record.inbox if self._text_of(each) not in newest]  # taken in, then killed
-        system = ContextItem.of(Message(role="system", content=await self.system_text(model)))
+        self._window = await model.context_window() if isinstance(model, HasContextWindow) else None
+        self._form = config.prompt or form_for(self._window)
+        system = ContextItem.of(Message(role="system", content=self._system_text()))
         calls = stored.open_calls
         begun_once = set(record.begun) - {record.asking}
         once = any(call.id in begun_once and call.name not in REPEATABLE for call in calls)
@@ -623,9 +626,13 @@ class FibreSubAgent:
             record.tasks += 1
             record.rounds, record.seconds_used, record.nudges, record.finish = 0, 0.0, [], None
             record.doubted = None
+            record.spent_before = self.tree.guards.budget.used(self.agent_id)
             self.clock.reset()
             if message in record.inbox:
                 record.inbox.remove(message)
+        if self.is_root:
+            limit = tree_budget_of(self.tree.config, self._window)
+            self.tree.guards.budget.renew(self.agent_id, limit, record.spent_before)
         self._change(SubAgentState.WORKING)
         await self.tree.guards.began(self.agent_id, again=not turn.resumed)
         if turn.resumed:
@@ -639,6 +646,8 @@ class FibreSubAgent:
         if last.role == "user" and last.content == content:
             await self.recorder.save()
             return
+        if self._form == "short":  # the steps of earlier tasks would fill a small context, and small models repeat them
+            agent.context.context = agent.context.context.concluded()
         count = len(agent.context.context)
         agent.context.close_calls(catalogue(self.tree.config.language).stopped)
         agent.context.context = agent.context.context.released()
@@ -710,7 +719,12 @@ class FibreSubAgent:
         if received:
             agent.repeated.clear()
         context = agent.context.context
-        agent.context.context = self.tree.guards.before_round(self.agent_id, context, context.tokens)
+        try:
+            agent.context.context = self.tree.guards.before_round(self.agent_id, context, context.tokens)
+        except TooMany as error:
+            if not self.is_root:
+                raise
+            raise TooMany(f"{error.detail}. {catalogue(self.tree.config.language).more_budget}") from None
 
     async def _before_calls(self, calls: Sequence[ToolCall]) -> None:
         """Fetch the files that others have changed on the server, so that calls see them."""

@@ -142,6 +142,7 @@ class FibreTools:
             max_turns or usual.max_turns,
             timeout or usual.timeout,
             budget or usual.budget,
+            agent_name,
         )
         try:
             check_id(f"{parent.session_id}/{name}")
@@ -213,7 +214,15 @@ class FibreTools:
         return "done"
 
     def _known(self, agent_id: str) -> FibreSubAgent:
-        agents = self._orchestrator.sub_agents
+        """Return the newest agent that this one has started by this name in the present task, or else that of this id.
+
+        A model may stay with the name that it asked for, although the agent has got another, because an agent of an
+        earlier task has that name. The old report would be the answer to the new task.
+        """
+        agents, order = self._orchestrator.sub_agents, self._orchestrator.root.record.tasks
+        for child in reversed(self._sub_agent.children):
+            if child.record.order == order and agent_id in (child.agent_id, child.record.requested_name):
+                return child
         if agent_id not in agents:
             others = [each for each in agents if each != self._sub_agent.agent_id]
             raise ToolError(f"there is no agent {agent_id[:80]!r} (there are: {', '.join(others) or 'none'})")

@@ -332,8 +332,8 @@ class FileGate(Protocol):
         """Record that a file is about to be read."""
         ...
 
-    def writing(self, path: Path, *, whole: bool) -> AbstractContextManager[None]:
-        """Return a lock for writing a file; with `whole` the write replaces the file without reading it.
+    def writing(self, path: Path, content: str | None = None) -> AbstractContextManager[None]:
+        """Return a lock for writing a file; with `content` the write replaces the file without reading it.
 
         Raises `ToolError` if the write is refused.
         """
@@ -346,7 +346,7 @@ class OpenGate:
     def seen(self, path: Path) -> None:
         """Do nothing."""
 
-    def writing(self, path: Path, *, whole: bool) -> AbstractContextManager[None]:  # noqa: ARG002 - the protocol's
+    def writing(self, path: Path, content: str | None = None) -> AbstractContextManager[None]:  # noqa: ARG002
         """Return a context manager that does nothing."""
         return nullcontext()
 
@@ -419,7 +419,7 @@ class FileTools:
     def write_file(self, path: _File, content: str) -> str:
         """Write a text atomically; returns a description of the change."""
         place = file_path(path)
-        with self._changing, self._gate.writing(place, whole=True):
+        with self._changing, self._gate.writing(place, content):
             before = self._size(place)
             if before is None and self._is_directory(place):
                 raise ToolError(f"{place!r} is a directory")
@@ -436,7 +436,7 @@ class FileTools:
     ) -> str:
         """Replace the only occurrence of a text; writes nothing if there is none or more than one."""
         place = file_path(path)
-        with self._changing, self._gate.writing(place, whole=False):
+        with self._changing, self._gate.writing(place):
             text, line = replaced(place, self._looking(place, lambda: self._text(place)), old, new)
             self._looking(place, lambda: self._handle.write(place, text))
         return f"changed {place} at line {line}: {len(old):,} characters replaced by {len(new):,}"

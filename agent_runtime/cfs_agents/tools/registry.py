@@ -478,7 +478,8 @@ DEFAULT_TIMEOUT = 120.0
 class Registry:
     """Tools by their names. `timeout`, in seconds, applies to each tool without its own.
 
-    `on_error` is called with each exception that is a defect of a tool, not a reason for the model.
+    `on_error` is called with each exception that is a defect of a tool, not a reason for the model. `withheld` names
+    tools that cannot be called in this step, and can in the next.
     """
 
     def __init__(
@@ -487,9 +488,11 @@ class Registry:
         *,
         timeout: float = DEFAULT_TIMEOUT,
         on_error: Callable[[ToolCall, BaseException], None] | None = None,
+        withheld: Iterable[str] = (),
     ) -> None:
         self.on_error = on_error
         self._tools: dict[str, Tool] = {}
+        self._withheld = frozenset(withheld)
         self._timeout = timeout
         self.add(*tools)
 
@@ -522,8 +525,13 @@ class Registry:
         return self._tools[name]
 
     def narrow(self, names: Iterable[str]) -> Self:
-        """Return a registry of some of these tools; raises `ToolDefinitionError` for an unknown name."""
-        return type(self)([self.get(name) for name in names], timeout=self._timeout, on_error=self.on_error)
+        """Return a registry of some of these tools for one step; raises `ToolDefinitionError` for an unknown name.
+
+        A call of another one of these tools fails with a reason that says when the tool can be called again.
+        """
+        tools = [self.get(name) for name in names]
+        withheld = self._tools.keys() - {each.name for each in tools}
+        return type(self)(tools, timeout=self._timeout, on_error=self.on_error, withheld=withheld)
 
     def right_form(self, name: str) -> str:
         """Return an example of a tool's arguments, or of the tool with the nearest name; else the list of tools."""
@@ -581,6 +589,9 @@ class Registry:
         return ToolResult(call.id, call.name, text, ok, seconds, truncated)
 
     async def _run(self, call: ToolCall) -> str:
+        if call.name in self._withheld:
+            only = ", ".join(self._tools)
+            raise ToolError(f"in this step you can call {only} only; call {call.name} again in the step after it")
         if call.name not in self._tools:
             form = f". {self.right_form(call.name)}" if self._nearest(call.name) else ""
             raise ToolError(self._unknown(call.name) + form)

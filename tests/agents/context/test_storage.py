@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cfs.errors import Conflict, InvalidIdentifier, NotFound, Unavailable
+from cfs.errors import Conflict, InvalidIdentifier, NotFound
 from cfs.wire import Message, ToolCall
 from cfs_agents.context import CleaningPolicy, ContextFileSystem, ContextItem, clean
 from tests.agents.context.support import assistant, call, item, paths_below, read_as_tool, result, user
@@ -412,7 +412,7 @@ def test_an_index_cannot_lead_elsewhere(files: ContextFileSystem, elsewhere: str
 
 @pytest.mark.parametrize("swapped", [".cfs", ".cfs/offloaded", ".cfs/offloaded/one"])
 def test_no_link_that_commands_have_made_is_followed(tmp_path: Path, swapped: str) -> None:
-    """Below the directory that is trusted. Nothing is off-loaded then, and nothing appears elsewhere."""
+    """Below the directory that is trusted: the link is put aside, and nothing appears elsewhere."""
     workspace, outside = tmp_path / "workspace", tmp_path / "outside"
     (outside / "one").mkdir(parents=True)
     (outside / "offloaded/one").mkdir(parents=True)
@@ -420,13 +420,10 @@ def test_no_link_that_commands_have_made_is_followed(tmp_path: Path, swapped: st
     (workspace / swapped).symlink_to(outside)
     before = paths_below(outside)
     with ContextFileSystem(workspace / ".cfs/offloaded", "one", trusted=workspace) as files:
-        offloaded = files.offload([item(user("b"))])
-        assert "symbolic links" in str(offloaded.refused)
-        with pytest.raises(Unavailable):
-            files.discard()
-        (workspace / swapped).unlink()
         stored(files, item(user("b")))
+        files.discard()
     assert paths_below(outside) == before
+    assert (workspace / f"{swapped}.aside-1").readlink() == outside
 
 
 def test_folder_that_a_command_has_taken_away_is_made_again(tmp_path: Path) -> None:

@@ -297,7 +297,9 @@ async def test_narrowed_registry_has_the_rest_no_more() -> None:
     narrow = registry.narrow(["give"])
     assert (narrow.names, len(registry), "look" in narrow) == (["give"], 2, False)
     assert [schema["function"]["name"] for schema in narrow.schemas()] == ["give"]
-    assert "there is no tool 'look'" in (await result_of(narrow, "look", path="a")).text
+    refused = (await result_of(narrow, "look", path="a")).text
+    assert refused == "Error: in this step you can call give only; call look again in the step after it"
+    assert "there is no tool 'leave'" in (await result_of(narrow, "leave")).text
 
 
 _JSON = st.recursive(

@@ -35,6 +35,7 @@ from cfs_filesystem import Walk, open_beneath
 _LARGEST_READ = 8 << 20
 _MAX_NAMES = 20_000
 _CHUNK = 1 << 20
+_DIGEST_BYTES = 12
 _PASSED_OVER = frozenset({".cfs", ".git", ".venv", "__pycache__", "node_modules"})
 """Folders of programs for themselves: too large to read each time, and not claimed by agents."""
 
@@ -50,7 +51,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A change of a file: the identifiers of its content before and after (None: no file), and its author."""
+    """A change of a file: the identifiers of its content before and after (None: no file), and its author.
+
+    They are equal if the author wrote what the file contained already.
+    """
 
     path: str
     before: str | None
@@ -183,7 +187,14 @@ class ChangeLog:
     def last_by(self, path: str) -> str | None:
         """Return the agent that changed a file last, or None if it is unknown."""
         with self._lock:
-            return next((entry.by for entry in reversed(self._entries) if entry.path == path), None)
+            changes = (entry for entry in reversed(self._entries) if entry.path == path and entry.before != entry.after)
+            return next((entry.by for entry in changes), None)
+
+    def has_written(self, agent_id: str, path: str) -> bool:
+        """Return whether an agent has written a file since its mark, also with the content that the file had."""
+        with self._lock:
+            entries = self._entries[self._marks.get(agent_id, 0) :]
+            return any(entry.path == path and entry.by == agent_id for entry in entries)
 
     # -- what happens ---------------------------------------------------------------------------------------------
 
@@ -196,7 +207,7 @@ class ChangeLog:
         with self._lock:
             self._enter(path, self._print(path), self._suspect())
             yield self._now.get(path)
-            self._enter(path, self._print(path), agent_id)
+            self._enter(path, self._print(path), agent_id, again=agent_id is not None)
             self._begun.pop(path, None)
 
     def begins(self, agent_id: str, path: str) -> None:
@@ -278,9 +289,10 @@ class ChangeLog:
             return False
         return not self._apart or "/".join(parts) not in self._apart
 
-    def _enter(self, path: str, now: str | None, by: str | None, *, at_once: bool = True) -> None:
+    def _enter(self, path: str, now: str | None, by: str | None, *, at_once: bool = True, again: bool = False) -> None:
+        """Add the change of a file, if it has changed, or was written `again` with the content that it had."""
         before = self._now.get(path)
-        if before == now:
+        if before == now and not (again and now is not None):
             return
         if now is None:
             del self._now[path]
@@ -399,7 +411,7 @@ def _hash(folder: int, name: str, status: os.stat_result, most: int) -> str | No
     """Name the content of a regular file; None if it was replaced just now, perhaps by a pipe. Raises `OSError`."""
     if status.st_size > most:
         return _unread(status)
-    digest = blake2b(digest_size=12)
+    digest = blake2b(digest_size=_DIGEST_BYTES)
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with os.fdopen(descriptor, "rb") as file:
         if not os.path.samestat(os.fstat(descriptor), status):
@@ -409,6 +421,11 @@ def _hash(folder: int, name: str, status: os.stat_result, most: int) -> str | No
             left -= len(chunk)
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def _name_of(text: str) -> str:
+    """Name the content of a file as `_hash` does."""
+    return blake2b(text.encode("utf-8", "replace"), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _unread(status: os.stat_result) -> str:
@@ -494,6 +511,8 @@ def _problem(path: str, agent_id: str, facts: Sequence[Change], ledger: ChangeLo
         return "missing"
     if size == 0:
         return "claimed_empty"
+    if fact is None and ledger.has_written(agent_id, place):
+        return None
     if fact is None:
         return "unchanged" if ledger.last_by(place) in (None, agent_id) else "not_its_own"
     return "not_its_own" if fact.by not in (None, agent_id) else None
@@ -606,8 +625,8 @@ class StaleWrites:
             self._seen[place] = self._ledger.present(place)
 
     @contextmanager
-    def writing(self, path: str, *, whole: bool) -> Iterator[None]:
-        """Allow one write. A `whole` one replaces the content, so the agent must have the current content.
+    def writing(self, path: str, content: str | None = None) -> Iterator[None]:
+        """Allow one write. If it replaces the whole `content`, the agent must know the current one, or write the same.
 
         Raises `ToolError` if it does not, or has ended.
         """
@@ -618,14 +637,14 @@ class StaleWrites:
             yield
             return
         with self._ledger.writing(self._agent_id, place) as now:
-            if whole and now is not None and self._stale(place, now):
+            if content is not None and now not in (None, _name_of(content)) and self._stale(place, now):
                 who = self._ledger.last_by(place) or self._say.somebody
                 raise ToolError(self._say.stale.format(place, who))
             self._ledger.begins(self._agent_id, place)
             yield
             self._seen[place] = self._ledger.present(place)
 
-    def _stale(self, place: str, now: str) -> bool:
+    def _stale(self, place: str, now: str | None) -> bool:
         if place in self._seen:
             return self._seen[place] != now
         others = self._ledger.last_by(place) not in (None, self._agent_id)

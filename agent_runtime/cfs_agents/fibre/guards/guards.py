@@ -2,7 +2,8 @@
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -18,6 +19,7 @@ from cfs_agents.fibre.state import WAIT
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.file_agent.run_log import disk_errors
 from cfs_agents.messages import Language, catalogue
+from cfs_agents.repetition import masked
 from cfs_agents.tools import Tool
 from cfs_agents.tools.files import WORKSPACE
 from cfs_agents.tools.registry import ToolError
@@ -40,11 +42,12 @@ class _Account:
     parent: str | None
     limit: int | None
     used: int = 0
+    before: int = 0
     reserved: dict[str, int] = field(default_factory=dict)
 
     @property
     def spoken_for(self) -> int:
-        return self.used + sum(self.reserved.values())
+        return self.used - self.before + sum(self.reserved.values())
 
 
 class TreeBudget:
@@ -64,6 +67,11 @@ class TreeBudget:
             return
         self._accounts[agent_id] = _Account(parent, limit)
         self.draw(agent_id, used)
+
+    def renew(self, agent_id: str, limit: int | None, before: int) -> None:
+        """Limit what an agent, and all below it, use from now on; `before` is what they had used before its task."""
+        account = self._accounts[agent_id]
+        account.limit, account.before = limit, before
 
     def reserve(self, agent_id: str, tokens: int) -> None:
         """Reserve the least that the next question costs, until something is drawn.
@@ -122,6 +130,35 @@ class Limits:
             raise ToolError(say.too_many.format(total))
         if alive >= self.alive:
             raise ToolError(say.too_many_alive.format(alive))
+
+
+MAX_ATTEMPTS = 3
+"""How many children of an agent may fail at one goal."""
+MAX_FAILURES = 6
+"""How many children of an agent may fail one after the other."""
+
+
+def check_attempts(goal: str, outcomes: Sequence[tuple[str, bool]], language: Language = "en") -> None:
+    """Check whether one more child makes sense. `outcomes` are the goals of an agent's children, and their success.
+
+    Raises `ToolError` with the reason: a new child for the same goal is the same step again, whatever its name.
+    """
+    say = catalogue(language)
+    failed = sum(_alike(other, goal) for other, ok in outcomes if not ok)
+    if failed >= MAX_ATTEMPTS:
+        raise ToolError(say.tried_often.format(failed))
+    last = [ok for _, ok in outcomes[-MAX_FAILURES:]]
+    if len(last) == MAX_FAILURES and not any(last):
+        raise ToolError(say.all_failed.format(MAX_FAILURES))
+
+
+def _alike(goal: str, other: str) -> bool:
+    return _plain(goal) == _plain(other)
+
+
+def _plain(goal: str) -> str:
+    """Leave out what may differ between two wordings of a goal: case, white space, punctuation, ids and times."""
+    return " ".join(re.findall(r"\w+", masked(goal).casefold()))
 
 
 LONG_CONTEXT = 800

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_agents.fibre.guards.files import ChangeLog, StaleWrites
+from cfs_agents.fibre.guards.files import ChangeLog, StaleWrites, check_claims
 from cfs_agents.tools import FileTools, ToolError, agent_grants
 from cfs_filesystem import DiskFileSystem
 
@@ -41,6 +41,23 @@ def test_a_file_that_another_agent_made_meanwhile_is_not_overwritten(agent: Make
     with pytest.raises(ToolError, match=r"x\.txt was changed by a since you last read it"):
         b.write_file("x.txt", "of b")
     assert (work / "x.txt").read_text() == "of a"
+
+
+def test_equal_content_is_no_conflict(agent: Make, work: Path, ledger: ChangeLog) -> None:
+    """Also for a claim: who has written the file has not lied, although nothing changed."""
+    a, b = agent("a"), agent("b")
+    a.write_file("x.txt", "the same")
+    b.write_file("x.txt", "the same")
+    with pytest.raises(ToolError, match="changed by a"):
+        agent("c").write_file("x.txt", "the other")
+    for name in ("a", "b"):
+        assert check_claims({"created_files": ["x.txt"]}, name, ledger.since(name), ledger) == ()
+    assert check_claims({"created_files": ["x.txt"]}, "c", ledger.since("c"), ledger) != ()
+    again = ChangeLog(work, work.parent / "ledger.jsonl")
+    again.mark("b")
+    with again.writing("b", "x.txt"):
+        (work / "x.txt").write_text("the same")
+    assert ChangeLog(work, work.parent / "ledger.jsonl").has_written("b", "x.txt"), "a kill forgets nothing"
 
 
 def test_who_has_read_it_may_write_it(agent: Make, work: Path) -> None:
