@@ -30,7 +30,8 @@ _in_order = json.JSONEncoder(sort_keys=True).encode
 _MOST_NAMED = 4
 
 _KEY = (
-    r"(?:[\w-]*[-_])?(?:(?:request|req|trace|span|correlation)[-_]?id|nonce|uuid|guid|timestamp|datetime|now|uptime"
+    r"(?:[\w-]*[-_])?(?:(?:request|req|trace|span|correlation|run|call|invocation|execution|attempt)[-_]?id"
+    r"|(?:cache[-_]?)?bust(?:er|ing)?|cb|rand(?:om)?|salt|nonce|uuid|guid|timestamp|datetime|now|uptime"
     r"|elapsed|duration|latency|took|(?:created|updated|modified|started|finished|ended|generated|served|checked"
     r"|expires|issued|received|sent)[-_]?at|ts|time)(?:[-_](?:ns|us|ms|s|sec|seconds|utc))?"
 )

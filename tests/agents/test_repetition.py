@@ -85,6 +85,9 @@ def test_the_calls_of_one_reply_are_one_step() -> None:
         "GET /poll?request_id={}&page=1 -> 204",
         "X-Request-Id: {}\nnot yet",
         "started_at: tick-{}, elapsed_ms: {}",
+        '{{"state": "pending", "run_id": "run-{}", "attempt_id": {}}}',
+        '{{"url": "/state?cache_buster={}&page=1", "cacheBuster": "x{}"}}',
+        "GET /state?cb={}&rand=0{} -> 204",
     ],
 )
 def test_changing_ids_and_times_do_not_hide_it(result: str) -> None:
