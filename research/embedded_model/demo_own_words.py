@@ -25,7 +25,8 @@ import structlog
 from cfs import wire
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.state import WORKSPACE_FOLDER, FibreConfig
+from cfs_agents.fibre.session_files import WORKSPACE_FOLDER
+from cfs_agents.fibre.state import FibreConfig
 from cfs_agents.file_agent import FileSystemAgent
 from cfs_agents.model import Item as Reply
 from cfs_agents.model import Model, ModelSettings, ServerModel

@@ -17,8 +17,8 @@ from cfs_agents.fibre.guards.guards import Guards
 from cfs_agents.fibre.orchestrator import FibreOrchestrator, Models, ready
 from cfs_agents.fibre.report import ChunkStream, MessageChunk, Report
 from cfs_agents.fibre.server_sessions import ClaimedTurn, NoSessions, ServerSessions, SessionBackend
+from cfs_agents.fibre.session_files import PUBLISHED, TreeFolder
 from cfs_agents.fibre.state import (
-    PUBLISHED,
     AgentSpec,
     FibreConfig,
     InboxMessage,
@@ -26,7 +26,6 @@ from cfs_agents.fibre.state import (
     SessionMemoryManager,
     SubAgentRecord,
     SubSessionContext,
-    TreeFolder,
     system_context_of_root,
 )
 from cfs_agents.fibre.sub_agent import Claim, FibreSubAgent

@@ -17,8 +17,8 @@ from cfs.errors import CfsError, Conflict
 from cfs_agents.fibre.guards.guards import Guards, Limits, check_attempts
 from cfs_agents.fibre.report import ChunkStream, Report
 from cfs_agents.fibre.server_sessions import ClaimedTurn, SessionBackend
+from cfs_agents.fibre.session_files import LEDGER, TreeFolder
 from cfs_agents.fibre.state import (
-    LEDGER,
     AgentSpec,
     FibreConfig,
     InboxMessage,
@@ -26,7 +26,6 @@ from cfs_agents.fibre.state import (
     SubAgentRecord,
     SubAgentRecorder,
     SubSessionContext,
-    TreeFolder,
     load_root,
     load_sub_agents,
 )

@@ -1,13 +1,8 @@
 """The state of a sub-agent: the context that its children inherit, its files, and their writer (B3, B4, B8)."""
 
 import asyncio
-import fcntl
-import json
-import os
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from cfs.errors import Conflict, Unavailable
+from cfs.errors import Unavailable
 from cfs.wire import LEASE_SECONDS, Message, ToolCall, Usage
 from cfs_agents.agent import added
 from cfs_agents.config import MAX_ROUNDS
@@ -23,8 +18,8 @@ from cfs_agents.context import OFFLOAD_THRESHOLD, Change, Context, ContextFileSy
 from cfs_agents.events import Finished
 from cfs_agents.fibre.prompts import PromptForm
 from cfs_agents.fibre.report import Report
+from cfs_agents.fibre.session_files import SessionFolder, TreeFolder
 from cfs_agents.file_agent.agent import to_the_end
-from cfs_agents.file_agent.run_log import disk_errors, replace_file, sync_folder
 from cfs_agents.messages import Language, catalogue
 from cfs_agents.recorder import NewContext
 from cfs_agents.tools import Ask, CommandMode, Tool, command_mode
@@ -64,8 +59,8 @@ class FibreConfig:
     common: str = ""
     user_id: str = "user"
     max_depth: int = 2
-    max_alive: int = 32
-    max_agents: int = 32
+    max_alive: int = 64
+    max_agents: int = 64
     max_turns: int = 10
     timeout: float | None = 600.0
     budget: int | None = None
@@ -387,129 +382,6 @@ class SubAgentRecord(BaseModel):
         return True
 
 
-# -- a tree of agents on disk: one folder for the root and one for each sub-agent (B3) --------------------------------
-#
-#     {workspace_root}/{main_session_id}/
-#         messages.json           all messages of the root, its calls and their results, in order
-#         session_status.json     the state of its work; written after every step
-#         agent_workspace/        the files that all agents share
-#         ledger.jsonl            the changes of each file, with their agents
-#         sub_sessions/{agent}/   messages.json, session_status.json, agent_workspace -> ../../agent_workspace
-#
-# A file is replaced atomically and flushed to the disk, so a kill or a crash of the machine leaves either the old or
-# the new version. The messages are written before the status, which contains their number. Messages beyond this number
-# belong to the last step and are loaded too. A step is sent to the server after it is on the disk.
-
-MESSAGES = "messages.json"
-STATUS = "session_status.json"
-WORKSPACE_FOLDER = "agent_workspace"
-PUBLISHED = "published/files.json"
-"""Which versions of files were equal here and on the server."""
-
-SUB_SESSIONS = "sub_sessions"
-LEDGER = "ledger.jsonl"
-_NEW = ".new"
-"""The end of the name of a draft, which a kill may leave behind."""
-
-
-class SessionFolder:
-    """The folder of one sub-agent. Methods block, and raise `StorageFull` and `Unavailable`."""
-
-    def __init__(self, path: Path, *, link: bool) -> None:
-        self.path = path
-        self._link = link
-        self._kept: list[Message] | None = None
-        self._lines: list[str] = []
-
-    def save(self, status: str, messages: Sequence[Message]) -> None:
-        """Write the messages if there are new ones, then the status that counts them, which is a record as JSON."""
-        with disk_errors(self.path):
-            if self._kept is None:
-                self._make()
-            if self._kept is None or len(messages) != len(self._kept) or messages[-1:] != self._kept[-1:]:
-                same = min(len(messages) - 1, len(self._lines) - 1) if self._kept else 0
-                lines = [*self._lines[: max(same, 0)], *map(_line, messages[max(same, 0) :])]
-                _replace(self.path / MESSAGES, "[\n" + ",\n".join(lines) + "\n]\n")
-                self._kept, self._lines = list(messages), lines
-            _replace(self.path / STATUS, status + "\n")
-
-    def _make(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        if self._link:
-            with suppress(FileExistsError):
-                (self.path / WORKSPACE_FOLDER).symlink_to(Path("..", "..", WORKSPACE_FOLDER))
-        sync_folder(self.path.parent)
-
-    def load(self) -> tuple[SubAgentRecord, list[Message]] | None:
-        """Read both; None if nothing was saved. Raises `Unavailable` if they are damaged."""
-        with disk_errors(self.path):
-            for left in self.path.glob(f"*{_NEW}"):
-                left.unlink(missing_ok=True)
-            if not (self.path / STATUS).exists():
-                return None
-            try:
-                record = SubAgentRecord.model_validate_json((self.path / STATUS).read_bytes())
-                messages = [Message(**each) for each in json.loads((self.path / MESSAGES).read_bytes())]
-            except (ValidationError, ValueError, TypeError) as error:
-                raise Unavailable(f"{self.path} cannot be read: {error}; move it away to continue without it") from None
-        self._kept, self._lines = messages, list(map(_line, messages))
-        return record, messages
-
-
-class TreeFolder:
-    """The folder of a tree. Raises `Conflict` if another program has it open."""
-
-    def __init__(self, workspace_root: str | os.PathLike[str], main_session_id: str) -> None:
-        self.workspace_root = Path(workspace_root).expanduser().absolute()
-        self.path = self.workspace_root / main_session_id
-        self.workspace = self.path / WORKSPACE_FOLDER
-        with disk_errors(self.path):
-            self.workspace.mkdir(parents=True, exist_ok=True)
-            (self.path / PUBLISHED).parent.mkdir(exist_ok=True)
-            (self.path / PUBLISHED).touch()
-            (self.path / SUB_SESSIONS).mkdir(exist_ok=True)
-            for folder in ((self.path / PUBLISHED).parent, self.path, self.workspace_root, self.workspace_root.parent):
-                sync_folder(folder)
-            self._unlock = self._lock()
-
-    def _lock(self) -> "weakref.finalize[[int], TreeFolder]":
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        unlock = weakref.finalize(self, os.close, descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            unlock()
-            raise Conflict(f"another agent is at work in {self.path}") from None
-        except OSError:  # a disk without locks: it cannot be checked
-            pass
-        return unlock
-
-    def close(self) -> None:
-        """Unlock the folder; the end of the process does that, too."""
-        self._unlock()
-
-    def main(self) -> SessionFolder:
-        """Return the root's folder."""
-        return SessionFolder(self.path, link=False)
-
-    def sub(self, agent_id: str) -> SessionFolder:
-        """Return the folder of a sub-agent, which is created when something is saved."""
-        return SessionFolder(self.path / SUB_SESSIONS / agent_id, link=True)
-
-    def subs(self) -> list[str]:
-        """Return the ids of the sub-agents that have a folder."""
-        with disk_errors(self.path):
-            return sorted(entry.name for entry in (self.path / SUB_SESSIONS).iterdir() if entry.is_dir())
-
-
-def _line(message: Message) -> str:
-    return json.dumps(message.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
-
-
-def _replace(path: Path, text: str) -> None:
-    replace_file(path, text.encode("utf-8", "replace"))
-
-
 # -- the recorder (B3, B5, B8) ----------------------------------------------------------------------------------------
 #
 # It writes each step to disk first, then to the session and to the readers of the chunks.
@@ -571,26 +443,27 @@ class SubAgentRecorder:
         self._unsent: list[Message] = []
         """Calls that are stored together with their beginning."""
 
-    async def save(self) -> None:
-        """Store the sub-agent as it is now."""
+    async def save(self, *, wait: bool = True) -> None:
+        """Store the sub-agent as it is now; see `SessionFolder.save`."""
         async with self._saving:
             record = self.record
             record.updated_at = time.time()
             record.messages = len(self._messages)
             if self.current is not None:
                 record.items = self._memory.dump(self.current())
-            status, messages = record.model_dump_json(), self._messages.messages
-            await to_the_end(lambda: self._folder.save(status, messages))
+            status, messages = record.model_dump(mode="json"), self._messages.messages
+            rest = record.state == "done"
+            await to_the_end(lambda: self._folder.save(status, messages, rest=rest, wait=wait))
 
     async def add(self, message: Message) -> None:
         """Store a message that is in the context already."""
         await self._keep(message)
         self._stored(message)
 
-    async def _keep(self, message: Message) -> None:
+    async def _keep(self, message: Message, *, wait: bool = True) -> None:
         self._last = None
         self._messages.add(message)
-        await self.save()
+        await self.save(wait=wait)
         self._send_stored()
 
     # -- its session ----------------------------------------------------------------------------------------------
@@ -680,7 +553,7 @@ class SubAgentRecorder:
     ) -> NewContext | None:
         """Store a result."""
         self.record.begun = [each for each in self.record.begun if each != call.id]
-        await self._keep(item.message)
+        await self._keep(item.message, wait=False)
         try:
             await self._after_call(call)
         finally:
@@ -701,11 +574,23 @@ StoredAgent = tuple[SubAgentRecord, SubSessionContext, SessionFolder]
 def load_root(folder: TreeFolder, fresh: SubAgentRecord, context: SubSessionContext) -> StoredAgent:
     """Load the root, or return a fresh one if there is none. Blocks."""
     place = folder.main()
-    kept = place.load()
-    if kept is None:
+    stored = _load(place)
+    if stored is None:
         return fresh, context, place
-    record, messages = kept
+    record, messages = stored
     return record, _with(context, messages, spec_of(record)), place
+
+
+def _load(folder: SessionFolder) -> tuple[SubAgentRecord, list[Message]] | None:
+    """Read a sub-agent; None if nothing was saved. Raises `Unavailable` if its files are damaged."""
+    stored = folder.load()
+    if stored is None:
+        return None
+    try:
+        return SubAgentRecord.model_validate(stored[0]), stored[1]
+    except ValidationError as error:
+        detail = f"{folder.path} cannot be read: {error}; move it away to continue without it"
+        raise Unavailable(detail) from None
 
 
 def load_sub_agents(folder: TreeFolder, context_of: Callable[[str], SubSessionContext]) -> Iterator[StoredAgent]:
@@ -716,8 +601,8 @@ def load_sub_agents(folder: TreeFolder, context_of: Callable[[str], SubSessionCo
     found = []
     for agent_id in folder.subs():
         place = folder.sub(agent_id)
-        if (kept := place.load()) is not None:
-            found.append((*kept, place))
+        if (stored := _load(place)) is not None:
+            found.append((*stored, place))
     for record, messages, place in sorted(found, key=lambda each: (each[0].depth, each[0].created_at)):
         assert record.parent_id is not None  # noqa: S101 - only the root has none
         above = context_of(record.parent_id)

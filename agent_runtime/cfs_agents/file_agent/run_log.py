@@ -24,6 +24,7 @@ import logging
 import os
 import queue
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -490,6 +491,32 @@ def _write(file: int, data: bytes, *, wait: bool) -> None:
     except OSError:
         os.ftruncate(file, before)
         raise
+
+
+class AppendedFile:
+    """A file of JSON lines that only grows until it is cleared. An incomplete last line is cut off at the opening.
+
+    Methods raise `OSError`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        file = self._file = _opened(path)
+        self._finalize = weakref.finalize(self, os.close, file)
+        _cut_torn_line(file)
+        self.size = os.fstat(file).st_size
+        """Bytes in the file."""
+
+    def append(self, record: Mapping[str, Any], *, wait: bool = True) -> None:
+        """Append a line, or nothing of it; with `wait` the disk has it, and all before it, when this returns."""
+        line = _encoded(record)
+        _write(self._file, line, wait=wait)
+        self.size += len(line)
+
+    def clear(self) -> None:
+        """Remove all lines; the disk has that when this returns."""
+        os.ftruncate(self._file, 0)
+        os.fsync(self._file)
+        self.size = 0
 
 
 def replace_file(path: Path, data: bytes) -> None:

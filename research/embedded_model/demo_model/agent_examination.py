@@ -9,7 +9,8 @@ from pathlib import Path
 from random import Random
 
 from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.state import WORKSPACE_FOLDER, FibreConfig
+from cfs_agents.fibre.session_files import WORKSPACE_FOLDER
+from cfs_agents.fibre.state import FibreConfig
 from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig, Language
 from cfs_agents.model import Model
 from cfs_agents.tools import CommandMode

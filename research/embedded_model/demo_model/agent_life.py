@@ -17,7 +17,8 @@ from uuid import uuid4
 
 from cfs import wire
 from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.state import DEFAULT_FILE_TOOLS, WORKSPACE_FOLDER, FibreConfig
+from cfs_agents.fibre.session_files import WORKSPACE_FOLDER
+from cfs_agents.fibre.state import DEFAULT_FILE_TOOLS, FibreConfig
 from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig, Language
 from cfs_agents.model import CompleteResponse
 from cfs_agents.tools import CommandMode

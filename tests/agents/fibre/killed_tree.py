@@ -21,7 +21,7 @@ import random
 import signal
 import sys
 import traceback
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,10 @@ from typing import Any
 from cfs import api
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message
-from cfs_agents.fibre import state
+from cfs_agents.fibre import session_files
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.state import FibreConfig
+from cfs_agents.file_agent.run_log import AppendedFile
 from cfs_agents.model import Item, Retries
 from cfs_agents.testing import Line, ScriptedModel, calls, says, together
 
@@ -129,11 +130,16 @@ def killing(victims: dict[int, str]) -> Callable[[], None]:
 
 def set_points(point: Callable[[], None]) -> None:
     """Let every step that changes something pass a point before and after it."""
-    real_replace, real_call = state._replace, AsyncClient.call
+    real_replace, real_append, real_call = session_files._replace, AppendedFile.append, AsyncClient.call
 
     def replace(path: Path, text: str) -> None:
         point()
         real_replace(path, text)
+        point()
+
+    def append(steps: AppendedFile, record: Mapping[str, Any], *, wait: bool = True) -> None:
+        point()
+        real_append(steps, record, wait=wait)
         point()
 
     async def call(client: AsyncClient, what: Any, *, idempotency_key: str | None = None) -> Any:
@@ -142,7 +148,8 @@ def set_points(point: Callable[[], None]) -> None:
         point()
         return answer
 
-    state._replace = replace
+    session_files._replace = replace
+    AppendedFile.append = append  # type: ignore[method-assign, assignment]
     AsyncClient.call = call  # type: ignore[method-assign, assignment]
 
 

@@ -43,7 +43,6 @@ class TestLiars:
             ([finish("made it", "none.txt")], "claimed, but not there: none.txt"),
             ([write("empty.txt", ""), finish("made it", "empty.txt")], "claimed, but empty: empty.txt"),
             ([finish("made it", "old.txt")], "claimed, but nothing changed: old.txt"),
-            ([write("old.txt", "old"), finish("made it", "old.txt")], "claimed, but nothing changed: old.txt"),
             ([finish("made it", "/etc/hostname")], "claimed, but no path of the workspace: /etc/hostname"),
         ],
     )
@@ -54,6 +53,12 @@ class TestLiars:
         assert report.reasons == (reason,)
         told = (await messages(tmp_path))[-2]
         assert told["content"].startswith("[child unverified]\nmade it\n" + reason)
+
+    async def test_who_wrote_what_the_file_had_already_has_not_lied(self, tmp_path: Path) -> None:
+        """The order is carried out, although nothing has changed: else it would be given to one agent after another."""
+        await asyncio.to_thread(put, tmp_path, "old.txt", "old")
+        report = await child_of(tmp_path, [write("old.txt", "old"), finish("made it", "old.txt")])
+        assert (report.status, report.facts) == ("success", ())
 
     async def test_a_claim_to_the_work_of_another_is_found_out(self, tmp_path: Path) -> None:
         scripted = ScriptedModels(

@@ -1,13 +1,16 @@
 """The files of a tree: replaced whole, read back, and open to one program at a time (B3, B8)."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cfs.errors import Conflict, Unavailable
 from cfs.wire import Message
-from cfs_agents.fibre.state import MESSAGES, STATUS, SubAgentRecord, TreeFolder
+from cfs_agents.fibre.session_files import MESSAGES, STATUS, STEPS, TreeFolder
+from cfs_agents.fibre.state import SubAgentRecord
 
 SAID = [Message(role="user", content="你好"), Message(role="assistant", content="hello")]
 
@@ -16,15 +19,19 @@ def record(count: int) -> SubAgentRecord:
     return SubAgentRecord(session_id="main/a", agent_id="a", agent_name="a", parent_id="main", messages=count)
 
 
+def stored(count: int) -> dict[str, Any]:
+    return record(count).model_dump(mode="json")
+
+
 def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
     folder = TreeFolder(tmp_path, "main")
     place = folder.sub("a")
     assert place.load() is None
     for count in (1, 2):
-        place.save(record(count).model_dump_json(), SAID[:count])
+        place.save(stored(count), SAID[:count])
     changed = [SAID[0], Message(role="assistant", content="hello there")]
-    place.save(record(2).model_dump_json(), changed)
-    assert folder.sub("a").load() == (record(2), changed)
+    place.save(stored(2), changed)
+    assert folder.sub("a").load() == (stored(2), changed)
     assert folder.subs() == ["a"]
     assert (place.path / "agent_workspace").resolve() == folder.workspace.resolve()
     assert json.loads((place.path / MESSAGES).read_text(encoding="utf-8"))[0] == {"role": "user", "content": "你好"}
@@ -37,20 +44,53 @@ def test_files_of_earlier_versions_are_read_and_written_by_their_names(tmp_path:
     news = {"id": "a:1", "sender": "a", "content": "done", "notice": True}
     whole = record(0).model_dump(mode="json") | old | {"inbox": [news]}
     place = TreeFolder(tmp_path, "main").sub("a")
-    place.save(json.dumps(whole), [])
-    loaded = place.load()
-    assert loaded is not None
-    assert loaded[0].lease is not None
-    assert (loaded[0].lease.turn, loaded[0].nudges, loaded[0].report_delivered) == ("t", ["finish"], False)
-    assert loaded[0].inbox[0].is_notification
+    place.save(whole, [])
+    status = place.load()
+    assert status is not None
+    loaded = SubAgentRecord.model_validate(status[0])
+    assert loaded.lease is not None
+    assert (loaded.lease.turn, loaded.nudges, loaded.report_delivered) == ("t", ["finish"], False)
+    assert loaded.inbox[0].is_notification
     held = old["held"] | {"life": None, "traceparent": None}  # type: ignore[operator]
-    assert json.loads(loaded[0].model_dump_json()) == whole | {"held": held}
+    assert loaded.model_dump(mode="json") == whole | {"held": held}
+
+
+def test_steps_are_appended_until_the_task_rests(tmp_path: Path) -> None:
+    """A step takes as many bytes as have changed. Each prefix of the steps is a state, and a torn line is none."""
+    folder = TreeFolder(tmp_path, "main")
+    place = folder.sub("a")
+    items = [{"item_id": str(number), "at": number} for number in range(40)]
+    said = [Message(role="user", content=f"{number} {'x' * 200}") for number in range(40)]
+    sizes, states = [], []
+    for count in range(1, 41):
+        state = stored(count) | {"items": items[:count]}
+        place.save(state, said[:count])
+        sizes.append((place.path / STEPS).stat().st_size)
+        states.append((state, said[:count]))
+    steps = [after - before for before, after in pairwise(sizes)]
+    assert max(steps) < 500, "bytes of a step do not grow with the conversation"
+    whole = (place.path / STEPS).read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for count in range(len(lines)):
+        for torn in (b"", lines[count][:-3]):
+            (place.path / STEPS).write_bytes(b"".join(lines[:count]) + torn)
+            assert folder.sub("a").load() == states[count]
+    (place.path / STEPS).write_bytes(whole)
+    assert folder.sub("a").load() == states[-1]
+    shorter = stored(1) | {"items": [{"item_id": "note"}]}
+    place.save(shorter, said[:1])
+    assert folder.sub("a").load() == (shorter, said[:1])
+    place.save(shorter, said[:1], rest=True)
+    assert (place.path / STEPS).stat().st_size == 0
+    (place.path / STEPS).write_bytes(whole)  # as if the kill had come before the steps were cleared
+    assert folder.sub("a").load() == (shorter, said[:1])
+    folder.close()
 
 
 def test_what_a_kill_has_left_is_swept(tmp_path: Path) -> None:
     folder = TreeFolder(tmp_path, "main")
     place = folder.sub("a")
-    place.save(record(0).model_dump_json(), [])
+    place.save(stored(0), [])
     left = place.path / f"{STATUS}.new"
     left.write_text("half")
     assert folder.sub("a").load() is not None
@@ -70,7 +110,7 @@ def test_one_program_at_a_time(tmp_path: Path) -> None:
 def test_a_file_that_no_crash_leaves_is_told(tmp_path: Path) -> None:
     folder = TreeFolder(tmp_path, "main")
     place = folder.sub("a")
-    place.save(record(0).model_dump_json(), [])
+    place.save(stored(0), [])
     (place.path / MESSAGES).write_text("[{]")
     with pytest.raises(Unavailable, match="sub_sessions/a"):
         folder.sub("a").load()

@@ -27,7 +27,7 @@ from cfs_filesystem import Walk, open_beneath
 #
 # A write by a tool is recorded for its agent. Changes by commands and by people are detected by scanning the disk. They
 # are recorded for the agent whose command was running, if only one was running. An agent's mark is a position in the
-# ledger; the later entries are the changes since. The ledger is a file of lines, each flushed to the disk.
+# ledger; the later entries are the changes since. Its file is one of lines, which the disk has at marks and reports.
 #
 # In memory a path is the name on disk, as `os.fsdecode` returns it. In the file and in the result of `since` it is
 # escaped (`escaped_name`), because both become JSON.
@@ -88,6 +88,7 @@ class ChangeLog:
         self._apart = frozenset(apart)
         self._most_read = _LARGEST_READ if contents else -1
         self._unwritten: list[str] = []
+        self._settled = True
         self._times: dict[str, int] = {}
         self._entries: list[Entry] = []
         self._marks: dict[str, int] = {}
@@ -109,6 +110,7 @@ class ChangeLog:
                 self._marks[agent_id] = len(self._entries)
                 self._times[agent_id] = now = self._time()
                 self._write({"mark": agent_id, "time": now})
+                self._settle()
 
     def restart(self, agent_id: str) -> None:
         """Forget all changes, and mark the beginning of an agent's work."""
@@ -135,6 +137,7 @@ class ChangeLog:
         """
         with self._lock:
             self._look()
+            self._settle()
             found: dict[str, list[Entry]] = {}
             for entry in self._entries[self._marks.get(agent_id, 0) :]:
                 if entry.by is not None or _PASSED_OVER.isdisjoint(entry.path.split("/")):
@@ -384,12 +387,20 @@ class ChangeLog:
             self._flush()
 
     def _flush(self) -> None:
+        """Append the lines. They survive a kill of this process; `_settle` lets them survive a power loss."""
         lines, self._unwritten = self._unwritten, []
         if self._file is not None and lines:
+            self._settled = False
             with self._file.open("a", encoding="utf-8") as file:
                 file.write("".join(lines))
-                file.flush()
+
+    def _settle(self) -> None:
+        """Wait until the disk has all lines."""
+        self._flush()
+        if self._file is not None and not self._settled:
+            with self._file.open("rb") as file:
                 os.fsync(file.fileno())
+            self._settled = True
 
 
 def _kind(before: str | None, after: str | None) -> ChangeKind | None:

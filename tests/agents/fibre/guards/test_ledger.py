@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from cfs_agents.fibre.guards.files import ChangeLog, check_claims
 from cfs_agents.fibre.report import Change, Report
-from cfs_agents.fibre.state import SessionFolder, SubAgentRecord, report_of, state_of
+from cfs_agents.fibre.session_files import SessionFolder
+from cfs_agents.fibre.state import SubAgentRecord, report_of, state_of
 from cfs_agents.file_agent.agent import tree
 from cfs_agents.tools.files import escaped_name, unescaped_name
 
@@ -189,10 +190,10 @@ def test_any_name_survives_ledger_report_and_reload(names: list[bytes]) -> None:
         folder = SessionFolder(Path(place, "session"), link=False)
         report = Report("a", "success", "made", facts=facts)
         record = SubAgentRecord(session_id="main", agent_id="a", agent_name="a", report=state_of(report))
-        folder.save(record.model_dump_json(), [])
+        folder.save(record.model_dump(mode="json"), [])
         loaded = SessionFolder(Path(place, "session"), link=False).load()
         assert loaded is not None
-        assert report_of(loaded[0]) == report
+        assert report_of(SubAgentRecord.model_validate(loaded[0])) == report
         report.text().encode()
         for line in file.read_bytes().splitlines():
             json.dumps(json.loads(line.decode()), ensure_ascii=False).encode()
