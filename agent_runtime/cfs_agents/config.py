@@ -5,6 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
+from dotenv import dotenv_values, find_dotenv
+
 from cfs.errors import CfsError, InvalidSettings
 from cfs.wire import Usage
 from cfs_agents.context import (
@@ -80,14 +82,15 @@ class AgentConfig:
     def from_env(cls, environment: Mapping[str, str] | None = None, **settings: Any) -> Self:
         """Return a configuration from environment variables; `settings` take precedence over them.
 
+        What is not set in the environment is read from the file `.env` of this directory, or of the next one above it.
         `model` is the first of `CFS_MODEL`, `ANTHROPIC_MODEL` and `OPENAI_MODEL` that is set, `thinking_budget` is
         `CFS_THINKING_BUDGET` (0 for no limit). Raises `InvalidSettings` for a budget that is not a number.
         """
-        found = os.environ if environment is None else environment
-        budget = found.get("CFS_THINKING_BUDGET", "").strip() or "0"
+        found = {**dotenv_values(find_dotenv(usecwd=True)), **os.environ} if environment is None else environment
+        budget = (found.get("CFS_THINKING_BUDGET") or "").strip() or "0"
         if not budget.isascii() or not budget.isdigit():
             raise InvalidSettings(f"CFS_THINKING_BUDGET is {budget!r}; it must be a number of tokens")
-        model = next(filter(None, (found.get(name, "") for name in MODEL_VARIABLES)), "")
+        model = next(filter(None, (found.get(name) or "" for name in MODEL_VARIABLES)), "")
         return cls(**{"model": model, "thinking_budget": int(budget) or None} | settings)
 
 

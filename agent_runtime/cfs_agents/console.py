@@ -34,6 +34,7 @@ from cfs_agents.events import (
     TurnUsage,
     Warned,
 )
+from cfs_agents.file_agent.agent import NAME as SYNC_CONTEXT
 from cfs_agents.model import Chunk, CompleteResponse
 from cfs_agents.tools.commands import COMMAND, Answer, CommandRequest, exit_status, without_status
 from cfs_agents.tools.files import EDIT_FILE, READ_FILE, WRITE_FILE, file_path
@@ -530,6 +531,8 @@ class IncrementalOutputFormatter:
             case Passage(kind, text):
                 self._words(kind, text)
                 return
+            case CallStarted(call) if call.name == SYNC_CONTEXT and self._is_repeated("call", _value(call.arguments)):
+                self._tell(_CALLS, Formatted(call.name, ["[the same context window as before]"]), "cyan")
             case CallStarted(call):
                 path = file_of(call)
                 if path is not None:

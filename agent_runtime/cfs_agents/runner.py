@@ -239,6 +239,7 @@ def _show_chunk(chunk: MessageChunk) -> None:
 # -- an agent with its state in files ---------------------------------------------------------------------------------
 
 HELP = '''/resume   resume the task that was interrupted
+/clear    forget the conversation; files and the context window stay
 /help     this list
 /quit     end; so does Ctrl-D
 Ctrl-C    stop the running task; what was done is kept
@@ -314,6 +315,10 @@ class AgentSession(Runner[FileSystemAgent]):
                 note(HELP.rstrip())
             case "/resume":
                 self.resume()
+            case "/clear":
+                self._run(self._agent.clear())
+                self._console.reset()
+                note("[the conversation is cleared]")
             case _ if _COMMAND.fullmatch(entry):
                 raise InvalidRequest(f"there is no command {entry}: /help lists them; //TEXT is a task that begins so")
             case _:

@@ -5,14 +5,17 @@ An agent is its state; a runtime opens it, runs it and keeps nothing. `AsyncAgen
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
-from cfs_agents.config import Outcome
+from cfs.errors import InvalidParameters
+from cfs_agents.config import AgentConfig, Outcome
 from cfs_agents.console import ConsoleStreamHandler
 from cfs_agents.events import AgentEvent
+from cfs_agents.file_agent.agent import FileSystemAgent
 
 
 class RunnableAgent(Protocol):
@@ -32,15 +35,38 @@ class RunnableAgent(Protocol):
         ...
 
 
+AgentOrRoot: TypeAlias = RunnableAgent | str | os.PathLike[str]
+
+
+def _agent_of(
+    agent: AgentOrRoot | None, config: AgentConfig | None, project_root: str | os.PathLike[str] | None
+) -> RunnableAgent:
+    """Return the agent, or the file-system agent of a directory, with these settings."""
+    if isinstance(agent, str | os.PathLike):
+        agent, project_root = None, agent
+    if agent is None:
+        return FileSystemAgent(project_root="agent_root" if project_root is None else project_root, config=config)
+    if config is not None or project_root is not None:
+        raise InvalidParameters("an agent has its own settings and directory: give either an agent, or these")
+    return agent
+
+
 class AsyncAgentRuntime:
-    """Runs an agent in an event loop.
+    """Runs an agent in an event loop. In place of an agent it takes the directory of a file-system agent, and settings.
 
     In `async with` the agent stays open between tasks; otherwise each call opens and closes it. Opening raises what the
     agent raises. `console_handler` shows the tasks of `invoke_with_console`; the default writes to standard output.
     """
 
-    def __init__(self, agent: RunnableAgent, *, console_handler: ConsoleStreamHandler | None = None) -> None:
-        self.agent = agent
+    def __init__(
+        self,
+        agent: AgentOrRoot | None = None,
+        config: AgentConfig | None = None,
+        *,
+        project_root: str | os.PathLike[str] | None = None,
+        console_handler: ConsoleStreamHandler | None = None,
+    ) -> None:
+        self.agent = _agent_of(agent, config, project_root)
         self._console_handler = console_handler
         self._stack: AsyncExitStack | None = None
 
@@ -62,9 +88,22 @@ class AsyncAgentRuntime:
                 pass
         return self.agent.outcome
 
-    async def invoke_with_console(self, user_input: str | None = None) -> Outcome:
-        """Do the same, and show on the console what the agent does."""
-        console = self._console_handler or ConsoleStreamHandler()
+    async def invoke_with_console(
+        self,
+        user_input: str | None = None,
+        *,
+        role: str = "user",
+        content: str | None = None,
+        console_handler: ConsoleStreamHandler | None = None,
+    ) -> Outcome:
+        """Do the same, and show on the console what the agent does.
+
+        `content` is another name of `user_input`. Raises `InvalidParameters` for a `role` other than `user`.
+        """
+        if role != "user":
+            raise InvalidParameters(f"the role {role!r} gives no tasks: it must be 'user'")
+        user_input = content if user_input is None else user_input
+        console = console_handler or self._console_handler or ConsoleStreamHandler()
         async with aclosing(self.stream(user_input)) as events:
             async for event in events:
                 console.show(event)
@@ -105,9 +144,16 @@ class AgentRuntime:
     does is shown on standard output.
     """
 
-    def __init__(self, agent: RunnableAgent, *, console: bool = False) -> None:
-        self.agent = agent
-        self._runtime = AsyncAgentRuntime(agent)
+    def __init__(
+        self,
+        agent: AgentOrRoot | None = None,
+        config: AgentConfig | None = None,
+        *,
+        project_root: str | os.PathLike[str] | None = None,
+        console: bool = False,
+    ) -> None:
+        self._runtime = AsyncAgentRuntime(agent, config, project_root=project_root)
+        self.agent = self._runtime.agent
         self._console = console
         self._runner: asyncio.Runner | None = None
 

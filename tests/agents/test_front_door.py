@@ -1,15 +1,17 @@
 """The public names of the package, and the runtimes that run an agent."""
 
+import io
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cfs_agents
-from cfs.errors import Conflict, InvalidIdentifier, InvalidSettings
+from cfs.errors import Conflict, InvalidIdentifier, InvalidParameters, InvalidSettings
 from cfs_agents import (
     Agent,
     AgentConfig,
@@ -21,10 +23,12 @@ from cfs_agents import (
     PathManager,
 )
 from cfs_agents.cli import USUAL_PATIENCE
+from cfs_agents.config import MODEL_VARIABLES
 from cfs_agents.model import seconds_of
 from cfs_agents.testing import ScriptedModel, calls, says
 from cfs_agents.tools import ToolError
 from tests.agents.file_agent.support import operations
+from tests.server.support import serving
 
 PUBLIC = """Agent FileSystemAgent AgentRuntime AsyncAgentRuntime AgentConfig PersistentShell AsyncPersistentShell
 OperationLogger PathManager ContextSynchronizer StreamProcessor ConsoleStreamHandler IncrementalOutputFormatter
@@ -168,28 +172,102 @@ def test_operations_are_logged_with_results_and_errors(tmp_path: Path) -> None:
     log = OperationLogger(tmp_path / "logs")
     log.log_operation("deploy", {"to": "staging"}, "done")
     log.log_operation("deploy", {"to": "production"}, error="refused")
-    done, refused = operations(tmp_path, "deploy")
+    log.log_operation("deploy", {"to": "mars"}, {"exit_code": 1}, "no route")
+    done, refused, lost = operations(tmp_path, "deploy")
+    assert (lost["error"], lost["success"]) == ("no route", False)
     assert (done["params"], done["result"], done["success"]) == ({"to": "staging"}, "done", True)
     assert (refused["error"], refused["success"]) == ("refused", False)
     assert done["id"] != refused["id"]
 
 
 def test_paths_of_an_agent_are_resolved_below_its_directory(tmp_path: Path) -> None:
+    root = tmp_path / "agent_root"
+    paths = PathManager(project_root=tmp_path)
+    assert root.is_dir()
+    assert paths.resolve_agent_path("a/b.txt") == root / "workspace/a/b.txt"
+    assert paths.resolve_agent_path("/storage/x") == root / "storage/x"
+    assert paths.resolve_agent_path("/guideline.md") == root / "guideline.md"
+    assert paths.resolve_agent_path("/") == root
+    assert paths.agent_path(root / "workspace/a") == "/workspace/a"
+    assert PathManager(root, tmp_path / "elsewhere", folder="").resolve_agent_path("a") == tmp_path / "elsewhere/a"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../x", "/workspace/../../etc/passwd", "a\0b", "link/etc/passwd", "link", "/etc/passwd", "/logs", "/storages"],
+)
+@pytest.mark.parametrize("error", [ValueError, ToolError])
+def test_paths_that_the_tools_refuse_are_refused(tmp_path: Path, path: str, error: type[Exception]) -> None:
     paths = PathManager(tmp_path)
-    assert paths.resolve_agent_path("a/b.txt") == tmp_path / "workspace/a/b.txt"
-    assert paths.resolve_agent_path("/storage/x") == tmp_path / "storage/x"
-    assert paths.resolve_agent_path("/") == tmp_path
-    assert paths.agent_path(tmp_path / "workspace/a") == "/workspace/a"
-    assert PathManager(tmp_path, tmp_path / "elsewhere").resolve_agent_path("a") == tmp_path / "elsewhere/a"
-
-
-@pytest.mark.parametrize("path", ["../x", "/workspace/../../etc/passwd", "a\0b", "/link/etc/passwd", "/link"])
-def test_paths_that_leave_the_directory_are_refused(tmp_path: Path, path: str) -> None:
-    (tmp_path / "link").symlink_to("/")
-    with pytest.raises(ToolError):
-        PathManager(tmp_path).resolve_agent_path(path)
+    paths.workspace.mkdir()
+    (paths.workspace / "link").symlink_to("/")
+    with pytest.raises(error):
+        paths.resolve_agent_path(path)
 
 
 def test_the_commands_wait_for_a_server_without_a_limit() -> None:
     """The command line writes it as a user does, so that its help needs no heavy imports."""
     assert seconds_of(USUAL_PATIENCE) == math.inf
+
+
+@pytest.mark.usefixtures("server_of_model")
+class TestWordsOfEarlierPrograms:
+    """Calls as programs of others write them, with only the imports changed."""
+
+    async def test_a_runtime_is_made_of_a_directory_and_settings(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        config = AgentConfig.from_env()
+        runtime = AsyncAgentRuntime(tmp_path / "one", config)
+        out = io.StringIO()
+        outcome = await runtime.invoke_with_console(
+            role="user", content="Say hello.", console_handler=ConsoleStreamHandler(out)
+        )
+        assert outcome.text
+        assert "1 step" in out.getvalue()
+        assert capsys.readouterr().out == ""
+
+    def test_a_blocking_runtime_is_made_of_a_directory(self, tmp_path: Path) -> None:
+        assert AgentRuntime(project_root=tmp_path / "two").run("Say hello.").text
+        assert (tmp_path / "two/guideline.md").exists()
+
+    def test_an_agent_keeps_its_own_settings(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidParameters, match="its own settings"):
+            AgentRuntime(writing(tmp_path), AgentConfig())
+
+    async def test_another_role_gives_no_task(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidParameters, match="'user'"):
+            await AsyncAgentRuntime(writing(tmp_path)).invoke_with_console(role="system", content="x")
+
+
+@pytest.fixture
+def server_of_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A server that `CFS_URL` names, whose model repeats the last message."""
+    with serving("--engine", "scripted", "--log-level", "error") as server:
+        monkeypatch.setenv("CFS_URL", server.url)
+        yield
+
+
+def test_a_file_beside_the_program_names_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*MODEL_VARIABLES, "CFS_THINKING_BUDGET"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / ".env").write_text("OPENAI_MODEL=from-the-file\nCFS_THINKING_BUDGET=7\n")
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    config = AgentConfig.from_env()
+    assert (config.model, config.thinking_budget) == ("from-the-file", 7)
+    monkeypatch.setenv("CFS_MODEL", "from-the-environment")
+    assert AgentConfig.from_env().model == "from-the-environment"
+    assert AgentConfig.from_env({}).model == ""
+
+
+async def test_a_cleared_agent_has_its_files_and_no_conversation(tmp_path: Path) -> None:
+    model = ScriptedModel([calls("write_file", path="a.txt", content="x"), says("done"), says("what?")])
+    async with FileSystemAgent(project_root=tmp_path, model=model) as agent:
+        await agent.run("write")
+        await agent.clear()
+        await agent.run("again")
+    assert [message.role for message in model.asked[-1].messages] == ["system", "user"]
+    assert (tmp_path / "workspace/a.txt").exists()
+    async with FileSystemAgent(project_root=tmp_path, model=model) as agent:
+        assert (agent.task, agent.unfinished) == ("again", False)

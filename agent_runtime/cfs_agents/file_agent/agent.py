@@ -551,6 +551,13 @@ class FileSystemAgentConfig(AgentConfig):
     limits: Limits | None = None
     warn: Callable[[str], None] | None = None
 
+    @classmethod
+    def of(cls, config: AgentConfig | None) -> "FileSystemAgentConfig":
+        """Return the settings of any agent as those of a file-system agent; without one, the defaults."""
+        if config is None or isinstance(config, FileSystemAgentConfig):
+            return config or cls()
+        return cls(**{field.name: getattr(config, field.name) for field in fields(AgentConfig)})
+
     def __post_init__(self) -> None:
         """Check the settings that depend on each other."""
         AgentConfig.__post_init__(self)
@@ -580,7 +587,7 @@ class FileSystemAgent:
         project_root: str | os.PathLike[str] = "agent_root",
         *,
         model: Model | None = None,
-        config: FileSystemAgentConfig | None = None,
+        config: AgentConfig | None = None,
         publish: str | None = None,
         client: AsyncClient | None = None,
     ) -> None:
@@ -589,7 +596,7 @@ class FileSystemAgent:
         self.agent_id = _plain_name(agent_id)
         self.context_file = _plain_name(f"context_window_{agent_id}.md" if context_file is None else context_file)
         self.project_root = Path(project_root)
-        self.config = config or FileSystemAgentConfig()
+        self.config = FileSystemAgentConfig.of(config)
         self.warnings: list[str] = []
         self._model = model
         self._stack = AsyncExitStack()
@@ -618,7 +625,7 @@ class FileSystemAgent:
 
     def _server_model(self) -> Model:
         assert self._client is not None  # noqa: S101 - for the type checker
-        return ServerModel(self._client, ModelSettings(name=AgentConfig.from_env().model))
+        return ServerModel(self._client, ModelSettings(name=self.config.model or AgentConfig.from_env().model))
 
     def _publish(self) -> PublishedWorkspace | None:
         if self.publish is None or self._client is None:
@@ -657,6 +664,11 @@ class FileSystemAgent:
     def interrupt(self) -> None:
         """Stop the running task where it waits; its state is kept. Call it from the thread of the event loop."""
         self._agent.interrupt()
+
+    async def clear(self) -> None:
+        """Forget the conversation, and with it an interrupted task. The context window and all files stay."""
+        await to_the_end(self._run_log.restart)
+        await to_the_end(self._recall)
 
     async def run(self, task: str) -> Outcome:
         """Work on a task to its end."""

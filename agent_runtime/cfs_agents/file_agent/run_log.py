@@ -41,7 +41,7 @@ from cfs.wire import ToolCall
 from cfs_agents.context import Change, Context, ContextItem
 from cfs_agents.context.redaction import redact, redact_json
 from cfs_agents.events import Finished
-from cfs_agents.tools.registry import shortened
+from cfs_agents.tools.registry import shortened, text_of
 from cfs_filesystem import FileSystemError
 
 # A disk that is nearly full, said before it happens; and what a failure of the disk means (A7).
@@ -136,10 +136,13 @@ class OperationLogger:
         return operation_id in self._newest_ids
 
     def log_operation(
-        self, operation: str, params: Mapping[str, Any], result: str = "", *, error: str | None = None
+        self, operation: str, params: Mapping[str, Any], result: Any = "", error: str | None = None
     ) -> None:
-        """Append an operation with its parameters and its result, or with the error that it failed with."""
-        outcome = result if error is None else error
+        """Append an operation with its parameters and its result, or with the error that it failed with.
+
+        A `result` that is no text is written as JSON.
+        """
+        outcome = text_of(result) if error is None else error
         self.write(Operation(uuid4().hex, operation, params, outcome, success=error is None))
 
     def write(self, operation: Operation) -> None:
@@ -388,10 +391,11 @@ class RunLog:
             wait=True,
         )
 
-    def restart(self, item: ContextItem) -> None:
-        """Replace this log by a new one with one message, in one step."""
+    def restart(self, *items: ContextItem) -> None:
+        """Replace this log by a new one with these messages, in one step."""
         with self._lock, disk_errors(self._path):
-            lines = [_head(self._generation + 1), {"kind": "item", "item": item.dump(), "broken": {}}]
+            messages = ({"kind": "item", "item": item.dump(), "broken": {}} for item in items)
+            lines = [_head(self._generation + 1), *messages]
             replace_file(self._path, b"".join(map(_encoded, lines)))
             os.close(self._file)
             self._file = _opened(self._path)

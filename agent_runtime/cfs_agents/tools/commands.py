@@ -216,7 +216,7 @@ class CommandTools:
         require: Require | None = None,
     ) -> None:
         self._shell = shell
-        self._paths = PathManager(root, workspace)
+        self._paths = PathManager(root, workspace, folder="")
         self._handle = handle
         self._require = require
 

@@ -84,39 +84,59 @@ def directory_path(path: str) -> Path:
     return _checked(inner if path.startswith("/") else f"{WORKSPACE}/{_bare(inner)}", path)
 
 
+class RefusedPath(ToolError, ValueError):
+    """A path that the tools of an agent refuse."""
+
+
 class PathManager:
     """Maps the paths of an agent to paths of this machine and back.
 
-    `project_root` is the agent's `/`. `workspace` is its `/workspace` (default: that folder of `project_root`).
+    The agent's `/` is the `folder` of `project_root`, which is created. `workspace` is its `/workspace` (default: that
+    folder of its `/`).
     """
 
-    def __init__(self, project_root: str | os.PathLike[str], workspace: pathlib.Path | None = None) -> None:
-        self.root = pathlib.Path(project_root).absolute()
-        self.workspace = workspace or self.root / WORKSPACE[1:]
+    def __init__(
+        self,
+        project_root: str | os.PathLike[str],
+        workspace: pathlib.Path | None = None,
+        *,
+        folder: str = "agent_root",
+    ) -> None:
+        self.agent_root = pathlib.Path(project_root).absolute() / folder
+        self.agent_root.mkdir(parents=True, exist_ok=True)
+        self.workspace = workspace or self.agent_root / WORKSPACE[1:]
 
     def resolve_agent_path(self, path: str) -> pathlib.Path:
         """Return this machine's path of an agent's path; a relative path is relative to `/workspace`.
 
-        Raises `ToolError` for an invalid path (`..`, control characters), and for a path that a link leads out of the
-        agent's directories.
+        Raises `RefusedPath`, which is a `ValueError` and a `ToolError`, for an invalid path (`..`, control characters),
+        for a path that the tools do not reach, and for one that a link leads out of the agent's directories.
         """
-        place = self.place_of(directory_path(path))
+        try:
+            logical = directory_path(path)
+        except ToolError as error:
+            raise RefusedPath(error.reason) from None
+        if logical != "/" and not any(f"{logical}/".startswith(f"{grant['prefix']}/") for grant in agent_grants()):
+            raise RefusedPath(f"{path!r} is not yours: your files are below {WORKSPACE} and {STORAGE}")
+        place = self.place_of(logical)
         real = pathlib.Path(os.path.realpath(place))
-        if not any(real.is_relative_to(os.path.realpath(each)) for each in (self.root, self.workspace)):
-            raise ToolError(f"{path!r} leads out of your directory")
+        if not any(real.is_relative_to(os.path.realpath(each)) for each in (self.agent_root, self.workspace)):
+            raise RefusedPath(f"{path!r} leads out of your directory")
         return place
 
     def place_of(self, logical: Path) -> pathlib.Path:
         """Return this machine's path of a logical path."""
         if logical == WORKSPACE or logical.startswith(f"{WORKSPACE}/"):
             return self.workspace / logical.removeprefix(WORKSPACE).removeprefix("/")
-        return self.root / logical.removeprefix("/")
+        return self.agent_root / logical.removeprefix("/")
 
     def agent_path(self, place: pathlib.Path) -> str:
         """Return the agent's path of a path of this machine; a path outside of its directories stays as it is."""
         if place.is_relative_to(self.workspace):
             return f"{WORKSPACE}/{place.relative_to(self.workspace).as_posix()}"
-        return f"/{place.relative_to(self.root).as_posix()}" if place.is_relative_to(self.root) else str(place)
+        return (
+            f"/{place.relative_to(self.agent_root).as_posix()}" if place.is_relative_to(self.agent_root) else str(place)
+        )
 
 
 def _bare(path: str) -> str:

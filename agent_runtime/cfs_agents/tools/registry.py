@@ -132,15 +132,24 @@ class ToolOutput(dict[str, Any]):
         self.text = text
 
 
+_CONTROL = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_].*?\x1b\\|[ -/]*[0-~])"  # ECMA-48, 5.4 and 8.3
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]",
+    re.DOTALL,
+)
+"""Escape sequences and control characters."""
+
+
 def text_of(value: Any) -> str:
     """Return a tool's return value as text for the model.
 
-    Text is returned unchanged, a `ToolOutput` has its own text, and None becomes "done". Other values become JSON.
+    Escape sequences and control characters are left out, except for tabs and line ends: a model reads them as text. A
+    `ToolOutput` has its own text, and None becomes "done". Other values become JSON.
     """
     if isinstance(value, ToolOutput):
         return text_of(value.text)
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()  # UTF-8 cannot encode a lone surrogate
+        return _CONTROL.sub("", value).encode("utf-8", "replace").decode()  # UTF-8 cannot encode a lone surrogate
     if value is None:
         return "done"
     if isinstance(value, bytes | bytearray | memoryview):

@@ -36,7 +36,7 @@ class Workbench:
 
     def __init__(self, cwd: Path, root: Path, keep_variables: frozenset[str] = frozenset()) -> None:
         storage = root / STORAGE[1:]
-        self.paths = PathManager(root, cwd)
+        self.paths = PathManager(root, cwd, folder="")
         self._disks = (
             DiskFileSystem(cwd, prefix=f"{WORKSPACE}/", durable=True),
             DiskFileSystem(storage, prefix=f"{STORAGE}/", durable=True, private=True),

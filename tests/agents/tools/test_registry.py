@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from cfs.wire import Message, ToolCall
 from cfs_agents.tools import Registry, ToolDefinitionError, ToolError, ToolResult, tool
+from cfs_agents.tools.registry import text_of
 from cfs_filesystem import NotFoundError
 from tests.agents.tools.test_tool import Place, look
 
@@ -289,6 +290,11 @@ def test_registry_refuses_doubles_and_unknown_names() -> None:
         registry.get("nothing")
     with pytest.raises(ToolDefinitionError, match="nothing"):
         registry.narrow(["look", "nothing"])
+
+
+def test_a_model_sees_no_escape_sequences_and_control_characters() -> None:
+    shown = "\x1b[1;31mred\x1b[0m \x1b]0;title\x07a\x1b]8;;x\x1b\\b\x1bPq\x1b\\c\x1b(Bd\te\r\nf\x00\x08\x7f\x9bg"
+    assert text_of(shown) == "red abcd\te\r\nfg"
 
 
 async def test_narrowed_registry_has_the_rest_no_more() -> None:
