@@ -10,9 +10,11 @@ from typing import Any
 
 from cfs.wire import Message, Settings
 from cfs_server.engine.interface import Delta, Engine, EngineStats, Finished, GenerationRequest
+from cfs_server.engine.process import COMMAND
 from cfs_server.engine.protocol import Options
 from cfs_server.engine.streams import BackpressureLimits
 from cfs_server.engine.supervisor import LlamaEngine
+from tests.pacing.gate import PATIENT, Gate
 
 OUTER = (
     "json_schema",
@@ -59,7 +61,11 @@ def request(content: str | Sequence[Message], key: str | None = None, **changes:
 
 async def collect(engine: Engine, wanted: GenerationRequest) -> Answer:
     """Run a generation to its end."""
-    items = [item async for item in engine.generate(wanted)]
+    return answer_of([item async for item in engine.generate(wanted)])
+
+
+def answer_of(items: Sequence[Delta | Finished]) -> Answer:
+    """Put together what a generation yielded."""
     finished = items[-1]
     assert isinstance(finished, Finished)
     deltas = tuple(item for item in items[:-1] if isinstance(item, Delta))
@@ -82,12 +88,21 @@ async def until(engine: Engine, holds: Callable[[EngineStats], bool]) -> None:
 
 @asynccontextmanager
 async def running(model: Path | None, **options: Any) -> AsyncIterator[LlamaEngine]:
-    """Run an engine, with options of the worker or `backpressure`; at the end nothing may be wrong inside of it."""
+    """Run an engine, with options of the worker, `backpressure` or a `gate`; at the end nothing in it may be wrong."""
     backpressure: BackpressureLimits | None = options.pop("backpressure", None)
-    engine = LlamaEngine(str(model) if model else None, Options(**{"threads": 1} | options), backpressure=backpressure)
+    gate: Gate | None = options.pop("gate", None)
+    engine = LlamaEngine(
+        str(model) if model else None,
+        Options(**{"threads": 1} | options),
+        backpressure=backpressure,
+        command=gate.command if gate else COMMAND,
+        heartbeat=PATIENT if gate else None,
+    )
     await engine.start()
     try:
         yield engine
+        if gate is not None:
+            gate.open()
         assert await engine.check_integrity() == []
     finally:
         await engine.stop()

@@ -16,6 +16,7 @@ from cfs_server.engine.interface import GenerationRequest
 from cfs_server.engine.protocol import KnownHistories, SentHistories
 from tests.engine.support import ask, running, user
 from tests.engine.test_supervisor import begin, kill_worker
+from tests.pacing.gate import Gate
 
 ARGUMENTS: list[dict[str, Any]] = [{"a": 1}, {"a": True}, {"a": 1.0}, {"a": 0.0}, {"a": -0.0}, {"b": 1, "a": 1}]
 
@@ -143,9 +144,9 @@ def test_a_worker_that_lacks_what_it_should_keep_says_so() -> None:
         KnownHistories().take(protocol.Generate("t", "s", 3, [], {}))
 
 
-async def test_replies_follow_edits_forgets_and_crashes(tiny: Path) -> None:
+async def test_replies_follow_edits_forgets_and_crashes(tiny: Path, gate: Gate) -> None:
     """Through the real worker: each reply is that of a session which was sent as a whole."""
-    async with running(tiny, flash_attention=False) as engine:
+    async with running(tiny, flash_attention=False, gate=gate) as engine:
         history = [user("one " * 5)]
         for number in range(12):
             if number == 3:
@@ -153,8 +154,9 @@ async def test_replies_follow_edits_forgets_and_crashes(tiny: Path) -> None:
             if number == 5:
                 engine.forget("s")
             if number == 7:
-                speaking = await begin(engine, "first")
+                speaking = await begin(engine, gate, "first")
                 await kill_worker(engine)
+                gate.open()
                 with pytest.raises(WorkerCrashed):
                     await speaking
             if number == 9:

@@ -11,19 +11,24 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from cfs.errors import EngineError, Unavailable, WorkerCrashed
 from cfs_server.engine import protocol
-from cfs_server.engine.interface import Delta, ModelLoadError
+from cfs_server.engine.interface import Delta, Finished, ModelLoadError
 from cfs_server.engine.llama import probe
 from cfs_server.engine.process import COMMAND, Heartbeat
 from cfs_server.engine.supervisor import LlamaEngine, ProbePolicy
 from tests.census import Census
 from tests.engine import hanging_worker
-from tests.engine.support import Answer, ask, collect, request, running, until
+from tests.engine.support import Answer, answer_of, ask, collect, request, running, until
+from tests.pacing.gate import Gate
+
+STEPS = 150
+"""Enough for the prompts here to be read, and far too few for the end of a long turn."""
 
 
 async def kill_worker(engine: LlamaEngine, number: signal.Signals = signal.SIGKILL) -> int:
@@ -34,27 +39,31 @@ async def kill_worker(engine: LlamaEngine, number: signal.Signals = signal.SIGKI
     return pid
 
 
-async def begin(engine: LlamaEngine, content: str) -> asyncio.Task[Answer]:
-    """Start a long turn, read in a task, and return when it speaks."""
-    wanted = request(content, max_tokens=1900)
+async def begin(
+    engine: LlamaEngine, gate: Gate, content: str, key: str | None = None, **changes: Any
+) -> asyncio.Task[Answer]:
+    """Start a long turn, read in a task, and return when it speaks. Soon after that the gate of the engine closes."""
     speaking = asyncio.Event()
 
     async def read() -> Answer:
-        async for item in engine.generate(wanted):
-            assert isinstance(item, Delta), "it ended before it was killed"
+        items: list[Delta | Finished] = []
+        async for item in engine.generate(request(content, key, **{"max_tokens": 1900} | changes)):
+            items.append(item)
             speaking.set()
-        raise AssertionError
+        return answer_of(items)
 
+    gate.close(after=STEPS)
     task = asyncio.create_task(read())
     await speaking.wait()
     return task
 
 
-async def test_running_turns_fail_and_the_next_one_works(tiny: Path) -> None:
+async def test_running_turns_fail_and_the_next_one_works(tiny: Path, gate: Gate) -> None:
     """`kill -9` in the middle of ten streams: each gets the reason, and a new worker serves the next turn."""
-    async with running(tiny, parallel=10) as engine:
-        turns = await asyncio.gather(*(begin(engine, f"turn {number}") for number in range(10)))
+    async with running(tiny, parallel=10, gate=gate) as engine:
+        turns = await asyncio.gather(*(begin(engine, gate, f"turn {number}") for number in range(10)))
         first = await kill_worker(engine)
+        gate.open()
         results = await asyncio.gather(*turns, return_exceptions=True)
         assert all(isinstance(result, WorkerCrashed) and "SIGKILL" in result.detail for result in results)
         assert (await ask(engine, "still there?", max_tokens=5)).finished.usage.completion_tokens == 5
@@ -64,24 +73,26 @@ async def test_running_turns_fail_and_the_next_one_works(tiny: Path) -> None:
         assert stats.tokens_generated >= 15, "what the dead worker did still counts"
 
 
-async def test_waiting_turns_go_on_with_the_next_worker(tiny: Path) -> None:
+async def test_waiting_turns_go_on_with_the_next_worker(tiny: Path, gate: Gate) -> None:
     """Turns that had not begun when the worker died do not notice."""
-    async with running(tiny, parallel=1) as engine:
-        speaking = await begin(engine, "first")
+    async with running(tiny, parallel=1, gate=gate) as engine:
+        speaking = await begin(engine, gate, "first")
         waiting = [asyncio.create_task(ask(engine, f"{number}", max_tokens=5)) for number in range(5)]
         await until(engine, lambda stats: stats.waiting == 5)
         await kill_worker(engine)
+        gate.open()
         with pytest.raises(WorkerCrashed):
             await speaking
         for answer in await asyncio.gather(*waiting):
             assert answer.finished.usage.completion_tokens == 5
 
 
-async def test_turns_can_come_and_go_while_there_is_no_worker(tiny: Path) -> None:
+async def test_turns_can_come_and_go_while_there_is_no_worker(tiny: Path, gate: Gate) -> None:
     """Between two workers a turn waits, a cancelled one ends, and stats say what is going on."""
-    async with running(tiny) as engine:
-        speaking = await begin(engine, "first")
+    async with running(tiny, gate=gate) as engine:
+        speaking = await begin(engine, gate, "first")
         await kill_worker(engine)
+        gate.open()
         with pytest.raises(WorkerCrashed):
             await speaking
         assert not engine.ready
@@ -146,11 +157,12 @@ async def watched(
         await engine.stop()
 
 
-async def test_a_worker_that_hangs_is_replaced(tiny: Path) -> None:
+async def test_a_worker_that_hangs_is_replaced(tiny: Path, gate: Gate) -> None:
     """`kill -STOP` in the middle of a stream: the turn fails as after a crash, others go on, and the reason is said."""
-    async with watched(tiny) as engine:
-        speaking = await begin(engine, "first")
+    async with watched(tiny, gate.command) as engine:
+        speaking = await begin(engine, gate, "first")
         first = await kill_worker(engine, signal.SIGSTOP)
+        gate.open()
         waiting = asyncio.create_task(ask(engine, "second", max_tokens=5))
         with pytest.raises(WorkerCrashed, match=r"hung: no response for \d s"):
             await speaking
@@ -223,13 +235,14 @@ async def test_a_model_that_vanished_is_told_to_those_who_wait(tiny: Path, tmp_p
         await engine.stop()
 
 
-async def test_stop_leaves_nothing_behind(tiny: Path) -> None:
+async def test_stop_leaves_nothing_behind(tiny: Path, gate: Gate) -> None:
     """After `stop` there is no process, thread, descriptor or task of the engine; running turns have failed."""
 
     async def life() -> None:
-        engine = LlamaEngine(str(tiny))
+        gate.open()
+        engine = LlamaEngine(str(tiny), command=gate.command)
         await engine.start()
-        turn = await begin(engine, "endless")
+        turn = await begin(engine, gate, "endless")
         waiting = asyncio.create_task(engine.stats())
         await engine.stop()
         with pytest.raises(EngineError, match="stopped"):

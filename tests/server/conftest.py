@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.pacing.gate import Gate
 from tests.server.metrics import Series, series_of
 from tests.server.support import Process, ServerHarness, running_server, serving
 
@@ -16,9 +17,15 @@ async def server() -> AsyncIterator[ServerHarness]:
 
 
 @pytest.fixture(scope="session")
-def model_server() -> Iterator[Process]:
+def model_gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
+    """The gate of `model_server`. Who closes it opens it again, as `closed` does."""
+    return Gate(tmp_path_factory.mktemp("pace") / "gate")
+
+
+@pytest.fixture(scope="session")
+def model_server(model_gate: Gate) -> Iterator[Process]:
     """`cfs serve` with the embedded model, one for all tests: each uses sessions of its own."""
-    with serving() as process:
+    with serving(**model_gate.environment) as process:
         yield process
 
 

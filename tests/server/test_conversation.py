@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from cfs.sse import ServerSentEvent, SSEDecoder
+from tests.pacing.gate import Gate, closed
 from tests.server.support import EventStream, Process, data, kinds, serving, spoken
 
 NAMES = [
@@ -68,6 +69,8 @@ NAMES = [
 
 ENDLESS = {"stop": ["\0never"], "temperature": 5.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0}
 """Settings under which hardly a reply ends by itself, for the next token can be any."""
+STEPS = 100
+"""Enough for the prompts here to be read, and far too few for the end of an endless reply."""
 
 
 def curl(*arguments: str) -> str:
@@ -99,21 +102,23 @@ def test_curl_takes_a_file_and_chinese_and_an_ampersand_as_they_are(model_server
     assert curl("-o", os.devnull, "-w", "%{http_code}", "-X", "DELETE", url) == "204"
 
 
-async def test_tokens_arrive_while_the_model_goes_on(model_server: Process) -> None:
+async def test_tokens_arrive_while_the_model_goes_on(model_server: Process, model_gate: Gate) -> None:
     """What has arrived is shown to others, too; and there is still a turn to cancel when the second piece is there."""
     url = "/v1/sessions/slowly"
     body = json.dumps({"content": "Tell me a joke.", "settings": {**ENDLESS, "max_tokens": 2000}}).encode()
     headers = {"Content-Type": "application/json"}
-    async with (
-        httpx.AsyncClient(base_url=model_server.url, timeout=60) as client,
-        await EventStream.open(model_server.url, f"{url}/messages", headers, body) as stream,
-    ):
-        times = [time_of((await stream.until("token"))[-1])]
-        partial = (await client.get(url)).json()["partial"]
-        while times[-1] == times[0]:
-            times.append(time_of((await stream.until("token"))[-1]))
-        cancelled = (await client.post(f"{url}/cancel")).json()
-        rest = await stream.rest()
+    with closed(model_gate, after=STEPS):
+        async with (
+            httpx.AsyncClient(base_url=model_server.url, timeout=60) as client,
+            await EventStream.open(model_server.url, f"{url}/messages", headers, body) as stream,
+        ):
+            times = [time_of((await stream.until("token"))[-1])]
+            partial = (await client.get(url)).json()["partial"]
+            while times[-1] == times[0]:
+                model_gate.close(after=STEPS)
+                times.append(time_of((await stream.until("token"))[-1]))
+            cancelled = (await client.post(f"{url}/cancel")).json()
+            rest = await stream.rest()
     assert cancelled["running"] == 1
     assert data(rest[-1])["reply"].startswith(partial.strip())
     times += [time_of(event) for event in rest if event.event == "token"]
@@ -163,21 +168,25 @@ async def _marks(stream: EventStream, prefix: str, turns: int):  # type: ignore[
             yield event.event, session
 
 
-async def test_cancel_stops_the_model_and_the_next_turn_runs(model_server: Process) -> None:
+async def test_cancel_stops_the_model_and_the_next_turn_runs(model_server: Process, model_gate: Gate) -> None:
     url = "/v1/sessions/stopped"
     async with httpx.AsyncClient(base_url=model_server.url, timeout=60) as client:
         await client.post("/v1/sessions", json={"id": "stopped", "settings": {**ENDLESS, "max_tokens": 2000}})
-        await client.post(f"{url}/messages", json={"content": "Count to a thousand."})
-        async with await EventStream.open(model_server.url, f"{url}/events?after=0") as stream:
-            await stream.until("token")
-            await client.post(f"{url}/messages", json={"content": "Hello.", "settings": {"max_tokens": 5}})
-            assert (await client.post(f"{url}/cancel")).json() == {"running": 1, "queued": 0}
-            cancelled = (await stream.until("turn.finished"))[-1]
-            next_turn = (await stream.until("turn.finished"))[-1]
+        with closed(model_gate, after=STEPS):
+            await client.post(f"{url}/messages", json={"content": "Count to a thousand."})
+            async with await EventStream.open(model_server.url, f"{url}/events?after=0") as stream:
+                await stream.until("token")
+                await client.post(f"{url}/messages", json={"content": "Hello.", "settings": {"max_tokens": 5}})
+                assert (await client.post(f"{url}/cancel")).json() == {"running": 1, "queued": 0}
+                cancelled = (await stream.until("turn.finished"))[-1]
+                model_gate.open()
+                next_turn = (await stream.until("turn.finished"))[-1]
         assert data(cancelled)["finish_reason"] == "cancelled"
         assert data(cancelled)["reply"].endswith("[Cancelled]")
         assert data(next_turn)["finish_reason"] in ("stop", "length")
+        steps = model_gate.steps
         assert await tokens_generated(client) == await tokens_generated(client), "the model stands still"
+        assert model_gate.steps == steps
 
 
 async def tokens_generated(client: httpx.AsyncClient) -> float:
