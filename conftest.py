@@ -9,8 +9,10 @@ import pytest
 from hypothesis import settings
 
 import tool_calls
+from tests import pacing
 from tests.tiers import TIERS, PureGuard, Times, order_of, tier_of
 
+pacing.apply()
 os.environ["CFS_DATA_DIR"] = "temporary"  # servers that tests start keep nothing in this user's data folder
 settings.register_profile("cfs", deadline=None)  # how long an example takes depends on what else runs
 settings.load_profile("cfs")

@@ -1,0 +1,22 @@
+"""Lets tests run as on a quicker or a slower machine, and holds the engine where a test wants it."""
+
+import os
+from pathlib import Path
+
+from tests.pacing import sitecustomize
+
+FOLDER = Path(__file__).parent
+SWITCHES = ("PACE_STEP", "PACE_CLOCK")
+
+
+def python_path() -> str:
+    """Return a `PYTHONPATH` with which programs set their pace."""
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys([str(FOLDER), *filter(None, others)]))
+
+
+def apply() -> None:
+    """Give this process, and the programs that it starts, the pace of the switches."""
+    if any(map(os.environ.get, SWITCHES)):
+        os.environ["PYTHONPATH"] = python_path()
+        sitecustomize.main()

@@ -5,24 +5,17 @@ is so slow that it would make a difference.
 """
 
 import mmap
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from cfs_server.engine.process import COMMAND, Heartbeat
+from tests.pacing import python_path
 from tests.pacing.sitecustomize import AHEAD, LIMIT, MADE, NUMBER, SECONDS, SIZE
 
-FOLDER = Path(__file__).parent
 ALL = 1 << 62
 PATIENT = Heartbeat(limit=3600.0)
 """For engines behind a gate: a worker that is held answers nothing, which does not mean that it hangs."""
-
-
-def path_with_pace() -> str:
-    """Return a `PYTHONPATH` on which programs find `sitecustomize`."""
-    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return os.pathsep.join(dict.fromkeys([str(FOLDER), *filter(None, path)]))
 
 
 class Gate:
@@ -39,7 +32,7 @@ class Gate:
     @property
     def environment(self) -> dict[str, str]:
         """The variables of a server whose workers are to be behind the gate."""
-        return {"PYTHONPATH": path_with_pace(), "PACE_GATE": str(self._path)}
+        return {"PYTHONPATH": python_path(), "PACE_GATE": str(self._path)}
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -1,7 +1,10 @@
 """Sets the pace of the Python programs that tests start: Python imports this module first, as it is on `PYTHONPATH`.
 
-`PACE_GATE` names a file by which a test says how many steps the engine may make (`tests/pacing/gate.py`).
-`PACE_STEP` makes each step of the engine take so many seconds longer, as on a slow machine.
+`PACE_STEP`   seconds that each step of the engine takes longer
+`PACE_CLOCK`  seconds that pass for a program in one second: with 0.1 the machine seems to be ten times as quick, and
+              with 10 ten times as slow. Pauses and time limits of Python, asyncio and threads follow; programs in
+              other languages, and time limits inside of the kernel, do not.
+`PACE_GATE`   names a file by which a test says how many steps the engine may make (`tests/pacing/gate.py`)
 """
 
 import importlib.abc
@@ -9,9 +12,11 @@ import importlib.machinery
 import importlib.util
 import mmap
 import os
+import selectors
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from types import ModuleType
 from typing import Any
@@ -28,8 +33,11 @@ class Gate:
     def __init__(self, path: str) -> None:
         with open(path, "r+b") as file:  # noqa: PTH123 - every program imports this module
             self._shared = mmap.mmap(file.fileno(), SIZE)
-        monotonic = time.monotonic
-        time.monotonic = lambda: monotonic() + float(SECONDS.unpack_from(self._shared, AHEAD)[0])
+
+    @property
+    def ahead(self) -> float:
+        """Seconds that the clocks are set forward."""
+        return float(SECONDS.unpack_from(self._shared, AHEAD)[0])
 
     @property
     def closed(self) -> bool:
@@ -46,6 +54,20 @@ class Gate:
 
     def _number(self, offset: int) -> int:
         return int(NUMBER.unpack_from(self._shared, offset)[0])
+
+
+def set_clock(pace: float, gate: Gate | None) -> None:
+    """Change the clocks of this program, and all that waits for a time."""
+    began, monotonic, perf_counter, sleep = time.monotonic(), time.monotonic, time.perf_counter, time.sleep
+    time.monotonic = lambda: began + (monotonic() - began) * pace + (gate.ahead if gate else 0.0)
+    if pace == 1:
+        return
+    time.perf_counter = lambda: perf_counter() * pace
+    time.sleep = lambda seconds: sleep(seconds / pace)
+    selector, wait = selectors.DefaultSelector, threading.Condition.wait
+    select = selector.select
+    selector.select = lambda self, timeout=None: select(self, timeout and timeout / pace)  # type: ignore[method-assign]
+    threading.Condition.wait = lambda self, timeout=None: wait(self, timeout and timeout / pace)  # type: ignore[method-assign]
 
 
 def hold(scheduler: ModuleType, gate: Gate) -> None:
@@ -68,16 +90,11 @@ def delay(context: Any, seconds: float) -> None:
     context.decode = slow
 
 
-def pace(scheduler: ModuleType) -> None:
-    """Change the engine as the variables say."""
-    if path := os.environ.get("PACE_GATE"):
-        hold(scheduler, Gate(path))
-    if seconds := float(os.environ.get("PACE_STEP") or 0):
-        delay(sys.modules["cfs_server.engine.llama.ffi"].Context, seconds)  # type: ignore[attr-defined]
-
-
 class Pacer(importlib.abc.MetaPathFinder):
     """Changes the engine when it is imported, and nothing before that."""
+
+    def __init__(self, change: Callable[[ModuleType], None]) -> None:
+        self._change = change
 
     def find_spec(
         self,
@@ -95,11 +112,30 @@ class Pacer(importlib.abc.MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 run(module)
-                pace(module)
+                self._change(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-if os.environ.get("PACE_GATE") or os.environ.get("PACE_STEP"):
-    sys.meta_path.insert(0, Pacer())
+def main() -> None:
+    """Do what the variables say."""
+    step, clock, path = (os.environ.get(f"PACE_{name}") for name in ("STEP", "CLOCK", "GATE"))
+    gate = Gate(path) if path else None
+
+    def change(scheduler: ModuleType) -> None:
+        if gate is not None:
+            hold(scheduler, gate)
+        if step:
+            delay(sys.modules["cfs_server.engine.llama.ffi"].Context, float(step))  # type: ignore[attr-defined]
+
+    if gate is not None or step:
+        sys.meta_path.insert(0, Pacer(change))
+    if gate is not None or clock:
+        set_clock(float(clock or 1), gate)
+    if clock:
+        sys.modules["uvloop"] = None  # type: ignore[assignment] # it has a clock of its own; uvicorn does without it
+
+
+if __name__ == "sitecustomize":
+    main()
