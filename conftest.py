@@ -10,6 +10,7 @@ from hypothesis import settings
 
 import tool_calls
 from tests import pacing
+from tests.pacing.gate import Gate
 from tests.tiers import TIERS, PureGuard, Times, order_of, tier_of
 
 pacing.apply()
@@ -53,6 +54,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         with item.config.stash[_GUARD].watching(item.nodeid):
             return (yield)
     return (yield)
+
+
+@pytest.fixture
+def gate(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """A gate for all workers that the test starts, also those of servers; it is open."""
+    gate = Gate(tmp_path_factory.mktemp("pace") / "gate")
+    for name, value in gate.environment.items():
+        monkeypatch.setenv(name, value)
+    return gate
 
 
 @pytest.fixture(scope="session")

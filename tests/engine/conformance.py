@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
 import pytest
@@ -15,6 +16,10 @@ class EngineConformance:
     """The engine answers `ENDLESS` with far more than a thousand tokens, and fails for `failing()`."""
 
     ENDLESS = "endless"
+
+    def held(self) -> AbstractContextManager[object]:
+        """Make no endless reply end in the block: the engine soon stops, unless each step needs the test's own loop."""
+        return nullcontext()
 
     def failing(self) -> GenerationRequest:
         """Make a request that this engine refuses with `EngineError`."""
@@ -40,10 +45,11 @@ class EngineConformance:
         """What was said before the cancel stays said; the turn ends as cancelled."""
         wanted = request(self.ENDLESS, max_tokens=1500)
         stream = engine.generate(wanted)
-        first = await anext(stream)
-        assert isinstance(first, Delta)
-        engine.cancel(wanted.id)
-        rest = [item async for item in stream]
+        with self.held():
+            first = await anext(stream)
+            assert isinstance(first, Delta)
+            engine.cancel(wanted.id)
+            rest = [item async for item in stream]
         assert isinstance(rest[-1], Finished)
         assert rest[-1].reason == "cancelled"
         assert rest[-1].usage.completion_tokens < 1500
@@ -51,17 +57,19 @@ class EngineConformance:
     async def test_cancel_before_the_first_token(self, engine: Engine) -> None:
         """A turn that was cancelled at once still ends properly."""
         wanted = request(self.ENDLESS, max_tokens=1500)
-        reading = asyncio.create_task(collect(engine, wanted))
-        await asyncio.sleep(0)
-        engine.cancel(wanted.id)
-        assert (await reading).finished.reason == "cancelled"
+        with self.held():
+            reading = asyncio.create_task(collect(engine, wanted))
+            await asyncio.sleep(0)
+            engine.cancel(wanted.id)
+            assert (await reading).finished.reason == "cancelled"
 
     async def test_closing_the_iterator_cancels(self, engine: Engine) -> None:
         """Nothing is computed for a reader that went away."""
         stream = cast("AsyncGenerator[Delta | Finished]", engine.generate(request(self.ENDLESS, max_tokens=1500)))
-        await anext(stream)
-        await stream.aclose()
-        assert (await engine.stats()).running == 0
+        with self.held():
+            await anext(stream)
+            await stream.aclose()
+            assert (await engine.stats()).running == 0
         before = (await engine.stats()).tokens_generated
         after_another = await ask(engine, self.ENDLESS, max_tokens=3)
         assert (await engine.stats()).tokens_generated == before + after_another.finished.usage.completion_tokens
@@ -69,11 +77,12 @@ class EngineConformance:
     async def test_cancelling_the_reading_task_cancels(self, engine: Engine) -> None:
         """The same when the reader is a task that is cancelled."""
         wanted = request(self.ENDLESS, max_tokens=1500)
-        reading = asyncio.create_task(collect(engine, wanted))
-        await until(engine, lambda stats: stats.running == 1)
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
+        with self.held():
+            reading = asyncio.create_task(collect(engine, wanted))
+            await until(engine, lambda stats: stats.running == 1)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
         assert (await engine.stats()).running == 0
 
     async def test_unknown_ids_are_ignored(self, engine: Engine) -> None:

@@ -9,7 +9,6 @@ import pytest
 import make_random_gguf
 from cfs_server.engine import models
 from tests.engine.hub import Hub
-from tests.pacing.gate import Gate
 
 
 @pytest.fixture(scope="session")
@@ -48,12 +47,6 @@ def base(tmp_path: Path, tiny: Path) -> Path:
     path = tmp_path / "base.gguf"
     path.write_bytes(tiny.read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.chat_templatE"))
     return path
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    """A gate for the worker of one engine; it is open."""
-    return Gate(tmp_path / "gate")
 
 
 @pytest.fixture

@@ -10,11 +10,10 @@ from typing import Any
 
 from cfs.wire import Message, Settings
 from cfs_server.engine.interface import Delta, Engine, EngineStats, Finished, GenerationRequest
-from cfs_server.engine.process import COMMAND
 from cfs_server.engine.protocol import Options
 from cfs_server.engine.streams import BackpressureLimits
 from cfs_server.engine.supervisor import LlamaEngine
-from tests.pacing.gate import PATIENT, Gate
+from tests.pacing.gate import Gate
 
 OUTER = (
     "json_schema",
@@ -86,23 +85,20 @@ async def until(engine: Engine, holds: Callable[[EngineStats], bool]) -> None:
         await asyncio.sleep(0)
 
 
+async def step_until(engine: Engine, gate: Gate, holds: Callable[[EngineStats], bool]) -> None:
+    """Let an engine behind a closed gate make one step after the other until something holds."""
+    while not holds(await engine.stats()):
+        gate.close(after=1)
+
+
 @asynccontextmanager
 async def running(model: Path | None, **options: Any) -> AsyncIterator[LlamaEngine]:
-    """Run an engine, with options of the worker, `backpressure` or a `gate`; at the end nothing in it may be wrong."""
+    """Run an engine, with options of the worker or `backpressure`; at the end nothing may be wrong inside of it."""
     backpressure: BackpressureLimits | None = options.pop("backpressure", None)
-    gate: Gate | None = options.pop("gate", None)
-    engine = LlamaEngine(
-        str(model) if model else None,
-        Options(**{"threads": 1} | options),
-        backpressure=backpressure,
-        command=gate.command if gate else COMMAND,
-        heartbeat=PATIENT if gate else None,
-    )
+    engine = LlamaEngine(str(model) if model else None, Options(**{"threads": 1} | options), backpressure=backpressure)
     await engine.start()
     try:
         yield engine
-        if gate is not None:
-            gate.open()
         assert await engine.check_integrity() == []
     finally:
         await engine.stop()

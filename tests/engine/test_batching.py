@@ -9,7 +9,9 @@ from typing import Any
 from cfs.wire import Message
 from cfs_server.engine.interface import Delta, Finished
 from cfs_server.engine.supervisor import LlamaEngine
-from tests.engine.support import Answer, ask, collect, request, running, user
+from tests.engine.support import Answer, ask, collect, request, running, until, user
+from tests.engine.test_supervisor import begin
+from tests.pacing.gate import Gate
 
 EXACT: dict[str, Any] = {"flash_attention": False}
 """Flash attention adds up in half precision, in the order of the pool's cells: too coarse to compare replies."""
@@ -126,20 +128,21 @@ async def test_parked_state_stays_within_its_budget(tiny: Path) -> None:
         assert again.finished.usage.cached_tokens < 20  # what every chat begins with
 
 
-async def test_a_long_prompt_does_not_silence_a_running_stream(tiny: Path) -> None:
+async def test_a_long_prompt_does_not_silence_a_running_stream(tiny: Path, gate: Gate) -> None:
     """While 1,900 tokens of a prompt are read, a stream that runs gets a token in every other step at least."""
     async with running(tiny, **EXACT, step_tokens=64) as engine:
-        stream = engine.generate(request("short", max_tokens=300))
-        await anext(stream)
+        speaking = await begin(engine, gate, "short")
         before = await engine.stats()
         reading = asyncio.create_task(ask(engine, "x " * 900, max_tokens=1))
+        await until(engine, lambda stats: stats.running == 2)
+        gate.open()
         answer = await reading
         after = await engine.stats()
         steps = after.steps - before.steps
         assert answer.finished.usage.prompt_tokens > 1800
         assert steps >= 1800 / 64
         assert after.tokens_generated - before.tokens_generated >= steps // 2
-        assert isinstance([item async for item in stream][-1], Finished)
+        assert (await speaking).finished.usage.completion_tokens == 1900
 
 
 async def test_waiting_turns_start_in_order(tiny: Path) -> None:
@@ -156,14 +159,16 @@ async def test_waiting_turns_start_in_order(tiny: Path) -> None:
     assert begun == list(range(6))
 
 
-async def test_cancel_stops_the_count_of_tokens(tiny: Path) -> None:
+async def test_cancel_stops_the_count_of_tokens(tiny: Path, gate: Gate) -> None:
     """After a cancel the model computes for others only."""
     async with running(tiny, **EXACT) as engine:
         wanted = request("endless", max_tokens=2000)
         stream = engine.generate(wanted)
+        gate.close()
         await anext(stream)
         engine.cancel(wanted.id)
         assert [item async for item in stream][-1].__class__ is Finished
+        gate.open()
         before = (await engine.stats()).tokens_generated
         await ask(engine, "another", max_tokens=5)
         assert (await engine.stats()).tokens_generated == before + 5
@@ -211,11 +216,12 @@ async def test_forgotten_sessions_leave_nothing(tiny: Path) -> None:
         assert await engine.check_integrity() == []
 
 
-async def test_forget_during_a_turn_frees_at_its_end(tiny: Path) -> None:
+async def test_forget_during_a_turn_frees_at_its_end(tiny: Path, gate: Gate) -> None:
     """Deleting a session cancels its turn and forgets it, in any order: nothing of it is kept."""
     async with running(tiny, **EXACT) as engine:
         wanted = request("endless", "doomed", max_tokens=2000)
         stream = engine.generate(wanted)
+        gate.close()
         assert isinstance(await anext(stream), Delta)
         engine.forget("doomed")
         engine.cancel(wanted.id)

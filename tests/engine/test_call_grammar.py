@@ -25,6 +25,7 @@ from cfs_server.engine.llama.grammar import Constraint, Grammars
 from cfs_server.engine.llama.sampling import Candidates, Sampler
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from tests.engine.support import Answer, ask, request, running, until
+from tests.pacing.gate import Gate
 
 
 def tool(name: str, schema: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -346,11 +347,12 @@ async def test_models_make_calls_of_tools_that_there_are(request: pytest.Fixture
     assert calls > 0 or model != "demo"
 
 
-async def test_a_turn_that_waited_when_the_worker_died_makes_a_call_with_the_next(demo: Path) -> None:
+async def test_a_turn_that_waited_when_the_worker_died_makes_a_call_with_the_next(demo: Path, gate: Gate) -> None:
     """Where it stands in the grammar is known from its tokens alone, of which there are none yet."""
     async with running(demo, parallel=1) as engine:
         numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 500}
         speaking = engine.generate(request("Count.", max_tokens=1000, json_schema=numbers))
+        gate.close()
         first = await anext(speaking)
         assert isinstance(first, Delta)
         waiting = asyncio.create_task(ask(engine, PROMPTS[0], max_tokens=120, tools=(WRITE, READ)))
@@ -358,6 +360,7 @@ async def test_a_turn_that_waited_when_the_worker_died_makes_a_call_with_the_nex
         pid = (await engine.stats()).worker_pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
+        gate.open()
         with pytest.raises(WorkerCrashed):
             async for _ in speaking:
                 pass

@@ -16,6 +16,7 @@ from tests.engine.support import ask, running, until
 from tests.engine.test_equality import PROMPT, REPLY, make, reply, speak
 from tests.engine.test_prefix_cache import ROUNDING, CacheHarness, words
 from tests.engine.test_scheduler import SchedulerHarness
+from tests.pacing.gate import Gate
 
 __all__ = ["make"]
 
@@ -69,16 +70,18 @@ def roomy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("parked_bytes", [0, 1 << 24])
-async def test_a_stream_above_a_long_prompt_that_is_gone_is_moved(roomy: Path, parked_bytes: int) -> None:
+async def test_a_stream_above_a_long_prompt_that_is_gone_is_moved(roomy: Path, parked_bytes: int, gate: Gate) -> None:
     """Once; its reply is that of a stream alone, and no token is evaluated twice."""
     options = {"flash_attention": False, "pool_tokens": 8192, "parked_bytes": parked_bytes}
     async with running(roomy, **options) as engine:
         alone = await ask(engine, "a short question", max_tokens=400)
     async with running(roomy, **options) as engine:
         await ask(engine, "long " * 600, "long", max_tokens=2)
+        gate.close()
         stream = asyncio.create_task(ask(engine, "a short question", max_tokens=400))
         await until(engine, lambda stats: stats.tokens_generated > 5)
         engine.forget("long")
+        gate.open()
         answer = await stream
         stats = await engine.stats()
     assert stats.gauges["compactions"] == 1

@@ -1,6 +1,7 @@
 """Both engines that ship pass the same tests."""
 
 from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from cfs_server.engine.interface import Engine, GenerationRequest
 from cfs_server.engine.scripted import ScriptedEngine, echo
 from tests.engine.conformance import EngineConformance
 from tests.engine.support import request, running
+from tests.pacing.gate import Gate, closed
 
 
 def play(asked: GenerationRequest) -> Iterable[str]:
@@ -40,10 +42,15 @@ class TestLlamaEngine(EngineConformance):
     """The real one, with random weights: replies have no sense and no end."""
 
     @pytest.fixture
-    async def engine(self, tiny: Path) -> AsyncIterator[Engine]:
+    async def engine(self, tiny: Path, gate: Gate) -> AsyncIterator[Engine]:
         """Run a worker, and check its books when the test is done."""
+        self.gate = gate
         async with running(tiny, flash_attention=False) as engine:
             yield engine
+
+    def held(self) -> AbstractContextManager[object]:
+        """Close the gate of the worker."""
+        return closed(self.gate)
 
     def failing(self) -> GenerationRequest:
         """Ask with more than the context holds."""

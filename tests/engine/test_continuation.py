@@ -9,6 +9,7 @@ from cfs.wire import Message
 from cfs_server.engine.interface import Finished
 from cfs_server.engine.supervisor import LlamaEngine
 from tests.engine.support import Answer, ask, running, until, user
+from tests.pacing.gate import Gate
 
 EXACT = {"flash_attention": False, "parked_bytes": 0, "idle_seconds": 0.0}
 """What rests is lost as soon as another turn computes: so both twins read their prompts anew, in the same batches."""
@@ -59,7 +60,7 @@ def _tokens(finished: Finished) -> tuple[int, int]:
     return finished.usage.prompt_tokens, finished.usage.completion_tokens
 
 
-async def test_a_deleted_sessions_log_is_not_kept(tiny: Path) -> None:
+async def test_a_deleted_sessions_log_is_not_kept(tiny: Path, gate: Gate) -> None:
     """Nor when it is deleted while its turn runs."""
     async with running(tiny) as engine:
         await ask(engine, "hello", "stays", max_tokens=5)
@@ -69,8 +70,10 @@ async def test_a_deleted_sessions_log_is_not_kept(tiny: Path) -> None:
             await ask(engine, "hello", key, max_tokens=5)
         for key in ("a", "b"):
             engine.forget(key)
+        gate.close()
         speaking = asyncio.create_task(ask(engine, "hello", "c", max_tokens=500))
         await until(engine, lambda stats: stats.running == 1)
         engine.forget("c")
+        gate.open()
         await speaking
         assert (await engine.stats()).gauges["token_log_bytes"] == one

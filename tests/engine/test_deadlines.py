@@ -11,7 +11,7 @@ from cfs_server.engine.interface import Delta
 from cfs_server.engine.streams import BackpressureLimits
 from cfs_server.engine.supervisor import LlamaEngine
 from tests.engine.support import ask, request, running, until
-from tests.engine.test_supervisor import STEPS, begin, kill_worker
+from tests.engine.test_supervisor import begin, kill_worker
 from tests.pacing.gate import Gate
 
 EXACT: dict[str, Any] = {"flash_attention": False}
@@ -19,7 +19,7 @@ EXACT: dict[str, Any] = {"flash_attention": False}
 
 async def test_a_turn_that_speaks_is_ended_and_its_neighbour_is_not(tiny: Path, gate: Gate) -> None:
     """What it had computed was right, so the session's next turn need not compute it again."""
-    async with running(tiny, **EXACT, gate=gate) as engine:
+    async with running(tiny, **EXACT) as engine:
         neighbour = await begin(engine, gate, "first")
         late = await begin(engine, gate, "a story " * 20, "late", deadline_seconds=1000.0)
         gate.pass_time(1000.0)
@@ -34,7 +34,7 @@ async def test_a_turn_that_speaks_is_ended_and_its_neighbour_is_not(tiny: Path, 
 
 async def test_a_turn_that_waits_is_ended_without_ever_having_had_a_seat(tiny: Path, gate: Gate) -> None:
     """The time in the queue counts; nothing of its prompt was read."""
-    async with running(tiny, **EXACT, parallel=1, gate=gate) as engine:
+    async with running(tiny, **EXACT, parallel=1) as engine:
         first = await begin(engine, gate, "first")
         waiting = asyncio.create_task(ask(engine, "me too", max_tokens=5, deadline_seconds=1000.0))
         await until(engine, lambda stats: stats.waiting == 1)
@@ -56,7 +56,7 @@ async def test_the_earliest_deadline_is_first(tiny: Path, gate: Gate) -> None:
             await ask(engine, "me too", max_tokens=5, deadline_seconds=seconds)
         ended.append(seconds)
 
-    async with running(tiny, **EXACT, parallel=1, gate=gate) as engine:
+    async with running(tiny, **EXACT, parallel=1) as engine:
         first = await begin(engine, gate, "first")
         turns = [asyncio.create_task(turn(engine, seconds)) for seconds in (3000.0, 1000.0, 4000.0, 2000.0)]
         await until(engine, lambda stats: stats.waiting == len(turns))
@@ -69,8 +69,8 @@ async def test_the_earliest_deadline_is_first(tiny: Path, gate: Gate) -> None:
 
 async def test_a_paused_turn_is_ended_while_the_engine_rests(tiny: Path, gate: Gate) -> None:
     """Nothing is computed or sent, so the worker wakes by itself; the reader gets the text and then the error."""
-    async with running(tiny, **EXACT, backpressure=BackpressureLimits(tokens=20), gate=gate) as engine:
-        gate.close(after=STEPS)
+    async with running(tiny, **EXACT, backpressure=BackpressureLimits(tokens=20)) as engine:
+        gate.close()
         wanted = request("a story", max_tokens=1900, deadline_seconds=1000.0)
         stream = engine.generate(wanted)
         said = [await anext(stream)]
@@ -89,7 +89,7 @@ async def test_a_paused_turn_is_ended_while_the_engine_rests(tiny: Path, gate: G
 
 async def test_a_turn_that_begins_again_with_the_next_worker_keeps_its_deadline(tiny: Path, gate: Gate) -> None:
     """What it had waited for the first one counts."""
-    async with running(tiny, **EXACT, parallel=1, gate=gate) as engine:
+    async with running(tiny, **EXACT, parallel=1) as engine:
         speaking = await begin(engine, gate, "first")
         before = (await engine.stats()).prompt_tokens_evaluated
         waiting = asyncio.create_task(ask(engine, "second", max_tokens=5, deadline_seconds=0.05))

@@ -8,7 +8,8 @@ import pytest
 
 from cfs_server.engine.fairness import WEIGHTS, Fairness
 from cfs_server.engine.fairness import Path as Account
-from tests.engine.support import Answer, ask, running
+from tests.engine.support import Answer, ask, running, until
+from tests.pacing.gate import Gate
 
 
 def shares(fairness: Fairness, paths: list[Account], rounds: int = 4000) -> dict[Account, float]:
@@ -78,7 +79,7 @@ def test_random_joins_and_leaves_agree_with_a_list() -> None:
     assert not fairness._had
 
 
-async def test_a_newcomer_does_not_wait_for_a_crowd(tiny: Path) -> None:
+async def test_a_newcomer_does_not_wait_for_a_crowd(tiny: Path, gate: Gate) -> None:
     """One owner's twenty long turns are there first; another's short turn is over before half of them."""
     order: list[str] = []
 
@@ -88,21 +89,26 @@ async def test_a_newcomer_does_not_wait_for_a_crowd(tiny: Path) -> None:
         return answer
 
     async with running(tiny, parallel=2, flash_attention=False) as engine:
+        gate.close(after=0)
         crowd = [asyncio.create_task(one(f"{number}", "crowd", 100)) for number in range(20)]
-        await asyncio.sleep(0)
-        await one("late", "newcomer", 5)
-        await asyncio.gather(*crowd)
+        await until(engine, lambda stats: stats.running + stats.waiting == 20)
+        late = asyncio.create_task(one("late", "newcomer", 5))
+        await until(engine, lambda stats: stats.running + stats.waiting == 21)
+        gate.open()
+        await asyncio.gather(late, *crowd)
     assert order.index("newcomer") < 10
 
 
-async def test_long_turns_take_turns(tiny: Path) -> None:
+async def test_long_turns_take_turns(tiny: Path, gate: Gate) -> None:
     """With one place and a short slice, a short turn that comes later is answered in the middle of an endless one."""
-    async with running(tiny, parallel=1, slice_seconds=0.02, flash_attention=False) as engine:
+    async with running(tiny, parallel=1, slice_seconds=0.001, flash_attention=False) as engine:
         alone = await ask(engine, "endless", max_tokens=1200)
+        gate.close(after=600)
         long = asyncio.create_task(ask(engine, "endless", max_tokens=1200))
-        await asyncio.sleep(0.05)
+        await until(engine, lambda stats: stats.running == 1)
         await ask(engine, "short", owner="other", max_tokens=5)
         assert not long.done()
+        gate.open()
         answer = await long
     assert answer.finished.usage.completion_tokens == 1200
     assert answer.text[:200] == alone.text[:200]

@@ -146,7 +146,7 @@ def test_a_worker_that_lacks_what_it_should_keep_says_so() -> None:
 
 async def test_replies_follow_edits_forgets_and_crashes(tiny: Path, gate: Gate) -> None:
     """Through the real worker: each reply is that of a session which was sent as a whole."""
-    async with running(tiny, flash_attention=False, gate=gate) as engine:
+    async with running(tiny, flash_attention=False) as engine:
         history = [user("one " * 5)]
         for number in range(12):
             if number == 3:

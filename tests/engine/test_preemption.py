@@ -10,6 +10,7 @@ from cfs_server.engine.interface import EngineStats
 from cfs_server.engine.protocol import Forget
 from tests.engine.support import Answer, ask, running, until
 from tests.engine.test_scheduler import SchedulerHarness, harness
+from tests.pacing.gate import Gate
 
 __all__ = ["harness"]
 REPLY = 300
@@ -56,13 +57,15 @@ async def test_a_turn_that_cannot_be_kept_is_not_sliced(request: pytest.FixtureR
     assert stats.steps >= 3 * REPLY
 
 
-async def test_slices_go_on_where_the_pool_holds_everybody(tiny: Path) -> None:
+async def test_slices_go_on_where_the_pool_holds_everybody(tiny: Path, gate: Gate) -> None:
     """Without any memory: a short turn is answered in the middle of a long one, which then finds its state."""
     async with running(tiny, parallel=1, slice_seconds=0.001, parked_bytes=0, pool_tokens=4096) as engine:
+        gate.close(after=600)
         long = asyncio.create_task(ask(engine, "endless", max_tokens=1200))
         await until(engine, lambda stats: stats.tokens_generated > 20)
         await ask(engine, "short", owner="other", max_tokens=5)
         assert not long.done()
+        gate.open()
         await long
         assert (await engine.stats()).recomputed_tokens == 0
 

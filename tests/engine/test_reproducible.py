@@ -8,7 +8,9 @@ from cfs.wire import Message, TokenLogprob
 from cfs_server.engine.interface import Delta, Finished
 from cfs_server.engine.llama.batch import PIECE
 from cfs_server.engine.supervisor import LlamaEngine
-from tests.engine.support import Answer, ask, request, running, user
+from tests.engine.support import Answer, ask, request, running, until, user
+from tests.engine.test_supervisor import begin
+from tests.pacing.gate import Gate
 
 DICE: dict[str, Any] = {"reproducible": True, "seed": 7, "temperature": 1.2, "top_k": 0, "min_p": 0.0}
 TALK = [user("Tell me about the sea. " * 6), Message(role="assistant", content="It is blue."), user("And the sky?")]
@@ -83,18 +85,20 @@ async def test_only_a_turn_that_can_be_the_same_is_computed_by_itself(tiny: Path
         assert await cached(temperature=0.0, reproducible=True) == 0
 
 
-async def test_others_speak_in_every_step(tiny: Path) -> None:
+async def test_others_speak_in_every_step(tiny: Path, gate: Gate) -> None:
     """While a reproducible turn reads a long prompt piece by piece, a stream gets a token for each piece."""
     async with running(tiny) as engine:
-        stream = engine.generate(request("short", max_tokens=300))
-        await anext(stream)
+        speaking = await begin(engine, gate, "short")
         before = await engine.stats()
-        answer = await ask(engine, "x " * 900, max_tokens=1, **DICE)
+        reading = asyncio.create_task(ask(engine, "x " * 900, max_tokens=1, **DICE))
+        await until(engine, lambda stats: stats.running == 2)
+        gate.open()
+        answer = await reading
         after = await engine.stats()
         pieces = answer.finished.usage.prompt_tokens / PIECE
         assert pieces > 25
         assert after.tokens_generated - before.tokens_generated >= pieces
-        assert isinstance([item async for item in stream][-1], Finished)
+        assert (await speaking).finished.usage.completion_tokens == 1900
 
 
 async def test_a_reproducible_turn_leaves_nothing_behind(tiny: Path) -> None:

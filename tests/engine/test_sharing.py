@@ -12,7 +12,8 @@ from cfs.wire import Message
 from cfs_server.engine.interface import Delta, Engine
 from engine_bench.prompts import Ideal, Prompts
 from engine_bench.w3_fanout import BAR
-from tests.engine.support import Answer, ask, collect, request, running, until, user
+from tests.engine.support import Answer, ask, collect, request, running, step_until, until, user
+from tests.pacing.gate import Gate
 
 EXACT: dict[str, Any] = {"flash_attention": False}
 SHARED = "".join(f"Rule {number}: keep to the point of all the rules. " for number in range(52))
@@ -94,31 +95,36 @@ async def test_owners_share_nothing(roomy: Path) -> None:
     assert third.finished.usage.cached_tokens > 1900
 
 
-async def test_who_waits_for_a_turn_that_is_cancelled_goes_on(roomy: Path) -> None:
+async def test_who_waits_for_a_turn_that_is_cancelled_goes_on(roomy: Path, gate: Gate) -> None:
     """What the cancelled turn had computed is used, the rest is computed by one of those that waited."""
     async with running(roomy, **EXACT, step_tokens=64) as engine:
         first = request(task(SHARED, 0), max_tokens=3)
+        gate.close(after=0)
         reading = asyncio.create_task(collect(engine, first))
-        await until(engine, lambda stats: stats.prompt_tokens_evaluated > 100)
+        await step_until(engine, gate, lambda stats: stats.prompt_tokens_evaluated > 100)
         others = [asyncio.create_task(ask(engine, task(SHARED, number), max_tokens=3)) for number in range(1, 4)]
         await until(engine, lambda stats: stats.waiting == 3)
         engine.cancel(first.id)
         assert (await reading).finished.reason == "cancelled"
+        gate.open()
         answers = await asyncio.gather(*others)
         counted = (await engine.stats()).prompt_tokens_evaluated
     assert all(answer.finished.usage.completion_tokens == 3 for answer in answers)
     assert counted < answers[0].finished.usage.prompt_tokens + 3 * 100
 
 
-async def test_a_prompt_in_work_is_not_waited_for_when_little_is_shared(roomy: Path) -> None:
+async def test_a_prompt_in_work_is_not_waited_for_when_little_is_shared(roomy: Path, gate: Gate) -> None:
     """Chats that share but the first words of their template begin at once."""
     async with running(roomy, **EXACT, step_tokens=64) as engine:
         long = request("x " * 1500, max_tokens=3)
+        gate.close(after=0)
         reading = asyncio.create_task(collect(engine, long))
-        await until(engine, lambda stats: stats.prompt_tokens_evaluated > 100)
+        await step_until(engine, gate, lambda stats: stats.prompt_tokens_evaluated > 100)
+        gate.close(after=20)
         short = engine.generate(request("hello", max_tokens=2))
         assert isinstance(await anext(short), Delta)
         assert not reading.done()
+        gate.open()
         await reading
 
 

@@ -27,9 +27,6 @@ from tests.engine import hanging_worker
 from tests.engine.support import Answer, answer_of, ask, collect, request, running, until
 from tests.pacing.gate import Gate
 
-STEPS = 150
-"""Enough for the prompts here to be read, and far too few for the end of a long turn."""
-
 
 async def kill_worker(engine: LlamaEngine, number: signal.Signals = signal.SIGKILL) -> int:
     """Kill the worker process as the kernel would, out of memory."""
@@ -52,7 +49,7 @@ async def begin(
             speaking.set()
         return answer_of(items)
 
-    gate.close(after=STEPS)
+    gate.close()
     task = asyncio.create_task(read())
     await speaking.wait()
     return task
@@ -60,7 +57,7 @@ async def begin(
 
 async def test_running_turns_fail_and_the_next_one_works(tiny: Path, gate: Gate) -> None:
     """`kill -9` in the middle of ten streams: each gets the reason, and a new worker serves the next turn."""
-    async with running(tiny, parallel=10, gate=gate) as engine:
+    async with running(tiny, parallel=10) as engine:
         turns = await asyncio.gather(*(begin(engine, gate, f"turn {number}") for number in range(10)))
         first = await kill_worker(engine)
         gate.open()
@@ -75,7 +72,7 @@ async def test_running_turns_fail_and_the_next_one_works(tiny: Path, gate: Gate)
 
 async def test_waiting_turns_go_on_with_the_next_worker(tiny: Path, gate: Gate) -> None:
     """Turns that had not begun when the worker died do not notice."""
-    async with running(tiny, parallel=1, gate=gate) as engine:
+    async with running(tiny, parallel=1) as engine:
         speaking = await begin(engine, gate, "first")
         waiting = [asyncio.create_task(ask(engine, f"{number}", max_tokens=5)) for number in range(5)]
         await until(engine, lambda stats: stats.waiting == 5)
@@ -89,7 +86,7 @@ async def test_waiting_turns_go_on_with_the_next_worker(tiny: Path, gate: Gate) 
 
 async def test_turns_can_come_and_go_while_there_is_no_worker(tiny: Path, gate: Gate) -> None:
     """Between two workers a turn waits, a cancelled one ends, and stats say what is going on."""
-    async with running(tiny, gate=gate) as engine:
+    async with running(tiny) as engine:
         speaking = await begin(engine, gate, "first")
         await kill_worker(engine)
         gate.open()
@@ -159,7 +156,7 @@ async def watched(
 
 async def test_a_worker_that_hangs_is_replaced(tiny: Path, gate: Gate) -> None:
     """`kill -STOP` in the middle of a stream: the turn fails as after a crash, others go on, and the reason is said."""
-    async with watched(tiny, gate.command) as engine:
+    async with watched(tiny) as engine:
         speaking = await begin(engine, gate, "first")
         first = await kill_worker(engine, signal.SIGSTOP)
         gate.open()
@@ -240,7 +237,7 @@ async def test_stop_leaves_nothing_behind(tiny: Path, gate: Gate) -> None:
 
     async def life() -> None:
         gate.open()
-        engine = LlamaEngine(str(tiny), command=gate.command)
+        engine = LlamaEngine(str(tiny))
         await engine.start()
         turn = await begin(engine, gate, "endless")
         waiting = asyncio.create_task(engine.stats())

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -21,6 +21,7 @@ from cfs_server.engine.supervisor import LlamaEngine, TokenLogStore
 from tests.engine.conformance import EngineConformance
 from tests.engine.support import ask, collect, request, until
 from tests.models.support import Models, models_server, table
+from tests.pacing.gate import Gate, closed
 
 ENDLESS = 1500
 """Tokens of a reply that lasts as long as a test needs it."""
@@ -57,9 +58,10 @@ def files(tmp_path: Path, tiny: Path) -> list[Path]:
     return [Path(shutil.copy(tiny, tmp_path / f"{name}.gguf")) for name in "abc"]
 
 
-def streaming(engine: Engine, wanted: GenerationRequest | None = None) -> AsyncGenerator[Delta | Finished]:
-    """Begin a reply that does not end by itself."""
+def streaming(engine: Engine, gate: Gate, wanted: GenerationRequest | None = None) -> AsyncGenerator[Delta | Finished]:
+    """Begin a reply that does not end by itself. Soon after that the gate of its worker closes."""
     wanted = wanted or request("endless", max_tokens=ENDLESS)
+    gate.close()
     return cast("AsyncGenerator[Delta | Finished]", engine.generate(wanted))
 
 
@@ -74,11 +76,16 @@ class TestOnDemandEngine(EngineConformance):
     """It does what every engine does; its first turn starts the worker."""
 
     @pytest.fixture
-    async def engine(self, tiny: Path) -> AsyncIterator[Engine]:
+    async def engine(self, tiny: Path, gate: Gate) -> AsyncIterator[Engine]:
         """Nothing runs before the first turn."""
+        self.gate = gate
         engine = on_demand(tiny)
         async with started(engine):
             yield engine
+
+    def held(self) -> AbstractContextManager[object]:
+        """Close the gate of the worker."""
+        return closed(self.gate)
 
     def failing(self) -> GenerationRequest:
         """Ask with more than the context holds."""
@@ -121,11 +128,11 @@ async def test_turns_that_come_together_share_one_worker(tiny: Path) -> None:
         assert usage.total_seconds >= usage.first_token_seconds >= usage.queue_seconds > 0
 
 
-async def test_a_turn_that_runs_keeps_the_worker(tiny: Path) -> None:
+async def test_a_turn_that_runs_keeps_the_worker(tiny: Path, gate: Gate) -> None:
     """However long it takes: only idle workers end."""
     engine = on_demand(tiny, idle=0.001)
     async with started(engine):
-        items = streaming(engine)
+        items = streaming(engine, gate)
         await anext(items)
         for _ in range(20):
             await engine.stats()
@@ -184,17 +191,18 @@ async def test_the_least_recently_used_idle_worker_ends_for_another_model(files:
         assert [(await engine.stats()).loaded for engine in engines] == [False, True, True]
 
 
-async def test_a_turn_waits_while_all_workers_are_busy_and_nobody_waits_forever(files: list[Path]) -> None:
+async def test_a_turn_waits_while_all_workers_are_busy_and_nobody_waits_forever(files: list[Path], gate: Gate) -> None:
     """The busy model takes no new turns meanwhile; those that it has go on to their end."""
     budget = MemoryBudget(files[0].stat().st_size)
     a, b = engines = [on_demand(path, budget) for path in files[:2]]
     async with started(*engines):
-        running = streaming(a)
+        running = streaming(a, gate)
         await anext(running)
         other = asyncio.create_task(ask(b, "hello", max_tokens=2))
         await until(b, lambda stats: stats.waiting == 1)
         later = asyncio.create_task(ask(a, "hello", max_tokens=2))
         await until(a, lambda stats: stats.waiting == 1)
+        gate.open()
         assert isinstance(await anext(running), Delta)
         await running.aclose()
         assert (await other).text
@@ -202,24 +210,25 @@ async def test_a_turn_waits_while_all_workers_are_busy_and_nobody_waits_forever(
         assert [(await engine.stats()).loads for engine in engines] == [2, 1]
 
 
-async def test_a_turn_that_no_longer_waits_keeps_no_place(files: list[Path]) -> None:
+async def test_a_turn_that_no_longer_waits_keeps_no_place(files: list[Path], gate: Gate) -> None:
     """The busy model goes on as before."""
     budget = MemoryBudget(files[0].stat().st_size)
     a, b = engines = [on_demand(path, budget) for path in files[:2]]
     async with started(*engines):
-        running = streaming(a)
+        running = streaming(a, gate)
         await anext(running)
         wanted = request("hello")
         other = asyncio.create_task(collect(b, wanted))
         await until(b, lambda stats: stats.waiting == 1)
         b.cancel(wanted.id)
         assert (await other).finished.reason == "cancelled"
+        gate.open()
         assert (await ask(a, "hello", max_tokens=2)).text
         await running.aclose()
         assert [(await engine.stats()).loads for engine in engines] == [1, 0]
 
 
-async def test_a_worker_that_is_killed_does_not_touch_the_other(files: list[Path]) -> None:
+async def test_a_worker_that_is_killed_does_not_touch_the_other(files: list[Path], gate: Gate) -> None:
     """Its turn fails and it comes back, as the only worker of a server does."""
     a, b = engines = [on_demand(path) for path in files[:2]]
     router = ModelRouter({"a": a, "b": b}, "a")
@@ -227,13 +236,14 @@ async def test_a_worker_that_is_killed_does_not_touch_the_other(files: list[Path
     try:
         for name in "ab":
             await ask(router, "hello", model=name, max_tokens=1)
-        left = streaming(router, request("endless", model="a", max_tokens=ENDLESS))
-        right = streaming(router, request("endless", model="b", max_tokens=60))
+        left = streaming(router, gate, request("endless", model="a", max_tokens=ENDLESS))
+        right = streaming(router, gate, request("endless", model="b", max_tokens=60))
         await anext(left)
         await anext(right)
         pid = (await a.stats()).worker_pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
+        gate.open()
         with pytest.raises(WorkerCrashed):
             await rest_of(left)
         assert (await rest_of(right)).usage.completion_tokens == 60
@@ -243,11 +253,11 @@ async def test_a_worker_that_is_killed_does_not_touch_the_other(files: list[Path
         await router.stop()
 
 
-async def test_a_stop_ends_turns_that_run_and_turns_that_wait(files: list[Path]) -> None:
+async def test_a_stop_ends_turns_that_run_and_turns_that_wait(files: list[Path], gate: Gate) -> None:
     budget = MemoryBudget(files[0].stat().st_size)
     a, b = engines = [on_demand(path, budget) for path in files[:2]]
     async with started(*engines):
-        running = streaming(a)
+        running = streaming(a, gate)
         await anext(running)
         other = asyncio.create_task(ask(b, "hello"))
         await until(b, lambda stats: stats.waiting == 1)

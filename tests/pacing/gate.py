@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cfs_server.engine.process import COMMAND, Heartbeat
 from tests.pacing import python_path
 from tests.pacing.sitecustomize import AHEAD, LIMIT, MADE, NUMBER, SECONDS, SIZE
 
 ALL = 1 << 62
-PATIENT = Heartbeat(limit=3600.0)
-"""For engines behind a gate: a worker that is held answers nothing, which does not mean that it hangs."""
+STEPS = 150
+"""Enough for a few short prompts to be read and their replies to begin, and far too few for the end of a long one."""
 
 
 class Gate:
@@ -35,11 +34,6 @@ class Gate:
         return {"PYTHONPATH": python_path(), "PACE_GATE": str(self._path)}
 
     @property
-    def command(self) -> tuple[str, ...]:
-        """The command of a worker behind the gate."""
-        return ("/usr/bin/env", *(f"{name}={value}" for name, value in self.environment.items()), *COMMAND)
-
-    @property
     def steps(self) -> int:
         """How many steps were begun until now."""
         return int(NUMBER.unpack_from(self._shared, MADE)[0])
@@ -48,8 +42,8 @@ class Gate:
         """Let the workers run."""
         NUMBER.pack_into(self._shared, LIMIT, ALL)
 
-    def close(self, after: int = 0) -> None:
-        """Hold the workers, at once or after some more steps."""
+    def close(self, after: int = STEPS) -> None:
+        """Let the workers make some more steps, and hold them then."""
         NUMBER.pack_into(self._shared, LIMIT, self.steps + after)
 
     def pass_time(self, seconds: float) -> None:
@@ -59,7 +53,7 @@ class Gate:
 
 
 @contextmanager
-def closed(gate: Gate, after: int = 0) -> Iterator[Gate]:
+def closed(gate: Gate, after: int = STEPS) -> Iterator[Gate]:
     """Close a gate for the length of a block."""
     gate.close(after)
     try:

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-from pathlib import Path
 
 import httpx
 import psutil
@@ -79,8 +78,6 @@ ENDLESS = {
     "max_tokens": 600,
 }
 """The next token can be any. With most other seeds one of the first hundreds of tokens ends the reply."""
-STEPS = 100
-"""Enough for the prompts here to be read, and far too few for the end of an endless reply."""
 
 
 def curl(*arguments: str) -> str:
@@ -117,7 +114,7 @@ async def test_tokens_arrive_while_the_model_goes_on(model_server: Process, mode
     url = "/v1/sessions/slowly"
     body = json.dumps({"content": "Tell me a joke.", "settings": ENDLESS}).encode()
     headers = {"Content-Type": "application/json"}
-    with closed(model_gate, after=STEPS):
+    with closed(model_gate):
         async with (
             httpx.AsyncClient(base_url=model_server.url, timeout=60) as client,
             await EventStream.open(model_server.url, f"{url}/messages", headers, body) as stream,
@@ -125,7 +122,7 @@ async def test_tokens_arrive_while_the_model_goes_on(model_server: Process, mode
             times = [time_of((await stream.until("token"))[-1])]
             partial = (await client.get(url)).json()["partial"]
             while times[-1] == times[0]:
-                model_gate.close(after=STEPS)
+                model_gate.close()
                 times.append(time_of((await stream.until("token"))[-1]))
             cancelled = (await client.post(f"{url}/cancel")).json()
             rest = await stream.rest()
@@ -182,7 +179,7 @@ async def test_cancel_stops_the_model_and_the_next_turn_runs(model_server: Proce
     url = "/v1/sessions/stopped"
     async with httpx.AsyncClient(base_url=model_server.url, timeout=60) as client:
         await client.post("/v1/sessions", json={"id": "stopped", "settings": ENDLESS})
-        with closed(model_gate, after=STEPS):
+        with closed(model_gate):
             await client.post(f"{url}/messages", json={"content": "Count to a thousand."})
             async with await EventStream.open(model_server.url, f"{url}/events?after=0") as stream:
                 await stream.until("token")
@@ -205,15 +202,14 @@ async def tokens_generated(client: httpx.AsyncClient) -> float:
 
 
 @pytest.mark.timeout(120)
-async def test_the_worker_dies_during_ten_streams_and_nothing_else_does(tmp_path: Path) -> None:
-    gate = Gate(tmp_path / "gate")
-    with serving("--log-format", "json", **gate.environment) as process:
+async def test_the_worker_dies_during_ten_streams_and_nothing_else_does(gate: Gate) -> None:
+    with serving("--log-format", "json") as process:
         async with httpx.AsyncClient(base_url=process.url, timeout=60) as client:
             await client.post("/v1/sessions/0/messages?wait=true", content="My name is Alice.")
             history = (await client.get("/v1/sessions/0")).json()["history"]
             body = json.dumps({"content": "Tell me a long story.", "settings": ENDLESS}).encode()
             headers = {"Content-Type": "application/json"}
-            gate.close(after=STEPS)
+            gate.close()
             streams = [
                 await EventStream.open(process.url, f"/v1/sessions/{n}/messages", headers, body) for n in range(10)
             ]
@@ -244,13 +240,12 @@ async def test_the_worker_dies_during_ten_streams_and_nothing_else_does(tmp_path
 
 
 @pytest.mark.timeout(120)
-async def test_a_worker_that_hangs_is_replaced_and_one_of_a_suspended_machine_is_not(tmp_path: Path) -> None:
+async def test_a_worker_that_hangs_is_replaced_and_one_of_a_suspended_machine_is_not(gate: Gate) -> None:
     """`kill -STOP` is noticed, and shown; a server that stood still itself draws no conclusions.
 
     That is seen from its clock, which goes on by some seconds from one moment to the next.
     """
-    gate = Gate(tmp_path / "gate")
-    with serving("--engine-hang-seconds", "3", **gate.environment, PACE_CLOCK="1") as process:
+    with serving("--engine-hang-seconds", "3", PACE_CLOCK="1") as process:
         async with httpx.AsyncClient(base_url=process.url, timeout=60) as client:
             (worker,) = psutil.Process(process.process.pid).children()
             worker.suspend()
@@ -262,7 +257,7 @@ async def test_a_worker_that_hangs_is_replaced_and_one_of_a_suspended_machine_is
             assert (await client.post("/v1/sessions/a/messages?wait=30", content="Hello!")).json()["error"] is None
             assert (await client.get("/readyz")).json()["restarts"] == 0
 
-            gate.close(after=STEPS)
+            gate.close()
             body = json.dumps({"content": "Tell me a long story.", "settings": ENDLESS}).encode()
             headers = {"Content-Type": "application/json"}
             async with await EventStream.open(process.url, "/v1/sessions/b/messages", headers, body) as stream:
