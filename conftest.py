@@ -10,6 +10,7 @@ from hypothesis import settings
 
 import tool_calls
 from tests import pacing
+from tests.pacing.clock import Clock
 from tests.pacing.gate import Gate
 from tests.tiers import TIERS, PureGuard, Times, order_of, tier_of
 
@@ -63,6 +64,12 @@ def gate(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     for name, value in gate.environment.items():
         monkeypatch.setenv(name, value)
     return gate
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of this process, which goes on as ever until the test sets it."""
+    return Clock(monkeypatch)
 
 
 @pytest.fixture(scope="session")

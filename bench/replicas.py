@@ -257,11 +257,12 @@ async def run(
 
 
 def _order(faults: int, draw: random.Random, *, calm: bool) -> list[Fault]:
-    """Return each kind of fault about equally often, in any order."""
+    """Return each kind of fault about equally often, in any order; a kill is the first, so that each run has one."""
     if calm:
         return ["nothing"] * faults
     found = [_FAULTS[number % len(_FAULTS)] for number in range(faults)]
     draw.shuffle(found)
+    found.append(found.pop(found.index("kill")))  # the last is taken first
     return found
 
 

@@ -5,8 +5,8 @@ import itertools
 import resource
 import signal
 import socket
-import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import httpx
@@ -16,11 +16,12 @@ import pytest
 from cfs_server.access.limits import ConnectionLimits
 from cfs_server.connections import Connections
 from cfs_server.settings import ConfigurationError, Settings, load
+from tests.pacing.gate import Gate
 from tests.server.support import Process, serving
 
 MEGABYTE = 1 << 20
-HEAD_SECONDS = 1
-STALL_SECONDS = 1
+SECONDS = 10
+"""The time for a head, and the longest pause in a body, of the server whose clock the tests set."""
 FLAGS = ("--engine", "scripted", "--log-level", "warning", "--ping", "0.5")
 ASK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /v1/sessions/a/messages HTTP/1.1\r\nHost: localhost\r\n"
@@ -29,9 +30,33 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Process]:
-    """One server with short limits for all of them."""
-    with serving(*FLAGS, "--head-seconds", str(HEAD_SECONDS), "--stall-seconds", str(STALL_SECONDS)) as process:
+    """One server for all tests in which no time passes."""
+    with serving(*FLAGS) as process:
         yield process
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A server whose clock is set forward instead of waiting for it."""
+
+    server: Process
+    gate: Gate
+
+    def passes(self, seconds: float) -> None:
+        """Let time pass after the server has seen all that was sent before, and let it see what time it is."""
+        assert alive(self.server)
+        self.gate.pass_time(seconds)
+        for _ in range(2):
+            assert alive(self.server)
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waiting]:
+    """One server for all tests in which time passes."""
+    gate = Gate(tmp_path_factory.mktemp("pace") / "gate")
+    flags = ("--head-seconds", str(SECONDS), "--stall-seconds", str(SECONDS))
+    with serving(*FLAGS, *flags, **gate.environment, PACE_CLOCK="1") as process:
+        yield Waiting(process, gate)
 
 
 def connect(server: Process) -> socket.socket:
@@ -174,62 +199,70 @@ def test_http_1_0_is_answered_once(server: Process) -> None:
     assert answer(server, b"GET /healthz HTTP/1.0\r\n\r\n").count(b"alive") == 1
 
 
-def test_who_says_nothing_is_cut_off_without_a_word(server: Process) -> None:
-    assert answer(server) == b""
+def test_who_says_nothing_is_cut_off_without_a_word(waiting: Waiting) -> None:
+    with connect(waiting.server) as wire:
+        waiting.passes(SECONDS)
+        assert rest(wire) == b""
 
 
-def test_a_head_that_comes_by_and_by_is_408(server: Process) -> None:
-    with connect(server) as wire:
+def test_a_head_that_comes_by_and_by_is_408(waiting: Waiting) -> None:
+    with connect(waiting.server) as wire:
         for byte in ASK:
             if send(wire, bytes([byte])) == 0:
                 break
-            time.sleep(HEAD_SECONDS / 10)
+            waiting.passes(SECONDS / 10)
         assert status(rest(wire)) == 408
 
 
-def test_the_next_request_has_its_time_too(server: Process) -> None:
-    with connect(server) as wire:
+def test_the_next_request_has_its_time_too(waiting: Waiting) -> None:
+    with connect(waiting.server) as wire:
         wire.sendall(ASK)
         assert b"alive" in one(wire)
         wire.sendall(ASK[:10])
+        waiting.passes(SECONDS)
         assert status(rest(wire)) == 408
 
 
-def test_a_body_that_stalls_is_408_and_nothing_of_it_is_stored(server: Process) -> None:
-    reply = answer(server, POST + b"Content-Length: 10\r\n\r\nhello")
+def test_a_body_that_stalls_is_408_and_nothing_of_it_is_stored(waiting: Waiting) -> None:
+    with connect(waiting.server) as wire:
+        wire.sendall(POST + b"Content-Length: 10\r\n\r\nhello")
+        waiting.passes(SECONDS)
+        reply = rest(wire)
     assert (status(reply), b"urn:cfs:error:timeout" in reply) == (408, True)
-    assert httpx.get(f"{server.url}/v1/sessions/a", trust_env=False, timeout=60).status_code == 404
+    answer = httpx.get(f"{waiting.server.url}/v1/sessions/a", trust_env=False, timeout=60)
+    assert answer.status_code == 404
 
 
-def test_a_body_that_comes_slowly_goes_on(server: Process) -> None:
-    with connect(server) as wire:
+def test_a_body_that_comes_slowly_goes_on(waiting: Waiting) -> None:
+    with connect(waiting.server) as wire:
         wire.sendall(b"PUT /v1/files/workspaces/w/slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n")
         for _ in range(10):
-            time.sleep(STALL_SECONDS / 4)
+            waiting.passes(SECONDS / 2)
             wire.sendall(b"x")
         assert status(one(wire)) == 201
 
 
-def test_a_body_that_is_sent_after_the_answer_is_not_waited_for(server: Process) -> None:
-    with connect(server) as wire:
+def test_a_body_that_is_sent_after_the_answer_is_not_waited_for(waiting: Waiting) -> None:
+    with connect(waiting.server) as wire:
         wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
         reply = one(wire)
         for _ in range(1000):
             if send(wire, b"x") == 0:
                 break
-            time.sleep(STALL_SECONDS / 10)
+            waiting.passes(SECONDS / 10)
         else:
             raise AssertionError("all of it was taken")
         assert (reply + rest(wire)).count(b"HTTP/1.1 ") == 1
 
 
-def test_a_stream_and_an_idle_connection_are_left_alone(server: Process) -> None:
-    with connect(server) as idle, connect(server) as stream:
+def test_a_stream_and_an_idle_connection_are_left_alone(waiting: Waiting) -> None:
+    with connect(waiting.server) as idle, connect(waiting.server) as stream:
         idle.sendall(ASK)
         assert b"alive" in one(idle)
         stream.sendall(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
+        waiting.passes(2 * SECONDS + 1)
         seen = b""
-        while seen.count(b"ping") < 2 * (HEAD_SECONDS + STALL_SECONDS) + 2:
+        while b"ping" not in seen:
             piece = stream.recv(1 << 16)
             assert piece, seen
             seen += piece
@@ -237,15 +270,15 @@ def test_a_stream_and_an_idle_connection_are_left_alone(server: Process) -> None
         assert b"alive" in one(idle)
 
 
-def test_2000_half_open_connections_are_closed() -> None:
+def test_2000_half_open_connections_are_closed(gate: Gate) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     try:
-        with serving(*FLAGS, "--head-seconds", "3") as server, contextlib.ExitStack() as stack:
+        with serving(*FLAGS, PACE_CLOCK="1") as server, contextlib.ExitStack() as stack:
             wires = [stack.enter_context(connect(server)) for _ in range(2000)]
             for wire in wires[::2]:
                 send(wire, ASK[:20])
-            assert alive(server)
+            Waiting(server, gate).passes(Settings().head_seconds)
             assert {reply.split(b"\r\n")[0] for reply in map(rest, wires)} <= {
                 b"",
                 b"HTTP/1.1 408 Request Timeout",

@@ -25,6 +25,7 @@ from cfs_server.routes.http import ClientLeft, nobody_listens
 from cfs_server.serve import Server, listen, server_config, url_of
 from cfs_server.sessions.session import Session
 from tests.filesystem.support import grant
+from tests.pacing.clock import Clock
 from tests.server.support import until
 from tests.webdav.support import Caller, mount
 
@@ -51,7 +52,8 @@ class Reader:
 
     async def waiting(self, session: Session) -> None:
         """Wait until somebody waits for a session."""
-        await until(lambda: session.changed.waiting)
+        while not session.changed.waiting:  # noqa: ASYNC110 - without a pause, for the clock may stand still
+            await asyncio.sleep(0)
 
 
 class _HeadAsGet:
@@ -265,18 +267,22 @@ async def test_a_reader_waits_for_the_reply_and_one_who_only_asks_does_not() -> 
         assert (answer.headers["x-cfs-state"], answer.headers["etag"]) == ("idle", session.etag)
 
 
-async def test_davfs2_waits_for_a_second_at_least() -> None:
+async def test_davfs2_waits_for_a_second_at_least(clock: Clock) -> None:
     """Else the kernel would cut the answer to the size of a moment ago."""
     async with reader() as r:
         session = r.session()
         r.ann.harness.engine.hold()
         r.ann.harness.say("chat1", "more")
-        started = time.monotonic()
-        reading = asyncio.create_task(r.get("/chat1", user_agent="davfs2/1.6.1 neon/0.32.5"))
-        await r.waiting(session)
-        r.ann.harness.engine.release()
-        assert (await reading).text == TALK + "User: more\nAssistant: more\n"
-        assert time.monotonic() - started > 1.05
+        with clock.stopped():
+            reading = asyncio.create_task(r.get("/chat1", user_agent="davfs2/1.6.1 neon/0.32.5"))
+            await r.waiting(session)
+            r.ann.harness.engine.release()
+            while session.state != "idle":
+                await clock.passes(0)
+            await clock.passes(1.05)
+            assert not reading.done()
+            await clock.passes(0.5)
+            assert (await reading).text == TALK + "User: more\nAssistant: more\n"
 
 
 async def test_a_reader_waits_for_sub_sessions() -> None:
@@ -290,14 +296,18 @@ async def test_a_reader_waits_for_sub_sessions() -> None:
         assert (await reading).text == TALK
 
 
-async def test_after_a_while_there_is_what_there_is() -> None:
-    async with reader(seconds=0.2) as r:
-        r.session()
+async def test_after_a_while_there_is_what_there_is(clock: Clock) -> None:
+    async with reader(seconds=20.0) as r:
+        session = r.session()
         r.ann.harness.engine.hold()
         r.ann.harness.say("chat1", "more")
-        started = time.monotonic()
-        answer = await r.get("/chat1")
-        assert time.monotonic() - started >= 0.2
+        with clock.stopped():
+            reading = asyncio.create_task(r.get("/chat1"))
+            await r.waiting(session)
+            await clock.passes(19.9)
+            assert not reading.done()
+            clock.advance(0.2)
+            answer = await reading
         assert (answer.status_code, answer.text) == (200, TALK + "User: more\n")
         assert answer.headers["x-cfs-state"] == "generating"
 
@@ -306,18 +316,21 @@ async def test_after_a_while_there_is_what_there_is() -> None:
     ("prefer", "applied"),
     [("wait=0", "wait=0"), ("respond-async, Wait = 1 ; x=y", "wait=1"), ("wait=30", None), ("wait=x, foo", None)],
 )
-async def test_a_client_may_prefer_to_wait_less(prefer: str, applied: str | None) -> None:
-    async with reader(seconds=1.5) as r:
-        r.session()
+async def test_a_client_may_prefer_to_wait_less(clock: Clock, prefer: str, applied: str | None) -> None:
+    async with reader(seconds=20.0) as r:
+        session = r.session()
         r.ann.harness.engine.hold()
         r.ann.harness.say("chat1", "more")
-        started = time.monotonic()
-        answer = await r.get("/chat1", Prefer=prefer)
-        waited = time.monotonic() - started
+        with clock.stopped():
+            reading = asyncio.create_task(r.get("/chat1", Prefer=prefer))
+            if seconds := 20.0 if applied is None else float(applied[-1]):
+                await r.waiting(session)
+                await clock.passes(seconds - 0.1)
+                assert not reading.done()
+                clock.advance(0.2)
+            answer = await reading
         assert answer.text == TALK + "User: more\n"
         assert answer.headers.get("preference-applied") == applied
-        wanted = 1.5 if applied is None else float(applied[-1])
-        assert wanted <= waited < wanted + 0.45
 
 
 @pytest.mark.parametrize(
@@ -338,7 +351,7 @@ def test_preferences(headers: list[str], seconds: int | None) -> None:
     assert wait_of(headers) == seconds
 
 
-async def test_nobody_waits_for_a_client_that_left() -> None:
+async def test_nobody_waits_for_a_client_that_left(clock: Clock) -> None:
     async with reader() as r:
         session = r.session()
         r.ann.harness.engine.hold()
@@ -348,9 +361,10 @@ async def test_nobody_waits_for_a_client_that_left() -> None:
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"GET /chat1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await r.waiting(session)
-        writer.transport.abort()
-        async with asyncio.timeout(5):  # long before the wait itself would end
-            await until(lambda: not session.changed.waiting and len(asyncio.all_tasks()) <= tasks)
+        with clock.stopped():  # so the wait itself does not end
+            writer.transport.abort()
+            while session.changed.waiting or len(asyncio.all_tasks()) > tasks:
+                await clock.passes(0)
         assert session.state == "generating"
         with contextlib.suppress(OSError):
             await writer.wait_closed()
@@ -365,7 +379,7 @@ async def test_many_readers_wait_without_a_thread() -> None:
         async with httpx.AsyncClient(base_url=r.url, timeout=30, trust_env=False, limits=limits) as client:
             reading = [asyncio.create_task(client.get("/chat1")) for _ in range(100)]
             await until(lambda: session.changed.waiting == 100)
-            entry = await asyncio.wait_for(r.ann.look("/chat1"), 60)
+            entry = await r.ann.look("/chat1")
             assert entry is not None
             r.ann.harness.engine.release()
             assert {answer.text for answer in await asyncio.gather(*reading)} == {session.history.text}

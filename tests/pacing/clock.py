@@ -1,0 +1,40 @@
+"""The clock of the test's own process and its event loops, which a test sets forward instead of waiting."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+
+class Clock:
+    """Replaces `time.monotonic`, which event loops use, too."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._real = time.monotonic
+        self._ahead = 0.0
+        self._stopped: float | None = None
+        patch.setattr(time, "monotonic", self._now)
+
+    def advance(self, seconds: float) -> None:
+        """Set it forward."""
+        self._ahead += seconds
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Let it stand still in the block, except for `advance`."""
+        self._stopped = self._real()
+        try:
+            yield
+        finally:
+            self._stopped = None
+
+    async def passes(self, seconds: float) -> None:
+        """Set it forward, and let everything happen that happens at once."""
+        self.advance(seconds)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def _now(self) -> float:
+        return (self._real() if self._stopped is None else self._stopped) + self._ahead
