@@ -55,7 +55,7 @@ class AsyncConformance:
 
     async def session(self, harness: ClientHarness, name: str | None = None, **options: Any) -> AsyncSession:
         """Reach a session as the harness says."""
-        return AsyncSession(name, **harness.where, timeout=10, **options)
+        return AsyncSession(name, **harness.where, timeout=60, **options)
 
     # -- talking --------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ class Conformance:
 
     def session(self, harness: ClientHarness, name: str | None = None, **options: Any) -> Session:
         """Reach a session as the harness says."""
-        return Session(name, **harness.where, timeout=10, **options)
+        return Session(name, **harness.where, timeout=60, **options)
 
     # -- talking --------------------------------------------------------------------------------------------------
 

@@ -225,7 +225,7 @@ class LiveMount:
 
 def test_on_a_mount_text_is_read_from_live(tmp_path: Path) -> None:
     mount = LiveMount(tmp_path)
-    session = Session("chat1", mount=tmp_path, timeout=10)
+    session = Session("chat1", mount=tmp_path, timeout=60)
     with closing(session.stream("hi")) as pieces:
         mount.say(b" one")
         assert next(pieces) == " one"
@@ -238,7 +238,7 @@ def test_on_a_mount_text_is_read_from_live(tmp_path: Path) -> None:
 
 async def test_coroutines_read_live_too_and_what_it_did_not_say_comes_from_the_transcript(tmp_path: Path) -> None:
     mount = LiveMount(tmp_path)
-    session = AsyncSession("chat1", mount=tmp_path, timeout=10)
+    session = AsyncSession("chat1", mount=tmp_path, timeout=60)
     pieces = session.stream("hi")
     mount.say(b"one")
     assert await anext(pieces) == "one"

@@ -31,7 +31,7 @@ async def test_a_hundred_sessions_stream_at_once_in_one_loop(http_harness: HttpH
         return "".join([piece async for piece in session.stream(text)])
 
     http_harness.hold()
-    sessions = [AsyncSession(f"s{n}", url=http_harness.url, timeout=15) for n in range(100)]
+    sessions = [AsyncSession(f"s{n}", url=http_harness.url, timeout=60) for n in range(100)]
     talks = [asyncio.create_task(talk(session, f"hello number {n}")) for n, session in enumerate(sessions)]
     await until(lambda: http_harness.server.parts.streams.open == 100)
     http_harness.release()
@@ -42,7 +42,7 @@ async def test_a_hundred_sessions_stream_at_once_in_one_loop(http_harness: HttpH
 
 async def test_one_session_may_be_used_by_many_coroutines(http_harness: HttpHarness) -> None:
     http_harness.script = whole
-    async with AsyncSession("shared", url=http_harness.url, timeout=15) as session:
+    async with AsyncSession("shared", url=http_harness.url, timeout=60) as session:
         responses = await asyncio.gather(*(session.send(f"message {n}") for n in range(10)))
         assert [response.text for response in responses] == [f"message {n}" for n in range(10)]
         for response in responses:
@@ -53,7 +53,7 @@ async def test_one_session_may_be_used_by_many_coroutines(http_harness: HttpHarn
 def test_one_session_may_be_used_by_many_threads(http_harness: HttpHarness) -> None:
     http_harness.script = whole
     answers: list[str] = []
-    with Session("shared", url=http_harness.url, timeout=15) as session:
+    with Session("shared", url=http_harness.url, timeout=60) as session:
         threads = [
             threading.Thread(target=lambda n=n: answers.append(session.send(f"message {n}").text)) for n in range(10)
         ]
@@ -72,7 +72,7 @@ async def test_a_plain_break_leaves_no_task_no_stream_and_no_connection(http_har
     before, tasks = Census.now(), asyncio.all_tasks()
     for n in range(10):
         http_harness.hold()
-        async with AsyncSession(f"s{n}", url=http_harness.url, timeout=15) as session:
+        async with AsyncSession(f"s{n}", url=http_harness.url, timeout=60) as session:
             http_harness.step()
             async for piece in session.stream("one two three"):
                 assert piece == "one"
@@ -95,7 +95,7 @@ async def let_go(harness: HttpHarness) -> None:
 
 async def test_a_cancelled_coroutine_leaves_its_turn_running(http_harness: HttpHarness) -> None:
     http_harness.hold()
-    async with AsyncSession("left", url=http_harness.url, timeout=15) as session:
+    async with AsyncSession("left", url=http_harness.url, timeout=60) as session:
         sending = asyncio.create_task(session.send("hello"))
         await until(lambda: http_harness.server.parts.streams.open)
         sending.cancel()
@@ -130,7 +130,7 @@ def test_a_reply_that_looks_like_an_error_is_none(http_harness: HttpHarness) -> 
 
 def test_the_history_of_a_response_ends_with_its_reply(http_harness: HttpHarness) -> None:
     http_harness.hold()
-    with Session("a", url=http_harness.url, timeout=15) as session:
+    with Session("a", url=http_harness.url, timeout=60) as session:
         found: list[Response] = []
         sending = threading.Thread(target=lambda: found.append(session.send("first")))
         sending.start()

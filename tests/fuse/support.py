@@ -101,6 +101,10 @@ class Stage:
         assert answer.status_code == 201, answer.text
         self._shown(session, wait=True)
 
+    def until_awaited(self, session: str) -> None:
+        """Wait until a reader waits for a session to be settled."""
+        until(lambda: self.server.store.get(session).changed.waiting)
+
     def _shown(self, session: str, *, wait: bool) -> None:
         """Wait until the mount shows what was done over HTTP: that takes milliseconds (F7)."""
         if self.mount is None or "/" in session:

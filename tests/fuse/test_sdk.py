@@ -69,9 +69,9 @@ def test_root_is_a_mount(opened: MountHarness) -> None:
 async def test_a_session_that_was_deleted_or_made_anew_is_gone(harness: MountHarness, way: str, *, anew: bool) -> None:
     """What was read of one is never added to another, and no empty one is begun, until `reopen` says so."""
     place = harness.where if way == "mount" else {"url": harness.url}
-    with Session("a", **place, timeout=20) as session:
+    with Session("a", **place, timeout=60) as session:
         assert session.send("one").text == "one"
-        async with AsyncSession("a", **place, timeout=20) as twin:
+        async with AsyncSession("a", **place, timeout=60) as twin:
             await twin.read()
             harness.do(lambda: harness.server.store.delete("a"))
             if anew:

@@ -107,7 +107,7 @@ def test_reading_waits_for_the_reply(mount: Mount, stage: Stage, name: str) -> N
         stage.say(name, "one", wait=False)
         reader = threading.Thread(target=lambda: found.append((mount / name).read_text()))
         reader.start()
-        reader.join(0.5)
+        stage.until_awaited(name)
         assert reader.is_alive()
     reader.join(GUARD_SECONDS)
     assert found == [ONE]

@@ -13,7 +13,7 @@ from cfs_agents.tools.shell import AsyncPersistentShell, Job, PersistentShell, S
 
 _T = TypeVar("_T")
 
-GUARD_SECONDS = 30.0
+GUARD_SECONDS = 60.0
 """No wait of these tests takes longer, unless something is broken."""
 
 SLEEP = f"1357.{os.getpid()}"

@@ -260,7 +260,7 @@ async def test_sync_tools_do_not_hold_up_the_loop(gate: threading.Event) -> None
 
     @tool("meet")
     def meet() -> int:
-        return both.wait(10)
+        return both.wait(60)
 
     registry = Registry([meet])
     results = await asyncio.gather(result_of(registry, "meet"), result_of(registry, "meet"))
