@@ -1,10 +1,13 @@
 """Who is told to come back later, and who is not: 429 goes by the turns that would come before one's own."""
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from tests.filesystem.support import grant
+from tests.pacing.gate import Gate
 from tests.server.guests import guests
 from tests.server.support import Process, ServerHarness, run_cfs, serving
 
@@ -26,8 +29,11 @@ async def test_the_wait_is_that_of_the_callers_own_work(server: ServerHarness) -
         assert (await light.client.post("/v1/chat/completions", json=COMPLETION)).status_code == 200
 
 
-def test_one_whose_turn_is_next_is_let_in_while_a_crowd_is_refused(tmp_path: Path) -> None:
-    """A crowd sends until it is told to wait; at that moment another owner is answered."""
+def test_one_whose_turn_is_next_is_let_in_while_a_crowd_is_refused(tmp_path: Path, gate: Gate) -> None:
+    """A crowd sends until it is told to wait; at that moment another owner is let in.
+
+    The engine makes one step for each message, so that they are more than it can answer, however quick it is.
+    """
     tokens = tmp_path / "tokens.toml"
     secrets = {name: _token(name, tokens) for name in ("crowd", "light")}
     flags = ["--tokens", str(tokens), "--max-wait-seconds", "4", "--log-level", "error"]
@@ -37,19 +43,22 @@ def test_one_whose_turn_is_next_is_let_in_while_a_crowd_is_refused(tmp_path: Pat
         _client(process, secrets["light"]) as light,
     ):
         for n in range(3):  # what a turn costs is learnt from turns
-            answer = light.post("/v1/sessions/light/messages", params={"wait": "30"}, content=_words(n))
+            answer = light.post("/v1/sessions/light/messages", params={"wait": "true"}, json=_words(n))
             assert answer.status_code == 200, answer.text
-        answers = (crowd.post(f"/v1/sessions/crowd-{n}/messages", content=_words(n)) for n in range(1000))
-        refused = next(answer for answer in answers if answer.status_code != 202)
+        for n in itertools.count():
+            gate.close(after=1)
+            refused = crowd.post(f"/v1/sessions/crowd-{n}/messages", json=_words(n))
+            if refused.status_code != 202:
+                break
         accepted = light.post("/v1/sessions/light/messages", content=b"Hello!")
     assert refused.status_code == 429
     assert "retry-after" in refused.headers
     assert accepted.status_code == 202, accepted.text
 
 
-def _words(number: int) -> bytes:
-    """Make a long message that has no beginning in common with others."""
-    return " ".join(f"{number}-{n}" for n in range(100)).encode()
+def _words(number: int) -> dict[str, Any]:
+    """Make a long message that has no beginning in common with others, and a short answer."""
+    return {"content": " ".join(f"{number}-{n}" for n in range(100)), "settings": {"max_tokens": 8}}
 
 
 def _token(name: str, tokens: Path) -> str:
