@@ -15,7 +15,7 @@ class Clock:
         self._real = time.monotonic
         self._ahead = 0.0
         self._stopped: float | None = None
-        patch.setattr(time, "monotonic", self._now)
+        patch.setattr(time, "monotonic", self.now)
 
     def advance(self, seconds: float) -> None:
         """Set it forward."""
@@ -36,5 +36,6 @@ class Clock:
         for _ in range(20):
             await asyncio.sleep(0)
 
-    def _now(self) -> float:
+    def now(self) -> float:
+        """Return the time, in seconds."""
         return (self._real() if self._stopped is None else self._stopped) + self._ahead
