@@ -249,7 +249,7 @@ async def test_a_server_that_stops_while_the_database_is_frozen_does_not_wait_fo
     own: PostgresServer, restartable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All processes of the database stand still, and the kernel accepts connections for them."""
-    monkeypatch.setattr(journal_module, "_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(journal_module, "_PATIENCE_SECONDS", 1.0)
     async with journal_on(f"{restartable}?connect_timeout=2") as (journal, backend, records):
         frozen = [backend._pid, own.pid]
         for pid in frozen:
@@ -265,7 +265,7 @@ async def test_a_server_that_stops_while_the_database_is_frozen_does_not_wait_fo
 
 async def test_a_connection_that_freezes_is_given_up(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of the database does not answer, and nothing ends its connection."""
-    monkeypatch.setattr(journal_module, "_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(journal_module, "_PATIENCE_SECONDS", 1.0)
     async with journal_on(database) as (journal, backend, records):
         frozen = backend._pid
         os.kill(frozen, signal.SIGSTOP)
