@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-import tool_calls
-from tests import pacing
 from tests.pacing.clock import Clock
 from tests.pacing.gate import Gate
 from tests.tiers import TIERS, PureGuard, Times, order_of, tier_of
 
-pacing.apply()
 os.environ["CFS_DATA_DIR"] = "temporary"  # servers that tests start keep nothing in this user's data folder
 settings.register_profile("cfs", deadline=None)  # how long an example takes depends on what else runs
 settings.load_profile("cfs")
@@ -75,4 +72,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """A small model that others have trained: SmolLM2-135M-Instruct."""
+    import tool_calls
+
     return Path(tool_calls.smollm2())

@@ -1,4 +1,8 @@
-"""Lets tests run as on a quicker or a slower machine, and holds the engine where a test wants it."""
+"""Lets tests run as on a quicker or a slower machine, and holds the engine where a test wants it.
+
+The import of this package gives the process, and the programs that it starts, the pace of the switches. It comes before
+that of modules which keep `time.monotonic` in a name of their own.
+"""
 
 import os
 from pathlib import Path
@@ -15,8 +19,6 @@ def python_path() -> str:
     return os.pathsep.join(dict.fromkeys([str(FOLDER), *filter(None, others)]))
 
 
-def apply() -> None:
-    """Give this process, and the programs that it starts, the pace of the switches."""
-    if any(map(os.environ.get, SWITCHES)):
-        os.environ["PYTHONPATH"] = python_path()
-        sitecustomize.main()
+if any(map(os.environ.get, SWITCHES)):
+    os.environ["PYTHONPATH"] = python_path()
+    sitecustomize.main()
