@@ -12,6 +12,7 @@ from cfs_server.engine.streams import BackpressureLimits
 from cfs_server.engine.supervisor import LlamaEngine
 from tests.engine.support import ask, request, running, until
 from tests.engine.test_supervisor import begin, kill_worker
+from tests.pacing.clock import Clock
 from tests.pacing.gate import Gate
 
 EXACT: dict[str, Any] = {"flash_attention": False}
@@ -60,7 +61,9 @@ async def test_the_earliest_deadline_is_first(tiny: Path, gate: Gate) -> None:
         first = await begin(engine, gate, "first")
         turns = [asyncio.create_task(turn(engine, seconds)) for seconds in (3000.0, 1000.0, 4000.0, 2000.0)]
         await until(engine, lambda stats: stats.waiting == len(turns))
-        gate.pass_time(4000.0)
+        for left in (3, 2, 1, 0):
+            gate.pass_time(1000.0)
+            await until(engine, lambda stats, left=left: stats.waiting == left)  # type: ignore[misc]
         await asyncio.gather(*turns)
         assert not first.done()
         first.cancel()
@@ -87,14 +90,17 @@ async def test_a_paused_turn_is_ended_while_the_engine_rests(tiny: Path, gate: G
         assert all(isinstance(item, Delta) for item in said)
 
 
-async def test_a_turn_that_begins_again_with_the_next_worker_keeps_its_deadline(tiny: Path, gate: Gate) -> None:
+async def test_a_turn_that_begins_again_with_the_next_worker_keeps_its_deadline(
+    tiny: Path, gate: Gate, clock: Clock
+) -> None:
     """What it had waited for the first one counts."""
     async with running(tiny, **EXACT, parallel=1) as engine:
         speaking = await begin(engine, gate, "first")
         before = (await engine.stats()).prompt_tokens_evaluated
-        waiting = asyncio.create_task(ask(engine, "second", max_tokens=5, deadline_seconds=0.05))
-        await asyncio.sleep(0)
+        waiting = asyncio.create_task(ask(engine, "second", max_tokens=5, deadline_seconds=1000.0))
+        await until(engine, lambda stats: stats.waiting == 1)
         await kill_worker(engine)
+        clock.advance(1000.0)
         gate.open()
         with pytest.raises(WorkerCrashed):
             await speaking

@@ -63,7 +63,7 @@ def set_clock(pace: float, gate: Gate | None) -> None:
     if pace == 1:
         return
     time.perf_counter = lambda: perf_counter() * pace
-    time.sleep = lambda seconds: sleep(seconds / pace)
+    time.sleep = lambda seconds: sleep(float(seconds) / pace)
     selector, wait = selectors.DefaultSelector, threading.Condition.wait
     select = selector.select
     selector.select = lambda self, timeout=None: select(self, timeout and timeout / pace)  # type: ignore[method-assign]
@@ -75,7 +75,7 @@ def hold(scheduler: ModuleType, gate: Gate) -> None:
     engine, runner = scheduler.Scheduler, scheduler.BatchRunner
     compute, alone, seconds = engine._compute, runner.compute_alone, runner.seconds_alone
     engine._compute = lambda self: compute(self) if gate.passes() else None
-    runner.compute_alone = lambda self: alone(self) if self.seconds_alone() is not None and gate.passes() else None
+    runner.compute_alone = lambda self: alone(self) if seconds(self) is not None and gate.passes() else None
     runner.seconds_alone = lambda self: None if gate.closed else seconds(self)
 
 
@@ -127,7 +127,7 @@ def main() -> None:
         if gate is not None:
             hold(scheduler, gate)
         if step:
-            delay(sys.modules["cfs_server.engine.llama.ffi"].Context, float(step))  # type: ignore[attr-defined]
+            delay(sys.modules["cfs_server.engine.llama.ffi"].Context, float(step))
 
     if gate is not None or step:
         sys.meta_path.insert(0, Pacer(change))
