@@ -137,6 +137,7 @@ CALLS: dict[tuple[str, str], list[Call]] = {
     ("POST", S): [
         Call(needs=WRITE, json={"id": "{id}"}, status=409),
         Call(needs=WRITE, json={"id": "{id}/new"}, status=201),
+        Call(needs=WRITE | DELETE, json={"id": "{id}/new", "settings": {"keep": "1m"}}, status=201),
     ],
     ("GET", S + "/{id}"): [
         Call(needs=READ, status=200),
@@ -152,6 +153,8 @@ CALLS: dict[tuple[str, str], list[Call]] = {
     ("PATCH", S + "/{id}/settings"): [
         Call(needs=WRITE, json={"seed": 1}, status=204),
         Call(needs=WRITE, json={}, headers=ANY, status=204),
+        Call(needs=WRITE | DELETE, json={"keep": "1m"}, status=204),
+        Call(needs=WRITE | READ, json={"driver": "model"}, status=200),
     ],
     ("PUT", S + "/{id}/transcript"): [
         Call(needs=WRITE | DELETE, content="Assistant: x\n", headers=ANY, status=200),

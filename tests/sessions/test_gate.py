@@ -11,13 +11,14 @@ from typing import NamedTuple
 import pytest
 
 from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidTranscript, NotFound, NotGranted
-from cfs.wire import Message
+from cfs.wire import Message, SettingsPatch
 from cfs_filesystem import OPERATIONS, Grant, InMemoryFileSystem, InvalidPathError, Operation
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.events import Event
 from cfs_server.sessions.ids import SESSIONS, parent_of, path_of
 from cfs_server.sessions.quotas import Quota
+from cfs_server.sessions.rights import Right
 from cfs_server.sessions.turns import TurnRequest
 from tests.filesystem.support import grant
 from tests.sessions.support import StoreHarness, running_store
@@ -72,8 +73,22 @@ METHODS: dict[str, list[Method]] = {
     ],
     "with_key": [Method({"file"}, lambda gate: gate.with_key(gate._store.get("a").key, "file"))],
     "find": [Method({"file"}, lambda gate: gate.find("a", "file"))],
+    "get_for": [
+        Method({"read_binary", "write"}, lambda gate: gate.get_for(Right.ANSWER, "a")),
+        Method(WRITE, lambda gate: gate.get_for(Right.STEER, "a")),
+    ],
+    "require_right": [Method({"write", "delete"}, lambda gate: gate.require_right(Right.DELETE, "a"))],
+    "configure": [
+        Method(WRITE, lambda gate: gate.configure("a", SettingsPatch(seed=1, paused=True))),
+        Method(WRITE, lambda gate: gate.configure("a", SettingsPatch(seed=1), dry_run=True)),
+        Method({"write", "delete"}, lambda gate: gate.configure("a", SettingsPatch(keep="1m"))),
+        Method({"write", "read_binary"}, lambda gate: gate.configure("a", SettingsPatch(driver=None))),
+    ],
     "require": [Method({"read_re"}, lambda gate: gate.require("read_re", "a"))],
-    "create": [Method(WRITE, lambda gate: gate.create("a/new"))],
+    "create": [
+        Method(WRITE, lambda gate: gate.create("a/new")),
+        Method({"write", "delete"}, lambda gate: gate.create("a/new", SettingsPatch(keep="1m"))),
+    ],
     "open": [Method(WRITE, lambda gate: gate.open("a")), Method(WRITE, lambda gate: gate.open("a/new"))],
     "fill": [Method(WRITE, lambda gate: gate.fill("a/new", "User: x\n"))],
     "submit": [Method(WRITE, lambda gate: gate.submit("a", TurnRequest(Message(role="user", content="x"))))],

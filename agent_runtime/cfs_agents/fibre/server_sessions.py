@@ -682,7 +682,7 @@ class ServerSessions:
         text = _transcript(stored.messages)
         try:
             info = await self.client.call(api.create(session_id, driven, text or None))
-        except InvalidSettings:  # the server has another engine than before
+        except (InvalidSettings, Forbidden):  # another engine than before, or a setting that the agent may not set
             info = await self.client.call(api.create(session_id, SettingsPatch(driver="agent"), text or None))
         except AlreadyExists:
             detail = await self.client.call(api.read(session_id))
@@ -705,7 +705,10 @@ class ServerSessions:
         """Attach to an existing session. For a new session of the name, the stored messages precede its history."""
         if stored.life in (None, life_of(detail.etag)):
             return await self.client.call(api.configure(detail.id, SettingsPatch(driver="agent")))
-        settings = await self.client.call(api.configure(detail.id, driven))
+        try:
+            settings = await self.client.call(api.configure(detail.id, driven))
+        except Forbidden:
+            settings = await self.client.call(api.configure(detail.id, SettingsPatch(driver="agent")))
         text = _transcript([*stored.messages, *detail.history])
         with suppress(Conflict):  # it is being written to, and stays as it is
             await self.client.call(api.replace(detail.id, text, detail.etag))

@@ -221,6 +221,8 @@ class Dav:
             response = await self._read(Request(scope, receive), caller, tree, below)
             await response(scope, receive, send)
             return
+        if scope["method"] == "LOCK":  # who holds a lock holds up others, and may refresh it for ever
+            caller.principal.authorization.require_no_share(path, path)
         await self._write(with_plain_destination(scope), receive, send, self._mounts[mount], caller.principal, tree)
 
     async def _write(

@@ -423,14 +423,12 @@ class SessionTree(Tree):
         self._clients.sets_aside(self.gate.get(session_id, "read_binary").key)
 
     def _configure(self, session_id: str, name: str, value: str | None, *, dry_run: bool) -> None:
-        session = self.gate.get(session_id, "write")
+        self.gate.get(session_id, "write")
         change = change_of(name, value)
         try:
-            session.check_settings(change)
+            self.gate.configure(session_id, change, dry_run=dry_run)
         except InvalidSettings as error:
             raise Conflict(error.detail) from None
-        if not dry_run:
-            session.change_settings(change)
 
     def _transcript(self, session_id: str) -> tuple[str, str]:
         session = self.gate.get(session_id, "read_binary")

@@ -24,6 +24,7 @@ from cfs_server.openapi import answer, body, problems
 from cfs_server.routes.http import Me, Seconds, SessionId, Sessions, as_json, attend, json_body, question
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.questions import Question, QuestionState, open_questions
+from cfs_server.sessions.rights import Right
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.state import author
 
@@ -51,7 +52,7 @@ async def ask(
     ticket: Idempotency,  # noqa: ARG001 - the middleware keeps the answer
 ) -> Response:
     """Ask a person, as the agent that holds the running turn."""
-    session = me.sessions.get(id, "write")
+    session = me.sessions.get_for(Right.STEER, id)
     return as_json(question(session.ask(new, me.principal.name)), 201)
 
 
@@ -104,7 +105,7 @@ async def answer_question(
     ticket: Idempotency,  # noqa: ARG001 - the middleware keeps the answer
 ) -> Response:
     """Answer a question. The first answer counts."""
-    session = me.sessions.get(id, "write")
+    session = me.sessions.get_for(Right.STEER, id)
     found = session.question(question_id)
     if given.claim is None and given.answer is not None:
         _require_other(me, found)
@@ -116,12 +117,7 @@ def _require_other(me: Me, found: Question) -> None:
     acting = author.get()
     if acting is not None and acting.agent is not None:
         raise Forbidden("an agent does not answer questions: a person does")
-    account = me.principal.account
-    owners = {
-        account.owner,
-        account.within.owner if account.within else None,
-    }  # a share has its maker's account above it
-    if me.has_token and found.asker in owners:
+    if me.has_token and found.asker == me.principal.account.owner:
         raise Forbidden(
             f"this question was asked with the same token, {found.asker!r}: answer it with another token, or at the"
             " agent's terminal"

@@ -198,10 +198,10 @@ async def change_settings(
     """Change settings. Null resets a setting to its default."""  # S9
     session = sessions.get(id, "write")
     require_match(if_match, session, sessions)
-    settings = session.change_settings(patch)
+    sessions.configure(id, patch)
     if not sessions.may("read_binary", id):
         return Response(status_code=204)
-    return as_json(settings, headers=session_headers(session, view_etag(session, sessions)))
+    return as_json(session.settings, headers=session_headers(session, view_etag(session, sessions)))
 
 
 @router.put(

@@ -23,6 +23,7 @@ from cfs_server.idempotency import Bound, Idempotency, Ticket
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes.http import Me, SessionId, Sessions, as_json, attend, json_body, reply
 from cfs_server.sessions.authorized import AuthorizedSessions
+from cfs_server.sessions.rights import Right
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn
 
@@ -55,7 +56,7 @@ async def claim(
         session = me.sessions.with_key(bound.session, "read_binary", "write")
         turn = session.leased(bound.turn, bound.secret)
     else:
-        session = me.sessions.get(id, "read_binary", "write")
+        session = me.sessions.get_for(Right.ANSWER, id)
         turn = await attend(request, _next(session, terms.lease, me.wait_limit(terms.wait), me.sessions, ticket))
         if turn is None:
             ticket.end()  # nothing was changed: the key is for the claim that finds something
@@ -81,7 +82,7 @@ async def update(
         if known is None:
             raise NotFound("the update was added, but the turn has ended since, or another agent holds it")
         return as_json(_claim(session, known))
-    session = sessions.get(id, "write")
+    session = sessions.get_for(Right.STEER, id)
     updated = session.update(turn, news.claim, text=news.text, messages=news.messages, lease_seconds=news.lease)
     ticket.bind(Bound(session.key, turn))
     return as_json(_claim(session, updated))
@@ -104,7 +105,7 @@ async def finish(
         session = sessions.with_key(bound.session, "write")
         ended = await sessions.turn(session, turn, bound.event)
     else:
-        session = sessions.get(id, "write")
+        session = sessions.get_for(Right.STEER, id)
         before = session.log.last
         ended = session.finish(turn, end.claim, reply=end.reply, error=end.error, usage=end.usage)
         ticket.bind(Bound(session.key, turn, before))

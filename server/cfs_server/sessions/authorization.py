@@ -13,6 +13,7 @@ import structlog
 
 from cfs.errors import CfsError, Forbidden, NotGranted
 from cfs_filesystem import OPERATIONS, FsHandle, Operation, Path
+from cfs_server.sessions.rights import Right
 
 _log = structlog.get_logger("cfs.access")
 
@@ -28,12 +29,13 @@ class Access(StrEnum):
 class Authorization:
     """The rights of one principal, from its current grants."""
 
-    __slots__ = ("handle", "name")
+    __slots__ = ("handle", "is_share", "name")
 
-    def __init__(self, name: str, handle: FsHandle) -> None:
+    def __init__(self, name: str, handle: FsHandle, *, is_share: bool = False) -> None:
         """Use the grants of a handle. `name` is the principal's name in the log."""
         self.name = name
         self.handle = handle
+        self.is_share = is_share
 
     def allows(self, operation: Operation, path: Path) -> bool:
         """Return whether an operation is granted at a path."""
@@ -53,6 +55,22 @@ class Authorization:
         """
         if not self.handle.allows(operation, path):
             raise self.denial(operation, path, shown)
+
+    def require_right(self, right: Right, path: Path, shown: str) -> None:
+        """Raise unless a right to an action is granted at a path. `shown` is as for `require`.
+
+        Raises `Forbidden`, or `NotGranted` if the path is hidden.
+        """
+        for operation in right.operations:
+            self.require(operation, path, shown)
+        if not right.for_shares:
+            self.require_no_share(path, shown)
+
+    def require_no_share(self, path: Path, shown: str) -> None:
+        """Raise `Forbidden` for the bearer of a share, whatever it is granted."""
+        if self.is_share:
+            self.log_denial("write", path, Access.FORBIDDEN)
+            raise Forbidden(f"a shared link does not allow this for {shown}; its owner may do it")
 
     def denial(self, operation: Operation, path: Path, shown: str) -> CfsError:
         """Log a denied operation, and return the error for the caller."""

@@ -5,10 +5,11 @@ A session has the logical path `/sessions/<id>`, for which the caller's grants n
     list          show it in a listing, or in the tree below another session
     file          wait for it, and read what a listing shows of it
     read_binary   read its transcript, messages, settings and events
-    write         append, change settings, cancel, answer as an agent; create it, also as a copy of another session
+    write         append, change settings, cancel; create it, also as a copy of another session
     delete        delete it; replace its history; rename it (also with `read_binary`, and `write` for the new id)
 
-A grant for a session covers everything below it.
+A grant for a session covers everything below it. Actions that need more than one operation, or that a share never has,
+and the settings, are in `cfs_server.sessions.rights`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,7 @@ from cfs_server.sessions.events import Event, EventLog
 from cfs_server.sessions.history import Weighed
 from cfs_server.sessions.ids import SESSIONS, copy_ids, id_of, new_id, path_of
 from cfs_server.sessions.quotas import Limits, StorageUsage
+from cfs_server.sessions.rights import SETTINGS, Right
 from cfs_server.sessions.search import Match, search
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
@@ -64,6 +66,16 @@ class AuthorizedSessions:
         if not any(self._handle.scopes(each, path_of(session_id)) for each in OPERATIONS):
             self.require("file", session_id)
 
+    def require_right(self, right: Right, session_id: str) -> None:
+        """Raise unless the caller has a right to an action on a session, which need not exist; see `require`."""
+        self._authorization.require_right(right, path_of(session_id), f"session {session_id!r}")
+
+    def _require_settings(self, session_id: str, patch: SettingsPatch | None) -> None:
+        """Raise unless the caller may change each setting of a patch (S9)."""
+        for name in sorted(patch.model_fields_set) if patch else ():
+            shown = f"the setting {name!r} of session {session_id!r}"
+            self._authorization.require_right(SETTINGS[name], path_of(session_id), shown)
+
     def may(self, operation: Operation, session_id: str) -> bool:
         """Return whether the caller has this right."""
         return self._handle.allows(operation, path_of(session_id))
@@ -79,6 +91,11 @@ class AuthorizedSessions:
     def known(self, session_id: str) -> Session | None:
         """Return a session for which the caller has any right, so that it may know of its existence; or None."""
         return self._store.find(session_id) if any(self.may(each, session_id) for each in OPERATIONS) else None
+
+    def get_for(self, right: Right, session_id: str) -> Session:
+        """Return a session for an action. Raises `NotFound`."""
+        self.require_right(right, session_id)
+        return self._store.get(session_id)
 
     def with_key(self, key: str, *operations: Operation) -> Session:
         """Return a session by its key, which stays when it is renamed. Raises `Gone` if it is deleted."""
@@ -195,6 +212,7 @@ class AuthorizedSessions:
         """Create a session; see `SessionStore.create`."""
         name = new_id(self._store.is_free) if session_id is None else session_id
         self._require_new(name)
+        self._require_settings(name, patch)
         return self._store.create(name, patch, transcript, self._account)
 
     def open(self, session_id: str) -> Session:
@@ -205,6 +223,7 @@ class AuthorizedSessions:
     def submit(self, session_id: str, request: TurnRequest) -> tuple[Session, Turn, Event]:
         """Accept a message; see `SessionStore.submit`. A view that would replace the history requires more rights."""
         self._require_new(session_id)
+        self._require_settings(session_id, request.settings)
         if request.view is not None:
             request = replace(request, may_replace=self.may("delete", session_id))
         return self._store.submit(session_id, request, self._account)
@@ -213,6 +232,16 @@ class AuthorizedSessions:
         """Delete a session and everything below it (S2)."""
         self.require("delete", session_id)
         self._store.delete(session_id)
+
+    def configure(self, session_id: str, patch: SettingsPatch, *, dry_run: bool = False) -> Session:
+        """Change settings of a session, or only check the change; see `Session.change_settings`."""
+        session = self.get(session_id, "write")
+        self._require_settings(session_id, patch)
+        if dry_run:
+            session.check_settings(patch)
+        else:
+            session.change_settings(patch)
+        return session
 
     def cancel(self, session_id: str, *, queued: bool = False, cascade: bool = False) -> tuple[int, int]:
         """Cancel turns; see `SessionStore.cancel`."""
