@@ -22,6 +22,8 @@ from cfs_server.access.limits import ConnectionLimits
 
 _log = structlog.get_logger(__name__)
 
+CONNECTION = "cfs.connection"
+"""The key of the connection in the scope of a request."""
 SWEEPS_A_SECOND = 2
 _VERSIONS = frozenset({"1.1", "1.0"})
 _PIPELINED = 32
@@ -205,6 +207,7 @@ class Connection(HttpToolsProtocol):
             raise _Refused(429, TooMany(f"{_PIPELINED} requests at most are taken ahead of their answers"))
         self._in_head, self._overhead = False, 0
         self._progress = self.loop.time()
+        self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -233,6 +236,13 @@ class Connection(HttpToolsProtocol):
             self._answer(*refusal)
 
     # -- limits ---------------------------------------------------------------------------------------------------
+
+    def trust(self) -> None:
+        """Stop to count this connection for its address: a proxy that limits its own clients has sent the request."""
+        self._connections.end(self)
+        self.address = ""
+        if self._waiting:
+            self._connections.begin(self)
 
     def late(self, now: float) -> Timeout | None:
         """Return the time-out that the client has exceeded, or None. Delays of the server do not count."""

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import string
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from cfs_server.app import create_app
 from cfs_server.engine.scripted import ScriptedEngine
 from cfs_server.settings import Settings
 from tests.access.support import Gated, basic, bearer, gated, granted, make
+from tests.server.slow import STRANGERS, WITH_BODIES, SlowUpload
 from tests.server.support import EventStream, running_server, until
 from tests.server.test_errors import problem_in
 from tests.webdav.wire import METHODS
@@ -389,3 +391,17 @@ async def test_without_tokens_everybody_is_local_and_may_do_everything() -> None
             answer = await server.client.get("/v1/whoami", headers=head)
             assert answer.json()["name"] == "local"
         assert (await server.client.get("/metrics")).status_code == 200
+
+
+async def test_strangers_with_slow_bodies_are_refused_before_their_bodies_and_stop_nobody(gate: Gated) -> None:
+    def refused() -> None:
+        with ExitStack() as stack:
+            for method, path in WITH_BODIES:
+                for credentials in STRANGERS:
+                    upload = stack.enter_context(SlowUpload(gate.server.url, method, path, credentials))
+                    assert upload.status() == 401, (method, path, credentials)
+
+    uploads = asyncio.ensure_future(asyncio.to_thread(refused))
+    created = [await gate["root"].post("/v1/sessions", json={"id": f"beside{number}"}) for number in range(9)]
+    assert {answer.status_code for answer in created} == {201}
+    await uploads

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from cfs_server.cluster.placement import slot_of
 from cfs_server.sessions.journal.postgres_database import prepare
 from tests.cluster.support import SLOTS, Replicas, replicas
 from tests.postgres import running_postgres
+from tests.server.slow import STRANGERS, WITH_BODIES, SlowUpload, first_answered
 from tests.server.support import run_cfs
 
 _numbers = count(1)
+_UNFINISHED = 30
 
 
 class Guarded:
@@ -38,6 +41,10 @@ class Guarded:
                     time.sleep(0.02)
         return token
 
+    def owner_of(self, name: str) -> str | None:
+        """Return the address of the replica that has the slot of a name."""
+        return self.replicas.owners()[slot_of(name, SLOTS)]
+
     def call(self, url: str, token: str | None, method: str, path: str, body: object = None) -> httpx.Response:
         """Send a request with a token."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -56,7 +63,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with running_postgres() as server:
         url = server.url(server.new_database())
         prepare(url, SLOTS)
-        with replicas(2, url, "--tokens", str(file), token=_token_in(first.stdout)) as found:
+        flags = ("--tokens", str(file), "--max-unfinished", str(_UNFINISHED))
+        with replicas(2, url, *flags, token=_token_in(first.stdout)) as found:
             yield Guarded(found, file)
 
 
@@ -65,6 +73,75 @@ def test_without_a_token_no_replica_says_anything(guarded: Guarded) -> None:
         for path in ("/v1/sessions", "/v1/sessions/a", "/v1/events", "/v1/search?q=x", "/v1/files", "/metrics"):
             assert guarded.call(url, None, "GET", path).status_code == 401, path
         assert guarded.call(url, "wrong", "GET", "/v1/sessions").status_code == 401
+
+
+def test_strangers_with_slow_bodies_stop_nobody(guarded: Guarded) -> None:
+    """They are refused before a byte of their body is there, and what they announce takes no room."""
+    token = guarded.token("--grant", "/sessions/")
+    with ExitStack() as stack:
+        for url in guarded.replicas.urls:
+            for method, path in WITH_BODIES:
+                for credentials in STRANGERS:
+                    with SlowUpload(url, method, path, credentials) as upload:
+                        assert upload.status() == 401, (method, path, credentials)
+            for _ in range(_UNFINISHED // 2):
+                upload = stack.enter_context(SlowUpload(url, "POST", "/v1/sessions", STRANGERS[1]))
+                assert upload.status() == 401
+        for number, url in enumerate(guarded.replicas.urls * 2):
+            made = guarded.call(url, token, "POST", "/v1/sessions", {"id": f"beside-strangers-{number}"})
+            assert made.status_code == 201, made.text
+
+
+def test_a_replica_is_no_crowd_to_another_one(guarded: Guarded) -> None:
+    """More slow bodies than one address may send come from two addresses, and go on to the other replica.
+
+    That one looks for crowds by and by: it has looked when it refuses those who come to it themselves, and last.
+    """
+    credentials = f"Bearer {guarded.token('--grant', '/sessions/')}"
+    url, owner = guarded.replicas.urls
+    name = next(name for name in map("crowd-{}".format, count()) if guarded.owner_of(name) == owner)
+    path = f"/v1/sessions/{name}/messages"
+    with ExitStack() as stack:
+        for address in ("127.0.0.1", "127.0.0.2"):
+            for _ in range(_UNFINISHED * 2 // 3):
+                last = stack.enter_context(SlowUpload(url, "POST", path, credentials, address, announced=100))
+        crowd = [
+            stack.enter_context(SlowUpload(owner, "POST", path, credentials, "127.0.0.3"))
+            for _ in range(_UNFINISHED + 5)
+        ]
+        assert first_answered(crowd).status() == 429
+        last.send(100 - len(SlowUpload.BEGINNING))
+        assert last.status() == 400, "it was read to its end, and is no JSON"
+
+
+def test_slow_bodies_of_one_caller_stop_no_other(guarded: Guarded) -> None:
+    """Bytes count as they come, and those of one caller up to a limit: three bodies of 7 MiB are above it."""
+    slow, quick = (guarded.token("--grant", "/sessions/") for _ in range(2))
+    url = guarded.replicas.urls[0]
+    with ExitStack() as stack:
+        uploads = [stack.enter_context(SlowUpload(url, "POST", "/v1/sessions", f"Bearer {slow}")) for _ in range(24)]
+        made = guarded.call(url, slow, "POST", "/v1/sessions", {"id": "beside-announced"})
+        assert made.status_code == 201, "what is only announced takes no room"
+        for upload in uploads[:3]:
+            upload.send(7 << 20)
+        assert first_answered(uploads).status() == 429
+        assert guarded.call(url, quick, "POST", "/v1/sessions", {"id": "beside-slow"}).status_code == 201
+
+
+def test_the_bearer_of_a_share_creates_on_each_replica(guarded: Guarded) -> None:
+    """Only one slot knows the token, but each replica lets it in: at once, and no longer than it is valid."""
+    owner = guarded.token("--grant", "/")
+    for name in ("open-a", "open-b", "open-c"):
+        assert guarded.call(guarded.replicas.urls[0], owner, "POST", "/v1/sessions", {"id": name}).status_code == 201
+        made = guarded.call(guarded.replicas.urls[0], owner, "POST", "/v1/shares", {"session": name, "access": "write"})
+        token = made.json()["token"]
+        for number, url in enumerate(guarded.replicas.urls):
+            created = guarded.call(url, token, "POST", "/v1/sessions", {"id": f"{name}/new{number}"})
+            assert created.status_code == 201, created.text
+            assert guarded.call(url, token, "POST", "/v1/sessions", {"id": f"other{number}"}).status_code in (401, 404)
+        guarded.call(guarded.replicas.urls[1], owner, "DELETE", f"/v1/shares/{made.json()['id']}")
+        for url in guarded.replicas.urls:
+            assert guarded.call(url, token, "POST", "/v1/sessions", {"id": f"{name}/late"}).status_code == 401
 
 
 def test_each_caller_sees_its_own_sessions_on_all_replicas(guarded: Guarded) -> None:

@@ -27,7 +27,8 @@ OPERATIONS_OF: dict[SharedAccess, frozenset[Operation]] = {"read": READ, "write"
 MOST_OF_ONE = 1_000
 """Maximum number of shares of one principal."""
 
-_SPACE = "shares"
+SPACE = "shares"
+"""The name of the documents in the journal."""
 _LOOK_SECONDS = 1.0
 _ID_BYTES, _SECRET_BYTES = 8, 32
 
@@ -55,11 +56,11 @@ class Shares:
         self._journal = journal
         self._shares: dict[str, Share] = {}
         self._bearers: dict[str, Principal] = {}
-        for document in journal.kept(_SPACE).values():
+        for document in journal.kept(SPACE).values():
             share = Share(**json.loads(document))
             session = store.find(share.session)
             if session is None or session.key != share.key:
-                journal.keep(_SPACE, share.id, None)
+                journal.keep(SPACE, share.id, None)
             else:
                 self._shares[share.id] = share
         self._index()
@@ -77,7 +78,7 @@ class Shares:
         share = Share(name, digest(secret), owner.name, session.id, session.key, access, now, expires)
         self._shares[share.id] = share
         self._index()
-        self._journal.keep(_SPACE, share.id, json.dumps(asdict(share)))
+        self._journal.keep(SPACE, share.id, json.dumps(asdict(share)))
         return share, secret
 
     def of(self, owner: Principal, session_id: str) -> list[Share]:
@@ -125,7 +126,7 @@ class Shares:
     def _end(self, share: Share) -> None:
         del self._shares[share.id]
         self._index()
-        self._journal.keep(_SPACE, share.id, None)
+        self._journal.keep(SPACE, share.id, None)
         if (bearer := self._bearers.pop(share.id, None)) is not None:
             bearer.end()
 

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 
 from cfs.errors import Unavailable
 from cfs_server.app import create_app, opened
+from cfs_server.cluster.callers import Callers
 from cfs_server.cluster.directory import LEASE_SECONDS, Directory, shared
 from cfs_server.cluster.front import Front, sees
 from cfs_server.cluster.names import Names
@@ -56,7 +57,8 @@ class Cluster:
         usage = self.replica.usage
         part = Part(may_create=_nowhere, used_elsewhere=partial(usage.elsewhere, _NO_SLOT))
         self._plain = create_app(settings, engine, model, None, workspaces, part, usage.traffic_of)
-        self.app = Front(self.replica, self._relay, signer, self._plain, settings, common.life, self._run)
+        callers = Callers(self.replica, lambda: self._plain.state.cfs.principals)
+        self.app = Front(self.replica, self._relay, signer, self._plain, callers, settings, common.life, self._run)
 
     @asynccontextmanager
     async def _run(self, _app: Starlette) -> AsyncIterator[None]:

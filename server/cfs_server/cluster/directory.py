@@ -18,6 +18,7 @@ from importlib.metadata import version
 import psycopg
 from psycopg.rows import tuple_row
 
+from cfs_server.access.shares import SPACE as SHARES
 from cfs_server.cluster.placement import ReplicaView, SlotView
 from cfs_server.sessions.journal.postgres_database import NAMESPACE, connect, place_of, translated
 
@@ -35,6 +36,10 @@ _REPLICAS = (
     " FROM cfs.replicas WHERE beat > now() - interval '1 day'"
 )
 _USAGE = "SELECT usage FROM cfs.replicas WHERE id <> %s AND beat > now() - make_interval(secs => %s)"
+_SHARES = (
+    "SELECT substring(value from 'sha256:[0-9a-f]{64}') FROM cfs.kept"
+    " WHERE slot IN (SELECT slot FROM cfs.slots) AND space = %s"
+)
 _LOCKS = (
     "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND classid::bigint = %s"
@@ -65,6 +70,8 @@ class DirectoryView:
     beat_at: float = 0.0
     usage: tuple[str, ...] | None = None
     """What the other replicas have published of the usage of callers; None if it was not read."""
+    shares: frozenset[str] | None = None
+    """The hashes of all shares; None if they were not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +122,18 @@ class Directory:
         """The number of this replica's lock."""
         return lock_number(self._replica)
 
-    async def look(self, usage: Callable[[], str] = str, *, leaving: bool = False) -> DirectoryView:
-        """Write the heartbeat when it is due, with the usage of callers, and read the directory."""
+    async def look(
+        self, usage: Callable[[], str] = str, *, leaving: bool = False, shares: bool = False
+    ) -> DirectoryView:
+        """Write the heartbeat when it is due, with the usage of callers, and read the directory.
+
+        With `shares` their hashes are read, too.
+        """
         asked_at = time.monotonic()
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 connection = self._connection or await self._connect()
-                return await self._look(connection, asked_at, usage, leaving)
+                return await self._look(connection, asked_at, usage, leaving, shares)
         except BaseException:
             await self.close()
             raise
@@ -147,6 +159,7 @@ class Directory:
         asked_at: float,
         usage: Callable[[], str],
         leaving: bool,
+        shares: bool,
     ) -> DirectoryView:
         is_due = asked_at - self._beat_at >= _BEAT_SECONDS or leaving
         async with connection.pipeline():  # one round trip
@@ -157,6 +170,7 @@ class Directory:
             replicas = await connection.execute(_REPLICAS, (LEASE_SECONDS,))
             others = await connection.execute(_USAGE, (self._replica, LEASE_SECONDS)) if is_due else None
             locks = await connection.execute(_LOCKS, (_REPLICA_LOCKS,)) if self._locks else None
+            hashes = await connection.execute(_SHARES, (SHARES,)) if shares else None
         if is_due:
             self._beat_at = asked_at
         held = None if locks is None else {int(str(number)) async for (number,) in locks}
@@ -174,7 +188,8 @@ class Directory:
             has_owner = str(owner) in living and living[str(owner)].alive
             found.append(SlotView(int(str(slot)), int(str(epoch)), str(owner) if owner else None, has_owner))
         published = None if others is None else tuple([str(text) async for (text,) in others])
-        return DirectoryView(tuple(found), living, asked_at, self._beat_at, published)
+        known = None if hashes is None else frozenset([str(hashed) async for (hashed,) in hashes])
+        return DirectoryView(tuple(found), living, asked_at, self._beat_at, published, known)
 
     async def forget(self) -> None:
         """Remove this replica, which owns nothing any more."""

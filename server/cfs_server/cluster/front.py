@@ -8,8 +8,8 @@ slots (`cfs_server.cluster.merging`). While a slot has no owner, requests for it
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import httpcore
@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cfs.errors import AlreadyExists, CfsError, Conflict, Unavailable
+from cfs_server.cluster.callers import Bodies, Callers
 from cfs_server.cluster.merging import Merging, captured
 from cfs_server.cluster.metrics import ClusterMetrics, merged
 from cfs_server.cluster.names import Place
@@ -39,7 +40,8 @@ from cfs_server.cluster.relay import (
 from cfs_server.cluster.replica import AGAIN_SECONDS, Elsewhere, Patience, Replica
 from cfs_server.cluster.reservations import PATH, Reservations
 from cfs_server.cluster.slots import HostedSlot
-from cfs_server.cluster.targets import ANYWHERE, Kind, Target, idempotency_key, target_in_body, target_of
+from cfs_server.cluster.targets import Kind, Target, idempotency_key, target_in_body, target_of
+from cfs_server.connections import CONNECTION
 from cfs_server.errors import JSONLine, problem_response
 from cfs_server.middleware import credentials_of
 from cfs_server.sessions.ids import path_of
@@ -51,7 +53,6 @@ _SIGHT = b"/cluster/sight"
 _SIGHT_SECONDS = 1.0
 _HINTS = 10_000
 _HOPS = 4
-_BODIES_BYTES = 64 << 20
 _CLIENT_ERRORS = frozenset({400, 401, 403, 405, 406, 413, 415, 422, 431})
 """Statuses that a slot which is being handed over means as it says them."""
 
@@ -65,11 +66,14 @@ class Front:
         relay: Relay,
         signer: Signer,
         plain: ASGIApp,
+        callers: Callers,
         settings: Settings,
         life: str,
         lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]],
     ) -> None:
-        """Compose the parts. `plain` answers what is about no session, `lifespan` runs the replica.
+        """Compose the parts. `plain` answers what is about no session, and refuses who is not among the `callers`.
+
+        `lifespan` runs the replica.
 
         `life` names the content of the store.
         """
@@ -78,13 +82,13 @@ class Front:
         self._signer = signer
         self._plain = plain
         self._body_limit = settings.max_body_bytes
-        self._wants_token = settings.tokens is not None
+        self._callers = callers
         self._life = life
         self._lifespan = Starlette(lifespan=lifespan)
         self._hints: OrderedDict[str, int] = OrderedDict()
         self._reservations = Reservations(replica, relay)
         self._metrics = ClusterMetrics()
-        self._bodies = _Bodies()
+        self._bodies = Bodies(settings.max_body_bytes)
         self._merging = Merging(replica, relay, settings.ping)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,12 +147,14 @@ class Front:
 
     async def _answer(self, scope: Scope, request: Incoming, send: Send) -> None:
         headers = dict(request.headers)
+        caller = await self._caller_of(request, headers)
+        if caller is None:  # before anything is read, or another replica is asked
+            await self._plain(dict(scope, headers=request.headers), request.receive, send)
+            return
         target = target_of(request.method, request.raw_path, scope["query_string"], headers)
-        if self._wants_token and credentials_of(headers) is None:  # refused before anything is read or asked
-            target = ANYWHERE
         if target.kind is Kind.BODY:
-            with self._bodies.holding(request.announced or self._body_limit):
-                body = await request.whole(self._body_limit)
+            with self._bodies.reading(caller) as count:
+                body = await request.whole(self._body_limit, count)
             request.rewind()
             if body is None:  # too long: the application refuses it
                 await self._plain(dict(scope, headers=request.headers), request.receive, send)
@@ -163,6 +169,15 @@ class Front:
                 await self._find(target, scope, request, send)
             case _:
                 await self._plain(dict(scope, headers=request.headers), request.receive, send)
+
+    async def _caller_of(self, request: Incoming, headers: Mapping[bytes, bytes]) -> str | None:
+        """Return the name of the caller. Without a database, requests without a body go on: their owner decides."""
+        try:
+            return await self._callers.identify(headers)
+        except Unavailable:
+            if request.has_body:
+                raise
+            return ""
 
     async def _find(self, target: Target, scope: Scope, request: Incoming, send: Send) -> None:
         """Answer a request by the owner of its slot. Wait for an owner if there is none."""
@@ -226,7 +241,12 @@ class Front:
     # -- requests of other replicas -------------------------------------------------------------------------------
 
     async def _obey(self, order: Order, scope: Scope, request: Incoming, send: Send) -> None:
-        """Answer a request that another replica has sent on, or say where it belongs."""
+        """Answer a request that another replica has sent on, or say where it belongs.
+
+        The address of a replica is that of many callers, whom it counts itself.
+        """
+        if (connection := scope.get(CONNECTION)) is not None:
+            connection.trust()
         if request.raw_path == _SIGHT:
             await JSONResponse({"sees": self._replica.sees(order.slot)})(scope, request.receive, send)
             return
@@ -284,24 +304,6 @@ def _may_write(slot: HostedSlot, request: Incoming, root: str) -> bool:
         return principal is not None and bool(principal.handle.scopes("write", path_of(root)))
     except CfsError:
         return False
-
-
-class _Bodies:
-    """Limits the memory for bodies that are read before the caller is known."""
-
-    def __init__(self) -> None:
-        self._held = 0
-
-    @contextmanager
-    def holding(self, size: int) -> Iterator[None]:
-        """Count a body while it is read. Raises `Unavailable` if there are too many of them."""
-        if self._held + size > _BODIES_BYTES and self._held:
-            raise Unavailable("too many requests are being read; repeat", retry_after=AGAIN_SECONDS)
-        self._held += size
-        try:
-            yield
-        finally:
-            self._held -= size
 
 
 async def sees(relay: Relay, url: str, database: int) -> bool | None:

@@ -114,24 +114,22 @@ class Incoming:
         return any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
 
     @property
-    def announced(self) -> int:
-        """The size of the body in bytes that the head announces; 0 if it does not."""
-        given = next((value for name, value in self.headers if name == b"content-length"), b"0")
-        return int(given) if given.isdigit() else 0
-
-    @property
     def is_replayable(self) -> bool:
         """Whether the whole body can be sent once more."""
         return self._replayable
 
-    async def whole(self, most: int) -> bytes | None:
-        """Read the body, and keep it; None if it has more than `most` bytes, of which the beginning is kept."""
+    async def whole(self, most: int, count: Callable[[int], None] = lambda _: None) -> bytes | None:
+        """Read the body, and keep it; None if it has more than `most` bytes, of which the beginning is kept.
+
+        `count` is called with the size of each piece as it comes, and may raise.
+        """
         while not self._ended:
             if self._size > most:
                 return None
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 return None
+            count(len(message.get("body", b"")))
             self._add(message)
         return b"".join(self._read)
 

@@ -88,6 +88,8 @@ class Replica:
         self._leaving = False
         self._look_now = Broadcast()
         self._looked = Broadcast()
+        self._strangers = 0
+        """How many requests wait to know whether their bearer is known."""
 
     # -- who has a slot -------------------------------------------------------------------------------------------
 
@@ -131,6 +133,28 @@ class Replica:
         """Return whether this replica reaches a database."""
         return self._databases[index].problem is None
 
+    async def has_share(self, hashed: str) -> bool:
+        """Return whether a slot has a share with this hash, wherever it is served.
+
+        All who ask wait for the next look, so their number does not matter. Raises `Unavailable` if a database cannot
+        be reached.
+        """
+        asked_at = time.monotonic()
+        self._strangers += 1
+        try:
+            while True:
+                views = [each.view for each in self._databases if each.view.asked_at >= asked_at]
+                views = [view for view in views if view.shares is not None]
+                if any(hashed in (view.shares or ()) for view in views):
+                    return True
+                if len(views) == len(self._databases):
+                    return False
+                if self.problem is not None:
+                    raise Unavailable(f"the token cannot be checked: {self.problem}", retry_after=AGAIN_SECONDS)
+                await self._looked.wait()
+        finally:
+            self._strangers -= 1
+
     def _stores(self) -> dict[int, SessionStore]:
         return {number: slot.context.store for number, slot in self._hosted.items() if slot.serves}
 
@@ -172,7 +196,7 @@ class Replica:
     async def _look(self, database: _Database) -> None:
         try:
             usage = self.usage.summary if database.index == 0 else str
-            view = await database.directory.look(usage, leaving=self._leaving)
+            view = await database.directory.look(usage, leaving=self._leaving, shares=self._strangers > 0)
         except _ERRORS as error:
             if database.problem is None:
                 _log.warning("directory.unreachable", database=database.index, reason=_line(error))
