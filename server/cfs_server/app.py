@@ -82,10 +82,11 @@ def create_app(
             principals = Principals(
                 lambda name: Principal(name, store, workspaces, traffic_of and traffic_of(name)),
                 settings.principal_limits,
+                store.clock,
             )
             streams = Streams(settings, metrics.streams)
             completions = EphemeralCompletions(engine, settings.limits)
-            requests, renderer = Requests(journal), Renderer()
+            requests, renderer = Requests(journal, store.clock), Renderer()
             if settings.tokens is not None:
                 await principals.load(settings.tokens)
             await store.restore(principals.account_of)
@@ -109,7 +110,7 @@ def create_app(
                 store.checkpoints(),
                 store.find_topics(),
                 shared.watch(),
-                Retention(store, settings.keep).run(),
+                Retention(store, settings.keep, store.clock).run(),
             ]
             if settings.tokens is not None:
                 watches.append(principals.watch(settings.tokens))

@@ -22,11 +22,12 @@ MOST_BYTES = 16 << 20
 class Documents:
     """Small documents that outlive the process: those of an earlier one by name, and how to keep one.
 
-    `keep` is called in threads, with None to delete a document.
+    `keep` is called in threads, with None to delete a document. `clock` tells the time in which they are written.
     """
 
     kept: Mapping[str, str]
     keep: Callable[[str, str | None], None]
+    clock: Callable[[], float] = time.time
 
 
 _NOTHING = Documents({}, lambda name, value: None)  # noqa: ARG005 - it keeps nothing
@@ -134,6 +135,7 @@ class Locks(LockStorageDict):  # type: ignore[misc]
         now = time.time()
         for token, document in documents.kept.items():
             lock = json.loads(document)
+            lock["expire"] -= self._ahead
             if lock["expire"] < now:
                 documents.keep(token, None)
                 continue
@@ -172,8 +174,14 @@ class Locks(LockStorageDict):  # type: ignore[misc]
         return deleted
 
     def _keep(self, lock: dict[str, Any]) -> dict[str, Any]:
-        self._documents.keep(lock["token"], json.dumps(lock | {"owner": lock["owner"].decode()}))
+        kept = lock | {"owner": lock["owner"].decode(), "expire": lock["expire"] + self._ahead}
+        self._documents.keep(lock["token"], json.dumps(kept))
         return lock
+
+    @property
+    def _ahead(self) -> float:
+        """How far the clock of the documents is ahead of that of this machine, which the library uses."""
+        return self._documents.clock() - time.time()
 
     def _is_full(self, principal: str) -> bool:
         held = [lock["principal"] for lock in list(self._dict.values()) if isinstance(lock, dict)]

@@ -140,8 +140,12 @@ _log = structlog.get_logger(__name__)
 class Principals:
     """All principals of a server. Without tokens there is one, with all rights."""
 
-    def __init__(self, make: Callable[[str], Principal], defaults: PrincipalLimits) -> None:
+    def __init__(
+        self, make: Callable[[str], Principal], defaults: PrincipalLimits, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Admit everybody until there are tokens. `clock` tells the time by which they expire."""
         self._make = make
+        self._clock = clock
         self._defaults = defaults
         self._principals: dict[str, Principal] = {}
         self._tokens: dict[str, Token] | None = None
@@ -174,7 +178,7 @@ class Principals:
 
     def _expire(self) -> None:
         """Remove all rights from principals with expired tokens."""
-        now = datetime.now(UTC)
+        now = self._now()
         for name, token in (self._tokens or {}).items():
             if token.expired(now) and self._principals[name].handle.grants:
                 self._principals[name].allow((), self._defaults)
@@ -193,9 +197,12 @@ class Principals:
         name = self._names.get(hashed)
         if name is None and (bearer := self.bearer_of(hashed)) is not None:
             return bearer
-        if name is None or self._tokens[name].expired(datetime.now(UTC)):
+        if name is None or self._tokens[name].expired(self._now()):
             raise Unauthorized("the token is not valid: it is wrong, has expired, or has been revoked")
         return self._principals[name]
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock(), UTC)
 
     def account_of(self, owner: str) -> StorageUsage:
         """Return the account of a principal, which may have no token any more."""

@@ -8,7 +8,6 @@ another session may get the old one. What its bearer writes counts for the owner
 import asyncio
 import json
 import secrets
-import time
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -53,6 +52,7 @@ class Shares:
     def __init__(self, principals: Principals, store: SessionStore, journal: Journal) -> None:
         """Restore the shares of a journal, for the sessions of a restored store."""
         self._principals = principals
+        self._clock = store.clock
         self._journal = journal
         self._shares: dict[str, Share] = {}
         self._bearers: dict[str, Principal] = {}
@@ -73,7 +73,7 @@ class Shares:
         """Make a share of a session, and return it with its secret. The caller has checked the owner's rights."""
         if sum(share.owner == owner.name for share in self._shares.values()) >= MOST_OF_ONE:
             raise StorageFull(f"you have {MOST_OF_ONE} shares; revoke some")
-        secret, now = PREFIX + secrets.token_urlsafe(_SECRET_BYTES), time.time()
+        secret, now = PREFIX + secrets.token_urlsafe(_SECRET_BYTES), self._clock()
         name, expires = secrets.token_hex(_ID_BYTES), None if seconds is None else now + seconds
         share = Share(name, digest(secret), owner.name, session.id, session.key, access, now, expires)
         self._shares[share.id] = share
@@ -95,7 +95,7 @@ class Shares:
     def bearer(self, hashed: str) -> Principal | None:
         """Return the principal of a share by the hash of its secret."""
         share = self._by_hash.get(hashed)
-        if share is None or _is_over(share):
+        if share is None or self._is_over(share):
             return None
         if share.id not in self._bearers:
             grant = Grant(prefix=path_of(share.session), ops=OPERATIONS_OF[share.access])
@@ -109,7 +109,7 @@ class Shares:
         """End shares that expire, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            for share in [each for each in self._shares.values() if _is_over(each)]:
+            for share in [each for each in self._shares.values() if self._is_over(each)]:
                 self._end(share)
 
     def _index(self) -> None:
@@ -130,6 +130,5 @@ class Shares:
         if (bearer := self._bearers.pop(share.id, None)) is not None:
             bearer.end()
 
-
-def _is_over(share: Share) -> bool:
-    return share.expires is not None and share.expires <= time.time()
+    def _is_over(self, share: Share) -> bool:
+        return share.expires is not None and share.expires <= self._clock()

@@ -47,15 +47,18 @@ class Cluster:
             for warning in each.warnings:
                 _log.warning("database.weak", reason=warning)
         self.name = secrets.token_hex(6)
-        directories = [Directory(database, self.name, url) for database in settings.databases]
         common = shared(settings.databases[0])
-        signer = Signer(common.secret)
+        self._clock = common.clock
+        first, *others = settings.databases
+        directories = [Directory(first, self.name, url, common.clock)]
+        directories += [Directory(database, self.name, url) for database in others]
+        signer = Signer(common.secret, common.clock)
         self._relay = Relay(signer)
         self.replica = Replica(
             self.name, directories, [each.slots for each in found], self._host, partial(sees, self._relay)
         )
         usage = self.replica.usage
-        part = Part(may_create=_nowhere, used_elsewhere=partial(usage.elsewhere, _NO_SLOT))
+        part = Part(may_create=_nowhere, used_elsewhere=partial(usage.elsewhere, _NO_SLOT), clock=self._clock)
         self._plain = create_app(settings, engine, model, None, workspaces, part, usage.traffic_of)
         callers = Callers(self.replica, lambda: self._plain.state.cfs.principals)
         self.app = Front(self.replica, self._relay, signer, self._plain, callers, settings, common.life, self._run)
@@ -89,7 +92,7 @@ class Cluster:
         async with opened(backend) as journal:
             names = Names(number, partial(slot_of, slots=self.replica.slots), journal)
             usage = self.replica.usage
-            part = Part(partial(new_key, number), names.may_create, partial(usage.elsewhere, number))
+            part = Part(partial(new_key, number), names.may_create, partial(usage.elsewhere, number), self._clock)
             app = create_app(
                 self._settings, self._engine, self._model, journal, self._workspaces, part, usage.traffic_of
             )

@@ -19,6 +19,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from cfs_server.access.shares import SPACE as SHARES
+from cfs_server.cluster.clock import DatabaseClock
 from cfs_server.cluster.placement import ReplicaView, SlotView
 from cfs_server.sessions.journal.postgres_database import NAMESPACE, connect, place_of, translated
 
@@ -36,6 +37,7 @@ _REPLICAS = (
     " FROM cfs.replicas WHERE beat > now() - interval '1 day'"
 )
 _USAGE = "SELECT usage FROM cfs.replicas WHERE id <> %s AND beat > now() - make_interval(secs => %s)"
+_TIME = "SELECT extract(epoch FROM clock_timestamp())::double precision"
 _SHARES = (
     "SELECT substring(value from 'sha256:[0-9a-f]{64}') FROM cfs.kept"
     " WHERE slot IN (SELECT slot FROM cfs.slots) AND space = %s"
@@ -76,10 +78,14 @@ class DirectoryView:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all replicas of a database know: the secret that signs their requests, and the name of its content."""
+    """What all replicas of a database know: the secret that signs their requests, and the name of its content.
+
+    `clock` tells the time of the database.
+    """
 
     secret: bytes
     life: str
+    clock: DatabaseClock
 
 
 def shared(url: str) -> Shared:
@@ -88,7 +94,11 @@ def shared(url: str) -> Shared:
         for name, value in (("secret", secrets.token_hex(32)), ("life", secrets.token_hex(4))):
             connection.execute("INSERT INTO cfs.meta VALUES (%s, %s) ON CONFLICT DO NOTHING", (name, value))
         found: dict[str, str] = dict(connection.execute("SELECT name, value FROM cfs.meta").fetchall())
-    return Shared(found["secret"].encode(), found["life"])
+        clock, asked_at = DatabaseClock(), time.monotonic()
+        told = connection.execute(_TIME).fetchone()
+        assert told is not None  # noqa: S101 - this query has one row
+        clock.learn(told[0], asked_at, time.monotonic())
+    return Shared(found["secret"].encode(), found["life"], clock)
 
 
 def living(url: str) -> int:
@@ -107,8 +117,10 @@ class Directory:
     After an error the next call makes a new connection.
     """
 
-    def __init__(self, url: str, replica: str, address: str) -> None:
+    def __init__(self, url: str, replica: str, address: str, clock: DatabaseClock | None = None) -> None:
+        """Prepare a directory. The clock learns the time of this database."""
         self._url = url
+        self._clock = clock
         self._replica = replica
         self._address = address
         self._connection: _Connection | None = None
@@ -162,7 +174,9 @@ class Directory:
         shares: bool,
     ) -> DirectoryView:
         is_due = asked_at - self._beat_at >= _BEAT_SECONDS or leaving
+        sent_at = time.monotonic()
         async with connection.pipeline():  # one round trip
+            told = await connection.execute(_TIME)
             if is_due:
                 values = (self._replica, self._address, version("cfs-local"), leaving, usage())
                 await connection.execute(_BEAT, values)
@@ -171,6 +185,8 @@ class Directory:
             others = await connection.execute(_USAGE, (self._replica, LEASE_SECONDS)) if is_due else None
             locks = await connection.execute(_LOCKS, (_REPLICA_LOCKS,)) if self._locks else None
             hashes = await connection.execute(_SHARES, (SHARES,)) if shares else None
+        if self._clock is not None and (row := await told.fetchone()) is not None:
+            self._clock.learn(float(str(row[0])), sent_at, time.monotonic())
         if is_due:
             self._beat_at = asked_at
         held = None if locks is None else {int(str(number)) async for (number,) in locks}

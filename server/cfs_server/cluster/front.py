@@ -29,6 +29,7 @@ from cfs_server.cluster.relay import (
     MISDIRECTED,
     Broken,
     Incoming,
+    Late,
     Order,
     Outcome,
     Relay,
@@ -113,6 +114,8 @@ class Front:
                 await self._answer(scope, request, send)
         except CfsError as error:
             await problem_response(error, scope["path"])(scope, receive, send)
+        except Late:
+            await _send_back("", send)
         except Broken:
             return  # the response is not complete, so uvicorn closes the connection
 
@@ -265,10 +268,7 @@ class Front:
         if isinstance(owner, HostedSlot):
             found = await self._serve(owner, order.mark, target, scope, request, send)
         if found is not Outcome.ANSWERED:
-            said = f"{found.slot};{found.mark}" if isinstance(found, Place) else ""
-            headers = [(HEADER, said.encode()), (b"content-length", b"0")]
-            await send({"type": "http.response.start", "status": MISDIRECTED, "headers": headers})
-            await send({"type": "http.response.body", "body": b""})
+            await _send_back(f"{found.slot};{found.mark}" if isinstance(found, Place) else "", send)
 
     # -- answering here -------------------------------------------------------------------------------------------
 
@@ -295,6 +295,13 @@ class Front:
             if reserved is not None and sender.status >= 400 and not slot.has(target.new):
                 self._reservations.release(target.new, slot, reserved)
         return Outcome.ANSWERED
+
+
+async def _send_back(place: str, send: Send) -> None:
+    """Tell the replica that has sent a request on where it belongs; an empty text means that it should look again."""
+    headers = [(HEADER, place.encode()), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": MISDIRECTED, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _may_write(slot: HostedSlot, request: Incoming, root: str) -> bool:

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import hmac
 import json
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from urllib.parse import urlsplit
 import httpcore
 from starlette.types import Message, Receive, Scope, Send
 
-from cfs.errors import Forbidden
+from cfs.errors import Forbidden, InvalidRequest
 from cfs_server.broadcast import Broadcast
 from cfs_server.cluster.names import Place
 
@@ -67,26 +66,36 @@ class Order:
 class Signer:
     """Signs orders, and checks them."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, clock: Callable[[], float]) -> None:
+        """Sign with the secret and the clock that all replicas share."""
         self._secret = secret
+        self._clock = clock
 
     def sign(self, method: str, raw_path: bytes, order: Order) -> bytes:
         """Return the header of an order for one request."""
-        said = f"{order.slot};{order.mark or ''};{int(time.time() + _VALID_SECONDS)}"
-        return f"{said};{self._digest(method, raw_path, said)}".encode()
+        said = f"{order.slot};{order.mark or ''};{int(self._clock() + _VALID_SECONDS)}"
+        return f"{said};".encode() + self._digest(method, raw_path, said.encode())
 
     def read(self, method: str, raw_path: bytes, header: bytes) -> Order:
-        """Return the order of a request. Raises `Forbidden` if no replica of this store has just signed it."""
-        said, _, digest = header.decode("latin-1").rpartition(";")
-        if hmac.compare_digest(digest, self._digest(method, raw_path, said)):
-            slot, mark, until = said.split(";")
-            if time.time() < int(until):
-                return Order(int(slot), mark or None)
-        raise Forbidden("the header X-CFS-Slot is for requests between replicas; leave it out")
+        """Return the order of a request. Raises `Forbidden` if no replica of this store has signed it.
 
-    def _digest(self, method: str, raw_path: bytes, said: str) -> str:
-        text = b"\n".join((method.encode(), raw_path, said.encode("utf-8", "surrogatepass")))
-        return hmac.new(self._secret, text, hashlib.sha256).hexdigest()
+        Raises `Late` if one has, but long ago. What others send is compared as bytes, and not read.
+        """
+        said, _, digest = header.rpartition(b";")
+        if not hmac.compare_digest(digest, self._digest(method, raw_path, said)):
+            raise Forbidden("the header X-CFS-Slot is for requests between replicas; leave it out")
+        slot, mark, until = said.decode().split(";")
+        if self._clock() >= int(until):
+            raise Late
+        return Order(int(slot), mark or None)
+
+    def _digest(self, method: str, raw_path: bytes, said: bytes) -> bytes:
+        text = b"\n".join((method.encode(), raw_path, said))
+        return hmac.new(self._secret, text, hashlib.sha256).hexdigest().encode()
+
+
+class Late(Exception):
+    """An order came when it was not valid any more. The replica that has signed it sends the request once more."""
 
 
 class Incoming:
@@ -362,6 +371,8 @@ class Relay:
             return Outcome.UNREACHED
         except (httpcore.NetworkError, httpcore.RemoteProtocolError, httpcore.TimeoutException):
             return Outcome.LOST
+        except httpcore.LocalProtocolError as error:  # nothing was sent
+            raise InvalidRequest(f"the head of this request is not valid: {error}") from None
 
     async def _answer(self, response: httpcore.Response, send: Send) -> Outcome | Place:
         if response.status == MISDIRECTED:

@@ -197,8 +197,8 @@ class Dav:
         if (journal := store.journal) is not None:
             for name in _NAMES:
                 path = f"{ROOT}/{name}"
-                locks = _documents(journal, f"dav.locks/{name}", lambda _: True)
-                properties = _documents(journal, f"dav.properties/{name}", partial(_exists, store, path))
+                locks = _documents(store, journal, f"dav.locks/{name}", lambda _: True)
+                properties = _documents(store, journal, f"dav.properties/{name}", partial(_exists, store, path))
                 self._mounts[path].load(locks, properties)
         try:
             yield
@@ -278,13 +278,13 @@ class _NotingBridge(LoopBridge):
                 self._ticket.begin()
 
 
-def _documents(journal: Journal, space: str, counts: Callable[[str], bool]) -> Documents:
+def _documents(store: SessionStore, journal: Journal, space: str, counts: Callable[[str], bool]) -> Documents:
     """Return the documents of a space. Those that do not count are deleted."""
     on_loop, kept = LoopBridge(), journal.kept(space)
     for name in [name for name in kept if not counts(name)]:
         journal.keep(space, name, None)
         del kept[name]
-    return Documents(kept, lambda name, value: on_loop(partial(journal.keep, space, name, value)))
+    return Documents(kept, lambda name, value: on_loop(partial(journal.keep, space, name, value)), store.clock)
 
 
 def _exists(store: SessionStore, mount: str, url: str) -> bool:

@@ -117,6 +117,7 @@ class Services:
     record: Callable[["Session", Record], int]
     root_key: Callable[["Session"], str]
     models: Collection[str] = ()
+    clock: Callable[[], float] = time.time
 
     def check_model(self, patch: SettingsPatch) -> None:
         """Raise `InvalidSettings` if a change names a model that the server does not have."""
@@ -193,7 +194,7 @@ class Session(SessionState):
 
     def apply(self, change: Change) -> Event | None:
         """Apply a change: the only way to change a session's state. Return the last event of the change."""
-        at, bus = time.time(), self._services.bus
+        at, bus = self._services.clock(), self._services.bus
         events = [bus.publish(self.log, draft.type, draft.session, draft.data, at) for draft in change.apply(self, at)]
         record = Record(self.key, at, change, tuple(events), author.get(), self.log.last, bus.log.last)
         self._note(self._services.record(self, record), record)
@@ -381,7 +382,7 @@ class Session(SessionState):
             self.advance()
             return None
         if turn.state is TurnState.LEASED:
-            left = _GRACE if turn.lease is None else turn.lease.expires_at - time.time()
+            left = _GRACE if turn.lease is None else turn.lease.expires_at - self._services.clock()
             self._start_timer(turn, max(left, _GRACE))
             return "leased"
         if turn.state is TurnState.CANCELLING:
@@ -568,7 +569,7 @@ class Session(SessionState):
             self.add(turn, Delta(text, 0))
         self._add_messages(added, turn)
         self._services.tools_changed(self)
-        self.apply(LeaseRenewed(turn.id, Lease(secret, time.time() + lease_seconds)))
+        self.apply(LeaseRenewed(turn.id, Lease(secret, self._services.clock() + lease_seconds)))
         self._start_timer(turn, lease_seconds)
         return turn
 
@@ -615,7 +616,7 @@ class Session(SessionState):
             self._begin_leased(turn, _GRACE, secret)
 
     def _begin_leased(self, turn: Turn, seconds: float, secret: str) -> None:
-        self._begin(turn, Lease(secret, time.time() + seconds))
+        self._begin(turn, Lease(secret, self._services.clock() + seconds))
         if self.running is turn:
             self._start_timer(turn, seconds)
 

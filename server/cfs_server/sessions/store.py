@@ -142,6 +142,8 @@ class Part:
     """Returns whether a session with this id, which has no parent, may be created here."""
     used_elsewhere: Callable[[str], Used] | None = None
     """Returns what an owner has in the other stores."""
+    clock: Callable[[], float] = time.time
+    """Returns the time that all stores share, in seconds since 1970."""
 
 
 def _archive(journal: Journal) -> Archive:
@@ -172,6 +174,8 @@ class SessionStore:
         self.bus = EventBus(self.limits, None if journal is None else _archive(journal))
         self._defaults = defaults or Settings()
         self._part = part or Part()
+        self.clock = self._part.clock
+        """Tells the time, in seconds since 1970."""
         self._sessions: dict[str, Session] = {}
         self._by_key: dict[str, Session] = {}
         self._children: dict[str, list[str]] = {}
@@ -199,6 +203,7 @@ class SessionStore:
             self._recorded,
             self._root_key,
             models,
+            self.clock,
         )
 
     async def __aenter__(self) -> Self:
