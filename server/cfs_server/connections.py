@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from cfs.errors import CfsError, InvalidRequest, Timeout, TooLarge, TooMany, to_problem
 from cfs_server.access.limits import ConnectionLimits
+from cfs_server.fields import one_reading
 
 _log = structlog.get_logger(__name__)
 
@@ -199,6 +200,10 @@ class Connection(HttpToolsProtocol):
         """Pass the request to the application."""
         if self._size > self._limits.head_bytes:
             self._refuse_overhead()
+        try:
+            self.headers[:] = one_reading(self.headers)
+        except InvalidRequest as error:
+            raise _Refused(400, error) from None
         if self.parser.get_http_version() not in _VERSIONS:
             raise _Refused(400, InvalidRequest("this server speaks HTTP/1.1 and HTTP/1.0"))
         if self.parser.should_upgrade():

@@ -331,15 +331,15 @@ def _key_of(scope: Scope) -> str | None:
     if only_reads(scope) or "cfs.principal" not in scope:
         return None
     headers = dict(scope["headers"])
-    given = [value.decode("latin-1") for name, value in scope["headers"] if name == KEY.lower().encode()]
+    given = headers.get(KEY.lower().encode())
     protocol = protocol_at(scope["path"])
     keeps_nothing = protocol is not None and not protocol.changes and SESSION.lower().encode() not in headers
-    if not given or keeps_nothing:
+    if given is None or keeps_nothing:
         return None
-    key: str = given[0].strip()
+    key: str = given.decode("latin-1").strip()
     if len(key) > 1 and key[0] == key[-1] == '"':
         key = key[1:-1]
-    if len(given) > 1 or not 0 < len(key) <= _LONGEST_KEY or not (key.isascii() and key.isprintable()):
+    if not 0 < len(key) <= _LONGEST_KEY or not (key.isascii() and key.isprintable()):
         raise InvalidRequest(f"{KEY} is one key of 1 to {_LONGEST_KEY} printable ASCII characters")
     return key
 

@@ -13,6 +13,7 @@ from cfs_server.cluster.placement import slot_of
 from cfs_server.sessions.journal.postgres_database import prepare
 from tests.cluster.support import SLOTS, Replicas, replicas
 from tests.postgres import running_postgres
+from tests.server.fields import HOSTILE, ONE_VALUE, TARGETS, ask
 from tests.server.slow import STRANGERS, WITH_BODIES, SlowUpload, first_answered
 from tests.server.support import run_cfs
 
@@ -73,6 +74,30 @@ def test_without_a_token_no_replica_says_anything(guarded: Guarded) -> None:
         for path in ("/v1/sessions", "/v1/sessions/a", "/v1/events", "/v1/search?q=x", "/v1/files", "/metrics"):
             assert guarded.call(url, None, "GET", path).status_code == 401, path
         assert guarded.call(url, "wrong", "GET", "/v1/sessions").status_code == 401
+
+
+def test_no_value_of_a_field_is_a_defect(guarded: Guarded) -> None:
+    """Nor of those that replicas add for each other: bytes that are not ASCII are refused like any others."""
+    owner = f"Authorization: Bearer {guarded.token('--grant', '/')}".encode()
+    for url in guarded.replicas.urls:
+        for method, path, body in TARGETS:
+            for name in ONE_VALUE:
+                fields = [field for field in (owner, b"Host: localhost") if not field.lower().startswith(name + b":")]
+                for value in HOSTILE:
+                    status = ask(url, method, path, *fields, name + b": " + value, body=body, host=False)
+                    assert status < 500 or (status, name) == (502, b"destination"), (method, path, name, value)
+
+
+def test_router_and_application_read_the_same(guarded: Guarded) -> None:
+    """A field with two values would lead a request to one slot, and be answered by another one."""
+    mine = f"Authorization: Bearer {guarded.token('--grant', '/sessions/mine')}".encode()
+    owner = f"Authorization: Bearer {guarded.token('--grant', '/')}".encode()
+    for url in guarded.replicas.urls:
+        for fields in ((mine, owner), (owner, mine)):
+            assert ask(url, "GET", "/v1/sessions", *fields) == 400
+        for name in ONE_VALUE:
+            for values in ((b"a", b"b"), (b"b", b"a")):
+                assert ask(url, "GET", "/v1/sessions", owner, *(name + b": " + value for value in values)) == 400
 
 
 def test_strangers_with_slow_bodies_stop_nobody(guarded: Guarded) -> None:

@@ -171,9 +171,12 @@ def test_server_says_no(tmp_path: Path) -> None:
 
 
 def test_tokens(tmp_path: Path) -> None:
-    """Who may only read is told so when it opens a file to write: `echo` would not tell of it later."""
+    """Who may only read is told so when it opens a file to write: `echo` would not tell of it later.
+
+    Who may not delete sets no time after which a session is deleted, but other settings.
+    """
     tokens = tmp_path / "tokens.toml"
-    grants = {"reader": "/sessions=ro", "writer": "/sessions"}
+    grants = {"reader": "/sessions=ro", "writer": "/sessions", "author": "/sessions=list,file,read,write"}
     secrets = {
         name: run_cfs("token", "create", name, "--grant", grant, "--tokens", str(tokens)).stdout.strip()
         for name, grant in grants.items()
@@ -184,6 +187,7 @@ def test_tokens(tmp_path: Path) -> None:
         server(free_port(), "--tokens", str(tokens)) as running,
         mounting(running.url, tmp_path / "w", "--token-file", str(secret)) as writer,
         mounting(running.url, tmp_path / "r", CFS_TOKEN=secrets["reader"]) as reader,
+        mounting(running.url, tmp_path / "a", CFS_TOKEN=secrets["author"]) as author,
     ):
         append(writer / "f", "hello")
         until((reader / "f").exists)
@@ -191,6 +195,9 @@ def test_tokens(tmp_path: Path) -> None:
         assert fails(lambda: (reader / "f").open("a"), errno.EACCES)
         assert fails((reader / "g").touch, errno.EACCES)
         assert fails((reader / "f").unlink, errno.EACCES)
+        os.setxattr(author / "f", "user.cfs.title", b"Hello")
+        assert fails(lambda: os.setxattr(author / "f", "user.cfs.keep", b"1m"), errno.EACCES)
+        os.setxattr(writer / "f", "user.cfs.keep", b"1m")
 
 
 def _has_size(path: Path, size: int) -> bool:
