@@ -260,8 +260,12 @@ _FAMILIES = {0, 1, 2, 10, 16}
 """AF_UNSPEC, AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
 _MOST_FAMILIES = 64
 _SET_ID = (0o4000, 0o2000)
-"""The set-user-id and set-group-id bits. A program in a workspace with one would run outside as its owner."""
-_O_CREAT = 0o100
+"""The set-user-id and set-group-id bits. A program in a workspace with one would run outside as its owner.
+
+All calls with a mode refuse them but mkdir, which drops them. Calls with the mode in memory do not exist (openat2)."""
+_CREATES = (0o100, 0o20000000)
+"""O_CREAT, and the bit of O_TMPFILE: the flags with which the calls that open use the mode (open(2)). An unnamed file
+gets a name by linkat."""
 _LOW = 0xFFFFFFFF
 
 
@@ -393,8 +397,9 @@ def seccomp_filter() -> bytes:
     for bit in _SET_ID:
         for call, at in {"chmod": 1, "fchmod": 1, "fchmodat": 2, "creat": 1, "mknod": 1, "mknodat": 2}.items():
             rule(refused, call, (at, bit, bit))
-        for call, at in {"open": 1, "openat": 2}.items():
-            rule(refused, call, (at, _O_CREAT, _O_CREAT), (at + 1, bit, bit))
+        for flag in _CREATES:
+            for call, at in {"open": 1, "openat": 2}.items():
+                rule(refused, call, (at, flag, flag), (at + 1, bit, bit))
     descriptor = os.memfd_create("filter")
     with os.fdopen(descriptor, "r+b") as file:
         made.export_bpf(file)
