@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from cfs.cli.app import DEFAULT_URL, CommandGroup, TokenFile, Url, read_token
+from cfs.cli.app import DEFAULT_URL, CommandGroup, TokenFile, Url, print_error, read_token
 
 app = CommandGroup()
 
@@ -70,7 +70,7 @@ def mount(
             _say(f"ready: {server} on {directory}", detach=detach)
 
         def tell(sentence: str) -> None:
-            typer.echo(f"cfs: {sentence}", err=True)
+            print_error(sentence)
             if log_file:
                 logging.getLogger("cfs_fuse").warning(sentence)
 
@@ -84,7 +84,7 @@ def mount(
 
             run(Options(directory, url, token, commit_writes=commit == "write", shared=allow_other), ready)
     except (CannotMountError, OSError) as error:
-        typer.echo(f"cfs: {error}", err=True)
+        print_error(str(error))
         raise typer.Exit(1) from None
 
 

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from cfs.cli.app import DEFAULT_URL, CommandGroup, Json, TokenFile, Url, connect, note
+from cfs.cli.app import DEFAULT_URL, CommandGroup, Json, TokenFile, Url, connect, note, print_error
 from cfs.errors import AlreadyExists, ServerError, Unreachable
 from cfs_server import model_cli
 
@@ -146,7 +146,7 @@ def _ops(grant: "TokenGrant") -> str:
 
 
 def _failure(reason: str) -> typer.Exit:
-    typer.echo(f"cfs: {reason}", err=True)
+    print_error(reason)
     return typer.Exit(2)
 
 

@@ -2,11 +2,14 @@
 
 import logging
 import sys
-from typing import Any, Literal
+from collections.abc import MutableMapping
+from io import StringIO
+from typing import Any, Literal, TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import ExcInfo, Processor
 
+from cfs.cli.app import visible
 from cfs_server.access.tokens import masked
 
 _SHARED: list[Processor] = [
@@ -63,9 +66,31 @@ def configure(form: Literal["auto", "text", "json"], level: str) -> None:
 
 def _renderers(form: str) -> list[Processor]:
     if form == "json":
-        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
+        return [
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(ensure_ascii=False),
+            lambda _, __, line: line.translate(_ESCAPED),
+        ]
     colors = form == "auto" and sys.stderr.isatty()
-    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)]
+    return [_visible, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_traceback)]
+
+
+_ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
+"""Control characters that JSON may contain as they are."""
+
+
+def _visible(_: Any, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Make control characters in values visible, so that they can neither control a terminal nor forge a line."""
+    for name, value in entry.items():
+        if isinstance(value, str):
+            entry[name] = visible(value).replace("\n", "␊")
+    return entry
+
+
+def _traceback(out: TextIO, exception: ExcInfo) -> None:
+    text = StringIO()
+    structlog.dev.plain_traceback(text, exception)
+    out.write(visible(text.getvalue()))
 
 
 def _without_secrets(_: Any, __: str, line: Any) -> Any:

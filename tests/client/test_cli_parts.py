@@ -3,7 +3,7 @@
 import pytest
 
 from cfs.cli import send
-from cfs.cli.app import visible
+from cfs.cli.app import print_error, visible
 from cfs.cli.send import read_settings, write_settings
 from cfs.errors import InvalidSettings
 from cfs.stream import StreamEvent
@@ -65,3 +65,10 @@ def test_what_needs_words_gets_them(event: StreamEvent, remark: str | None) -> N
 
 def test_control_characters_are_shown_and_other_text_is_left() -> None:
     assert visible("a\tb\n\x1b[2J\r\x7f我") == "a\tb\n␛[2J␍␡我"
+    assert visible("a\u202ecba\u2028שלום") == "a\ufffdcba\ufffdשלום"
+
+
+def test_an_error_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its text may come from a server, an upstream or a file name."""
+    print_error("model '\x1b]0;owned\x07' not found\n\x9b2J")
+    assert capsys.readouterr().err == "cfs: model '␛]0;owned␇' not found \ufffd2J\n"

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 # Output: safe for terminals, unchanged for files and pipes (C10)
 
 _CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
-_CONTROLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+_CONTROLS |= dict.fromkeys((*range(0x80, 0xA0), 0x2028, 0x2029), 0xFFFD)
+_CONTROLS |= dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)
+"""Characters that change the direction of what follows, so that a text shows as another one (CVE-2021-42574)."""
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -173,7 +175,7 @@ def code_of(error: CfsError) -> int:
 
 def print_error(reason: str) -> None:
     """Print an error in one line on standard error."""
-    typer.echo(f"cfs: {' '.join(reason.split())}", err=True)
+    typer.echo(visible(f"cfs: {' '.join(reason.split())}"), err=True)
 
 
 # Shared options: server, token, session and JSON output

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import typer
 
 from cfs import api
-from cfs.cli.app import REFUSED, connect, has_colours, show
+from cfs.cli.app import REFUSED, connect, has_colours, show, visible
 from cfs.errors import CfsError, Unreachable
 from cfs.wire import WhoAmI
 
@@ -245,4 +245,4 @@ def _line(check: Check) -> str:
     mark, colour = _MARKS[check.status]
     shown = typer.style(mark, fg=colour, bold=True) if has_colours(sys.stdout) else mark
     advice = f"\n{'':22}-> {check.advice}" if check.advice else ""
-    return f"{shown} {check.name:<18} {check.found}{advice}\n"
+    return f"{shown} {visible(f'{check.name:<18} {check.found}{advice}')}\n"

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from cfs.cli.app import DEFAULT_URL, USAGE, main, print_error
+from cfs.cli.app import DEFAULT_URL, USAGE, main, print_error, visible
 from cfs.cli.background import Announcement, port_of
 from cfs.cli.doctor import mount_obstacle
 
@@ -128,7 +128,7 @@ class ChildProcess:
             if not self._said.done() and line.startswith(self._beginning):
                 self._said.set_result(line.removeprefix(self._beginning).strip())
             else:
-                typer.echo(line, nl=False)
+                typer.echo(visible(line), nl=False)
         if not self._said.done():
             self._said.set_result(None)
 

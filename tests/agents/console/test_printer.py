@@ -236,7 +236,7 @@ def test_odd_arguments_do_no_harm() -> None:
 
 def test_nothing_of_a_model_or_tool_steers_the_terminal() -> None:
     """Escapes are shown, in words, thinking, names, arguments, results, reasons; also on a pipe."""
-    evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\rgone\x08"
+    evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\rgone\x08\u202erorre\u2066\u2028"
     odd = call(f"tool{evil}", **{f"key{evil}": evil, "many": f"a\n{evil}"})
     said: list[AgentEvent] = [
         Text(evil),
@@ -249,7 +249,7 @@ def test_nothing_of_a_model_or_tool_steers_the_terminal() -> None:
     for shown in (printed(*said), on_terminal(*said)):
         styles = ("\x1b[0m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[36m")
         bare = re.sub("|".join(map(re.escape, styles)), "", shown)
-        assert not set(bare) & {"\x1b", "\x07", "\x9b", "\r", "\x08"}
+        assert not set(bare) & {"\x1b", "\x07", "\x9b", "\r", "\x08", "\u202e", "\u2066", "\u2028"}
         assert "␛]0;owned␇" in shown
 
 
