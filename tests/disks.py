@@ -49,9 +49,9 @@ def break_disk(disk: Path) -> None:
     trigger.write_text("1")
 
 
-def fill(folder: Path) -> Path:
+def fill(folder: Path, name: str = "filler") -> Path:
     """Use all space of a disk."""
-    filler = folder / "filler"
+    filler = folder / name
     with filler.open("wb", buffering=0) as file:
         for size in (1 << 16, 1 << 12):
             try:

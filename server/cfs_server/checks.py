@@ -138,6 +138,7 @@ def _store(settings: Settings) -> Iterator[Check]:
     """Look at the file of the sessions, and at what repairs and restores have set aside."""
     from cfs_server.sessions.journal import maintenance
     from cfs_server.sessions.journal.journal import StoreFailed
+    from cfs_server.sessions.journal.reserve import Reserve
     from cfs_server.sessions.journal.sqlite_file import StoreInUse
 
     what, path = "sessions", settings.store_file
@@ -161,8 +162,10 @@ def _store(settings: Settings) -> Iterator[Check]:
         advice = "cfs serve --store-repair sets the file aside and keeps what can be read; or: cfs restore BACKUP"
         yield needed(what, str(error), advice)
         return
-    if free < _LEAST_BYTES:
-        yield missing(what, found, "free some space: without it the server refuses writes")
+    if path.exists() and not Reserve(path).can_be_whole(maintenance.size_of(path)):
+        yield missing(what, f"{found}: the disk is full", "free some space: a server would only read and delete")
+    elif free < _LEAST_BYTES:
+        yield missing(what, found, "free some space: without it the server only reads and deletes")
     else:
         yield fine(what, found)
     if aside := maintenance.set_aside(path):

@@ -95,6 +95,9 @@ _DISCARDED_BODIES = 8
 _DISCARD_SECONDS = 10.0
 _READING = frozenset({"GET", "HEAD", "OPTIONS", "PROPFIND", "REPORT"})
 _READING_PATHS = frozenset({"/v1/render", "/v1/tokens", "/v1/messages/count_tokens", "/api/show"})
+_FREEING = frozenset({"DELETE", "UNLOCK"})
+"""Methods that go through on a full disk, because they free space."""
+_FILES = ("/v1/files/workspaces/", "/dav/workspaces/")
 _AUTHOR_CHARACTERS = 256
 _QUIET = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
 _OPEN = frozenset({"/", "/health", "/healthz", "/readyz", "/openapi.json"})
@@ -142,8 +145,7 @@ class RequestMiddleware:
             decode_query(scope["query_string"])
             self._admit(exchange, headers, inner)
             if not only_reads(scope) and (journal := self._journal()) is not None:
-                journal.require_writable()
-                exchange.journal = journal
+                exchange.changes(journal, frees=scope["method"] in _FREEING, is_file=inner["path"].startswith(_FILES))
             body = Body(receive, self._body_limit(scope["method"], inner["path"]))
             await body.check_announced(headers)
             await self._app(inner, body.receive, exchange.send)
@@ -215,20 +217,31 @@ class Exchange:
         self.path = _shown(_raw_path(scope).decode("latin-1"))
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         self.id = given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        self.journal: Journal | None = None
         self.span: Span | None = None
+        self._journal: Journal | None = None
+        self._frees = False
         self._scope = scope
         self._send = send
         self._replaced = False
+
+    def changes(self, journal: Journal, *, frees: bool, is_file: bool) -> None:
+        """Require that changes can be stored before the request is handled, and wait for them before the response.
+
+        A file that is deleted is gone from the disk whether the journal can write or not, which may need its space.
+        """
+        if frees and is_file and journal.problem is not None:
+            return
+        journal.require_writable(frees=frees)
+        self._journal, self._frees = journal, frees
 
     async def send(self, message: Message) -> None:
         """Send a part of the application's response, or an error instead if its changes cannot be stored.
 
         The error is not raised here, because the application believes that its response has begun.
         """
-        if message["type"] == "http.response.start" and self.journal is not None:
+        if message["type"] == "http.response.start" and self._journal is not None:
             try:
-                await self.journal.durable()
+                await self._journal.durable(frees=self._frees)
             except CfsError as error:
                 self._replaced = True
                 await problem_response(error, self._scope["path"])(self._scope, _nothing, self._transmit)

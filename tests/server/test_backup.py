@@ -197,7 +197,7 @@ def test_nothing_is_restored_under_a_server_nor_from_what_is_damaged(backup: Pat
         refused = run_cfs("restore", str(file), "--store", str(store), "--force")
         assert (refused.returncode, refused.stderr.count("\n"), str(file) in refused.stderr) == (1, 1, True)
     assert store.read_bytes() == before
-    assert sorted(each.name for each in store.parent.iterdir()) == ["sessions.db", "workspaces"]
+    assert sorted(each.name for each in store.parent.iterdir()) == ["sessions.db", "sessions.db.reserve", "workspaces"]
 
 
 def test_a_damaged_store_gives_way_to_a_backup(backup: Path, tmp_path: Path) -> None:

@@ -63,7 +63,6 @@ def test_a_full_disk_is_said_and_is_over_when_there_is_room(mount: Mount, tmp_pa
         assert len(acknowledged) > 2
         assert messages(server)[: len(acknowledged) + 1] == ["first", *acknowledged]
         assert post(server, "refused").status_code == 507
-        assert httpx.delete(f"{server.url}/v1/sessions/chat", timeout=60).status_code == 507
         assert httpx.put(f"{server.url}/dav/sessions/new", content=b"refused", timeout=60).status_code == 507
         assert httpx.get(f"{server.url}/dav/sessions/chat", timeout=60).status_code == 200
         filler.unlink()
@@ -75,6 +74,49 @@ def test_a_full_disk_is_said_and_is_over_when_there_is_room(mount: Mount, tmp_pa
         assert found[: len(acknowledged) + 1] == ["first", *acknowledged]
         assert found[-1] == "later"
         assert "refused" not in found
+
+
+def test_a_full_disk_is_emptied_by_deletions(mount: Mount, tmp_path: Path) -> None:
+    """Sessions and files of workspaces, on each interface, also after a restart, which is read-only and says so."""
+    disk = mount("disk", "-t", "tmpfs", "-o", "size=32m", "tmpfs")
+    flags = (*SCRIPTED, "--data-dir", str(disk))
+    with serving(*flags) as server:
+        for name in ("chat", "one", "two", "three"):
+            for _ in range(8):
+                assert post(server, "x" * 100_000, name).status_code == 202
+        for name in ("a", "b"):
+            url = f"{server.url}/v1/files/workspaces/main/{name}"
+            assert httpx.put(url, content=bytes(1 << 16), timeout=30).status_code == 201
+        fill(disk)
+        write_until_refused(server)
+        assert httpx.put(f"{server.url}/v1/files/workspaces/main/c", content=b"c").status_code == 507
+        assert httpx.delete(f"{server.url}/v1/sessions/one", timeout=60).status_code == 204
+        assert httpx.get(f"{server.url}/v1/sessions/one").status_code == 404
+        assert httpx.delete(f"{server.url}/v1/files/workspaces/main/a", timeout=60).status_code == 204
+        fill(disk, "again")
+        stop(server)
+    fill(disk, "more")
+    doctor = run_cfs("doctor", CFS_DATA_DIR=str(disk))
+    assert "the disk is full" in doctor.stdout
+    with serving(*flags) as server:
+        ready = httpx.get(f"{server.url}/readyz")
+        assert (ready.status_code, "full, so it only reads and deletes" in ready.json()["detail"]) == (503, True)
+        assert httpx.get(f"{server.url}/v1/sessions/one").status_code == 404
+        before = messages(server)
+        assert post(server, "refused").status_code == 507
+        assert messages(server) == before
+        gone = httpx.delete(f"{server.url}/dav/sessions/two", timeout=60)
+        assert gone.status_code == 204, gone.text
+        assert httpx.delete(f"{server.url}/dav/workspaces/main/b", timeout=60).status_code == 204
+        assert list((disk / "workspaces/main").iterdir()) == []
+        for name in ("filler", "again", "more"):
+            (disk / name).unlink()
+        until(lambda: post(server, "later").status_code == 202)
+        assert httpx.get(f"{server.url}/readyz").status_code == 200
+        assert messages(server) == [*before, "later"]
+        server.signal(signal.SIGTERM)
+        _, log = server.ended()
+        assert "only reads and deletes" in log
 
 
 def test_a_disk_that_fails_leaves_a_server_that_answers_reads(mount: Mount, tmp_path: Path) -> None:

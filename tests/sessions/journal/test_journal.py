@@ -13,7 +13,7 @@ from cfs.wire import Message, Settings
 from cfs_server.sessions.events import Event
 from cfs_server.sessions.journal.journal import Batch, Journal, Opened, StoreFailed
 from cfs_server.sessions.journal.sqlite import SqliteBackend
-from cfs_server.sessions.state import Change, Created, MessageAdded, Record
+from cfs_server.sessions.state import Change, Created, Deleted, MessageAdded, Record
 from tests.disks import Mount, fill, mount
 from tests.sessions.journal.conformance import head_of
 
@@ -52,6 +52,9 @@ class Records:
 
     def created(self) -> Record:
         return self.next(Created("a", "a", "1f", "the server", Settings()), "session.created")
+
+    def deleted(self) -> Record:
+        return self.next(Deleted(), "session.deleted")
 
     def message(self, text: str) -> Record:
         return self.next(MessageAdded(Message(role="user", content=text), "t"), "message.added")
@@ -189,28 +192,63 @@ async def test_a_store_that_is_in_use_is_refused(tmp_path: Path) -> None:
 
 
 async def test_writes_are_refused_while_the_disk_is_full_and_go_on_by_themselves(mount: Mount) -> None:
-    """H7: the answer is 507. Reads go on, and what was not written waits in memory, in its order."""
+    """H7: the answer is 507. Reads go on, and what was not written waits in memory, in its order.
+
+    The commit that fills the disk takes from the reserve, so that nobody waits for it in vain.
+    """
     disk = mount("disk", "-t", "tmpfs", "-o", "size=2m", "tmpfs")
     async with journal_on(disk / "sessions.db") as (journal, _, records):
         filler = fill(disk)
         written = [f"{number}" * 5_000 for number in range(1, 9)]
         for text in written:
             journal.append(records.message(text))
-        with pytest.raises(StorageFull, match="disk of the server is full") as full:
-            await journal.durable()
-        assert full.value.status == 507
+        await journal.durable()
         journal.append(records.message("meanwhile"))
         for attempt in (journal.durable, journal.durable):
-            with pytest.raises(StorageFull):
+            with pytest.raises(StorageFull, match="disk of the server is full, so it only reads and deletes") as full:
                 await attempt()
+            assert full.value.status == 507
         with pytest.raises(StorageFull):
             journal.require_writable()
-        assert await texts(journal) == []
+        assert await texts(journal) == written
         filler.unlink()
         await until(lambda: journal.problem is None)
         await journal.durable()
         journal.require_writable()
         assert await texts(journal) == [*written, "meanwhile"]
+
+
+async def test_a_deletion_is_stored_on_a_full_disk_with_all_that_was_before_it(mount: Mount) -> None:
+    """Its waiter is not refused with those that waited for what needs space."""
+    disk = mount("disk", "-t", "tmpfs", "-o", "size=2m", "tmpfs")
+    async with journal_on(disk / "sessions.db") as (journal, _, records):
+        fill(disk)
+        journal.append(records.message("fills the disk" * 5_000))
+        await journal.durable()
+        journal.append(records.message("before"))
+        with pytest.raises(StorageFull):
+            await journal.durable()
+        journal.require_writable(frees=True)
+        journal.append(records.deleted())
+        await journal.durable(frees=True)
+        assert journal.problem is not None
+        assert await texts(journal) == []
+
+
+async def test_without_its_reserve_a_full_disk_refuses_deletions_too(mount: Mount) -> None:
+    disk = mount("disk", "-t", "tmpfs", "-o", "size=2m", "tmpfs")
+    async with journal_on(disk / "sessions.db") as (journal, backend, records):
+        while await journal.call(lambda _: backend._reserve.spend()):
+            pass
+        filler = fill(disk)
+        journal.append(records.message("x" * 100_000))
+        with pytest.raises(StorageFull, match="nothing can be stored"):
+            await journal.durable()
+        with pytest.raises(StorageFull):
+            journal.require_writable(frees=True)
+        filler.unlink()
+        await until(lambda: journal.problem is None)
+        assert await texts(journal) == ["x" * 100_000]
 
 
 async def test_a_store_that_failed_only_answers_reads(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from cfs_server.sessions.journal.sqlite import SqliteBackend
 from cfs_server.sessions.journal.sqlite_file import StoreDamaged, check_file
 from tests.disks import Mount, break_disk, ext4, fill, mount
 from tests.sessions.journal.conformance import Writer, contents, conversation
-from tests.sessions.journal.test_sqlite import finish, opened
+from tests.sessions.journal.test_sqlite import bytes_of, finish, opened
 
 __all__ = ["mount"]
 
@@ -61,7 +61,7 @@ def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(mount: Mount, 
 
 
 def test_a_store_can_be_read_on_a_disk_that_is_full_at_the_start(mount: Mount) -> None:
-    """The epoch is stored with the first commit that fits."""
+    """The epoch is stored in the reserve, and then only what frees space until there is room."""
     disk = mount("disk", "-t", "tmpfs", "-o", "size=2m", "tmpfs")
     with opened(disk / "sessions.db") as (backend, found):
         writer = Writer(found)
@@ -70,13 +70,61 @@ def test_a_store_can_be_read_on_a_disk_that_is_full_at_the_start(mount: Mount) -
     backend = SqliteBackend(disk / "sessions.db")
     found = backend.open()
     assert len(contents(backend.rows("a", 0, HISTORY))) == 6
+    assert backend.shortage is not None
+    assert backend.last_of(found.epoch, None) == writer.position
     with pytest.raises(StoreFull):
         backend.commit(Batch([writer.message("a")]))
-    assert backend.last_of(found.epoch, None) is None
     filler.unlink()
     backend.commit(Batch([writer.message("a")]))
-    assert backend.last_of(found.epoch, None) == writer.position
+    assert backend.shortage is None
     backend.close()
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+def test_deletions_empty_a_full_disk(mount: Mount, tmp_path: Path, kind: str) -> None:
+    """After a crash the store opens, and what is deleted is gone from the file, although it is larger than the reserve.
+
+    The log is larger than the room for it in the file.
+    """
+    disk = (
+        mount("disk", "-t", "tmpfs", "-o", "size=24m", "tmpfs")
+        if kind == "tmpfs"
+        else ext4(mount, tmp_path / "image", 24)
+    )
+    path = disk / "sessions.db"
+    source = SqliteBackend(path)
+    writer = Writer(source.open())
+    source.commit(Batch([writer.created("kept"), writer.message("kept", "kept")]))
+    for key in ("a", "b"):
+        source.commit(Batch([writer.created(key)]))
+        for number in range(70):
+            source.commit(Batch([writer.message(key, f"secret {number} " * 500) for _ in range(10)]))
+            source.tidy()
+    fill(disk)
+    image = tmp_path / "crashed"
+    shutil.copytree(disk, image, ignore=shutil.ignore_patterns("lost+found", "filler"))
+    source.close()
+    for part in disk.glob("sessions.db*"):
+        part.unlink()
+    for part in image.glob("sessions.db*"):
+        shutil.copy(part, disk)
+    fill(disk, "more")
+    backend = SqliteBackend(path)
+    backend.open()
+    with suppress(StoreFull):
+        while True:
+            backend.commit(Batch([writer.message("a", "secret" * 10_000)]))
+            backend.tidy()
+    assert backend.shortage is not None
+    assert contents(backend.rows("kept", 0, HISTORY)) == ["kept"]
+    for key in ("a", "b"):
+        backend.commit(Batch([writer.deleted(key)], frees=True))
+        while backend.tidy():
+            pass
+    assert len(bytes_of(path)) < 1 << 18
+    backend.close()
+    assert b"secret" not in path.read_bytes()
+    assert check_file(path) == []
 
 
 def test_a_new_store_is_refused_on_a_full_disk(mount: Mount) -> None:

@@ -5,8 +5,8 @@ callback of the loop becomes durable together or not at all. What arrives during
 the number of commits does not grow with the number of writers.
 
 A full disk can get room, and a database that cannot be reached can come back: the journal keeps what it could not
-write, tries again, and refuses new writes until then. Any other error is final: no more is written, because after a
-failed `fsync` it is unknown what is on the disk.
+write, tries again, and refuses new writes until then. On a full disk, a reserve lets deletions through. Any other error
+is final: no more is written, because after a failed `fsync` it is unknown what is on the disk.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message
 from cfs_server.sessions.events import Event
 from cfs_server.sessions.journal.records import (
+    DELETED,
     HISTORY,
     Row,
     decode_events,
@@ -64,6 +65,8 @@ class Batch:
     kept: Sequence[Kept] = ()
     heads: Sequence[tuple[str, int, str]] = ()
     """Key, sequence number and JSON of the heads that replace the stored ones."""
+    frees: bool = False
+    """Whether it frees space, and may use what is reserved for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,14 @@ class Opened:
 
 
 class StoreFull(Exception):
-    """The backend has no space. Nothing of the batch has been written."""
+    """The backend has no space. Nothing of the batch has been written.
+
+    With `reserve`, a batch that frees space can be stored.
+    """
+
+    def __init__(self, reason: str, *, reserve: bool = False) -> None:
+        super().__init__(reason)
+        self.reserve = reserve
 
 
 class StoreFailed(Exception):
@@ -101,6 +111,8 @@ class Backend(Protocol):
 
     durable: bool
     """Whether the backend stores anything."""
+    shortage: str | None
+    """Why there is no room but the reserve; None while there is room."""
 
     def open(self) -> Opened:
         """Open the store, begin a new epoch and return the content. Raises `StoreFailed`."""
@@ -109,7 +121,8 @@ class Backend(Protocol):
     def commit(self, batch: Batch) -> None:
         """Store a batch completely or not at all. Raises `StoreFull`, `StoreUnavailable` or `StoreFailed`.
 
-        A row of the kind `DELETED` also deletes the head and all other rows of its session.
+        A row of the kind `DELETED` also deletes the head and all other rows of its session. During a shortage, only a
+        batch that frees space is stored.
         """
         ...
 
@@ -155,6 +168,14 @@ class Backend(Protocol):
         ...
 
 
+class _Waiter(NamedTuple):
+    """Someone who waits until a number is durable; with `frees`, for something that frees space."""
+
+    seq: int
+    done: "asyncio.Future[None]"
+    frees: bool
+
+
 class Journal:
     """The journal of one store."""
 
@@ -172,6 +193,8 @@ class Journal:
         self._failed = False
         self._refusal: type[StorageFull | Unavailable] = Unavailable
         """What is raised while there is a problem."""
+        self._reserve = False
+        """Whether there is room for deletions, although there is a problem."""
         self._kept: dict[str, dict[str, str]] = {}
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._queued = self._done = 0
@@ -182,7 +205,7 @@ class Journal:
         self._seq = self._durable = 0
         self._position = 0
         """The last position of the common log that is durable."""
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters: list[_Waiter] = []
         self._committing = False
         self._timer: asyncio.Handle | None = None
         self._copying = asyncio.Lock()
@@ -202,6 +225,8 @@ class Journal:
         self._seq = self._durable = self.opened.seq
         self._position = self.opened.position
         self._kept = {space: dict(names) for space, names in self.opened.kept.items()}
+        if self._backend.shortage is not None:
+            self._report(StoreFull(self._backend.shortage, reserve=True))
         return self.opened
 
     async def close(self) -> None:
@@ -222,7 +247,7 @@ class Journal:
     async def _write_last(self) -> None:
         await self.call(lambda _: None)  # then no commit runs, and all that it could not write is pending
         if self._pending and not self._failed:
-            batch = batch_of(self._pending)
+            batch = batch_of(self._pending, frees=True)  # it is lost otherwise
             try:
                 await self.call(lambda backend: backend.commit(batch))
             except (StoreFull, StoreFailed) as error:
@@ -317,21 +342,23 @@ class Journal:
         """The number of records that are not durable yet."""
         return self._seq - self._durable
 
-    def require_writable(self) -> None:
-        """Raise `StorageFull` or `Unavailable` while nothing can be written."""
-        if self.problem is not None:
+    def require_writable(self, *, frees: bool = False) -> None:
+        """Raise `StorageFull` or `Unavailable` while nothing can be written, or nothing that frees space."""
+        if self.problem is not None and not (frees and self._reserve):
             raise self._error()
 
-    async def durable(self) -> None:
-        """Wait until all that has been appended is durable. Raises `StorageFull` or `Unavailable`."""
-        if self.problem is not None:
-            raise self._error()
+    async def durable(self, *, frees: bool = False) -> None:
+        """Wait until all that has been appended is durable. Raises `StorageFull` or `Unavailable`.
+
+        What `frees` space may use the reserve, with all that was appended before it.
+        """
+        self.require_writable(frees=frees)
         if self._durable == self._seq:
             return
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append((self._seq, done))
+        waiter = _Waiter(self._seq, self._loop.create_future(), frees)
+        self._waiters.append(waiter)
         self._schedule(urgent=True)
-        await done
+        await waiter.done
 
     async def settled(self, position: int | None = None) -> None:
         """Wait until all that has been appended is durable, also until a problem is over.
@@ -362,7 +389,8 @@ class Journal:
 
     def _schedule(self, *, urgent: bool) -> None:
         """Begin a commit after the current callback, or soon."""
-        if self._committing or self.problem is not None or (self._timer is not None and (self._urgent or not urgent)):
+        refused = self.problem is not None and not self._frees
+        if self._committing or refused or (self._timer is not None and (self._urgent or not urgent)):
             self._urgent = self._urgent or urgent
             return
         if self._timer is not None:
@@ -374,25 +402,31 @@ class Journal:
 
     def _commit(self) -> None:
         self._timer, self._urgent = None, False
-        pending, self._pending = self._pending, []
-        if not pending or self._failed:
+        if self._failed or not (self._pending or self.problem):
             return
+        pending, self._pending = self._pending, []
+        frees = self._frees
         self._committing = True
-        self._put(lambda: self._write(pending))
+        self._put(lambda: self._write(pending, frees=frees))
 
-    def _write(self, pending: list[tuple[int, Record | Kept | Head]]) -> None:
+    @property
+    def _frees(self) -> bool:
+        """Whether someone waits for something that frees space."""
+        return any(waiter.frees for waiter in self._waiters)
+
+    def _write(self, pending: list[tuple[int, Record | Kept | Head]], *, frees: bool) -> None:
         """Commit in the thread, and report the result to the loop."""
         problem: Exception | None = None
         began = time.perf_counter()
         try:
-            self._backend.commit(batch_of(pending))
+            self._backend.commit(batch_of(pending, frees=frees))
         except Exception as error:  # noqa: BLE001 - the loop decides
             problem = error
         else:
             self.commits, self.written = self.commits + 1, self.written + len(pending)
             self.commit_seconds += time.perf_counter() - began
-        self._loop.call_soon_threadsafe(self._committed, pending, problem)
-        if problem is None:
+        self._loop.call_soon_threadsafe(self._committed, pending, problem, self._backend.shortage)
+        if problem is None or isinstance(problem, StoreFull):
             self._tidy()
 
     def _tidy(self) -> None:
@@ -403,24 +437,39 @@ class Journal:
         except Exception as error:  # noqa: BLE001 - the loop decides; the thread must go on
             self._loop.call_soon_threadsafe(self._committed, [], error)
 
-    def _committed(self, pending: list[tuple[int, Record | Kept | Head]], problem: Exception | None) -> None:
+    def _committed(
+        self,
+        pending: list[tuple[int, Record | Kept | Head]],
+        problem: Exception | None,
+        shortage: str | None = None,
+    ) -> None:
         self._committing = False
         if problem is None:
-            self._succeeded(pending[-1][0], [item for _, item in pending])
+            self._succeeded(pending)
+            self._go_on(len(pending), shortage)
         elif not self._failed:
             self._pending[:0] = pending
             self._report(problem)
 
-    def _succeeded(self, durable: int, items: Sequence[Record | Kept | Head]) -> None:
-        if self.problem is not None:
-            _log.info("journal.recovered", records=len(items))
-        self._durable, self.problem = durable, None
-        positions = (item.position for item in reversed(items) if isinstance(item, Record))
+    def _succeeded(self, pending: list[tuple[int, Record | Kept | Head]]) -> None:
+        """Let everyone go on who waited for what is durable now."""
+        if pending:
+            self._durable = pending[-1][0]
+        positions = (item.position for _, item in reversed(pending) if isinstance(item, Record))
         self._position = next(positions, self._position)
-        ready = [done for seq, done in self._waiters if seq <= self._durable]
-        self._waiters = [(seq, done) for seq, done in self._waiters if seq > self._durable]
+        ready = [waiter.done for waiter in self._waiters if waiter.seq <= self._durable]
+        self._waiters = [waiter for waiter in self._waiters if waiter.seq > self._durable]
         for done in ready:
             _resolve(done, None)
+
+    def _go_on(self, records: int, shortage: str | None) -> None:
+        """Write what has arrived during a commit, unless it needs the reserve."""
+        if shortage is not None:
+            self._report(StoreFull(shortage, reserve=True))
+            return
+        if self.problem is not None:
+            _log.info("journal.recovered", records=records)
+        self.problem = None
         if self._pending:
             urgent = self._urgent or bool(self._waiters)
             self._urgent = False
@@ -428,10 +477,11 @@ class Journal:
 
     def _report(self, problem: Exception) -> None:
         """Refuse new writes and all that wait, and try again later unless the problem is final."""
-        before, self._refusal = self.problem, Unavailable
+        before, self._refusal, self._reserve = self.problem, Unavailable, False
         if isinstance(problem, StoreFull):
-            self._refusal = StorageFull
-            self.problem = f"the disk of the server is full, and nothing can be stored: {problem}"
+            self._refusal, self._reserve = StorageFull, problem.reserve
+            effect = "so it only reads and deletes" if problem.reserve else "and nothing can be stored"
+            self.problem = f"the disk of the server is full, {effect}: {problem}"
         elif isinstance(problem, StoreUnavailable):
             self.problem = f"the store of the server cannot be reached, so it only answers reads for now: {problem}"
         else:
@@ -439,12 +489,19 @@ class Journal:
             self.problem = f"the store of the server has failed, so it only answers reads; restart it: {problem}"
         if self.problem != before:
             unknown = None if isinstance(problem, StoreFull | StoreFailed) else problem
-            _log.error("journal.failed", reason=str(problem), final=self._failed, exc_info=unknown)
+            _log.error("journal.failed", reason=self.problem, final=self._failed, exc_info=unknown)
         waiters, self._waiters = self._waiters, []
-        for _, done in waiters:
-            _fail(done, self._error())
+        for waiter in waiters:
+            if self._reserve and waiter.frees:
+                self._waiters.append(waiter)
+            else:
+                _fail(waiter.done, self._error())
+        if self._timer is not None:
+            self._timer.cancel()
         if self._failed:
             self.on_failed(problem if isinstance(problem, StoreFailed) else StoreFailed(str(problem)))
+        elif self._waiters:
+            self._timer = self._loop.call_soon(self._commit)
         else:
             self._timer = self._loop.call_later(_RETRY_SECONDS, self._commit)
 
@@ -495,8 +552,8 @@ class Journal:
             raise Unavailable(f"the store of the server cannot be read: {error}", retry_after=later) from error
 
 
-def batch_of(pending: Iterable[tuple[int, Record | Kept | Head]]) -> Batch:
-    """Return numbered items as stored."""
+def batch_of(pending: Iterable[tuple[int, Record | Kept | Head]], *, frees: bool = False) -> Batch:
+    """Return numbered items as stored. A batch with a deletion frees space."""
     rows: list[Row] = []
     kept: dict[tuple[str, str], Kept] = {}
     heads: dict[str, tuple[str, int, str]] = {}
@@ -507,7 +564,8 @@ def batch_of(pending: Iterable[tuple[int, Record | Kept | Head]]) -> Batch:
             kept[item.space, item.name] = item
         else:
             heads[item.key] = (item.key, item.seq, encode_head(item))
-    return Batch(rows, list(kept.values()), list(heads.values()))
+    frees = frees or any(row.kind == DELETED for row in rows)
+    return Batch(rows, list(kept.values()), list(heads.values()), frees)
 
 
 def _resolve(done: "asyncio.Future[Any]", result: Any) -> None:

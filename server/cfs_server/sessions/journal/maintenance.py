@@ -29,6 +29,8 @@ from cfs_server.sessions.journal.sqlite_file import (
     problems,
     read_row,
     require_store,
+    size_of,
+    wal_of,
 )
 from cfs_server.sessions.quotas import Quota, StorageUsage
 from cfs_server.sessions.state import Head
@@ -50,11 +52,6 @@ class StoreInfo:
     bytes: int
     sessions: int
     records: int
-
-
-def size_of(path: Path) -> int:
-    """Return the bytes of a file and of its write-ahead log."""
-    return sum(each.stat().st_size for each in (path, _wal_of(path)) if each.exists())
 
 
 def describe(path: Path) -> StoreInfo:
@@ -127,10 +124,6 @@ def remove_leftovers(path: Path) -> None:
     """Remove copies that were being made when their process was killed. Only for who has the file open."""
     for folder in path.parent.glob(f"{SCRATCH}-*"):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _wal_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}-wal")
 
 
 @contextmanager
@@ -237,14 +230,14 @@ def _begin_new_lives(connection: sqlite3.Connection) -> None:
 
 def _set_aside(path: Path) -> Path | None:
     """Rename the file that is in use for sessions until now, if there is one."""
-    wal = _wal_of(path)
+    wal = wal_of(path)
     if not path.exists() and not wal.exists():
         return None
     aside = path.with_name(f"{path.name}.replaced-{time.strftime('%Y%m%dT%H%M%S')}")
     if path.exists() and path.stat().st_size:
         with suppress(StoreDamaged), _opened(path) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    for each, target in ((wal, _wal_of(aside)), (path, aside)):
+    for each, target in ((wal, wal_of(aside)), (path, aside)):
         if each.exists():
             each.rename(target)
     return aside

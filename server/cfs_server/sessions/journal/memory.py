@@ -12,6 +12,7 @@ class MemoryBackend:
     """Forgets everything it is given. The history and the events are in the memory of the sessions."""
 
     durable = False
+    shortage = None
 
     def open(self) -> Opened:
         """Return an empty store."""

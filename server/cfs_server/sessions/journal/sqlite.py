@@ -8,7 +8,6 @@ a second one would succeed without reason. Only a full disk is tried again.
 """
 
 import ctypes
-import errno
 import os
 import secrets
 import sqlite3
@@ -21,8 +20,10 @@ from pathlib import Path
 
 from cfs_server.sessions.journal.journal import Batch, Opened, StoreFailed, StoreFull
 from cfs_server.sessions.journal.records import DELETED, HISTORY, TOKENS, Row, decode_head, require_known
+from cfs_server.sessions.journal.reserve import FULL, MAX_BYTES, Reserve
 from cfs_server.sessions.journal.salvage import salvage, set_aside
 from cfs_server.sessions.journal.sqlite_file import (
+    PAGE,
     ROW,
     StoreDamaged,
     checksum,
@@ -36,6 +37,8 @@ from cfs_server.sessions.journal.sqlite_file import (
     require_local,
     require_store,
     require_whole_wal,
+    size_of,
+    whole_frames,
 )
 from cfs_server.sessions.state import Head
 
@@ -48,6 +51,10 @@ _WAL_PAGES = 4_000
 """Pages in the WAL after which it is copied into the file."""
 _CHUNK = 1_000
 """Records, or pages, that one step of maintenance touches. A step delays the next commit by some milliseconds."""
+_COMMIT_BYTES = 1 << 16
+"""Room for a deletion."""
+_SMALL_CHUNK, _SMALL_WAL_PAGES = 100, 100
+"""The same, and the limit of the WAL, while there is only the reserve for them."""
 _INSERT = (
     "INSERT INTO records (seq, session, at, kind, version, author, body, events, number, position, sum)"
     " VALUES (?, (SELECT id FROM sessions WHERE key = ?), ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -65,7 +72,13 @@ class SqliteBackend:
     durable = True
 
     def __init__(
-        self, path: Path, *, fast: bool = False, repair: bool = False, event_window: int = EVENT_WINDOW
+        self,
+        path: Path,
+        *,
+        fast: bool = False,
+        repair: bool = False,
+        event_window: int = EVENT_WINDOW,
+        reserve_bytes: int = MAX_BYTES,
     ) -> None:
         self.path = path
         self._fast = fast
@@ -74,8 +87,11 @@ class SqliteBackend:
         self._connection: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
         self._failure: str | None = None
+        self._reserve = Reserve(path, reserve_bytes)
+        self.shortage: str | None = None
         self._epoch: tuple[str, int, int, float] | None = None
         self._position = 0
+        self._max_wal_pages = _WAL_PAGES
         self._wal_pages, self._wal_limit = 0, _WAL_PAGES
         """An estimate of the pages in the WAL, and at which estimate it is copied: SQLite tells only then."""
         self._removing: dict[int, int] = {}
@@ -103,7 +119,10 @@ class SqliteBackend:
             reason = str(error)
         with opening(self.path):
             found = salvage(self.path)
-            write_new(salvaged, found.batches)
+            try:
+                write_new(salvaged, found.batches)
+            except StoreFull as error:
+                raise StoreFailed(f"{self.path} cannot be repaired: {error}") from error
             set_aside(self.path, salvaged)
         return self._open([f"{self.path} was damaged ({reason}) and has been set aside", *found.report])
 
@@ -119,6 +138,9 @@ class SqliteBackend:
             else:
                 self._close()
             raise
+        self._max_wal_pages = self._wal_limit = min(_WAL_PAGES, max(_CHUNK, self._reserve.max_bytes // 2 // PAGE))
+        if not self._reserve.restock(size_of(self.path)):
+            self._run_short(f"{self.path.parent} has no room for the reserve of the sessions")
         self._epoch = opened.epoch, opened.seq, opened.position, time.time()
         with suppress(StoreFull):  # then the first commit writes the epoch
             self.commit(Batch())
@@ -138,7 +160,7 @@ class SqliteBackend:
     def _load(self, connection: sqlite3.Connection, repairs: Sequence[str]) -> Opened:
         prepare(connection, self.path)
         connection.execute(f"PRAGMA synchronous = {'NORMAL' if self._fast else 'FULL'}")
-        ((_, used, _),) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        used = self._copied_frames(connection)
         if not self._fast:
             require_whole_wal(self.path, used)
         if (self._repair or self.path.stat().st_size <= _CHECKED_BYTES) and (found := problems(connection)):
@@ -159,6 +181,16 @@ class SqliteBackend:
             )
         )
         return Opened(secrets.token_hex(4), meta["life"], seq, self._position, heads, rows, kept, repairs)
+
+    def _copied_frames(self, connection: sqlite3.Connection) -> int:
+        """Copy the WAL into the file if there is room, and return how many frames SQLite accepts."""
+        try:
+            ((_, used, _),) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except sqlite3.Error as error:
+            if not self._is_full(error):
+                raise
+            used = self._wal_pages = whole_frames(self.path)
+        return int(used)
 
     def close(self) -> None:
         """Finish the maintenance and close the file. After a failure it stays open until the process ends."""
@@ -193,8 +225,20 @@ class SqliteBackend:
     def commit(self, batch: Batch) -> None:
         """Store a batch completely or not at all. Raises `StoreFull` or `StoreFailed`.
 
-        The records of a deleted session are invisible at once; `tidy` removes them.
+        The records of a deleted session are invisible at once; `tidy` removes them. The batch that fills the disk is
+        stored with the help of the reserve. After it, only those that free space are.
         """
+        if self.shortage is not None and not batch.frees and not self._restock():
+            raise StoreFull(self.shortage, reserve=self._reserve.room >= _COMMIT_BYTES)
+        while True:
+            try:
+                return self._commit(batch)
+            except StoreFull as error:
+                self._run_short(str(error))
+                if not self._reserve.spend():
+                    raise
+
+    def _commit(self, batch: Batch) -> None:
         rows = batch.rows
         deleted: list[tuple[int, int]] = []
         with self._transaction() as connection:
@@ -245,12 +289,31 @@ class SqliteBackend:
             raise
 
     def _failed(self, error: sqlite3.Error) -> StoreFull | StoreFailed:
-        code, name = getattr(error, "sqlite_errorcode", 0), getattr(error, "sqlite_errorname", "unknown")
-        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR_WRITE and _has_no_room(self.path.parent)):
+        if self._is_full(error):
             return StoreFull(f"{self.path}: {error}")
-        self._failure = f"{self.path}: {error} ({name})"
+        self._failure = f"{self.path}: {error} ({getattr(error, 'sqlite_errorname', 'unknown')})"
         self._leave_open()
         return StoreFailed(self._failure)
+
+    def _is_full(self, error: sqlite3.Error) -> bool:
+        code = getattr(error, "sqlite_errorcode", 0)
+        return code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR_WRITE and _has_no_room(self.path.parent))
+
+    def _run_short(self, reason: str) -> None:
+        """Store only what frees space from now on, until there is a reserve again."""
+        if self.shortage is None:
+            self.shortage = reason
+            # zeros in all pages of what is deleted would fill the reserve; the pages leave the file soon anyway
+            self._run("PRAGMA secure_delete = FAST")
+
+    def _restock(self) -> bool:
+        """Make the reserve again if there is room, which ends a shortage."""
+        if not self._reserve.restock(size_of(self.path)):
+            return False
+        if self.shortage is not None:
+            self.shortage = None
+            self._run("PRAGMA secure_delete = ON")
+        return True
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
@@ -262,25 +325,44 @@ class SqliteBackend:
         if self._failure is not None:
             return False
         try:
-            if self._wal_pages >= self._wal_limit:
+            limit = self._wal_limit if self.shortage is None else _SMALL_WAL_PAGES
+            if self._wal_pages >= limit and self._can_copy():
                 self._checkpoint("PASSIVE")
             elif self._removing:
                 self._remove(*next(iter(self._removing.items())))
             elif self._removed:
-                self._free()
+                return self._free()
             elif self._position > max(self._window, self._prune_at):
                 self._prune()
             else:
+                self._restock()
                 return False
-        except StoreFull:
-            return False
+        except StoreFull as error:
+            self._run_short(str(error))
+            return self._reserve.spend()
         return True
+
+    def _can_copy(self) -> bool:
+        """Return whether the pages that the file lacks have room during a shortage: part of them would fill it."""
+        if self.shortage is None:
+            return True
+        ((pages,),) = self._run("PRAGMA page_count")
+        return pages * PAGE - self.path.stat().st_size <= self._reserve.room
+
+    @property
+    def _chunk(self) -> int:
+        return _CHUNK if self.shortage is None else _SMALL_CHUNK
 
     def _checkpoint(self, mode: str) -> None:
         estimate, self._wal_pages = self._wal_pages, 0
-        ((_, used, _),) = self._run(f"PRAGMA wal_checkpoint({mode})")
+        try:
+            ((_, used, _),) = self._run(f"PRAGMA wal_checkpoint({mode})")
+        except StoreFull:
+            self._wal_pages = estimate
+            raise
         if used > 0:
-            self._wal_limit = min(max(_WAL_PAGES, _WAL_PAGES * estimate // used), 16 * _WAL_PAGES)
+            most = self._max_wal_pages
+            self._wal_limit = min(max(most, most * estimate // used), 16 * most)
 
     def _run(self, statement: str) -> list[tuple[int, ...]]:
         try:
@@ -293,19 +375,31 @@ class SqliteBackend:
             removed = connection.execute(
                 "DELETE FROM records WHERE seq IN"
                 " (SELECT seq FROM records WHERE session = ? AND seq <> ? ORDER BY seq LIMIT ?)",
-                (session, tombstone, _CHUNK),
+                (session, tombstone, chunk := self._chunk),
             ).rowcount
         self._wal_pages += 4 + removed
-        if removed < _CHUNK:
+        if removed < chunk:
             del self._removing[session]
             self._removed = True
 
-    def _free(self) -> None:
-        """Return free pages to the file system, and finally empty the WAL, which contains what was removed."""
-        self._run(f"PRAGMA incremental_vacuum({_CHUNK})")
-        if not self._run("PRAGMA freelist_count")[0][0]:
-            self._checkpoint("TRUNCATE")
-            self._removed = False
+    def _free(self) -> bool:
+        """Return free pages to the file system, and finally empty the WAL, which contains what was removed.
+
+        Returns whether anything could be done.
+        """
+        try:  # `execute` stops after the first page, because it takes its empty row for the last one
+            self.connection.executescript(f"PRAGMA incremental_vacuum({self._chunk})")
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+        if self.shortage is not None:
+            self._wal_pages += self._chunk
+        if self._run("PRAGMA freelist_count")[0][0]:
+            return True
+        if not self._can_copy():
+            return False
+        self._checkpoint("TRUNCATE")
+        self._removed = False
+        return True
 
     def _prune(self) -> None:
         """Remove old records of deletions, and old tokens that the head of their session includes."""
@@ -436,7 +530,7 @@ def write_new(path: Path, batches: Iterable[Batch]) -> None:
     part = path.with_name(f"{path.name}.part")
     for end in ("-wal", ""):
         part.with_name(part.name + end).unlink(missing_ok=True)
-    backend = SqliteBackend(part)
+    backend = SqliteBackend(part, reserve_bytes=0)
     backend.open()
     for batch in batches:
         backend.commit(batch)
@@ -507,5 +601,5 @@ def _has_no_room(folder: Path) -> bool:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return error.errno in FULL
     return False
