@@ -18,12 +18,14 @@ from cfs_server import tracing
 from cfs_server.broadcast import Broadcast
 from cfs_server.completions.requests import DEFAULT_TOKENS, CompletionSpec, Conversations, lack_ids, with_ids
 from cfs_server.engine.interface import (
+    MAX_TIMES,
     CountsTokens,
     Delta,
     Engine,
     Finished,
     GenerationRequest,
     Kind,
+    ReplyLost,
     engine_of,
     predicted_wait,
 )
@@ -75,7 +77,7 @@ async def follow(session: Session, turn: Turn, check: Callable[[], None]) -> Asy
     while True:
         if turn.times != times and passed_on:
             raise EngineError(
-                f"the upstream failed, and the reply in session {session.id!r} begins again: what came before is void"
+                f"the reply in session {session.id!r} broke off and begins again: what came before is void"
             )
         times = turn.times
         if seen < len(turn.said):
@@ -125,6 +127,8 @@ class Started:
     model: str
     recorded: Recorded | None = None
     turn: Turn | None = None
+    whole: Items | None = None
+    """The same pieces, all at the end, for a client that gets them together. Then a lost reply begins again."""
 
 
 class EphemeralCompletions:
@@ -167,10 +171,24 @@ class EphemeralCompletions:
             if not self._counting[owner]:
                 del self._counting[owner]
 
-    async def make(self, spec: CompletionSpec, owner: str) -> Items:
+    async def whole(self, spec: CompletionSpec, owner: str) -> Items:
+        """Yield the pieces of a completion when it has ended. A reply that breaks off begins again."""
+        for times in range(1, MAX_TIMES + 1):
+            try:
+                async with contextlib.aclosing(self.make(spec, owner, times)) as items:
+                    pieces = [item async for item in items]
+            except ReplyLost:
+                if times == MAX_TIMES:
+                    raise
+            else:
+                break
+        for item in pieces:
+            yield item
+
+    async def make(self, spec: CompletionSpec, owner: str, times: int = 1) -> AsyncGenerator[Delta | Finished]:
         """Yield the pieces of a completion, then its end. Closing the iterator stops the generation.
 
-        Raises `EngineError`, also at the time limit.
+        Raises `EngineError`, also at the time limit, and `ReplyLost`.
         """
         request = GenerationRequest(
             uuid.uuid4().hex,
@@ -186,6 +204,7 @@ class EphemeralCompletions:
             account=spec.account,
             kind=_KIND,
             deadline_seconds=self._limits.turn_seconds,
+            times=times,
         )
         self._running[request.id] = ""
         items = cast("AsyncGenerator[Delta | Finished]", tracing.generate(self._engine, request))
@@ -271,7 +290,9 @@ class AuthorizedCompletions:
         if session_id is None:
             self._sessions.require_somewhere("write")
             self._ephemeral.check(self._owner, spec.patch.model)
-            return Started(self._ephemeral.make(spec, self._owner), spec.patch.model or self.models[0].id)
+            model = spec.patch.model or self.models[0].id
+            pieces, whole = self._ephemeral.make(spec, self._owner), self._ephemeral.whole(spec, self._owner)
+            return Started(pieces, model, whole=whole)
         async with self._sessions.loaded(session_id):
             session, turn, event = submit(self._sessions, session_id, spec)
             submitted(session, turn, event)

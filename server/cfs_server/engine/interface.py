@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from cfs.errors import EngineError
+from cfs.errors import EngineError, WorkerCrashed
 from cfs.wire import FinishReason, Message, Price, Settings, TokenLogprob, Usage
 
 Kind = Literal["interactive", "agent", "background"]
@@ -27,8 +27,16 @@ TOO_LONG = "the turn took longer than {:g} seconds"
 """Error of a turn that had not finished at its deadline."""
 
 
+MAX_TIMES = 4
+"""How often a reply is begun: upstreams may fail after its first text, and a worker may die once."""
+
+
 class ReplyLost(EngineError):
     """The reply broke off after its first text, which is void. The same request gets a new reply."""
+
+
+class WorkerLost(ReplyLost, WorkerCrashed):
+    """The worker process died after the first text of a reply."""
 
 
 class ModelLoadError(Exception):
@@ -108,7 +116,7 @@ class GenerationRequest:
     makes one call at most.
 
     `partial` is the beginning of the reply, which another upstream has made. Only upstreams that can continue it get
-    such requests.
+    such requests. `times` counts how often the reply has begun, because the one before it was lost.
     """
 
     id: str
@@ -127,6 +135,7 @@ class GenerationRequest:
     deadline_seconds: float | None = None
     may_shorten: bool = False
     partial: str = ""
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +260,9 @@ class Engine(Protocol):
         """Yield text as it is generated, then exactly one `Finished`.
 
         After `cancel(request.id)` it ends with `Finished("cancelled")`; closing the iterator cancels as well.
-        Raises `EngineError` (`ContextTooLong`, `WorkerCrashed`) when the turn fails. `ContextTooLong` is raised before
-        any text. It contains the number of exchanges that fit, if the engine knows it.
+        Raises `EngineError` (`ContextTooLong`, `WorkerCrashed`) when the turn fails, and `ReplyLost` when the same
+        request should be sent again. `ContextTooLong` is raised before any text. It contains the number of exchanges
+        that fit, if the engine knows it.
         """
         ...
 

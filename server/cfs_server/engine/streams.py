@@ -5,15 +5,15 @@ import time
 from dataclasses import dataclass, field, replace
 
 from cfs import errors
-from cfs.errors import EngineError
+from cfs.errors import EngineError, WorkerCrashed
 from cfs.wire import FinishReason, TokenAlternative, TokenLogprob, Usage
 from cfs_server.engine.chat.reply_parser import ReplyReader
-from cfs_server.engine.interface import Delta, GenerationRequest
+from cfs_server.engine.interface import Delta, GenerationRequest, WorkerLost
 from cfs_server.engine.protocol import Ended, Rank, Started, Text
 
 NOTHING = Delta("", 0)
 REPLAYS = 1
-"""Retries of a turn that was running in a crash, because it may have caused the crash."""
+"""How often a turn begins again that was running in a crash: it may have caused the crash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class TurnStream:
     stop: str = ""
     error: EngineError | None = None
     cancelled: bool = False
-    _replays: int = 0
+    _replays: int = field(init=False)
+    _passed_on: bool = False
     _texts: list[str] = field(default_factory=list)
     _ranks: list[list[Rank]] = field(default_factory=list)
     _tokens: int = 0
@@ -50,6 +51,10 @@ class TurnStream:
     reader: ReplyReader = field(init=False)
 
     def __post_init__(self) -> None:
+        self._replays = self.request.times - 1
+        self._read_from_start()
+
+    def _read_from_start(self) -> None:
         self.reader = ReplyReader(self.request.tools, most_calls=None if self.request.parallel_calls else 1)
 
     @property
@@ -70,16 +75,31 @@ class TurnStream:
         if started.thinking:
             self.reader.open()
 
-    def orphan(self, crash: EngineError) -> None:
-        """Handle the end of the worker: a turn without output is sent to the next one, others fail."""
+    def orphan(self, crash: str) -> None:
+        """Handle the end of the worker: a turn begins again with the next one, if it is its first crash.
+
+        If its reader has text, that is lost, so the reader has to begin again.
+        """
         if self.over:
             return
         self._replays += self._started is not None
         self._started = None
         if self.cancelled:
             self.end("cancelled")
-        elif self._first is not None or self._replays > REPLAYS:
-            self.fail(crash)
+        elif self._replays > REPLAYS:
+            self.fail(WorkerCrashed(crash))
+        elif self._passed_on:
+            self.fail(WorkerLost(crash))
+        else:
+            self._drop()
+            self._first, self._paused = None, False
+            self._read_from_start()
+
+    def _drop(self) -> None:
+        """Drop the text that its reader has not taken."""
+        self._texts.clear()
+        self._ranks.clear()
+        self._tokens = self._characters = 0
 
     def add(self, text: Text) -> None:
         """Add new text."""
@@ -137,9 +157,8 @@ class TurnStream:
         delta = self.reader.feed("".join(self._texts), self._tokens) or NOTHING
         if self._ranks:
             delta = replace(delta, logprobs=tuple(map(_logprob, self._ranks)))
-        self._texts.clear()
-        self._ranks.clear()
-        self._tokens = self._characters = 0
+        self._passed_on = self._passed_on or delta is not NOTHING
+        self._drop()
         return delta
 
     def usage(self) -> Usage:

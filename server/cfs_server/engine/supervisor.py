@@ -1,7 +1,8 @@
 """The embedded engine: a worker process under supervision (E1).
 
-When the worker dies, turns that had sent text fail with `WorkerCrashed`. The next worker runs the others in their
-order. The pause before a restart grows while workers die before they have served a turn.
+When the worker dies, the next one begins its turns again in their order. The reader of a turn that had sent text
+gets `WorkerLost`, and begins it again itself. A turn that was running in two crashes fails with `WorkerCrashed`. The
+pause before a restart grows while workers die before they have served a turn.
 """
 
 import asyncio
@@ -473,7 +474,7 @@ class LlamaEngine:
                 self._tell(protocol.TokenLogResync(delta.cache_key))
 
     async def _clean_up(self) -> None:
-        """Clean up after a dead worker: keep its counters, fail the turns that had sent text, keep the others."""
+        """Clean up after a dead worker: keep its counters, and the turns that begin again with the next one."""
         self._state = "restarting"
         reason, hung = "the engine's worker process is gone", False
         if self._worker is not None:
@@ -487,7 +488,7 @@ class LlamaEngine:
         self._counters, self._backlog = protocol.Counters(), Backlog()
         self._questions.fail_all()
         for stream in self._streams.values():
-            stream.orphan(WorkerCrashed(reason))
+            stream.orphan(reason)
 
     async def _restart(self) -> None:
         """Start workers until one is ready; then send it the waiting turns."""

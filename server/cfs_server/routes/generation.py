@@ -111,11 +111,14 @@ class Begun:
         self.recorded = started.recorded
         self.model = started.model
         self._turn = started.turn
+        self._whole = started.whole
         self._items = cast("AsyncGenerator[Delta | Finished]", started.items)
         self._first: asyncio.Task[Delta | Finished] | None = None
 
     async def whole(self, request: Request, text: Coroutine[Any, Any, str]) -> Response:
         """Return the JSON that work makes of the pieces."""
+        if self._whole is not None:
+            self._items = cast("AsyncGenerator[Delta | Finished]", self._whole)
         try:
             return Response(await attend(request, self._when_ended(text)) + "\n", media_type="application/json")
         finally:

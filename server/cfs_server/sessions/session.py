@@ -48,6 +48,7 @@ from cfs_server import tracing
 from cfs_server.broadcast import Broadcast
 from cfs_server.engine.fitting import TARGET, leading_systems
 from cfs_server.engine.interface import (
+    MAX_TIMES,
     TOO_LONG,
     Delta,
     Engine,
@@ -730,8 +731,6 @@ def _same(one: str, other: str) -> bool:
 _LATEST = 10.0
 """Seconds after a turn's time limit in which the engine must end it. After that the turn fails without the engine."""
 _CHARACTERS_A_TOKEN = 4
-_MOST_TIMES = 4
-"""How often a reply is begun: upstreams may fail after its first text."""
 _AGAIN = 0.5
 """The part of the text that stays in a prompt when an upstream refuses it again without naming its limit."""
 _SUMMARIZE = (
@@ -775,11 +774,12 @@ async def _answer(session: Session, turn: Turn, services: Services) -> tuple[Fin
             session.settings,
             session.account.owner,
             limit if tokens is None and times == 1 else max(round(ends_at - loop.time(), 1), 0.0),
+            times,
         )
         try:
             return await _stream(session, turn, request, services, window, tokens)
         except ReplyLost:
-            if times == _MOST_TIMES:
+            if times == MAX_TIMES:
                 raise
             times, tokens = times + 1, None
             session.begin_again(turn)

@@ -220,6 +220,7 @@ class Turn:
         settings: Settings,
         owner: str,
         seconds: float,
+        times: int,
     ) -> GenerationRequest:
         """Return the engine's request for these messages, which end with the turn's own. The limit is in seconds.
 
@@ -242,6 +243,7 @@ class Turn:
             kind=kind_of(session_id),
             deadline_seconds=seconds,
             may_shorten=settings.overflow != "error",
+            times=times,
         )
 
     def reply(self, content: str, *, cut: bool) -> Message:
