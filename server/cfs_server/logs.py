@@ -79,11 +79,15 @@ _ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x20
 """Control characters that JSON may contain as they are."""
 
 
+_EVENT = "event"
+"""The text of an entry. uvicorn writes tracebacks into it."""
+
+
 def _visible(_: Any, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Make control characters in values visible, so that they can neither control a terminal nor forge a line."""
     for name, value in entry.items():
         if isinstance(value, str):
-            entry[name] = visible(value).replace("\n", "␊")
+            entry[name] = visible(value) if name == _EVENT else visible(value).replace("\n", "␊")
     return entry
 
 

@@ -339,12 +339,24 @@ def server_config(app: object, limits: ConnectionLimits | None = None) -> Config
     return Config(app, limits or ConnectionLimits())
 
 
+def _say(text: str) -> None:
+    """Write a line to standard output, for which parent processes wait. A full disk there does not end the server."""
+    try:
+        print(text, flush=True)  # noqa: T201
+    except OSError as error:
+        _log.warning("standard output cannot be written", reason=error.strerror)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discard the line
+
+
 def _announce(url: str, model: ModelInfo, settings: Settings) -> None:
-    print(f"listening on {url}", flush=True)  # noqa: T201 - parent processes wait for this line
+    _say(f"listening on {url}")
     store = str(settings.store_file or ("postgresql" if settings.databases else "memory"))
     _log.info("ready", url=url, model=model.name, context=model.context_tokens, store=store, pid=os.getpid())
     if settings.ready_file is not None:
-        settings.ready_file.write_text(url + "\n")
+        try:
+            settings.ready_file.write_text(url + "\n")
+        except OSError as error:
+            _log.warning("the ready file cannot be written", file=str(settings.ready_file), reason=error.strerror)
     gc.collect()
     gc.enable()
     gc.freeze()  # long-lived objects are excluded from garbage collection, which would take tens of milliseconds

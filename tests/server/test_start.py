@@ -21,6 +21,7 @@ from cfs_server.middleware import is_loopback
 from cfs_server.serve import bind, listen_on, on_asyncio
 from cfs_server.settings import ConfigurationError, Settings, load
 from ports import free_port
+from tests.fuse.support import until
 from tests.server.support import CFS, environment, run_cfs, serving
 
 SCRIPTED = ("--engine", "scripted")
@@ -151,6 +152,28 @@ def test_the_risk_can_be_accepted_and_is_told_loudly(how: str) -> None:
 )
 def test_loopback_is_what_only_this_machine_reaches(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
+
+
+def test_an_output_that_cannot_be_written_does_not_end_the_server(tmp_path: Path) -> None:
+    """/dev/full is a log on a full disk."""
+    ready = tmp_path / "ready"
+    command = f"exec {CFS} serve --engine scripted --data-dir temporary --port 0 --ready-file {ready} >/dev/full 2>&1"
+    process = subprocess.Popen(["sh", "-c", command], env=environment())
+    try:
+        until(lambda: (ready.exists() and ready.read_text().endswith("\n")) or process.poll() is not None)
+        assert httpx.get(f"{ready.read_text().strip()}/readyz").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_proxy_of_an_upstream_that_cannot_be_used_is_said_in_one_line() -> None:
+    upstream = ("--upstream", "http://upstream.example/v1", "--upstream-model", "m", "--port", "0")
+    ended = run_cfs("serve", *upstream, "--data-dir", "temporary", ALL_PROXY="socks5://127.0.0.1:9")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+    assert "the proxy socks5://127.0.0.1:9 needs another package" in ended.stderr
 
 
 def test_a_free_port_is_said_on_stdout_and_in_the_ready_file_which_goes_with_the_server(tmp_path: Path) -> None:

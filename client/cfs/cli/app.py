@@ -35,6 +35,20 @@ _CONTROLS |= dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xF
 """Characters that change the direction of what follows, so that a text shows as another one (CVE-2021-42574)."""
 
 
+def open_streams() -> None:
+    """Open the standard streams that are closed, so that no other file gets their numbers.
+
+    Reading or writing them fails then, as if they were closed, but for standard error. Python has no object for them.
+    """
+    for number, name, mode in ((0, "stdin", os.O_WRONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, mode)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+
+
 def is_terminal(stream: TextIO) -> bool:
     """Return whether a stream is a terminal."""
     return stream.isatty()
@@ -80,7 +94,8 @@ def show(text: str) -> None:
 def note(text: str) -> None:
     """Write a remark to standard error, dimmed if colours are used."""
     text = visible(text)
-    typer.echo(typer.style(text, dim=True) if has_colours(sys.stderr) else text, err=True, color=True)
+    with suppress(OSError):  # nobody reads it
+        typer.echo(typer.style(text, dim=True) if has_colours(sys.stderr) else text, err=True, color=True)
 
 
 # Shell completion of session names, within a short time limit (C10)
@@ -137,14 +152,26 @@ def exit_codes() -> Iterator[None]:
         raise typer.Exit(code_of(error)) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discard buffered output
-        raise typer.Exit(NO_READER) from None
+    except OSError as error:
+        raise typer.Exit(_print_system_error(error)) from None
     except ModuleNotFoundError as error:
         if (extra := _extra_for(error)) is None:
             raise
         print_error(f"this command needs {error.name}, which is not installed: pip install 'cfs-local[{extra}]'")
         raise typer.Exit(REFUSED) from None
+
+
+def _print_system_error(error: OSError) -> int:
+    """Print an error of the system, such as a full disk, in one line. Return the exit code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discard buffered output
+    if isinstance(error, BrokenPipeError):
+        return NO_READER
+    reason = error.strerror or str(error)
+    print_error(f"{error.filename}: {reason}" if error.filename else f"input or output failed: {reason}")
+    return REFUSED
 
 
 _EXTRAS = {
@@ -175,7 +202,8 @@ def code_of(error: CfsError) -> int:
 
 def print_error(reason: str) -> None:
     """Print an error in one line on standard error."""
-    typer.echo(visible(f"cfs: {' '.join(reason.split())}"), err=True)
+    with suppress(OSError):  # the exit code says it, too
+        typer.echo(visible(f"cfs: {' '.join(reason.split())}"), err=True)
 
 
 # Shared options: server, token, session and JSON output
@@ -259,13 +287,15 @@ def connect(url: str, token_file: Path | None, *, timeout: float = 30.0) -> Iter
 
     Raises `typer.BadParameter` for an invalid URL or token file.
     """
+    from cfs.transports.addresses import address_of
     from cfs.transports.http import Client
 
+    token = read_token(token_file)
     try:
-        client = Client(url, read_token(token_file), timeout=timeout)
+        address_of(url, token)
     except InvalidRequest as error:
         raise typer.BadParameter(error.detail) from None
-    with client:
+    with Client(url, token, timeout=timeout) as client:
         try:
             yield client
         except NotFound as error:
@@ -558,7 +588,11 @@ def build(found: list[EntryPoint]) -> typer.Typer:
 
 def main() -> None:
     """Run `cfs`."""
+    open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # transcripts are UTF-8, whatever the locale
             stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
-    build(list(entry_points(group=GROUP)))(prog_name="cfs")
+    try:
+        build(list(entry_points(group=GROUP)))(prog_name="cfs")
+    except OSError as error:  # of the help, or of an error about the usage
+        sys.exit(_print_system_error(error))

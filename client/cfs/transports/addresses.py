@@ -1,6 +1,5 @@
 """Resolves the server's address, token and timeouts for both HTTP clients. No I/O."""
 
-import ipaddress
 import os
 import ssl
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from cfs import api, tracing
 from cfs.errors import CfsError, InvalidRequest, Timeout, Unreachable
 from cfs.stream import FIRST_PAUSE, LONGEST_PAUSE
 from cfs.transports.base import TOKEN_VARIABLE, URL_VARIABLE, Deadline
+from cfs.transports.proxies import proxy_of
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
@@ -30,11 +30,11 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server's URL, the headers of every request to it, and whether a proxy may be in between."""
+    """A server's URL, the headers of every request to it, and the proxy in between, if there is one."""
 
     url: str
     headers: Mapping[str, str]
-    through_proxies: bool
+    proxy: str | None
 
     @property
     def verify(self) -> ssl.SSLContext | bool:
@@ -48,20 +48,20 @@ def address_of(url: str | None = None, token: str | None = None) -> Address:
     An empty token is no token, whatever the variable says.
     """
     url = (url or os.environ.get(URL_VARIABLE, "")).rstrip("/")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_server(url):
         raise InvalidRequest(
             f"{url!r} is not the URL of a server: give one such as http://127.0.0.1:8000, or set {URL_VARIABLE}"
         )
     headers = api.authorization(os.environ.get(TOKEN_VARIABLE) if token is None else token)
-    return Address(url, headers, not _is_here(parts.hostname))
+    return Address(url, headers, proxy_of(url))
 
 
-def _is_here(host: str) -> bool:
+def _is_server(url: str) -> bool:
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port of more than 65535, or half of an address
+        return False
 
 
 def time_limits(request: api.Request, answer_seconds: float) -> httpx.Timeout:

@@ -30,6 +30,7 @@ from cfs.transports.addresses import (
     was_sent,
 )
 from cfs.transports.base import Deadline
+from cfs.transports.proxies import connecting
 from cfs.wire import NewMessage, Question, SearchResults, Settings, SettingsPatch
 
 if TYPE_CHECKING:
@@ -45,20 +46,23 @@ class Client:
     """A client of one server. Concurrent calls use separate connections.
 
     `url` and `token` default to `CFS_URL` and `CFS_TOKEN`. `timeout` is the maximum time in seconds for a response,
-    besides the time that the server is asked to wait. Raises `InvalidRequest` if there is no URL.
+    besides the time that the server is asked to wait. Raises `InvalidRequest` if there is no URL, or if
+    the proxy or the certificates that the environment names cannot be used.
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, *, timeout: float = ANSWER_SECONDS) -> None:
         address = address_of(url, token)
         self.url = address.url
         self._timeout = timeout
-        self._http = httpx.Client(
-            base_url=address.url,
-            headers=dict(address.headers),
-            verify=address.verify,
-            trust_env=address.through_proxies,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
-        )
+        with connecting(address.url):
+            self._http = httpx.Client(
+                base_url=address.url,
+                headers=dict(address.headers),
+                verify=address.verify,
+                proxy=address.proxy,
+                trust_env=False,
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+            )
 
     def search(self, words: str, *, prefix: str = "", limit: int = 20) -> SearchResults:
         """Return the newest messages that contain the words, in sessions that the caller may read.

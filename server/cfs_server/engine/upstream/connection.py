@@ -13,9 +13,10 @@ from pydantic import BaseModel, ValidationError
 from cfs import tracing
 from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent, SSEDecoder
+from cfs.transports.proxies import connecting, proxy_of
 from cfs_server.engine.interface import Delta, ModelLoadError
 from cfs_server.engine.upstream import failures
-from cfs_server.engine.upstream.protocol import Options, is_here
+from cfs_server.engine.upstream.protocol import Options
 
 CONNECT_SECONDS = 10.0
 _REST_SECONDS = 0.2
@@ -77,16 +78,21 @@ class Link:
     """Connections to one upstream. Every error is a `Failure`, in words without the key."""
 
     def __init__(self, options: Options, headers: Mapping[str, str]) -> None:
-        """Prepare connections; with `https` this reads certificates, which takes a while."""
+        """Prepare connections; with `https` this reads certificates, which takes a while.
+
+        Raises `InvalidRequest` if the proxy or the certificates that the environment names cannot be used.
+        """
         self._options = options
-        self._http = httpx.AsyncClient(
-            base_url=options.url,
-            headers=dict(headers),
-            timeout=httpx.Timeout(options.silence, connect=CONNECT_SECONDS, pool=None),
-            limits=httpx.Limits(max_connections=options.parallel + 2, max_keepalive_connections=options.parallel),
-            verify=options.url.startswith("https:"),
-            trust_env=not is_here(httpx.URL(options.url).host),
-        )
+        with connecting(options.url):
+            self._http = httpx.AsyncClient(
+                base_url=options.url,
+                headers=dict(headers),
+                timeout=httpx.Timeout(options.silence, connect=CONNECT_SECONDS, pool=None),
+                limits=httpx.Limits(max_connections=options.parallel + 2, max_keepalive_connections=options.parallel),
+                verify=httpx.create_ssl_context() if options.url.startswith("https:") else False,
+                proxy=proxy_of(options.url),
+                trust_env=False,
+            )
 
     async def get(self, path: str) -> Answer:
         """Send a request that is not a turn; raises `Failure` when there is no answer."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from cfs.errors import EngineError
+from cfs.errors import EngineError, InvalidRequest
 from cfs.wire import FinishReason, Usage
 from cfs_server.engine.fairness import Backlog, Fairness, Path
 from cfs_server.engine.fitting import LONGEST_UNKNOWN, check_bound
@@ -238,7 +238,10 @@ class UpstreamEngine:
     async def start(self) -> ModelInfo:
         """Look whether the upstream is there, takes the key and has the model; raises `ModelLoadError` (E2)."""
         key = self._options.key.get_secret_value() if self._options.key else None
-        self._link = await asyncio.to_thread(Link, self._options, self._dialect.headers(key))
+        try:
+            self._link = await asyncio.to_thread(Link, self._options, self._dialect.headers(key))
+        except InvalidRequest as error:
+            raise ModelLoadError(error.detail) from None
         model = await self._find()
         self._model, self._context_tokens = model.id, self._options.context_tokens or model.context_tokens
         self._dialect = DIALECTS[self._options.kind](self._options, model.id)

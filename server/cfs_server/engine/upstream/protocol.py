@@ -3,7 +3,6 @@
 Implementations are pure: they do no I/O.
 """
 
-import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pydantic import SecretStr
 from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent
 from cfs.transcript import PREFIXES, render, reply_stops
+from cfs.transports.proxies import is_here
 from cfs.wire import FinishReason, Message, ToolCall
 from cfs_server.engine.interface import AffinityKind, Delta, GenerationRequest, Sampling, UpstreamKind
 from cfs_server.engine.upstream.failures import Failure, Retries
@@ -105,14 +105,6 @@ def address(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidOptions(f"{url!r} is no URL of an upstream: give one like http://127.0.0.1:8080/v1")
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") or "/v1", "", ""))
-
-
-def is_here(host: str) -> bool:
-    """Whether a host is this machine, which is reached without a proxy."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def kind_of(url: str) -> UpstreamKind:
