@@ -4,6 +4,7 @@ Editors, `cp` and network file systems rewrite the whole file to add a line. The
 from a plain message and from an edit of the past. They are applied in this order; T is the transcript, B the body, and
 the base is the text that the writer is known to have had before:
 
+0. A byte order mark at the beginning of B does not count.
 1. B is empty or blank: nothing happens.
 2. B equals T: nothing happens.
 3. B is not UTF-8 (`UnsupportedMedia`), or its message is too big (`TooLarge`).
@@ -14,13 +15,17 @@ the base is the text that the writer is known to have had before:
 8. Anything else was edited or is out of date: it replaces the history where the writer named the present version,
    and is refused elsewhere (`Conflict`).
 
+Where all lines of B end as on another system, rules 2 to 8 hold for B with plain line ends, unless all of it is the
+message: messages keep their bytes.
+
 Pure: no I/O.
 """
 
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 
 from cfs.errors import Conflict, TooLarge, UnsupportedMedia
-from cfs.transcript import PREFIXES, Turn, parse
+from cfs.transcript import PREFIXES, Turn, from_elsewhere, parse
 
 _PREFIXES = tuple(prefix.encode() for prefix in PREFIXES.values())
 _OTHERS = tuple(prefix.encode() for role, prefix in PREFIXES.items() if role != "user")
@@ -58,7 +63,7 @@ Verdict = Nothing | Append | Import | Replace
 
 def has_turns(body: bytes) -> bool:
     """Tell whether any line reads as the beginning of a turn; a body without one is a message, whatever T is."""
-    return _first(body, _PREFIXES) >= 0
+    return _first(_plain(body), _PREFIXES) >= 0
 
 
 def judge(
@@ -75,12 +80,16 @@ def judge(
     `limit` is the size of the largest message in bytes, `most` the number of messages in the longest transcript.
     An empty `base` stands for none known. Raises `UnsupportedMedia`, `TooLarge`, or `Conflict` (rule 8).
     """
+    body = body.removeprefix(BOM_UTF8)
     if not body.strip() or _same(body, transcript):
         return Nothing()
     text = _decode(body)
     for known in (base, transcript):
         if known and body.startswith(known):
             return _message(body[len(known) :].decode(), limit)
+    if (plain := _plain(body)) != body:
+        verdict = judge(plain, transcript, base=base, may_replace=may_replace, limit=limit, most=most)
+        return _message(text, limit) if verdict == Append(plain.decode()) else verdict
     if not transcript and not base:
         return Import(text) if _is_conversation(body) else _message(text, limit)
     if not (_first(body, _ASSISTANT) >= 0 or _turns(body, most) & (_turns(transcript) | _turns(base))):
@@ -91,6 +100,13 @@ def judge(
         "this text is neither a message nor the transcript with something added: its past was edited, or the session"
         " has gone on meanwhile; read it again, and only append"
     )
+
+
+def _plain(body: bytes) -> bytes:
+    """Return a body without a byte order mark and with plain line ends; see `from_elsewhere`."""
+    if b"\r" not in body:
+        return body.removeprefix(BOM_UTF8)
+    return from_elsewhere(body.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
 
 def _same(body: bytes, transcript: bytes) -> bool:

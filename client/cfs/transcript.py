@@ -26,6 +26,7 @@ _GUARDED = re.compile(rf"\n(?=\\*{_PREFIX})")
 _ESCAPED = re.compile(rf"\n\\(?=\\*{_PREFIX})")
 _TURN = re.compile(rf"\n(?={_PREFIX})")
 _FIRST = re.compile(_PREFIX)
+_OLD_TURN = re.compile(rf"\r(?={_PREFIX})")
 
 
 class Turn(NamedTuple):
@@ -73,6 +74,21 @@ def render_one(message: _Said) -> str:
 def render(messages: Iterable[_Said]) -> str:
     """Render messages as a transcript; no messages make an empty text."""
     return "".join(render_one(message) + "\n" for message in messages)
+
+
+BOM = "\ufeff"
+"""The byte order mark, which editors of Windows put before a text."""
+
+
+def from_elsewhere(text: str) -> str:
+    """Return a transcript that another program may have saved as CFS writes it: no byte order mark, `\n` at line ends.
+
+    A `\r` at the end of some lines only is part of a message, and so is one at the end of the only line.
+    """
+    text = text.removeprefix(BOM)
+    if "\r\n" in text[:-1] and text.count("\r\n") == text.count("\n"):
+        return text.replace("\r\n", "\n")
+    return text if "\n" in text or not _OLD_TURN.search(text) else text.replace("\r", "\n")
 
 
 def reply_stops(own: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """The rules that tell a message, a whole file with a line added, an import and an edit apart (S3, S14)."""
 
+import codecs
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,8 @@ from cfs.errors import CfsError, Conflict, TooLarge, UnsupportedMedia
 from cfs.transcript import PREFIXES, Turn, render, render_one
 
 T = b"User: hi\nAssistant: hello\n"
+BOM = codecs.BOM_UTF8
+DOS, OLD = T.replace(b"\n", b"\r\n"), T.replace(b"\n", b"\r")
 GROWN = T + b"User: more\nAssistant: yes\n"
 
 TABLE: list[tuple[str, bytes, bytes, bytes, Verdict | type[CfsError]]] = [
@@ -38,6 +42,29 @@ TABLE: list[tuple[str, bytes, bytes, bytes, Verdict | type[CfsError]]] = [
     ("7: Chinese", "我叫Alice\n".encode(), T, T, Append("我叫Alice\n")),
     ("7: another user's turn", b"User: bye\n", T, T, Append("User: bye\n")),
     ("7: an escaped prefix is text", b"x\n\\Assistant: y\n", T, T, Append("x\n\\Assistant: y\n")),
+    ("a byte order mark: the same", BOM + T, T, b"", Nothing()),
+    ("a byte order mark: the tail", BOM + T + b"more\n", T, T, Append("more\n")),
+    ("a byte order mark: a conversation", BOM + T, b"", b"", Import(T.decode())),
+    ("a byte order mark: a message", BOM + b"User: hi\n", b"", b"", Append("User: hi\n")),
+    ("a byte order mark: nothing", BOM, T, b"", Nothing()),
+    ("CRLF: the same", DOS, T, T, Nothing()),
+    ("CRLF: the same without the last line end", DOS[:-2], T, T, Nothing()),
+    ("CRLF: the tail", DOS + b"User: more\r\n", T, T, Append("User: more\n")),
+    ("CRLF: the tail, base unknown", BOM + DOS + b"more\r\n", T, b"", Append("more\n")),
+    ("CRLF: a conversation", DOS, b"", b"", Import(T.decode())),
+    ("CRLF: the past edited", DOS.replace(b"hello", b"HELLO"), T, T, Conflict),
+    ("CRLF: a message keeps its bytes", b"a\r\nb\r\n", T, T, Append("a\r\nb\r\n")),
+    ("CRLF: also with a prefix", b"User: a\r\nb\r\n", b"", b"", Append("User: a\r\nb\r\n")),
+    (
+        "CRLF in a message of the transcript",
+        b"User: a\r\nAssistant: b\n",
+        b"",
+        b"",
+        Import("User: a\r\nAssistant: b\n"),
+    ),
+    ("CR: a conversation", OLD, b"", b"", Import(T.decode())),
+    ("CR: the tail", OLD + b"User: more\r", T, b"", Append("User: more\n")),
+    ("CR: a message keeps its bytes", b"10%\r20%\r", T, T, Append("10%\r20%\r")),
     ("8: the past edited", b"User: hi\nAssistant: HELLO\n", T, T, Conflict),
     ("8: the first line edited", b"xUser: hi\nAssistant: hello\n", T, T, Conflict),
     ("8: cut", b"User: hi\n", T, T, Conflict),

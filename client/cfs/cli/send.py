@@ -112,7 +112,7 @@ def _standard_input() -> str:
     if is_terminal(sys.stdin):
         note("Type the message; Ctrl-D on a line of its own sends it.")
     try:
-        return sys.stdin.buffer.read().decode()
+        return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise typer.BadParameter(f"the message is not UTF-8: {error.reason} at byte {error.start}") from None
 

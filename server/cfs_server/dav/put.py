@@ -11,6 +11,7 @@ one message (S3).
 import hashlib
 import re
 import time
+from codecs import BOM_UTF8
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -227,7 +228,7 @@ class Put:
         self._gate = gate
         self._clients = clients
         self._id = session_id
-        self._body = body
+        self._body = body.removeprefix(BOM_UTF8)
         self._digest = digest(body)
         self._has_turns = has_turns(body)
         self._conditions = conditions

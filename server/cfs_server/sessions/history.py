@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 from typing import Any, Self
 
 from cfs.errors import TooLarge, UnsupportedMedia
-from cfs.transcript import PREFIXES, parse, render, render_one, shown
+from cfs.transcript import BOM, PREFIXES, from_elsewhere, parse, render, render_one, shown
 from cfs.wire import Message
 from cfs_server.engine.fitting import exchanges, leading_systems
 from cfs_server.sessions.loop_bridge import AT_ONCE_BYTES, LoopBridge, aside
@@ -30,7 +30,7 @@ def decode_message(data: bytes, *, limit: int) -> str | None:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise UnsupportedMedia(f"a message must be UTF-8: {error.reason} at byte {error.start}") from None
-    text = text.removesuffix("\n").removeprefix(PREFIXES["user"])
+    text = text.removeprefix(BOM).removesuffix("\n").removeprefix(PREFIXES["user"])
     return text if text.strip() else None
 
 
@@ -110,7 +110,7 @@ def read_history(transcript: str, most: int, known: Iterable[Message] = ()) -> W
 
     Messages of the `known` history at the beginning of the text are kept unchanged, because the text contains no ids.
     """
-    turns = parse(transcript, most=most)
+    turns = parse(from_elsewhere(transcript), most=most)
     kept = [*takewhile(lambda pair: pair[1] == (pair[0].role, shown(pair[0])), zip(known, turns, strict=False))]
     read = [Message.model_validate({"role": turn.role, "content": turn.content}) for turn in turns[len(kept) :]]
     return Weighed.of([message for message, _ in kept] + read)
