@@ -6,7 +6,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import Parameter
 from typing import Any, Protocol, Self
 
@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from cfs.errors import InvalidParameters
 from cfs.stream import Outcome
+from cfs.text_values import read_texts
 from cfs.wire import FunctionSpec, ToolSpec
 
 # Parsing of calls in a reply: `[CALL:name(arguments)]` is parsed, never evaluated (C8)
@@ -211,7 +212,7 @@ class Toolbox:
             return refusal
         function = self._tools[request.name].callable
         try:
-            values, keywords = _bound(function, request)
+            values, keywords = _bound(function, self._read(request))
             value = function(*values, **keywords)
             if inspect.iscoroutine(value):
                 value.close()
@@ -227,7 +228,7 @@ class Toolbox:
 
         function = self._tools[request.name].callable
         try:
-            values, keywords = _bound(function, request)
+            values, keywords = _bound(function, self._read(request))
             if inspect.iscoroutinefunction(function):
                 value = await function(*values, **keywords)
             else:
@@ -236,6 +237,11 @@ class Toolbox:
             return _failed(request, f"{type(error).__name__}: {error}")
         return _result(request, value)
 
+    def _read(self, request: ToolRequest) -> ToolRequest:
+        """Read texts as JSON where the tool's schema wants another kind."""
+        schema = _parameters_of(self._tools[request.name])
+        return replace(request, keywords=read_texts(request.keywords, schema))
+
     def _refusal(self, request: ToolRequest) -> str | None:
         if request.name not in self._tools:
             return _failed(request, f"there is no such tool; there are: {', '.join(self._tools)}")
@@ -243,8 +249,11 @@ class Toolbox:
 
 
 def _spec(tool: Tool) -> FunctionSpec:
-    parameters = getattr(tool, "parameters", None) or _schema(tool.callable)
-    return FunctionSpec(name=tool.name, description=tool.description, parameters=parameters)
+    return FunctionSpec(name=tool.name, description=tool.description, parameters=_parameters_of(tool))
+
+
+def _parameters_of(tool: Tool) -> dict[str, Any]:
+    return getattr(tool, "parameters", None) or _schema(tool.callable)
 
 
 def _schema(function: Callable[..., Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs.tools import MOST_CALLS, ToolRequest, find_calls
+from cfs.tools import MOST_CALLS, FunctionTool, Toolbox, ToolRequest, find_calls
 
 SCALARS = (
     st.none()
@@ -96,6 +96,24 @@ def test_what_is_no_literal_is_refused_and_not_run(arguments: str) -> None:
 @pytest.mark.parametrize("text", ["", "CALL:f(1)", "[CALL:f]", "[CALL: f(1)]", "[call:f(1)]", "[CALL:1f(1)]"])
 def test_what_is_no_call_is_text(text: str) -> None:
     assert find_calls(text) == []
+
+
+def test_nested_arguments_that_a_model_sends_as_text_are_read() -> None:
+    """By the annotations of the function, or by the schema that the tool has."""
+
+    def add(numbers: list[int], options: dict[str, bool], note: str) -> str:
+        """Add numbers."""
+        return repr((numbers, options, note))
+
+    def anything(**values: object) -> str:
+        return repr(values)
+
+    schema = {"type": "object", "properties": {"values": {"type": "array"}}}
+    box = Toolbox([FunctionTool.of(add), FunctionTool("anything", "", anything, schema)])
+    sent = {"numbers": "[1, 2]", "options": '{"fast": true}', "note": "[1]"}
+    calls = [ToolRequest("add", keywords=sent, id="1"), ToolRequest("anything", keywords={"values": "[1]"}, id="2")]
+    expected = ["([1, 2], {'fast': True}, '[1]')", "{'values': [1]}"]
+    assert [result.content for result in box.run(calls)] == expected
 
 
 def test_a_call_may_go_over_lines() -> None:

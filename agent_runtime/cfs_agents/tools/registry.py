@@ -25,6 +25,7 @@ from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
+from cfs.text_values import read_texts
 from cfs.wire import Message, ToolCall
 from cfs_agents.tracing import tool_call, tool_ended
 from cfs_filesystem import FileSystemError
@@ -204,9 +205,12 @@ class Arguments:
         self.schema = {"properties": {}} | _bare(schema)
 
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values with the types of the signature; raises `ToolError` if they do not match the schema."""
+        """Return the values with the types of the signature; raises `ToolError` if they do not match the schema.
+
+        A text is read as JSON where the schema allows none.
+        """
         try:
-            checked = self._model.model_validate(values, by_alias=True, by_name=False)
+            checked = self._model.model_validate(read_texts(values, self.schema), by_alias=True, by_name=False)
         except ValidationError as error:
             raise ToolError(self._explain(error)) from None
         return {name: getattr(checked, field) for field, name in self._names.items()}

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from cfs import api, wire
 from cfs.errors import CfsError, EngineError, InvalidParameters, RangeNotSatisfiable, Timeout
 from cfs.state import TurnReader
+from cfs.text_values import read_texts
 from cfs.transcript import Turn
 from cfs.transports.async_http import AsyncClient
 from cfs_mcp import schemas
@@ -73,7 +74,7 @@ class ServerTool(Generic[A]):
     async def call(self, call: Call, arguments: dict[str, Any]) -> Result:
         """Check the arguments and run the tool. Raises the errors of `cfs.errors`."""
         try:
-            checked = self.arguments.model_validate(arguments)
+            checked = self.arguments.model_validate(read_texts(arguments, self.arguments.schema_of()))
         except ValidationError as error:
             raise InvalidParameters("; ".join(_complaints(error))) from None
         return await self.run(call, checked)

@@ -114,6 +114,21 @@ async def test_malformed_arguments_are_told_with_the_right_form(arguments: dict[
     assert "\n" not in result.text
 
 
+async def test_nested_arguments_that_a_model_sends_as_text_are_read() -> None:
+    """Only where the signature allows no text."""
+
+    @tool("Look at values")
+    def show(places: list[Place], extra: dict[str, Any] | None, text: str, either: str | list[int]) -> str:
+        return repr((places, extra, text, either))
+
+    sent = {"places": '[{"line": "3"}]', "extra": '{"a": 1}', "text": "[1]", "either": "[1]"}
+    result = await result_of(Registry([show]), "show", **sent)
+    assert result.text == repr(([Place(line=3)], {"a": 1}, "[1]", "[1]"))
+    refused = await result_of(Registry([show]), "show", **{**sent, "places": "line 3"})
+    assert not refused.ok
+    assert "'places' must be" in refused.text
+
+
 async def test_example_of_the_right_form_is_itself_right() -> None:
     """A model that copies the example gets through."""
 
