@@ -1,7 +1,7 @@
 """Decides whether a server is reached through a proxy, as the environment says. No I/O.
 
 A client has one server, so this is decided once. httpx decides for each request, and fails for entries of `NO_PROXY`
-that other programs take, such as `[::1]` (github.com/encode/httpx/discussions/3221), or for a proxy that it needs a
+that other programs take, such as `[::1]` (github.com/encode/httpx/issues/3221), or for a proxy that it needs a
 package for, also if the server is reached without it.
 """
 

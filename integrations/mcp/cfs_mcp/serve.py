@@ -9,13 +9,13 @@ import typer
 import uvicorn
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from mcp.server.stdio import stdio_server
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cfs.errors import CfsError, InvalidRequest, Unauthorized, to_problem
 from cfs_mcp.callers import Callers, bearer, identity
+from cfs_mcp.lines import lines
 from cfs_mcp.server import Face, options_of
 
 PATH = "/mcp"
@@ -25,13 +25,16 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def stdio(url: str, token: str | None) -> None:
-    """Serve the program that has started this one, until it closes standard input."""
-    asyncio.run(_stdio(Callers(url, token)))
+    """Serve the program that has started this one, until it closes standard input and has its answers."""
+    try:
+        asyncio.run(_stdio(Callers(url, token)))
+    except* OSError:  # it has closed our output, too
+        raise BrokenPipeError from None
 
 
 async def _stdio(callers: Callers) -> None:
     server = Face(callers).server()
-    async with stdio_server() as (read, write):
+    async with lines() as (read, write):
         await server.run(read, write, options_of(server))
 
 

@@ -222,6 +222,38 @@ def test_hostile_lines_over_stdio_do_not_end_it(cfs_server: ScriptedServer) -> N
     assert answers[5]["error"]["code"] == -32602
 
 
+def exchanged(url: str, sent: bytes) -> list[dict[str, Any]]:
+    """Send lines and close the input at once. Return the answers up to the end of the program."""
+    done = subprocess.run(COMMAND, input=sent, capture_output=True, env=environment(CFS_URL=url), check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_what_was_read_is_answered_after_the_end_of_the_input(cfs_server: ScriptedServer) -> None:
+    """`echo ... | cfs mcp`: a turn of the model is waited for, a subscription is not, and nothing is dropped."""
+    call = {"name": "send_message", "arguments": {"session": "eof", "message": "hello"}}
+    lines = [
+        INITIALIZE,
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {**HELLO, "id": 2, "method": "tools/call", "params": call},
+        {**HELLO, "id": 3, "method": "tools/list"},
+    ]
+    answers = {
+        each["id"]: each
+        for each in exchanged(cfs_server.url, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    }
+    assert set(answers) == {INITIALIZE["id"], 2, 3}
+    assert not answers[2]["result"].get("isError"), answers[2]
+
+
+def test_a_line_that_is_no_message_is_answered_with_the_error_of_the_protocol(cfs_server: ScriptedServer) -> None:
+    """JSON-RPC 2.0, section 5.1: -32700 without an id for what is no JSON, -32600 for what is no request."""
+    lines = [b"nonsense", b"{", b"", b"[]", b"7", b'{"id": 4}', b'{"jsonrpc": "2.0", "id": "x", "method": 5}']
+    answers = exchanged(cfs_server.url, b"\n".join([*lines, b""]))
+    found = [(each["id"], each["error"]["code"]) for each in answers]
+    assert found == [(None, -32700)] * 2 + [(None, -32600)] * 2 + [(4, -32600), ("x", -32600)]
+
+
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
