@@ -119,14 +119,27 @@ ALTERNATING = (
 )
 
 
-def test_what_a_template_refuses_is_told_as_text_that_alternates() -> None:
+SINGLE = (  # as Llama 3.1's
+    "{% for m in messages if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('single') }}{% endfor %}"
+    + ALTERNATING
+)
+
+
+def test_a_message_of_the_user_after_a_result_needs_no_other_form_of_calls() -> None:
     """A user may write before a tool's result has been answered: that happens to agents."""
     assert abilities_of(ChatTemplate(ALTERNATING, begin_text="", end_text="").render).results
-    told = build(ALTERNATING, HISTORY[:3], TOOL)
-    assert "<tool>found" in told
     steered = build(ALTERNATING, HISTORY, TOOL)
+    assert steered.startswith(build(ALTERNATING, HISTORY[:3], TOOL))
+    assert steered.endswith("<tool>found<assistant>(no reply)<user>thanks")
+
+
+def test_what_a_template_refuses_is_told_as_text_that_alternates() -> None:
+    calls = (CALL, CALL.model_copy(update={"id": "call_2"}))
+    history = [HISTORY[0], HISTORY[1].model_copy(update={"tool_calls": calls}), *HISTORY[2:]]
+    steered = build(SINGLE, history, TOOL)
     assert '<assistant>I look.\n<tool_call>{"name": "read"' in steered
-    assert "Result of read:\nfound\n</tool_response>\n\nthanks" in steered
+    assert "Result of read:\nfound\n</tool_response>\n\n" in steered
+    assert steered.endswith("\n</tool_response>\n\nthanks")
     with pytest.raises(EngineError, match="never"):
         build("{{ raise_exception('never') }}", HISTORY)
 

@@ -87,6 +87,7 @@ class Body(Strict):
     tool_choice: Literal["auto", "none", "required"] | None = None
     parallel_tool_calls: bool | None = None
     response_format: Format | None = None
+    logprobs: bool | None = None
     prompt_cache_key: str | None = None
     user: str | None = None
 

@@ -1,14 +1,21 @@
 """A history of ours becomes one that upstreams take: calls and results stand together."""
 
+from typing import Any
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cfs.errors import EngineError
 from cfs.transcript import parse
 from cfs.wire import Message, ToolCall
-from cfs_server.engine.upstream.protocol import NO_RESULT, conversation_of, paired
+from cfs_server.engine.history_forms import NO_RESULT, Form, in_form, paired
+from cfs_server.engine.upstream.openai import OpenAIDialect
+from cfs_server.engine.upstream.protocol import Options, conversation_of
 from tests.engine.support import request, user
+from tests.upstream import strict_stub
+from tests.upstream.openai_stub import OpenAIStub
+from tests.upstream.stub import MODEL
 
 
 def calling(*ids: str) -> Message:
@@ -54,7 +61,9 @@ def test_a_result_that_is_missing_is_made_up_and_one_too_many_is_told_as_text() 
 
 _IDS = st.sampled_from(["a", "b", "c.d", ""])
 _MESSAGES = st.one_of(
-    st.builds(user, st.just("hello")),
+    st.builds(user, st.sampled_from(["hello", "and", " "])),
+    st.builds(lambda text: Message(role="assistant", content=text), st.sampled_from(["well", "so", "", "\n"])),
+    st.builds(lambda: Message(role="system", content="Hurry.")),
     st.builds(lambda ids: calling(*ids), st.lists(_IDS, max_size=3)),
     st.builds(result, _IDS),
 )
@@ -75,6 +84,45 @@ def test_any_history_becomes_a_legal_one_and_nothing_that_was_said_is_lost(histo
     assert expected == []
     made_up = sum(message.content == NO_RESULT for message in found)
     assert len(found) == len(history) + made_up
+
+
+TAKES_ALL = [strict_stub.NO_THINKING, strict_stub.EXTRA_THINKING, strict_stub.THINKING_OF_CALLS]
+"""Rules about thinking: each server says whether it wants it."""
+
+
+def rows_of(history: list[Message], form: Form) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = OpenAIDialect(Options("", "openai"), "m").body(request(history), form)["messages"]
+    return rows
+
+
+@pytest.mark.parametrize("form", [Form.STRICT, Form.TEXT])
+@given(st.lists(_MESSAGES, max_size=12))
+def test_any_history_keeps_to_all_rules_in_a_strict_form(form: Form, history: list[Message]) -> None:
+    """And no word of it is lost."""
+    rows = rows_of(history, form)
+    without_calls = [strict_stub.NO_CALLS, strict_stub.SIGNED_CALLS]
+    rules = [rule for rule in vars(strict_stub).values() if isinstance(rule, strict_stub.Rule)]
+    rules = [rule for rule in rules if rule not in TAKES_ALL and (form is Form.TEXT or rule not in without_calls)]
+    assert [rule.source for rule in rules if rule.broken(rows)] == []
+    list(OpenAIStub().read({"model": MODEL, "stream": True, "messages": rows}))  # each result follows its call
+    text = "\n".join(row["content"] for row in rows)
+    assert all(message.content.strip() in text for message in history)
+
+
+@given(st.lists(_MESSAGES, max_size=12), _MESSAGES)
+def test_what_comes_later_changes_only_the_end_of_a_strict_form(history: list[Message], last: Message) -> None:
+    """So servers find what they have cached; only an open call waits for its result."""
+    assume(last.role != "tool")
+    before, after = in_form(history, Form.STRICT), in_form([*history, last], Form.STRICT)
+    assert after[: max(0, len(before) - 2)] == before[:-2]
+
+
+def test_the_stored_messages_stay_as_they_are() -> None:
+    history = [user(" "), calling("x" * 50), user("a"), user("b"), Message(role="system", content="c")]
+    before = [message.model_dump_json() for message in history]
+    for form in Form:
+        rows_of(history, form)
+    assert [message.model_dump_json() for message in history] == before
 
 
 def test_instructions_at_the_beginning_are_one() -> None:

@@ -59,6 +59,7 @@ def test_vllm_router_sends_all_turns_of_a_session_to_one_worker() -> None:
             for number in range(SESSIONS):
                 where = f"/v1/sessions/s{number}/messages"
                 client.post(where, params={"wait": "true"}, content=b"hello").raise_for_status()
+    assert [worker.refused for worker in workers] == [[], []]
     seen = [[head["x-session-id"] for head in worker.heads] for worker in workers]
     assert sum(map(len, seen)) == 3 * SESSIONS
     assert all(len(set(each)) > 0 for each in seen)

@@ -14,6 +14,8 @@ TARGET = 0.75
 """How full a prompt is after a cut. The room left lets the next turns reuse the computed beginning."""
 LONGEST_UNKNOWN = 16
 """Characters of a token at most, for models whose vocabulary is not known here; means over real texts are 3 to 5."""
+TOKEN_CHARACTERS = 4
+"""Characters of a token in estimates."""
 MESSAGE_TOKENS = 8
 """Estimated tokens of a message beside its text; a wrong estimate only moves the cut."""
 _THOUGHT = "</think>"
@@ -42,6 +44,28 @@ def least_tokens(messages: Iterable[Message], longest: int) -> int:
             text = text.rpartition(_THOUGHT)[2]
         total += 1 + len(text.strip()) // longest
     return total
+
+
+def estimated_tokens(messages: Iterable[Message]) -> int:
+    """Estimate the tokens of messages for a model whose vocabulary is not known here."""
+    total = 0
+    for message in messages:
+        size = len(message.content) + sum(len(str(call.arguments)) for call in message.tool_calls)
+        total += MESSAGE_TOKENS + size // TOKEN_CHARACTERS
+    return total
+
+
+def count_within(messages: Sequence[Message], tokens: int) -> int:
+    """Count the newest exchanges that have so many tokens by estimate; the last one counts in any case."""
+    head = leading_systems(messages)
+    starts = exchanges(messages, head)
+    room, end, fits = tokens - estimated_tokens(messages[:head]), len(messages), 0
+    for start in reversed(starts):
+        room -= estimated_tokens(messages[start:end])
+        if room < 0:
+            break
+        fits, end = fits + 1, start
+    return max(1, min(fits, len(starts) - 1))
 
 
 def check_bound(messages: Sequence[Message], system: str | None, context_tokens: int, longest: int) -> None:

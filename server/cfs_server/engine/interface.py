@@ -39,6 +39,18 @@ class WorkerLost(ReplyLost, WorkerCrashed):
     """The worker process died after the first text of a reply."""
 
 
+class HistoryRefused(EngineError):
+    """The model's server refuses a history in all forms, for an unknown reason: it may accept a shorter one.
+
+    `fits` is how many of the newest exchanges it may accept, and `error` is the error if that does not help.
+    """
+
+    def __init__(self, error: EngineError, *, fits: int) -> None:
+        super().__init__(error.detail, retry_after=error.retry_after)
+        self.error = error
+        self.fits = fits
+
+
 class ModelLoadError(Exception):
     """The model cannot be loaded; the text is the one line that the operator sees (E2)."""
 
@@ -262,7 +274,7 @@ class Engine(Protocol):
         After `cancel(request.id)` it ends with `Finished("cancelled")`; closing the iterator cancels as well.
         Raises `EngineError` (`ContextTooLong`, `WorkerCrashed`) when the turn fails, and `ReplyLost` when the same
         request should be sent again. `ContextTooLong` is raised before any text. It contains the number of exchanges
-        that fit, if the engine knows it.
+        that fit, if the engine knows it. So is `HistoryRefused`, if the caller can leave out old exchanges.
         """
         ...
 

@@ -54,6 +54,7 @@ from cfs_server.engine.interface import (
     Engine,
     Finished,
     GenerationRequest,
+    HistoryRefused,
     ReplyLost,
     engine_of,
     predicted_wait,
@@ -731,6 +732,8 @@ def _same(one: str, other: str) -> bool:
 _LATEST = 10.0
 """Seconds after a turn's time limit in which the engine must end it. After that the turn fails without the engine."""
 _CHARACTERS_A_TOKEN = 4
+_MOST_REFUSALS = 2
+"""How often a prompt is shortened because an upstream refuses it and does not say why."""
 _AGAIN = 0.5
 """The part of the text that stays in a prompt when an upstream refuses it again without naming its limit."""
 _SUMMARIZE = (
@@ -762,7 +765,7 @@ async def _answer(session: Session, turn: Turn, services: Services) -> tuple[Fin
     """Send the history to the engine, and shorten it until it fits the context (S8)."""
     settings, history = session.settings.patched(turn.request.settings), session.history
     loop, limit = asyncio.get_running_loop(), services.limits.turn_seconds
-    ends_at, times = loop.time() + limit, 1
+    ends_at, times, refused = loop.time() + limit, 1, 0
     context_tokens = engine_of(services.engine, settings.model).context_tokens
     window, tokens = _begin(history, settings, context_tokens)
     while turn.state is not TurnState.CANCELLING:  # before this task's first step no engine has it
@@ -790,6 +793,10 @@ async def _answer(session: Session, turn: Turn, services: Services) -> tuple[Fin
             tokens = (tokens or 0) + (error.leaving or _tokens_between(history, window, shorter.cut))
             if settings.overflow == "summarize":
                 shorter = replace(shorter, summary=await _summarize(session, request, services, shorter))
+            window = shorter
+        except HistoryRefused as refusal:
+            shorter = _without_refused(history, window, refusal, refused)
+            refused, tokens = refused + 1, (tokens or 0) + _tokens_between(history, window, shorter.cut)
             window = shorter
     return "cancelled", Usage()
 
@@ -852,6 +859,19 @@ def _shorten(
         session.apply(MessageExcluded(turn.base))
         raise ContextTooLong(f"the message is too long by itself: {error.detail}")
     raise error
+
+
+def _without_refused(history: History, window: Window, refusal: HistoryRefused, times: int) -> Window:
+    """Cut a window that was refused for an unknown reason: first to what may be accepted, then to the last exchange.
+
+    Raises the refusal's error when both were refused. So a message that a server will never take, such as one that its
+    filter refuses, ends no session: the next turns work without it.
+    """
+    starts = history.exchanges(window)
+    if times == _MOST_REFUSALS or len(starts) < 2:
+        raise refusal.error
+    fits = 1 if times else min(refusal.fits, len(starts) - 1)
+    return replace(window, cut=starts[-fits], summary="" if times else window.summary)
 
 
 def _guess(history: History, starts: Sequence[int], part: float) -> int:

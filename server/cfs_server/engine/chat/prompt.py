@@ -4,7 +4,6 @@ A prompt is a list of pieces. Names of special tokens, such as `<|im_end|>`, bec
 In the text of users, tools and models such names remain text.
 """
 
-import hashlib
 import json
 import re
 import secrets
@@ -24,6 +23,8 @@ from cfs.transcript import PREFIXES, render, reply_stops
 from cfs.wire import Message, Settings, ToolCall
 from cfs_server.engine.chat.reply_parser import THINK
 from cfs_server.engine.chat.tool_call_formats import ANYWHERE, Fenced
+from cfs_server.engine.fitting import leading_systems
+from cfs_server.engine.history_forms import Form, calls_as_text, in_form, results_as_user, short_id
 
 # -- tool conversations for models whose template supports no tools, or only parts of them ----------------------------
 
@@ -82,58 +83,6 @@ def named_results(messages: Iterable[Message]) -> list[Message]:
             message = message.model_copy(update={"name": names[message.tool_call_id]})
         found.append(message)
     return found
-
-
-def calls_as_text(messages: Iterable[Message]) -> list[Message]:
-    """Write calls into the contents of their messages."""
-    return [
-        message.model_copy(
-            update={"content": "\n".join(filter(None, [message.content, *map(_tagged, message.tool_calls)])),
-                    "tool_calls": ()}
-        )
-        if message.tool_calls
-        else message
-        for message in messages
-    ]  # fmt: skip
-
-
-def results_as_user(messages: Iterable[Message]) -> list[Message]:
-    """Move tool results into a user message, merged with the user messages before or after them.
-
-    Templates without a role for tools often require alternating turns.
-    """
-    found: list[Message] = []
-    after_result = False
-    for message in messages:
-        is_result = message.role == "tool"
-        said = _told(message) if is_result else message
-        if said.role == "user" and (is_result or after_result) and found and found[-1].role == "user":
-            found[-1] = found[-1].model_copy(update={"content": f"{found[-1].content}\n\n{said.content}"})
-        else:
-            found.append(said)
-        after_result = is_result
-    return found
-
-
-def alternating(messages: Iterable[Message]) -> list[Message]:
-    """Make one message of those of one role that follow one another: some templates refuse anything else."""
-    found: list[Message] = []
-    for message in messages:
-        if found and found[-1].role == message.role:
-            found[-1] = found[-1].model_copy(update={"content": f"{found[-1].content}\n\n{message.content}"})
-        else:
-            found.append(message)
-    return found
-
-
-def _told(message: Message) -> Message:
-    of = f" of {message.name}" if message.name else ""
-    return Message(role="user", content=f"<tool_response>\nResult{of}:\n{message.content}\n</tool_response>")
-
-
-def _tagged(call: ToolCall) -> str:
-    body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
-    return f"<tool_call>{body}</tool_call>"
 
 
 def _described(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -366,16 +315,23 @@ class PromptBuilder:
 
     def _tellings(self, messages: Sequence[Message], settings: Settings, can: Abilities) -> Iterator[_Rows]:
         """Yield forms of a conversation that templates may accept: the unchanged one first, then simpler ones."""
+        rows = self._rows(messages, settings, can)
+        yield rows
+        yield _system_as_user(rows)
+        count = leading_systems(messages)
+        system = "\n\n".join(message.content for message in messages[:count])
+        for form in (Form.STRICT, Form.TEXT):
+            turns = with_system(in_form(messages[count:], form), system)
+            rows = self._rows(turns, settings, can, short_ids=True)
+            yield rows
+            yield _system_as_user(rows)
+
+    def _rows(
+        self, messages: Sequence[Message], settings: Settings, can: Abilities, *, short_ids: bool = False
+    ) -> _Rows:
         own = messages if can.calls else calls_as_text(messages)
         own = own if can.results else results_as_user(own)
-        rows = _with_system([self._row(message) for message in own], settings.system)
-        yield rows
-        yield _system_as_user(rows)
-        yield _short_ids(rows)
-        plain = alternating(results_as_user(calls_as_text(messages)))
-        rows = _with_system([self._row(message) for message in plain], settings.system)
-        yield rows
-        yield _system_as_user(rows)
+        return _with_system([self._row(message, short_ids=short_ids) for message in own], settings.system)
 
     def _pieces(self, rows: _Rows, tools: _Rows) -> tuple[Piece, ...]:
         text = self._render(rows, tools)
@@ -401,18 +357,21 @@ class PromptBuilder:
             raise EngineError("this model has no chat template: use prompt_style=transcript")
         return self._template.render(rows, tools)
 
-    def _row(self, message: Message) -> dict[str, Any]:
+    def _row(self, message: Message, *, short_ids: bool) -> dict[str, Any]:
         row: dict[str, Any] = {"role": message.role, "content": message.content}
+        answered = message.tool_call_id
         if message.tool_calls:
             row["tool_calls"] = [
                 {
-                    "id": call.id,
+                    "id": short_id(call.id) if short_ids else call.id,
                     "type": "function",
                     "function": {"name": call.name, "arguments": self._arguments(call)},
                 }
                 for call in message.tool_calls
             ]
-        extra = {"tool_call_id": message.tool_call_id, "name": message.name, "reasoning_content": message.thinking}
+        if short_ids and answered is not None:
+            answered = short_id(answered)
+        extra = {"tool_call_id": answered, "name": message.name, "reasoning_content": message.thinking}
         return row | {key: self._harmless(value) for key, value in extra.items() if value is not None}
 
     def _arguments(self, call: ToolCall) -> Any:
@@ -448,23 +407,6 @@ def _with_system(rows: _Rows, system: str | None) -> _Rows:
     if rows and rows[0]["role"] == "system":
         return [rows[0] | {"content": f"{system}\n\n{rows[0]['content']}"}, *rows[1:]]
     return [{"role": "system", "content": system}, *rows]
-
-
-def _short_ids(rows: _Rows) -> _Rows:
-    """Give calls ids of nine letters and digits: the templates of Mistral's models take no others."""
-
-    def short(each: str) -> str:
-        return each if len(each) == 9 and each.isalnum() else hashlib.sha256(each.encode()).hexdigest()[:9]
-
-    found = []
-    for row in rows:
-        changed = dict(row)
-        if "tool_calls" in row:
-            changed["tool_calls"] = [call | {"id": short(call["id"])} for call in row["tool_calls"]]
-        if "tool_call_id" in row:
-            changed["tool_call_id"] = short(row["tool_call_id"])
-        found.append(changed)
-    return found
 
 
 def _system_as_user(rows: _Rows) -> _Rows:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent
 from cfs.wire import FinishReason, Message
+from cfs_server.engine.history_forms import NOTHING, Form, portable_name, short_id
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.affinity import value_of
@@ -301,7 +302,7 @@ ANSWER = "give_answer"
 _OPTIONAL = ("temperature", "top_p", "top_k", "stop_sequences", "cache_control", "metadata")
 _HOTTEST = 1.0
 _CACHED: Block = {"cache_control": {"type": "ephemeral"}}
-_NOTHING = "(nothing)"
+_LONGEST_ID = 64
 _ANYTHING: Block = {"type": "object"}
 
 
@@ -321,13 +322,13 @@ class AnthropicDialect:
         """Make the headers of every request."""
         return {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
 
-    def body(self, request: GenerationRequest) -> dict[str, Any]:
+    def body(self, request: GenerationRequest, form: Form = Form.PLAIN) -> dict[str, Any]:
         """Make the body of a turn's request."""
-        talk = conversation_of(request)
+        talk = conversation_of(request, form)
         thinking = self._thinking(request)
         budget = self._options.thinking_tokens if thinking else 0
-        tools = _tools(request, talk.messages)
-        messages = merged((_role(message), self._blocks(request, message)) for message in talk.messages)
+        tools = _tools(request, talk.messages, form)
+        messages = merged((_role(message), self._blocks(request, message, form)) for message in talk.messages)
         optional = {} if thinking else self._sampling(request)
         if self._options.affinity == "user":
             optional["metadata"] = {"user_id": value_of(request)}
@@ -392,15 +393,22 @@ class AnthropicDialect:
             values["temperature"] = min(values["temperature"], _HOTTEST)
         return values
 
-    def _blocks(self, request: GenerationRequest, message: Message) -> list[Block]:
+    def _blocks(self, request: GenerationRequest, message: Message, form: Form) -> list[Block]:
+        strict = form is not Form.PLAIN
         if message.role == "tool":
-            return [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": message.content}]
+            answered = _id(message.tool_call_id or "") if strict else message.tool_call_id
+            return [{"type": "tool_result", "tool_use_id": answered, "content": message.content}]
         if self._options.thinking_tokens and (signed := self._signed.of(request.owner, message)):
             return list(signed)
         said = f"(system) {message.content}" if message.role == "system" else message.content
         text = [{"type": "text", "text": said}] if message.content.strip() else []
         calls = [
-            {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
+            {
+                "type": "tool_use",
+                "id": _id(call.id) if strict else call.id,
+                "name": portable_name(call.name) if strict else call.name,
+                "input": call.arguments,
+            }
             for call in message.tool_calls
         ]
         return [*text, *calls]
@@ -414,6 +422,11 @@ class AnthropicDialect:
 
     def _mark(self, block: Block) -> Block:
         return block | _CACHED if self._fields.takes("cache_control") else block
+
+
+def _id(call_id: str) -> str:
+    """Shorten an id beyond the 64 characters of Bedrock; those of Anthropic, which it has signed, are shorter."""
+    return call_id if len(call_id) <= _LONGEST_ID else short_id(call_id)
 
 
 def merged(spoken: Iterable[tuple[str, list[Block]]]) -> list[Block]:
@@ -432,7 +445,7 @@ def merged(spoken: Iterable[tuple[str, list[Block]]]) -> list[Block]:
 
 
 def _said_nothing() -> Block:
-    return {"role": "user", "content": [{"type": "text", "text": _NOTHING}]}
+    return {"role": "user", "content": [{"type": "text", "text": NOTHING}]}
 
 
 def _role(message: Message) -> str:
@@ -451,11 +464,12 @@ def _loop(messages: Sequence[Message]) -> list[Message]:
     return found
 
 
-def _tools(request: GenerationRequest, messages: Iterable[Message]) -> list[Block]:
+def _tools(request: GenerationRequest, messages: Iterable[Message], form: Form) -> list[Block]:
     """Describe the tools; include tools that only the history calls, as the protocol requires."""
     tools = [_tool(tool.get("function", tool)) for tool in request.tools]
     known = {tool["name"] for tool in tools}
     called = {call.name for message in messages for call in message.tool_calls}
+    called = set(map(portable_name, called)) if form is not Form.PLAIN else called
     tools += [{"name": name, "input_schema": _ANYTHING} for name in sorted(called - known)]
     if (schema := request.json_schema) is not None:
         schema = _ANYTHING | schema if _is_object(schema) else _wrapped(schema)

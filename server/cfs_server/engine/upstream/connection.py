@@ -182,21 +182,39 @@ class _Meta(BaseModel):
     n_ctx_train: int | None = None
 
 
+class _Provider(BaseModel):
+    context_length: int | None = None
+
+
 class Model(BaseModel):
     """A model in a catalogue; each server has another name for the size of its context."""
 
     id: str
-    max_model_len: int | None = None
-    max_input_tokens: int | None = None
-    context_length: int | None = None
-    meta: _Meta | None = None
+    max_model_len: int | None = None  # vLLM, SGLang
+    max_input_tokens: int | None = None  # Anthropic
+    loaded_context_length: int | None = None  # LM Studio: what the loaded model has
+    top_provider: _Provider | None = None  # OpenRouter: less than the model has, for some providers
+    context_length: int | None = None  # OpenRouter, Together, Moonshot
+    context_window: int | None = None  # Groq
+    max_context_length: int | None = None  # Mistral, LM Studio
+    meta: _Meta | None = None  # llama.cpp
 
     @property
     def context_tokens(self) -> int:
         """Size of the context; 0 when the upstream does not report it."""
-        meta = self.meta or _Meta()
-        known = (self.max_model_len, self.max_input_tokens, self.context_length, meta.n_ctx, meta.n_ctx_train)
-        return next((size for size in known if size), 0)
+        meta, provider = self.meta or _Meta(), self.top_provider or _Provider()
+        sizes = (
+            self.max_model_len,
+            self.max_input_tokens,
+            self.loaded_context_length,
+            provider.context_length,
+            self.context_length,
+            self.context_window,
+            self.max_context_length,
+            meta.n_ctx,
+            meta.n_ctx_train,
+        )
+        return next((size for size in sizes if size), 0)
 
 
 class _Page(BaseModel):

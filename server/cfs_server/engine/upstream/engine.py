@@ -4,18 +4,19 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import structlog
 
-from cfs.errors import EngineError, InvalidRequest
+from cfs.errors import ContextTooLong, EngineError, InvalidRequest
 from cfs.wire import FinishReason, Usage
 from cfs_server.engine.fairness import Backlog, Fairness, Path
-from cfs_server.engine.fitting import LONGEST_UNKNOWN, check_bound
+from cfs_server.engine.fitting import LONGEST_UNKNOWN, check_bound, estimated_tokens
+from cfs_server.engine.history_forms import Form, portable_tools
 from cfs_server.engine.interface import (
     TOO_LONG,
     Delta,
@@ -30,6 +31,7 @@ from cfs_server.engine.interface import (
     UpstreamKind,
 )
 from cfs_server.engine.upstream import connection
+from cfs_server.engine.upstream.acceptance import Acceptance, refuses
 from cfs_server.engine.upstream.affinity import Affinity
 from cfs_server.engine.upstream.anthropic import AnthropicDialect
 from cfs_server.engine.upstream.connection import Link, ReplyLimit, rest
@@ -226,6 +228,7 @@ class UpstreamEngine:
         self._dialect = DIALECTS[options.kind](options, options.model or "")
         self._model = options.model or ""
         self._context_tokens = 0
+        self._acceptance = Acceptance()
         self._link: Link | None = None
         self._state: EngineState = "starting"
         self._turns: dict[str, Turn] = {}
@@ -268,6 +271,11 @@ class UpstreamEngine:
     def context_tokens(self) -> int:
         """How many tokens a prompt and its reply can have; 0 if the upstream does not report it."""
         return self._context_tokens
+
+    @property
+    def history_form(self) -> Form:
+        """The form in which the upstream gets histories, as far as its refusals have shown."""
+        return self._acceptance.form
 
     def predicted_wait(self, owner: str, kind: Kind) -> float:
         """Seconds that an owner's turn of a kind would wait for its place if it were handed over now."""
@@ -359,11 +367,14 @@ class UpstreamEngine:
                 turn.start()
                 async for attempt in self._options.retries.attempts(lambda: turn.silent, self._note):
                     with attempt:
-                        await self._ask(turn)
+                        last = attempt.retry_state.attempt_number > self._options.retries.most
+                        await self._ask(turn, last=last)
         except Failure as failure:
             self._seen(lost=failure.lost)
             turn.failure = failure
-            turn.fail(failure.final)
+            turn.fail(
+                self._acceptance.error_of(request, failure, self._context_tokens) if turn.silent else failure.final
+            )
         except EngineError as error:
             turn.fail(error)
         except TimeoutError:
@@ -372,19 +383,58 @@ class UpstreamEngine:
             _log.exception("upstream.defect")
             turn.fail(EngineError("internal error"))
 
-    async def _ask(self, turn: Turn) -> None:
-        """Send the request, and again as long as there is something to leave out that the upstream refused."""
-        body = self._dialect.body(turn.request)
+    async def _ask(self, turn: Turn, *, last: bool) -> None:
+        """Send the request, and again as long as there is something to change that the upstream refused."""
+        request, form, refusal = turn.request, self._acceptance.form, None
+        body, first = self._body(request, form), form
         while True:
             try:
-                return await self._listen(turn, body)
+                await self._listen(turn, body, form)
             except Failure as failure:
-                self._dialect.learn(failure)
-                sent, body = body, self._dialect.body(turn.request)
-                if failure.status not in _REFUSED or body == sent:
+                if not turn.silent:
                     raise
+                refusal = failure if form is first else refusal
+                change = self._change(request, form, body, failure, last=last)
+                if change is None:
+                    if form is not first:
+                        self._acceptance.helps_nothing(failure)
+                    raise (refusal if refusal and refuses(failure) else failure) from None
+                request, form, body = change
+            else:
+                self._acceptance.accepted(turn.request, form, refusal if form is not first else None)
+                return
 
-    async def _listen(self, turn: Turn, body: dict[str, Any]) -> None:
+    def _change(
+        self, request: GenerationRequest, form: Form, sent: dict[str, Any], failure: Failure, *, last: bool
+    ) -> tuple[GenerationRequest, Form, dict[str, Any]] | None:
+        """Return the next request, its form and its body after a failure, or None.
+
+        First it leaves out members that the upstream names, then it puts the history into another form.
+        """
+        self._dialect.learn(failure)
+        options = [(request, form)] if failure.status in _REFUSED else []
+        if isinstance(failure.error, ContextTooLong):
+            options.append((self._with_less_reply(request), form))
+        options += [(request, other) for other in self._acceptance.other_forms(request, form, failure, last=last)]
+        for request, form in options:
+            if (body := self._body(request, form)) != sent:
+                return request, form, body
+        return None
+
+    def _with_less_reply(self, request: GenerationRequest) -> GenerationRequest:
+        """Leave most of the context to the prompt: servers refuse both together if they exceed it."""
+        most = self._context_tokens // 4
+        if not 0 < most < request.settings.max_tokens or estimated_tokens(request.messages) > 2 * most:
+            return request
+        return replace(request, settings=request.settings.model_copy(update={"max_tokens": most}))
+
+    def _body(self, request: GenerationRequest, form: Form) -> dict[str, Any]:
+        if form is not Form.PLAIN and request.tools:
+            request = replace(request, tools=portable_tools(request.tools)[0])
+        return self._dialect.body(request, form)
+
+    async def _listen(self, turn: Turn, body: dict[str, Any], form: Form) -> None:
+        names = portable_tools(turn.request.tools)[1] if form is not Form.PLAIN else {}
         reply = self._dialect.reply(turn.request)
         self._requests += 1
         limit = ReplyLimit(self._options.reply_bytes)
@@ -401,7 +451,7 @@ class UpstreamEngine:
                 async for event in events:
                     for delta in reply.feed(event):
                         limit.said(delta)
-                        turn.add(delta)
+                        turn.add(_with_own_names(delta, names) if names else delta)
                     if reply.over:
                         await rest(events)
                         break
@@ -433,6 +483,12 @@ class UpstreamEngine:
             with contextlib.suppress(Failure):
                 await self._connected().get("models")
                 self._seen(lost=False)
+
+
+def _with_own_names(delta: Delta, names: Mapping[str, str]) -> Delta:
+    """Return output in which tools have their own names, not those that the upstream got."""
+    calls = tuple(replace(call, name=names.get(call.name, call.name)) if call.name else call for call in delta.calls)
+    return replace(delta, calls=calls)
 
 
 async def _ended(*tasks: asyncio.Task[None] | None) -> None:

@@ -20,10 +20,17 @@ _REPEATED = frozenset({408, 409, 425, 429})
 _NO_HOPE = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})
 """Sent with a status that otherwise means "later", but retries fail until the account is paid."""
 _TOO_LONG = re.compile(
-    r"context_length_exceeded|exceed_context_size|maximum context length|context size|prompt is too long"
-    r"|exceeds? (the )?context|request_too_large",
+    r"context_length_exceeded|exceed_context_size|request_too_large"
+    r"|(maximum|max|model's) (context|prompt) length|context (length|window|size)|prompt is too long|prompt too long"
+    r"|exceeds? (the )?context|context (the )?overflow|input (prompt )?is too long|(prompt|requested|input) token count"
+    r"|model token limit|max tokens allowed|reduce the length of the (messages|input)|`inputs` tokens",
     re.IGNORECASE,
 )
+"""Words of known servers, to cut at once. `upstream.acceptance` judges the refusals of others."""
+_LENGTH_STATUS = frozenset({400, 413, 422, 500})
+"""Ollama reports a prompt that is too long with 500."""
+_TOO_LARGE = 413
+NO_REASON = "no reason was given"
 _AWAY = frozenset({408, 429, 502, 503, 504, 529})
 """The status of an upstream that is down, restarts or is overloaded; it is worth waiting for."""
 _LATER_SECONDS = 5.0
@@ -77,7 +84,8 @@ def refusal_of(body: str) -> Refusal:
     if not isinstance(inner, dict):
         return Refusal("", _line(str(inner)))
     kinds = (str(inner[key]) for key in ("code", "type") if inner.get(key) not in (None, "", "error"))
-    message = inner.get("message") or inner.get("detail") or json.dumps(inner, ensure_ascii=False)
+    message = next((inner[key] for key in ("message", "detail") if inner.get(key) is not None), None)
+    message = json.dumps(inner, ensure_ascii=False) if message is None else message
     return Refusal(" ".join(kinds), _line(str(message)), str(inner.get("param") or ""))
 
 
@@ -88,7 +96,8 @@ def of_status(status: int, body: str, retry_after: str | None, model: str) -> Fa
     hopeless = any(kind in _NO_HOPE for kind in refusal.kind.split())
     repeat = (status in _REPEATED or status >= 500) and not hopeless
     error = EngineError(_reason(status, refusal, model), retry_after=after if repeat else None)
-    if status in (400, 413, 422) and _TOO_LONG.search(refusal.text):
+    if status == _TOO_LARGE or (status in _LENGTH_STATUS and _TOO_LONG.search(refusal.text)):
+        repeat = False
         error = ContextTooLong(f"the conversation is too long for the upstream's model: {refusal.message}")
     return Failure(error, repeat, after if repeat else None, said=refusal.text, status=status)
 
@@ -154,7 +163,7 @@ def _reason(status: int, refusal: Refusal, model: str) -> str:
 
 
 def _line(text: str) -> str:
-    line = " ".join(text.split()) or "no reason was given"
+    line = " ".join(text.split()) or NO_REASON
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 

@@ -5,6 +5,7 @@ thinking `reasoning_content` or `reasoning`.
 """
 
 import json
+import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent
 from cfs.wire import FinishReason, Message
+from cfs_server.engine.history_forms import Form, portable_name, short_id
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.affinity import member_of
@@ -141,6 +143,7 @@ class OpenAIReply:
         return CallDelta(ours, self._ids[ours], piece.function.name, arguments)
 
 
+_THINKING = "reasoning_content"
 _OPTIONAL = (
     "temperature",
     "top_p",
@@ -153,7 +156,12 @@ _OPTIONAL = (
     "parallel_tool_calls",
     "prompt_cache_key",
     "user",
+    _THINKING,  # refused by Groq and Mistral, also that of other models: janhq/jan#8136, charmbracelet/crush#1590
 )
+_NO_THINKING = re.compile(rf"missing\W+{_THINKING}|{_THINKING}\W+(is missing|must be)", re.IGNORECASE)
+"""Calls of other models came without any: abhigyanpatwari/GitNexus#43 (DeepSeek), mastra-ai/mastra#12592 (Kimi)."""
+_SPACE = " "
+"""A thinking for those, as Kimi takes no empty one: theopenco/llmgateway#2093."""
 _MORE_MODERN = "max_completion_tokens"
 
 
@@ -168,14 +176,15 @@ class OpenAIDialect:
         self._fields = OptionalFields(_OPTIONAL)
         self._length = "max_tokens"
         self._voice = Voice()
+        self._no_thinking: str | None = None
 
     def headers(self, key: str | None) -> Mapping[str, str]:
         """Make the headers of every request."""
         return {"Authorization": f"Bearer {key}"} if key else {}
 
-    def body(self, request: GenerationRequest) -> dict[str, Any]:
+    def body(self, request: GenerationRequest, form: Form = Form.PLAIN) -> dict[str, Any]:
         """Make the body of a turn's request."""
-        talk = conversation_of(request)
+        talk = conversation_of(request, form)
         system = [{"role": "system", "content": talk.system}] if talk.system else []
         optional = self._sampling(request) | {"stop": list(talk.stops), "stream_options": {"include_usage": True}}
         optional |= member_of(self._options.affinity, request)
@@ -190,7 +199,7 @@ class OpenAIDialect:
             begun = {"continue_final_message": True, "add_generation_prompt": False}
         return {
             "model": self._model,
-            "messages": [*system, *map(self._message, talk.messages)],
+            "messages": [*system, *(self._message(message, form) for message in talk.messages)],
             "stream": True,
             self._length: request.settings.max_tokens,
             **{name: value for name, value in optional.items() if value != [] and self._fields.takes(name)},
@@ -207,6 +216,8 @@ class OpenAIDialect:
         """Omit the members that the upstream refused; newer models of OpenAI use another name for the length."""
         if failure.status == 400 and _MORE_MODERN in failure.said:
             self._length = _MORE_MODERN
+        elif failure.status == 400 and _NO_THINKING.search(failure.said):
+            self._no_thinking = _SPACE
         else:
             self._fields.learn(failure)
 
@@ -217,23 +228,30 @@ class OpenAIDialect:
         values = {name: getattr(request.settings, name) for name in self._options.sampling}
         return {name: value for name, value in values.items() if value is not None}
 
-    def _message(self, message: Message) -> dict[str, Any]:
+    def _message(self, message: Message, form: Form) -> dict[str, Any]:
+        strict = form is not Form.PLAIN
         if message.role == "tool":
-            return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content}
+            answered = short_id(message.tool_call_id or "") if strict else message.tool_call_id
+            return {"role": "tool", "tool_call_id": answered, "content": message.content}
         row: dict[str, Any] = {"role": message.role, "content": message.content}
         if message.tool_calls:
-            row["content"] = message.content or None
+            # No text is null in the API of OpenAI; some servers refuse that: lmstudio-ai/lmstudio-bug-tracker#261.
+            row["content"] = message.content or ("" if strict else None)
             row["tool_calls"] = [
                 {
-                    "id": call.id,
+                    "id": short_id(call.id) if strict else call.id,
                     "type": "function",
-                    "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+                    "function": {
+                        "name": portable_name(call.name) if strict else call.name,
+                        "arguments": json.dumps(call.arguments, ensure_ascii=False),
+                    },
                 }
                 for call in message.tool_calls
             ]
             # Some models need their thinking before a call back, and others refuse any other thinking.
-            if message.thinking is not None:
-                row[self._voice.thinking] = message.thinking
+            thinking = self._no_thinking if message.thinking is None else message.thinking
+            if thinking is not None and self._fields.takes(_THINKING):
+                row[self._voice.thinking] = thinking
         return row
 
 

@@ -4,7 +4,7 @@ Implementations are pure: they do no I/O.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, get_args
 from urllib.parse import urlsplit, urlunsplit
@@ -16,7 +16,9 @@ from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent
 from cfs.transcript import PREFIXES, render, reply_stops
 from cfs.transports.proxies import is_here
-from cfs.wire import FinishReason, Message, ToolCall
+from cfs.wire import FinishReason, Message
+from cfs_server.engine.fitting import leading_systems
+from cfs_server.engine.history_forms import Form, in_form
 from cfs_server.engine.interface import AffinityKind, Delta, GenerationRequest, Sampling, UpstreamKind
 from cfs_server.engine.upstream.failures import Failure, Retries
 
@@ -145,28 +147,23 @@ def continues_of(kind: UpstreamKind, *, continues: bool) -> bool:
     return continues
 
 
-# -- a history in the form that every upstream accepts ----------------------------------------------------------------
-#
-# Both protocols refuse a tool call without its results directly after it. Histories of CFS may contain such calls, for
-# example after a cancel, a message in between, or an edit of the transcript.
+# -- the content of a turn's request ----------------------------------------------------------------------------------
 
-NO_RESULT = "(there is no result: the call did not come to its end)"
 _MOST_STOPS = 4
 """The most stop strings that some servers accept; the requested ones are first."""
-_ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The content of a turn's request: the instruction, the messages, and the strings that end the reply."""
+    """The instruction, the messages, and the strings that end the reply."""
 
     system: str
     messages: tuple[Message, ...]
     stops: tuple[str, ...]
 
 
-def conversation_of(request: GenerationRequest) -> Conversation:
-    """Prepare the history of a turn (S8).
+def conversation_of(request: GenerationRequest, form: Form = Form.PLAIN) -> Conversation:
+    """Prepare the history of a turn (S8), in a form that the upstream takes.
 
     With `prompt_style=transcript` it becomes one message that the model continues. Raises `EngineError` when that
     is requested together with tools.
@@ -179,60 +176,10 @@ def conversation_of(request: GenerationRequest) -> Conversation:
         text = render([*leading, *request.messages]) + PREFIXES["assistant"]
         stops = reply_stops(settings.stop)[: max(_MOST_STOPS, len(settings.stop or ()))]
         return Conversation("", (Message(role="user", content=text),), stops)
-    leading_messages, rest = _split(request.messages)
+    count = leading_systems(request.messages)
+    leading_messages, rest = request.messages[:count], request.messages[count:]
     system = "\n\n".join(text for text in (settings.system or "", *(m.content for m in leading_messages)) if text)
-    return Conversation(system, tuple(paired(rest)), settings.stop or ())
-
-
-def paired(messages: Sequence[Message]) -> list[Message]:
-    """Put the results of each call directly behind it, and make up those that are missing.
-
-    Ids of calls become unique and safe. A result without a call becomes a user's message.
-    """
-    found: list[Message] = []
-    seen: set[str] = set()
-    used: set[int] = set()
-    for index, message in enumerate(messages):
-        if message.role == "assistant" and message.tool_calls:
-            calls = tuple(_renamed(call, seen) for call in message.tool_calls)
-            found.append(message.model_copy(update={"tool_calls": calls}))
-            for old, call in zip(message.tool_calls, calls, strict=True):
-                at = _result_of(messages, index, old.id, used)
-                used.add(at)
-                content = messages[at].content if at >= 0 else NO_RESULT
-                found.append(Message(role="tool", content=content, tool_call_id=call.id, name=call.name))
-        elif message.role == "tool":
-            if index not in used:
-                found.append(Message(role="user", content=f"(result of {message.name or 'a tool'}) {message.content}"))
-        else:
-            found.append(message)
-    return found
-
-
-def _split(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
-    count = next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
-    return messages[:count], messages[count:]
-
-
-def _renamed(call: ToolCall, seen: set[str]) -> ToolCall:
-    base = _ODD.sub("_", call.id) or "call"
-    name, number = base, 1
-    while name in seen:
-        number += 1
-        name = f"{base}_{number}"
-    seen.add(name)
-    return call if name == call.id else call.model_copy(update={"id": name})
-
-
-def _result_of(messages: Sequence[Message], start: int, call_id: str, used: set[int]) -> int:
-    """Find the result of a call before the model's next message; -1 when there is none."""
-    for index in range(start + 1, len(messages)):
-        message = messages[index]
-        if message.role == "assistant":
-            break
-        if message.role == "tool" and message.tool_call_id == call_id and index not in used:
-            return index
-    return -1
+    return Conversation(system, tuple(in_form(rest, form)), settings.stop or ())
 
 
 # -- optional members of a request: sent until the upstream refuses one, then omitted ---------------------------------
@@ -317,8 +264,11 @@ class Dialect(Protocol):
         """Make the headers of every request."""
         ...
 
-    def body(self, request: GenerationRequest) -> dict[str, Any]:
-        """Make the body of a turn's request; raises `EngineError` when this protocol cannot express it."""
+    def body(self, request: GenerationRequest, form: Form = Form.PLAIN) -> dict[str, Any]:
+        """Make the body of a turn's request; raises `EngineError` when this protocol cannot express it.
+
+        In a strict `form`, ids and names of calls are those that all servers take.
+        """
         ...
 
     def reply(self, request: GenerationRequest) -> Reply:
