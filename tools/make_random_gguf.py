@@ -94,9 +94,9 @@ def vocabulary(size: int) -> tuple[list[str], list[str]]:
 class RandomModel:
     """Writes one model; tensors are made one after the other from one generator."""
 
-    def __init__(self, path: Path, shape: Shape, kind: str, seed: int, *, plain: bool) -> None:
+    def __init__(self, path: Path, shape: Shape, kind: str, seed: int, *, plain: bool, template: str) -> None:
         self.shape, self.kind = shape, kind
-        self.plain = plain
+        self.plain, self.template = plain, template
         self.random = np.random.default_rng(seed)
         self.writer = gguf.GGUFWriter(path, shape.architecture)
 
@@ -148,7 +148,7 @@ class RandomModel:
         writer.add_bos_token_id(size - 3)
         writer.add_eos_token_id(size - 1)
         writer.add_add_bos_token(False)
-        writer.add_chat_template(CHAT_TEMPLATE)
+        writer.add_chat_template(self.template)
 
     def _tensors(self) -> None:
         shape = self.shape
@@ -237,11 +237,12 @@ def make(
     context: int | None = None,
     *,
     plain: bool = False,
+    template: str = "",
 ) -> Path:
     """Write a model to `path` and return the path; a plain one has an output matrix of its own, which costs no time."""
     sizes = SHAPES[shape]
     sizes = replace(sizes, context=context or sizes.context, tied=sizes.tied and not plain)
-    RandomModel(path, sizes, kind, seed, plain=plain).write()
+    RandomModel(path, sizes, kind, seed, plain=plain, template=template or CHAT_TEMPLATE).write()
     return path
 
 

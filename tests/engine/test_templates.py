@@ -1,6 +1,7 @@
 """Prompts say what the history says, in the model's own format, and no text can forge a piece of it (S8)."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,7 @@ import make_random_gguf
 from cfs.errors import EngineError
 from cfs.wire import Message, Settings, ToolCall
 from cfs_server.engine.chat.prompt import Piece, PromptBuilder
-from tests.engine.support import user
+from tests.engine.support import ask, running, user
 
 SPECIAL = re.compile(r"<\|im_start\|>|<\|im_end\|>|<\|endoftext\|>")
 CHATML = PromptBuilder(make_random_gguf.CHAT_TEMPLATE, special=SPECIAL)
@@ -140,6 +141,81 @@ def test_what_cannot_be_built_is_told() -> None:
         PLAIN.build([user("hi")], CHAT)
     with pytest.raises(EngineError, match="does not compile"):
         PromptBuilder("{% for %}")
+
+
+# Templates of well-known models as far as they refuse something, in our own words.
+_ALTERNATING = (
+    "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}{{ messages[0].content }}"
+    "{% else %}{% set rest = messages %}{% endif %}"
+)
+_RESTS = "<{{ m.role }}>{{ m.content }}"
+STRICT_TEMPLATES = {
+    "qwen 3.5": (  # ggml-org/llama.cpp#27367
+        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+        "{{ raise_exception('System message must be at the beginning.') }}{% endif %}" + _RESTS + "{% endfor %}"
+    ),
+    "llama 2": (  # ollama and Transformers: the first is the user's, and roles alternate
+        _ALTERNATING + "{% for m in rest %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+        + _RESTS + "{% endfor %}"
+    ),
+    "gemma": (  # google/adk-python#1373: the system message belongs to the first of the user
+        "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+        "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('Conversation roles must alternate') }}{% endif %}" + _RESTS + "{% endfor %}"
+    ),
+    "mistral 0.3": (  # vllm-project/vllm#6862, ml-explore/mlx-lm#1375
+        _ALTERNATING + "{% set turns = namespace(n=0) %}{% for m in rest %}"
+        "{% if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) %}"
+        "{% if (m.role == 'user') != (turns.n % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+        "{% set turns.n = turns.n + 1 %}{% endif %}"
+        "{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}{{ raise_exception('length 9!') }}{% endif %}"
+        "[{{ c.id }} {{ c.function | tojson }}]{% endfor %}"
+        "{% if m.role == 'tool' and m.tool_call_id | length != 9 %}{{ raise_exception('length 9!') }}{% endif %}"
+        + _RESTS + "{% endfor %}"
+    ),
+    "llama 3.1": (
+        "{% for m in messages %}{% if m.tool_calls and m.tool_calls | length != 1 %}"
+        "{{ raise_exception('This model only supports single tool-calls at once!') }}{% endif %}"
+        "{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}" + _RESTS + "{% endfor %}"
+    ),
+    "one that leaves out later system messages": (
+        "{% for m in messages if m.role != 'system' or loop.first %}" + _RESTS + "{% endfor %}"
+    ),
+}  # fmt: skip
+CALLS = (ToolCall(id="call_1", name="read", arguments={"path": "a"}), ToolCall(id="call_2", name="read", arguments={}))
+ODD = [
+    said("I am here."),
+    user("one"),
+    Message(role="system", content="Hurry."),
+    user("two"),
+    said(""),
+    user("three"),
+    said("I look.", *CALLS),
+    Message(role="tool", content="alpha", tool_call_id="call_1"),
+    user("wait"),
+    Message(role="tool", content="beta", tool_call_id="call_2"),
+    user("four"),
+]
+
+
+@pytest.mark.parametrize("name", STRICT_TEMPLATES)
+@pytest.mark.parametrize("system", [None, "Be brief."])
+def test_a_strict_template_takes_any_history(name: str, system: str | None) -> None:
+    """At any step of it, and no word is lost."""
+    builder, settings = PromptBuilder(STRICT_TEMPLATES[name]), CHAT.model_copy(update={"system": system})
+    for count in range(1, len(ODD) + 1):
+        text = builder.build(ODD[:count], settings).text
+        assert all(message.content in text for message in ODD[:count])
+        assert system is None or text.index(system) < text.index("one" if count > 1 else "here")
+
+
+async def test_a_model_with_a_strict_template_answers_each_step(tmp_path: Path) -> None:
+    model = make_random_gguf.make(tmp_path / "strict.gguf", template=STRICT_TEMPLATES["mistral 0.3"])
+    async with running(model) as engine:
+        for count in range(1, len(ODD) + 1):
+            answer = await ask(engine, ODD[:count], "chat", system="Be brief.", max_tokens=1)
+            assert answer.finished.usage.completion_tokens == 1
 
 
 def test_a_template_runs_in_a_sandbox() -> None:

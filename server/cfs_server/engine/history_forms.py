@@ -129,7 +129,7 @@ def _strict(messages: Iterable[Message]) -> list[Message]:
             turns.append(message if message.content.strip() else message.model_copy(update={"content": NO_OUTPUT}))
             continue
         if message.role == "system":
-            message = Message(role="user", content=f"(system) {message.content}")
+            message = _instruction(message)
         if not message.content.strip() and not message.tool_calls:
             continue
         if run and run[0].role != message.role:
@@ -140,6 +140,15 @@ def _strict(messages: Iterable[Message]) -> list[Message]:
         run.append(message)
     turns += _joined(run)
     return turns if turns and turns[-1].role != "assistant" else [*turns, Message(role="user", content=NOTHING)]
+
+
+def systems_as_user(messages: Iterable[Message]) -> list[Message]:
+    """Turn system messages into messages of the user, at the same position."""
+    return [_instruction(message) if message.role == "system" else message for message in messages]
+
+
+def _instruction(message: Message) -> Message:
+    return Message(role="user", content=f"(system) {message.content}")
 
 
 def _joined(run: Sequence[Message]) -> Sequence[Message]:

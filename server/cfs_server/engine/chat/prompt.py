@@ -24,7 +24,7 @@ from cfs.wire import Message, Settings, ToolCall
 from cfs_server.engine.chat.reply_parser import THINK
 from cfs_server.engine.chat.tool_call_formats import ANYWHERE, Fenced
 from cfs_server.engine.fitting import leading_systems
-from cfs_server.engine.history_forms import Form, calls_as_text, in_form, results_as_user, short_id
+from cfs_server.engine.history_forms import Form, calls_as_text, in_form, results_as_user, short_id, systems_as_user
 
 # -- tool conversations for models whose template supports no tools, or only parts of them ----------------------------
 
@@ -160,6 +160,12 @@ def abilities_of(render: Render) -> Abilities:
     return Abilities(tools)
 
 
+def takes_later_systems(render: Render) -> bool:
+    """Whether a template writes system messages after the first message: others refuse them, or leave them out."""
+    rows: Rows = [{"role": role, "content": f"{_VALUE} of {role}"} for role in ("user", "assistant", "system", "user")]
+    return f"{_VALUE} of system" in _attempt(render, rows, [])
+
+
 def _call(arguments: Any) -> dict[str, Any]:
     function = {"name": _NAME, "arguments": arguments}
     return {"role": "assistant", "content": "", "tool_calls": [{"id": _ID, "type": "function", "function": function}]}
@@ -282,6 +288,7 @@ class PromptBuilder:
         self._special = special
         self._template = ChatTemplate(template, begin_text=begin_text, end_text=end_text) if template else None
         self._abilities = abilities_of(self._template.render) if self._template else Abilities()
+        self._later_systems = takes_later_systems(self._template.render) if self._template else True
 
     @property
     def has_template(self) -> bool:
@@ -302,6 +309,9 @@ class PromptBuilder:
         self, messages: Sequence[Message], settings: Settings, tools: Sequence[dict[str, Any]]
     ) -> tuple[Piece, ...]:
         can = self._abilities
+        if not self._later_systems:
+            count = leading_systems(messages)
+            messages = [*messages[:count], *systems_as_user(messages[count:])]
         if tools and not can.tools:  # then all calls use the CFS format, so the prompt does not mix formats
             messages, tools, can = with_system(messages, described_with_tags(tools)), (), Abilities()
         harmless = [self._harmless(tool) for tool in tools]
