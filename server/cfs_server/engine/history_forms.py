@@ -44,6 +44,8 @@ NOTHING = "(nothing)"
 NO_OUTPUT = "(no output)"
 NO_REPLY = "(no reply)"
 """What the model says between a tool's result and a message of the user, if it did not reply."""
+_NOTHING = Message(role="user", content=NOTHING)
+_NO_REPLY = Message(role="assistant", content=NO_REPLY)
 SHORT_ID = 9
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
@@ -56,7 +58,7 @@ def in_form(messages: Sequence[Message], form: Form) -> list[Message]:
     pairs = paired(messages)
     if form is Form.PLAIN:
         return pairs
-    return _strict(results_as_user(calls_as_text(pairs)) if form is Form.TEXT else pairs)
+    return _strict(map(_as_text, pairs) if form is Form.TEXT else pairs)
 
 
 # -- calls and their results ------------------------------------------------------------------------------------------
@@ -87,8 +89,13 @@ def paired(messages: Sequence[Message]) -> list[Message]:
     return pairs
 
 
+@lru_cache(maxsize=1 << 14)
+def _safe(call_id: str) -> str:
+    return _ODD.sub("_", call_id) or "call"
+
+
 def _renamed(call: ToolCall, seen: set[str]) -> ToolCall:
-    base = _ODD.sub("_", call.id) or "call"
+    base = _safe(call.id)
     name, number = base, 1
     while name in seen:
         number += 1
@@ -121,25 +128,31 @@ def _result(call: ToolCall, message: Message | None) -> Message:
 def _strict(messages: Iterable[Message]) -> list[Message]:
     """Let roles alternate, from the user's first message to a last one that the model can answer."""
     turns: list[Message] = []
-    run: list[Message] = []  # of one role, without calls: they become one message
+    runs: dict[int, list[Message]] = {}  # of one role: they become one message
+    last = ""
     for message in messages:
-        if message.role == "tool":
-            turns += _joined(run)
-            run = []
-            turns.append(message if message.content.strip() else message.model_copy(update={"content": NO_OUTPUT}))
+        role = message.role
+        if role == "tool":
+            turns.append(message.model_copy(update={"content": NO_OUTPUT}) if _is_blank(message) else message)
+            last = role
             continue
-        if message.role == "system":
-            message = _instruction(message)
-        if not message.content.strip() and not message.tool_calls:
+        if not message.tool_calls and _is_blank(message):
             continue
-        if run and run[0].role != message.role:
-            turns += _joined(run)
-            run = []
-        if not run:
-            turns += _between(turns, message)
-        run.append(message)
-    turns += _joined(run)
-    return turns if turns and turns[-1].role != "assistant" else [*turns, Message(role="user", content=NOTHING)]
+        if role == "system":
+            message, role = _instruction(message), "user"
+        if role == last:
+            index = len(turns) - 1
+            runs.setdefault(index, [turns[index]]).append(message)
+            continue
+        if role == "user" and last == "tool":
+            turns.append(_NO_REPLY)
+        elif role == "assistant" and not turns:
+            turns.append(_NOTHING)
+        turns.append(message)
+        last = role
+    for index, run in runs.items():
+        turns[index] = _joined(run)
+    return turns if last in ("user", "tool") else [*turns, _NOTHING]
 
 
 def systems_as_user(messages: Iterable[Message]) -> list[Message]:
@@ -151,18 +164,16 @@ def _instruction(message: Message) -> Message:
     return Message(role="user", content=f"(system) {message.content}")
 
 
-def _joined(run: Sequence[Message]) -> Sequence[Message]:
-    if len(run) < 2:
-        return run
-    content = "\n\n".join(message.content for message in run if message.content.strip())
-    return (run[-1].model_copy(update={"content": content}),)  # only the last one can have calls
+def _joined(run: Sequence[Message]) -> Message:
+    content = "\n\n".join(message.content for message in run if not _is_blank(message))
+    last = run[-1]
+    if last.tool_calls:  # only the last one can have any
+        return last.model_copy(update={"content": content})
+    return Message(role=last.role, content=content)
 
 
-def _between(turns: Sequence[Message], message: Message) -> tuple[Message, ...]:
-    """Return the message that is missing before another one."""
-    if message.role == "assistant":
-        return () if turns else (Message(role="user", content=NOTHING),)
-    return (Message(role="assistant", content=NO_REPLY),) if turns and turns[-1].role == "tool" else ()
+def _is_blank(message: Message) -> bool:
+    return not message.content or message.content.isspace()
 
 
 @lru_cache(maxsize=1 << 14)
@@ -201,15 +212,18 @@ def _renamed_tool(tool: _Tool) -> _Tool:
 
 def calls_as_text(messages: Iterable[Message]) -> list[Message]:
     """Write calls into the contents of their messages."""
-    return [
-        message.model_copy(
-            update={"content": "\n".join(filter(None, [message.content, *map(_tagged, message.tool_calls)])),
-                    "tool_calls": ()}
-        )
-        if message.tool_calls
-        else message
-        for message in messages
-    ]  # fmt: skip
+    return [_with_calls_as_text(message) if message.tool_calls else message for message in messages]
+
+
+def _as_text(message: Message) -> Message:
+    if message.role == "tool":
+        return _told(message)
+    return _with_calls_as_text(message) if message.tool_calls else message
+
+
+def _with_calls_as_text(message: Message) -> Message:
+    content = "\n".join(filter(None, [message.content, *map(_tagged, message.tool_calls)]))
+    return message.model_copy(update={"content": content, "tool_calls": ()})
 
 
 def results_as_user(messages: Iterable[Message]) -> list[Message]:

@@ -6,7 +6,6 @@ request is sent again in the next form that differs. A form that is accepted the
 
 import re
 from collections.abc import Iterator
-from itertools import islice
 
 import structlog
 
@@ -73,8 +72,8 @@ class Acceptance:
         """Note that no form was accepted instead of a refused one."""
         if NO_REASON not in failure.said and len(failure.said.split()) >= _TELLING_WORDS:
             self._useless[_gist(failure)] = None
-            for gist in tuple(islice(self._useless, max(0, len(self._useless) - _MOST_USELESS))):
-                del self._useless[gist]
+            if len(self._useless) > _MOST_USELESS:
+                del self._useless[next(iter(self._useless))]
 
     def error_of(self, request: GenerationRequest, failure: Failure, context_tokens: int) -> EngineError:
         """Return the error for a request that was refused in all forms: perhaps a shorter prompt is accepted."""
