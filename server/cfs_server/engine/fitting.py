@@ -5,6 +5,7 @@ tool calls and their results stay together. The system messages at the beginning
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
 
 from cfs.errors import ContextTooLong
 from cfs.transcript import render_one
@@ -66,6 +67,16 @@ def count_within(messages: Sequence[Message], tokens: int) -> int:
             break
         fits, end = fits + 1, start
     return max(1, min(fits, len(starts) - 1))
+
+
+def count_of_part(messages: Sequence[Message], starts: Sequence[int], part: float) -> int:
+    """Count the newest exchanges, which begin at `starts`, that have this part of their whole text."""
+    sizes = [
+        sum(len(message.content) for message in messages[start:end])
+        for start, end in pairwise([*starts, len(messages)])
+    ]
+    room = part * sum(sizes)
+    return sum(size <= room for size in accumulate(reversed(sizes)))
 
 
 def check_bound(messages: Sequence[Message], system: str | None, context_tokens: int, longest: int) -> None:

@@ -339,6 +339,11 @@ class History:
         starts = exchanges(self._all, max(window.cut, self.leading))
         return [start for start in starts if start not in window.oversized]
 
+    def newest(self, window: Window, count: int) -> Window:
+        """Cut a window to its newest exchanges: so many, but one at least, and fewer than it has."""
+        starts = self.exchanges(window)
+        return replace(window, cut=starts[-max(1, min(count, len(starts) - 1))])
+
     def leaving(self, window: Window, cut: int, characters: int) -> list[Message]:
         """Return the newest messages that leave the prompts at a new cut, up to this many characters."""
         found: list[Message] = []

@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
 from typing import Any, Self
 
 import structlog
@@ -46,7 +45,7 @@ from cfs.wire import (
 )
 from cfs_server import tracing
 from cfs_server.broadcast import Broadcast
-from cfs_server.engine.fitting import TARGET, leading_systems
+from cfs_server.engine.fitting import TARGET, TOKEN_CHARACTERS, count_of_part, leading_systems
 from cfs_server.engine.interface import (
     MAX_TIMES,
     TOO_LONG,
@@ -731,7 +730,6 @@ def _same(one: str, other: str) -> bool:
 
 _LATEST = 10.0
 """Seconds after a turn's time limit in which the engine must end it. After that the turn fails without the engine."""
-_CHARACTERS_A_TOKEN = 4
 _MOST_REFUSALS = 2
 """How often a prompt is shortened because an upstream refuses it and does not say why."""
 _AGAIN = 0.5
@@ -795,9 +793,12 @@ async def _answer(session: Session, turn: Turn, services: Services) -> tuple[Fin
                 shorter = replace(shorter, summary=await _summarize(session, request, services, shorter))
             window = shorter
         except HistoryRefused as refusal:
-            shorter = _without_refused(history, window, refusal, refused)
+            # So a message that an upstream will never take, such as one that its filter refuses, ends no session.
+            if refused == _MOST_REFUSALS or len(history.exchanges(window)) < 2:
+                raise refusal.error from refusal
+            shorter = history.newest(window, 1 if refused else refusal.fits)
             refused, tokens = refused + 1, (tokens or 0) + _tokens_between(history, window, shorter.cut)
-            window = shorter
+            window = replace(shorter, summary="") if refused == _MOST_REFUSALS else shorter
     return "cancelled", Usage()
 
 
@@ -817,7 +818,7 @@ def _begin(history: History, settings: Settings, most: int) -> tuple[Window, int
 
 def _tokens_between(history: History, window: Window, cut: int) -> int:
     """Estimate the tokens between two cuts, as if all messages had the same length."""
-    return history.size * history.count_between(window, cut) // len(history) // _CHARACTERS_A_TOKEN
+    return history.size * history.count_between(window, cut) // len(history) // TOKEN_CHARACTERS
 
 
 async def _stream(
@@ -849,8 +850,8 @@ def _shorten(
     history = session.history
     starts = history.exchanges(window)
     if error.fits != 0 and len(starts) > 1:
-        fits = _guess(history, starts, part) if error.fits is None else error.fits
-        return replace(window, cut=starts[-max(1, min(fits, len(starts) - 1))])
+        fits = count_of_part(history.messages, starts, part) if error.fits is None else error.fits
+        return history.newest(window, fits)
     if window.summary:
         return replace(window, summary="")
     first = history.messages[: leading_systems(history.messages)]
@@ -859,30 +860,6 @@ def _shorten(
         session.apply(MessageExcluded(turn.base))
         raise ContextTooLong(f"the message is too long by itself: {error.detail}")
     raise error
-
-
-def _without_refused(history: History, window: Window, refusal: HistoryRefused, times: int) -> Window:
-    """Cut a window that was refused for an unknown reason: first to what may be accepted, then to the last exchange.
-
-    Raises the refusal's error when both were refused. So a message that a server will never take, such as one that its
-    filter refuses, ends no session: the next turns work without it.
-    """
-    starts = history.exchanges(window)
-    if times == _MOST_REFUSALS or len(starts) < 2:
-        raise refusal.error
-    fits = 1 if times else min(refusal.fits, len(starts) - 1)
-    return replace(window, cut=starts[-fits], summary="" if times else window.summary)
-
-
-def _guess(history: History, starts: Sequence[int], part: float) -> int:
-    """Return how many of the newest exchanges have this part of the whole text."""
-    messages = history.messages
-    sizes = [
-        sum(len(message.content) for message in messages[start:end])
-        for start, end in pairwise([*starts, len(messages)])
-    ]
-    room = part * sum(sizes)
-    return sum(size <= room for size in accumulate(reversed(sizes)))
 
 
 async def _summarize(session: Session, request: GenerationRequest, services: Services, window: Window) -> str:
