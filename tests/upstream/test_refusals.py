@@ -111,6 +111,13 @@ async def test_a_hopeless_request_is_sent_in_all_forms_once_only() -> None:
 UNKNOWN_WORDS = ("misleading words", "no words", "no words, 422")
 
 
+async def test_a_key_that_is_refused_in_a_stream_is_no_matter_of_the_history() -> None:
+    async with pair("openai", Speech(words=(), failing=("authentication_error", "no such key"))) as both:
+        with pytest.raises(EngineError, match="no such key"):
+            await ask(both.engine, [*ODD, ASKED])
+        assert len(both.stub.bodies) == 1
+
+
 @pytest.mark.parametrize("name", [name for name in WORDS_OF_LENGTH if name not in UNKNOWN_WORDS])
 def test_words_of_known_servers_cut_a_prompt_at_once(name: str) -> None:
     refusal = WORDS_OF_LENGTH[name]

@@ -23,6 +23,7 @@ _ABOUT_HISTORY = re.compile(
     re.IGNORECASE,
 )
 """A server whose template fails may answer 404 or 500: ml-explore/mlx-lm#1375, ggml-org/llama.cpp#27367."""
+_ABOUT_CALLER = re.compile(r"authenti|api.?key|permission|quota|billing|rate.?limit|not.?found", re.IGNORECASE)
 _TELLING_WORDS = 4
 """A refusal of fewer words does not say what it refuses."""
 _MOST_USELESS = 32
@@ -95,9 +96,9 @@ class Acceptance:
 
 def refuses(failure: Failure) -> bool:
     """Whether a failure is a refusal of what was sent. An error in a stream has no status."""
-    if failure.status in _REFUSED or (failure.status is None and failure.said and not failure.repeat):
-        return True
-    return failure.status in (None, 404, 500) and bool(_ABOUT_HISTORY.search(failure.said))
+    if failure.status is None:
+        return bool(failure.said) and not failure.repeat and not _ABOUT_CALLER.search(failure.said)
+    return failure.status in _REFUSED or (failure.status in (404, 500) and bool(_ABOUT_HISTORY.search(failure.said)))
 
 
 def _forms(after: Form, last: Form) -> Iterator[Form]:
