@@ -465,6 +465,10 @@ async def test_a_token_for_named_sessions_gets_answers_that_are_not_stored() -> 
         assert refused.value.param == "background"
         mine = await bob.responses.create(model="x", input="one", extra_headers={"X-CFS-Session": "bobs"})
         assert (await bob.responses.retrieve(mine.id)).output_text == "one"
+        items: Any = [{"type": "item_reference", "id": theirs.output[0].id}, {"role": "user", "content": "one"}]
+        for stored in (True, False):
+            with pytest.raises(openai.NotFoundError, match="there is no item"):
+                await bob.responses.create(model="x", input=items, store=stored)
         for call in (bob.responses.retrieve, bob.responses.cancel, bob.responses.delete):
             with pytest.raises(openai.NotFoundError, match="there is no response"):
                 await call(theirs.id)
@@ -484,8 +488,6 @@ def _token(guest: Guest) -> str:
         ({"input": 5}, "input"),
         ({"input": [{"role": "assistant", "content": "a"}]}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
-        ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"tools": [WEATHER, WEATHER]}, "tools"),
         ({"tool_choice": {"type": "function", "name": "none"}}, "tool_choice"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice"),
@@ -567,6 +569,10 @@ def test_responses_outlive_a_server_that_is_killed(tmp_path: Path) -> None:
         assert (found.output, found.usage, found.created_at) == (first.output, first.usage, first.created_at)
         again: Any = client.responses.retrieve(events[-1].response.id, stream=True, starting_after=2)
         assert [event.type for event in again] == [event.type for event in events[3:]]
+        items: Any = [{"role": "user", "content": "one two"}, {"id": first.output[0].id, "type": "item_reference"}]
+        items += [{"role": "user", "content": "three"}, events[-1].response.output[0], {"role": "user", "content": "5"}]
+        by_ids: Any = client.responses.create(model="x", input=items)
+        assert (by_ids.output_text, recorded(by_ids)) == ("5", recorded(first))
         third: Any = client.responses.create(
             model="x", input="four", previous_response_id=events[-1].response.id, extra_headers={"X-CFS-Session": "new"}
         )

@@ -15,6 +15,7 @@ from cfs.api import KEY, SESSION
 
 _SPLIT_DAV = frozenset({"sessions", "sub_sessions", "workspaces"})
 _RESPONSE = re.compile(r"resp_([0-9a-f]{32})")
+_ITEM = re.compile(r"[a-z]{2,3}_([0-9a-f]{32})_\d+_\d+$")
 _MOVING = frozenset({"COPY", "MOVE"})
 _TWO_NAMES = frozenset({"rename", "fork"})
 
@@ -103,7 +104,7 @@ def target_in_body(raw_path: bytes, body: bytes, target: Target) -> Target:
             return _of_response(previous)
         if isinstance(conversation, dict):
             conversation = conversation.get("id")
-        return Target(Kind.SESSION, _root(conversation)) if _root(conversation) else NEW
+        return Target(Kind.SESSION, _root(conversation)) if _root(conversation) else _of_items(said.get("input"))
     named = _root(said.get("session" if parts[1:] == ["shares"] else "id"))
     return Target(Kind.SESSION, named) if named else NEW
 
@@ -154,6 +155,13 @@ def _recorded(headers: Mapping[bytes, bytes], otherwise: Target) -> Target:
 def _of_response(name: str) -> Target:
     found = _RESPONSE.match(name)
     return Target(Kind.SLOT, key=found[1]) if found else ANYWHERE
+
+
+def _of_items(items: Any) -> Target:
+    """Return the slot of the newest stored item among some."""
+    ids = (item.get("id") for item in reversed(items) if isinstance(item, dict)) if isinstance(items, list) else ()
+    match = next(filter(None, (_ITEM.match(name) for name in ids if isinstance(name, str))), None)
+    return Target(Kind.SLOT, key=match[1]) if match else NEW
 
 
 def _root(name: Any) -> str:

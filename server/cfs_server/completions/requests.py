@@ -38,18 +38,23 @@ class Conversations:
 
     def key(self, owner: str, messages: Sequence[Message]) -> str:
         """Return the key of the conversation that starts with these messages."""
-        digest = hashlib.sha256(owner.encode())
-        for message in messages:
-            digest.update(f"\0{message.role}\0{message.content}".encode())
-            if message.role != "system":
-                break
-        key = f"completion-{digest.hexdigest()[:32]}"
+        key = f"completion-{beginning_of(owner, messages)}"
         self._keys[key] = None
         self._keys.move_to_end(key)
         if len(self._keys) > self._most:
             oldest, _ = self._keys.popitem(last=False)
             self._forget(oldest)
         return key
+
+
+def beginning_of(owner: str, messages: Sequence[Message]) -> str:
+    """Return a digest of an owner and the beginning of a conversation: up to the first message not of the system."""
+    digest = hashlib.sha256(owner.encode())
+    for message in messages:
+        digest.update(f"\0{message.role}\0{message.content}".encode())
+        if message.role != "system":
+            break
+    return digest.hexdigest()[:32]
 
 
 DEFAULT_TOKENS = 8_192
@@ -87,13 +92,15 @@ class CompletionSpec:
 class Place:
     """Where a stored response belongs: to a session, to a conversation, or after another response.
 
-    Without any of them it begins a conversation. Without `stores` it is recorded in a named session only.
+    Without any of them it continues the conversation that it contains, or begins one. Without `stores` it is recorded
+    in a named session only. `origins` are the keys of sessions whose items the request contains.
     """
 
     session: str | None = None
     conversation: str | None = None
     previous: str | None = None
     stores: bool = True
+    origins: tuple[str, ...] = ()
 
 
 def lack_ids(messages: Iterable[Message]) -> bool:

@@ -2,20 +2,21 @@
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 from cfs.errors import Conflict, Gone, NotFound, NotGranted
 from cfs.wire import Message
 from cfs_filesystem import Operation
-from cfs_server.completions.requests import CompletionSpec, Place
+from cfs_server.completions.requests import CompletionSpec, Place, beginning_of
 from cfs_server.completions.run import submit
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.events import Event
-from cfs_server.sessions.history import Weighed
+from cfs_server.sessions.history import Weighed, is_error_reply
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.turns import Turn, TurnRequest
+from cfs_server.sessions.turns import CANCELLED, Turn, TurnRequest
 
 _ID = re.compile(r"resp_([0-9a-f]{32})([0-9a-f]{32})([0-9a-f]{1,15})")
 
@@ -56,12 +57,45 @@ class Stored:
     session: Session
     turn: Turn
 
+    @property
+    def reply_index(self) -> int:
+        """The index of the reply in the history, once it has begun."""
+        assert self.turn.base is not None  # noqa: S101 - the message is in the history before its reply begins
+        return self.turn.base + 1
+
+
+_BEGINNINGS = 1_024
+_SESSIONS_EACH = 8
+
+
+class UnnamedSessions:
+    """The sessions of responses that named none, by the beginnings of their conversations. It holds the newest.
+
+    Such requests send all of their conversation, and the session that they continue is found by it. What is not here
+    any more, as after a restart, is found by the ids of the items, or begins another session.
+    """
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+
+    def add(self, beginning: str, session: str) -> None:
+        """Add a session, by its key."""
+        self._keys[beginning] = (session, *self.of(beginning))[:_SESSIONS_EACH]
+        self._keys.move_to_end(beginning)
+        if len(self._keys) > _BEGINNINGS:
+            self._keys.popitem(last=False)
+
+    def of(self, beginning: str) -> tuple[str, ...]:
+        """Return the keys of sessions with a beginning, the newest first."""
+        return self._keys.get(beginning, ())
+
 
 class StoredResponses:
     """The stored responses of one caller."""
 
-    def __init__(self, sessions: AuthorizedSessions) -> None:
+    def __init__(self, sessions: AuthorizedSessions, unnamed: UnnamedSessions) -> None:
         self._sessions = sessions
+        self._unnamed = unnamed
 
     # -- finding --------------------------------------------------------------------------------------------------
 
@@ -74,19 +108,29 @@ class StoredResponses:
         session = self._session(name, *operations)
         return Stored(name, session, await self._sessions.turn(session, name.turn, name.event))
 
-    async def input_of(self, text: str) -> tuple[Message, ...]:
-        """Return the messages that a response added before its reply."""
+    async def message(self, key: str, index: int) -> Message | None:
+        """Return a message of the session with a key; None if there is none, or if the caller may not read it."""
+        try:
+            session = self._sessions.with_key(key, "read_binary")
+        except (Gone, NotGranted):
+            return None
+        async with self._sessions.loaded(session):
+            return session.history.messages[index] if index < len(session.history) else None
+
+    async def input_of(self, text: str) -> list[tuple[int, Message]]:
+        """Return the messages that a response added before its reply, each with its index in the session."""
         name = ResponseId.read(text)
         session = self._session(name, "read_binary")
         living = session.find_turn(name.turn)
         if living is not None and living.base is None:
-            return (living.message,)
-        found: list[Message] = []
+            view = living.request.view
+            return [(len(view.messages) if view else len(session.history), living.message)]
+        found: list[tuple[int, Message]] = []
         for event in await self._sessions.events_of(session, name.turn, name.event):
             if event.type != "message.added":
                 break
-            found.append(Message.model_validate(event.data["message"]))
-        return tuple(found)
+            found.append((event.data["index"], Message.model_validate(event.data["message"])))
+        return found
 
     def _session(self, name: ResponseId, *operations: Operation) -> Session:
         try:
@@ -106,9 +150,9 @@ class StoredResponses:
         """
         if place.previous is not None:
             return await self._after(spec, place, place.previous, submitted)
-        name = place.conversation or place.session or (self._sessions.new_name() if place.stores else None)
+        name = place.conversation or place.session
         if name is None:
-            return spec, None
+            return spec, await self._unnamed_response(spec, place, submitted) if place.stores else None
         async with self._sessions.loaded(name):
             if place.conversation is not None:
                 session = self._sessions.get(name, "read_binary", "write")
@@ -140,6 +184,48 @@ class StoredResponses:
             except BaseException:
                 self._sessions.discard(copy)
                 raise
+
+    async def _unnamed_response(
+        self, spec: CompletionSpec, place: Place, submitted: Callable[[Stored, Event], None]
+    ) -> Stored | None:
+        """Continue the session whose conversation a request contains, or begin one. None: the caller may not."""
+        beginning = beginning_of(self._sessions.owner, spec.messages)
+        before = spec.before.messages if spec.before else ()
+        if before:
+            for session in self._candidates((*place.origins, *self._unnamed.of(beginning))):
+                async with self._sessions.loaded(session):
+                    if self._continues(session, before):
+                        return self._submit(session.id, spec, submitted)
+        name = self._sessions.new_name()
+        if name is None:
+            return None
+        begun = self._submit(name, spec, submitted)
+        self._unnamed.add(beginning, begun.session.key)
+        return begun
+
+    def _candidates(self, keys: Sequence[str]) -> Iterator[Session]:
+        """Yield the sessions with some keys that the caller may continue."""
+        for key in dict.fromkeys(keys):
+            try:
+                session = self._sessions.with_key(key, "read_binary", "write")
+            except (Gone, NotGranted):
+                continue
+            if session.settings.driver == "model":
+                yield session
+
+    def _continues(self, session: Session, before: Sequence[Message]) -> bool:
+        """Return whether a conversation is that of an idle session and goes on.
+
+        A client does not have the reply of a turn that failed or was cancelled, and repeats the turn or leaves it out.
+        Then its conversation is the newer one.
+        """
+        history = session.history.messages
+        if not session.idle or not history:
+            return False
+        common = session.history.common(before)
+        if common == len(history):
+            return True
+        return common >= _answered(history) > 0 and self._sessions.may("delete", session.id)
 
     def _submit(self, name: str, spec: CompletionSpec, submitted: Callable[[Stored, Event], None]) -> Stored:
         known = self._sessions.known(name)
@@ -174,6 +260,17 @@ class StoredResponses:
         if places != list(range(len(session.history))) or self._sessions.children(session):
             raise Conflict("the response is a part of a conversation: delete the conversation, or edit its transcript")
         self._sessions.delete(session.id)
+
+
+def _answered(history: Sequence[Message]) -> int:
+    """Return the length of a history without its last turn, if that failed or was cancelled."""
+    end = len(history)
+    if not is_error_reply(history[-1]) and not history[-1].content.endswith(CANCELLED):
+        return end
+    end -= 1
+    while end and history[end - 1].role == "user":
+        end -= 1
+    return end
 
 
 def _before(session: Session, messages: tuple[Message, ...]) -> Weighed | None:

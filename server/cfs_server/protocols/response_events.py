@@ -1,6 +1,7 @@
 """The answers of the responses protocol of OpenAI: a response, and the events that make it. Pure: no I/O (H4)."""
 
-from collections.abc import AsyncIterable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterable, Callable, Iterator
 from typing import Any, Literal
 
 from cfs.completions import ContentLogprob, Recorded
@@ -8,7 +9,9 @@ from cfs.completions.models import Open
 from cfs.errors import CfsError, TooMany
 from cfs.wire import FinishReason, TokenLogprob, Usage
 from cfs_server.engine.interface import CallDelta, Delta, Finished
-from cfs_server.protocols.responses import ResponsesRequest, call_item, reasoning_item
+from cfs_server.protocols.response_items import call_item, custom_call_item, item_id, reasoning_item
+from cfs_server.protocols.response_tools import HostedTool, Toolset, custom_input
+from cfs_server.protocols.responses import ResponsesRequest
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
 _STATUS: dict[FinishReason, ResponseStatus] = {
@@ -18,6 +21,18 @@ _STATUS: dict[FinishReason, ResponseStatus] = {
     "cancelled": "cancelled",
     "error": "failed",
 }
+
+
+class ResponseDetails(Open):
+    """What CFS says of a response: the session and the turn that record it, and how the turn ended.
+
+    `notes` are about parts of the request that have no effect here, a sentence each.
+    """
+
+    session: str | None = None
+    turn: str | None = None
+    finish_reason: FinishReason | None = None
+    notes: tuple[str, ...] = ()
 
 
 class ResponseObject(Open):
@@ -32,7 +47,7 @@ class ResponseObject(Open):
     usage: dict[str, Any] | None
     error: dict[str, Any] | None
     incomplete_details: dict[str, Any] | None
-    cfs: Recorded | None = None
+    cfs: ResponseDetails | None = None
 
 
 class DeletedObject(Open):
@@ -50,7 +65,8 @@ class ResponseWriter:
     """Formats one response: as events, and as it is after them.
 
     `asked` is its request, or None where that is not known any more. `recorded` is the session and turn that record
-    it. Events have numbers from 0. The same pieces make the same events.
+    it. `place` says where the reply is stored, which is known when it begins, and is a part of the ids of its items.
+    Events have numbers from 0. The same pieces make the same events.
     """
 
     def __init__(
@@ -61,13 +77,18 @@ class ResponseWriter:
         *,
         asked: ResponsesRequest | None = None,
         recorded: Recorded | None = None,
+        place: Callable[[], str] | None = None,
     ) -> None:
         self._name = name
-        self._place = recorded.turn if recorded else name.removeprefix("resp_")
+        self._place = place or (lambda: name.removeprefix("resp_"))
         self._model = model
         self._created_at = created_at
         self._asked = asked
         self._recorded = recorded
+        self._tools = Toolset(asked.tools if asked else None)
+        self._notes = asked.notes if asked else ()
+        self._counts: Counter[str] = Counter()
+        """The number of items of each kind so far."""
         self._number = 0
         self._output: list[dict[str, Any]] = []
         self._open: int | None = None
@@ -148,15 +169,16 @@ class ResponseWriter:
             "temperature": asked and asked.temperature,
             "text": {"format": form.model_dump(exclude_none=True, by_alias=True) if form else {"type": "text"}},
             "tool_choice": _plain(asked and asked.tool_choice) or "auto",
-            "tools": [tool.model_dump() for tool in (asked and asked.tools) or ()],
+            "tools": [tool.model_dump() for tool in (asked and asked.tools) or () if not isinstance(tool, HostedTool)],
             "top_logprobs": asked and asked.top_logprobs,
             "top_p": asked and asked.top_p,
             "truncation": "disabled",
             "usage": None if self._usage is None else _usage(self._usage),
             "user": asked and asked.user,
         }
-        if self._recorded:
-            found["cfs"] = self._recorded.model_dump(exclude_none=True)
+        if self._recorded or self._notes:
+            recorded = self._recorded.model_dump() if self._recorded else {}
+            found["cfs"] = ResponseDetails(**recorded, notes=self._notes).model_dump(exclude_defaults=True)
         return found
 
     def _shown(self, tokens: tuple[TokenLogprob, ...]) -> tuple[TokenLogprob, ...]:
@@ -226,7 +248,9 @@ class ResponseWriter:
         }
 
     def _id(self, kind: str) -> str:
-        return f"{kind}_{self._place}_{len(self._output)}"
+        number = self._counts[kind]
+        self._counts[kind] += 1
+        return item_id(kind, self._place(), number)
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -234,20 +258,32 @@ class ResponseWriter:
         if call.index not in self._calls:
             yield from self._close()
             at = len(self._output)
-            self._output.append(call_item(self._id("fc"), call.id or "", call.name or "", "", "in_progress"))
+            self._output.append(self._call_item(self._id("fc"), call.id or "", call.name or ""))
             self._calls[call.index] = at, []
             yield self._added(at)
         at, pieces = self._calls[call.index]
         if call.arguments:
             pieces.append(call.arguments)
-            yield self._grow("response.function_call_arguments.delta", at, delta=call.arguments)
+            if self._output[at]["type"] == "function_call":
+                yield self._grow("response.function_call_arguments.delta", at, delta=call.arguments)
+
+    def _call_item(self, name: str, call: str, function: str) -> dict[str, Any]:
+        tool = self._tools.origin(function)
+        make = custom_call_item if tool.custom else call_item
+        return make(name, call, tool.name, "", "in_progress", tool.namespace)
 
     def _close_all(self) -> Iterator[Event]:
         yield from self._close()
         for at, pieces in self._calls.values():
-            arguments = "".join(pieces)
-            call = self._output[at] = {**self._output[at], "arguments": arguments, "status": self._ended}
-            yield self._grow("response.function_call_arguments.done", at, name=call["name"], arguments=arguments)
+            arguments, call = "".join(pieces), self._output[at] | {"status": self._ended}
+            if call["type"] == "custom_tool_call":
+                text = custom_input(arguments)  # its text is known when the arguments are complete
+                self._output[at] = call | {"input": text}
+                yield self._grow("response.custom_tool_call_input.delta", at, delta=text)
+                yield self._grow("response.custom_tool_call_input.done", at, input=text)
+            else:
+                self._output[at] = call | {"arguments": arguments}
+                yield self._grow("response.function_call_arguments.done", at, name=call["name"], arguments=arguments)
             yield self._done(at)
 
     def _added(self, at: int) -> Event:

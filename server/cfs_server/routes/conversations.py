@@ -19,10 +19,10 @@ from cfs.errors import (
     UnsupportedMedia,
 )
 from cfs.ids import ROUTE_WORDS
-from cfs_server.completions.stored import StoredResponses
 from cfs_server.openapi import answer, body, problems
 from cfs_server.protocols import responses as protocol
 from cfs_server.protocols.response_events import DeletedObject
+from cfs_server.protocols.response_items import items_of, message_place, read_items
 from cfs_server.routes.generation import NamedSession
 from cfs_server.routes.http import Me, SessionId, SessionIdConvertor, apart, as_json, json_body
 from cfs_server.routes.responses import After, Limit, Order
@@ -58,11 +58,11 @@ async def create_conversation(
     me: Me,
 ) -> Response:
     """Create a session as a conversation. `X-CFS-Session` may name it. Its first items are not answered."""
-    messages = await apart(request, partial(protocol.read_items, asked.items or (), me.sessions.limits))
+    messages = await apart(request, partial(read_items, asked.items or (), me.sessions.limits))
     made = me.sessions.create(session)
     if messages:
         try:
-            StoredResponses(me.sessions).add(made, messages)
+            me.responses.add(made, messages)
         except BaseException:
             me.sessions.discard(made)
             raise
@@ -98,12 +98,14 @@ async def add_items(
     me: Me,
 ) -> Response:
     """Add items to a conversation. They are not answered."""
-    messages = await apart(request, partial(protocol.read_items, asked.items, me.sessions.limits))
+    messages = await apart(request, partial(read_items, asked.items, me.sessions.limits))
     session = me.sessions.get(id, "write")
     async with me.sessions.loaded(session):
         begins = len(session.history)
-        StoredResponses(me.sessions).add(session, messages)
-    added = [item for at, each in enumerate(messages, begins) for item in protocol.items_of(each, str(at))]
+        me.responses.add(session, messages)
+    added = [
+        item for at, each in enumerate(messages, begins) for item in items_of(each, message_place(session.key, at))
+    ]
     return as_json(protocol.page_of(added, order="asc", after=None, limit=len(added)))
 
 
@@ -156,4 +158,4 @@ def _shown(session: Session) -> protocol.ConversationObject:
 
 def _items(session: Session) -> list[dict[str, object]]:
     messages = session.history.messages
-    return [item for at, message in enumerate(messages) for item in protocol.items_of(message, str(at))]
+    return [item for at, message in enumerate(messages) for item in items_of(message, message_place(session.key, at))]

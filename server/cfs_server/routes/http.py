@@ -36,6 +36,7 @@ from cfs.wire import ID_PATTERN, Message, Question, Reply, SessionDetail, Sessio
 from cfs_server.access.auth import Principal, Principals
 from cfs_server.access.shares import Shares
 from cfs_server.completions.run import AuthorizedCompletions, EphemeralCompletions
+from cfs_server.completions.stored import StoredResponses, UnnamedSessions
 from cfs_server.engine.interface import Engine, HasModels, ModelInfo
 from cfs_server.errors import invalid
 from cfs_server.event_streams import EventStream, Frames, Streams
@@ -188,6 +189,7 @@ class Context:
     renderer: Renderer
     shares: Shares
     started_at: float = field(default_factory=time.time)
+    unnamed: UnnamedSessions = field(default_factory=UnnamedSessions)
 
     @property
     def models(self) -> tuple[ModelInfo, ...]:
@@ -238,6 +240,11 @@ class Caller:
         """The completions that the principal may request."""
         parts, owner = self._parts, self.principal.account.owner
         return AuthorizedCompletions(parts.model_cards, parts.engine, parts.completions, self.sessions, owner)
+
+    @property
+    def responses(self) -> StoredResponses:
+        """The stored responses that the principal may use."""
+        return StoredResponses(self.sessions, self._parts.unnamed)
 
     @property
     def has_token(self) -> bool:

@@ -6,23 +6,27 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Annotated, Literal
 
+import structlog
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from cfs.completions import Recorded
 from cfs.errors import AlreadyExists, CfsError, Conflict, Gone, InvalidRequest, NotFound
 from cfs_server.completions.requests import refusal
-from cfs_server.completions.stored import ResponseId, Stored, StoredResponses
+from cfs_server.completions.stored import ResponseId, Stored
 from cfs_server.engine.interface import Delta, Finished
 from cfs_server.idempotency import Bound, Idempotency, Ticket
 from cfs_server.openapi import answer, body, problems
 from cfs_server.protocols import response_events as events
 from cfs_server.protocols import responses as protocol
 from cfs_server.protocols.response_events import ResponseWriter
+from cfs_server.protocols.response_items import Item, ItemId, ItemReference, items_of, message_place
 from cfs_server.protocols.responses import text_of
 from cfs_server.routes.generation import RECORDED_ERRORS, Begun, NamedSession, begin_ephemeral, frames_of, named
 from cfs_server.routes.http import Caller, Me, apart, as_json, attend, json_body
 from cfs_server.sessions.events import Event
 from cfs_server.sessions.turns import TurnState
+
+_log = structlog.get_logger(__name__)
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
 
@@ -67,7 +71,7 @@ async def _begun(
     request: Request, asked: protocol.ResponsesRequest, session: str | None, me: Caller, ticket: Ticket
 ) -> tuple[Begun, ResponseWriter, Stored | None]:
     """Begin a response. A request that was carried out before begins nothing."""
-    stored, gate = StoredResponses(me.sessions), me.completions
+    stored, gate = me.responses, me.completions
     chosen = gate.choose(asked.model)
     found: Stored | None
     if (bound := ticket.bound) is not None:
@@ -79,7 +83,10 @@ async def _begun(
             ticket.bind(Bound(new.id.session, new.id.turn, new.id.event + 1))
 
         place = protocol.place_of(asked, session)
-        spec = (await apart(request, partial(protocol.read_request, asked, gate.limits))).by(chosen)
+        whole = await _resolved(me, asked)
+        spec = (await apart(request, partial(protocol.read_request, whole, gate.limits))).by(chosen)
+        if asked.notes:
+            _log.info("responses.left_out", notes=asked.notes)
         spec, found = await stored.begin(spec, place, submitted)
         if found is None:
             if asked.background:
@@ -90,11 +97,37 @@ async def _begun(
     return Begun(gate.pieces_of(found.session, found.turn)), _writer(me, found, asked), found
 
 
+async def _resolved(me: Caller, asked: protocol.ResponsesRequest) -> protocol.ResponsesRequest:
+    """Put stored items in the place of references to them. Raises `NotFound`."""
+    if isinstance(asked.input, str) or not any(isinstance(item, ItemReference) for item in asked.input):
+        return asked
+    items: list[Item] = []
+    for item in asked.input:
+        items += await _referred(me, item.id) if isinstance(item, ItemReference) else (item,)
+    return asked.model_copy(update={"input": tuple(items)})
+
+
+async def _referred(me: Caller, name: str) -> tuple[Item, ...]:
+    where = ItemId.read(name)
+    message = where and await me.responses.message(where.session, where.index)
+    items = where.items(message) if where and message else None
+    if items is None:
+        raise NotFound(f"there is no item with the id {name[:80]!r}: it was not stored, or its session was changed")
+    return items
+
+
 def _writer(me: Caller, found: Stored, asked: protocol.ResponsesRequest | None = None) -> ResponseWriter:
     recorded = Recorded(session=found.session.id, turn=found.turn.id)
     created_at = int(found.turn.request.accepted_at)
     model = me.completions.name_of(found.session, found.turn)
-    return ResponseWriter(str(found.id), model, created_at, asked=asked, recorded=recorded)
+    return ResponseWriter(
+        str(found.id),
+        model,
+        created_at,
+        asked=asked,
+        recorded=recorded,
+        place=lambda: message_place(found.session.key, found.reply_index),
+    )
 
 
 async def _now(me: Caller, found: Stored, asked: protocol.ResponsesRequest | None = None) -> events.Event:
@@ -146,7 +179,7 @@ async def get_response(
     ] = -1,
 ) -> Response:
     """Return a stored response as it is now, or its events from a number on."""
-    found = await StoredResponses(me.sessions).find(response, "read_binary")
+    found = await me.responses.find(response, "read_binary")
     if not stream:
         return _json(await _now(me, found))
     begun, writer = Begun(me.completions.pieces_of(found.session, found.turn)), _writer(me, found)
@@ -164,7 +197,7 @@ async def get_response(
 )
 async def delete_response(response: ResponseName, me: Me) -> Response:
     """Delete a response that is the only one of its session, with the session."""
-    await StoredResponses(me.sessions).delete(response)
+    await me.responses.delete(response)
     return as_json(events.DeletedObject(id=response, object="response"))
 
 
@@ -174,7 +207,7 @@ async def delete_response(response: ResponseName, me: Me) -> Response:
 )
 async def cancel_response(request: Request, response: ResponseName, me: Me) -> Response:
     """Cancel a response that is in progress. One that has ended stays as it is."""
-    found = await attend(request, StoredResponses(me.sessions).cancel(response))
+    found = await attend(request, me.responses.cancel(response))
     return _json(await _now(me, found))
 
 
@@ -186,7 +219,7 @@ async def list_input(
     response: ResponseName, me: Me, order: Order = "desc", limit: Limit = 20, after: After = None
 ) -> Response:
     """List the items that a response has added to its conversation before its answer."""
-    messages = await StoredResponses(me.sessions).input_of(response)
-    place = ResponseId.read(response).turn
-    items = [item for at, message in enumerate(messages) for item in protocol.items_of(message, f"{place}_in_{at}")]
+    key = ResponseId.read(response).session
+    added = await me.responses.input_of(response)
+    items = [item for at, message in added for item in items_of(message, message_place(key, at))]
     return as_json(protocol.page_of(items, order=order, after=after, limit=limit))

@@ -45,6 +45,11 @@ class AuthorizedSessions:
         self._account = account
 
     @property
+    def owner(self) -> str:
+        """The owner of the caller's account."""
+        return self._account.owner
+
+    @property
     def limits(self) -> Limits:
         """The limits of sessions."""
         return self._store.limits

@@ -422,9 +422,11 @@ class History:
 
         White space around contents is ignored. Thinking may be missing, because most programs do not store it.
         """
-        if len(self) > len(messages) or not all(map(_alike, self._all, messages)):
-            return None
-        return messages[len(self) :]
+        return messages[len(self) :] if self.common(messages) == len(self) else None
+
+    def common(self, messages: Sequence[Message]) -> int:
+        """Return the number of first messages that are the same here and there, by the rule of `beyond`."""
+        return sum(1 for _ in takewhile(bool, map(_alike, self._all, messages)))
 
     # -- changing -------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import chain
+from itertools import chain, takewhile
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -293,6 +293,7 @@ def ended_turn(turn_id: str, events: Iterable[Event]) -> Turn | None:
         )
     )
     messages = added[-1].data["index"] + 1 if added else 0
+    turn.base = _opening(own)
     if end is None:
         turn.state = TurnState.FINISHED
         turn.result.set_result(TurnResult("", "stop", Usage(), added[-1].number, messages))
@@ -315,6 +316,12 @@ def ended_turn(turn_id: str, events: Iterable[Event]) -> Turn | None:
         TurnResult(end.data["reply"], reason, usage, end.number, messages, failure, reply.tool_calls)
     )
     return turn
+
+
+def _opening(own: Sequence[Event]) -> int | None:
+    """Return the index of a turn's own message: the last one that was added before the reply began."""
+    before = takewhile(lambda event: event.type != "turn.started", own)
+    return max((event.data["index"] for event in before if event.type == "message.added"), default=None)
 
 
 def _streamed(own: Iterable[Event]) -> list[Delta]:
