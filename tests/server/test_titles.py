@@ -45,12 +45,27 @@ async def fork(client: httpx.AsyncClient, session: str, **how: Any) -> httpx.Res
         ("四" * 200, "四" * 79 + "…"),
         ("word " * 40, ("word " * 40)[:79] + "…"),
         (" \n ", ""),
+        ("<system-reminder>\nToday is\n\nMonday.\n</system-reminder>\n\n\nPlan a garden", "Plan a garden"),
+        ("<environment_context>\n  <cwd>/x</cwd>\n</environment_context>", ""),
+        ("<a_b>1</a_b><c-d x='2'>3</c-d> Plan\n<a_b>4</a_b>", "Plan"),
+        ("# AGENTS.md instructions for /x\n\n<INSTRUCTIONS>\nBe brief.\n</INSTRUCTIONS>Plan", "Plan"),
+        ("<user_instructions>Be brief.", "<user_instructions>Be brief."),
+        ("<b>Plan</b> a garden", "<b>Plan</b> a garden"),
+        ("<" + "a-" * 50_000, "<" + "a-" * 39 + "…"),
     ],
 )
 def test_topic_is_the_first_line(text: str, topic: str) -> None:
     messages = [Message(role="system", content="Be brief."), Message(role="user", content=text)]
     assert topic_of(messages) == topic
     assert len(topic) <= 80
+
+
+async def test_what_a_program_puts_first_is_no_title(server: ServerHarness) -> None:
+    """Codex sends its surroundings as a message of their own."""
+    context = "<environment_context>\n  <cwd>/x</cwd>\n</environment_context>"
+    items = [{"role": "user", "content": context}, {"role": "user", "content": "Plan a garden"}]
+    answer = await server.client.post("/v1/responses", json={"input": items})
+    assert (await info(server.client, answer.json()["cfs"]["session"]))["title"] == "Plan a garden"
 
 
 async def test_title_is_the_setting_or_the_first_line_of_a_user(server: ServerHarness) -> None:

@@ -1,5 +1,6 @@
 """The messages of one session, with the size and version of their transcript (S6, H3)."""
 
+import re
 import sys
 import time
 from array import array
@@ -139,15 +140,31 @@ def is_error_reply(message: Message) -> bool:
 
 
 _TOPIC_CHARACTERS = 80
+_INSERTED = re.compile(
+    r"\s*+(?:"
+    r"<(?P<tag>(?=[A-Za-z0-9]+[_-])[\w-]{1,64}|INSTRUCTIONS)(?:\s[^<>]*+)?>.*?</(?P=tag)>"
+    r"|# AGENTS\.md instructions[^\n]*"
+    r")",
+    re.DOTALL,
+)
+"""What coding agents put before the words of their users, or into messages of its own: blocks whose tags have a `_` or
+a `-` as no tag of HTML has (`<system-reminder>` of Claude Code, `<environment_context>` and `<user_instructions>` of
+Codex), and the project's instructions, which Codex writes as `# AGENTS.md instructions for PATH` and `<INSTRUCTIONS>`."""
 
 
 def topic_of(messages: Iterable[Message]) -> str:
     """Return the first line that a user has written, shortened; empty without one."""
-    lines = (
-        " ".join(message.content.lstrip().partition("\n")[0].split()) for message in messages if message.role == "user"
-    )
+    lines = (_first_line(message.content) for message in messages if message.role == "user")
     line = next(filter(None, lines), "")
     return line if len(line) <= _TOPIC_CHARACTERS else f"{line[: _TOPIC_CHARACTERS - 1].rstrip()}…"
+
+
+def _first_line(content: str) -> str:
+    """Return the first line of a message after what its program has put before it."""
+    start = 0
+    while match := _INSERTED.match(content, start):
+        start = match.end()
+    return " ".join(content[start:].lstrip().partition("\n")[0].split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +315,7 @@ class History:
         self._messages[:0] = [message for message, _ in messages[: self._absent]]
         self._times[:0] = array("d", [at for _, at in messages[: self._absent]])
         self._absent, self._present = 0, self.cost
-        if self.topic is None:
-            self.topic = topic_of(self._messages)
+        self.topic = topic_of(self._messages)  # an older version may have stored another one, or none
 
     def require_loaded(self) -> None:
         """Raise `HistoryNotLoaded` unless all messages are in memory."""
