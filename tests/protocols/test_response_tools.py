@@ -7,6 +7,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
+from cfs.errors import EngineError
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
 from tests.protocols.scripts import PARAMETERS
 from tests.server.openai_client import speaking
@@ -336,6 +337,24 @@ async def test_a_turn_that_was_cancelled_is_left_out_or_repeated_in_the_same_ses
     after = await respond(server.client, [user("a"), reply(first), user("b"), user("c")])
     assert after["cfs"]["session"] == first["cfs"]["session"]
     assert "[Cancelled]" not in await server.text(first["cfs"]["session"])
+
+
+async def test_a_request_that_failed_is_repeated_in_its_session() -> None:
+    """As clients do on their own; here the turn began with the result of a call."""
+    failures = iter((False, True, False))
+
+    def failing_once(request: GenerationRequest) -> Iterator[Delta]:
+        if next(failures):
+            raise EngineError("the engine broke")
+        yield from calling(request)
+
+    async with running_server(failing_once, may_block=True) as server:
+        first = await respond(server.client, [user("plain")], tools=TOOLS[:1])
+        items = [user("plain"), *first["output"], {"type": "function_call_output", "call_id": "call_0", "output": "x"}]
+        assert (await server.client.post("/v1/responses", json={"input": items})).status_code == 502
+        again = await respond(server.client, items)
+        assert (again["cfs"]["session"], len(server.store)) == (first["cfs"]["session"], 1)
+        assert "[Error" not in await server.text(first["cfs"]["session"])
 
 
 async def test_a_busy_session_is_not_continued_twice(server: ServerHarness) -> None:

@@ -268,7 +268,7 @@ def _answered(history: Sequence[Message]) -> int:
     if not is_error_reply(history[-1]) and not history[-1].content.endswith(CANCELLED):
         return end
     end -= 1
-    while end and history[end - 1].role == "user":
+    while end and history[end - 1].role != "assistant":
         end -= 1
     return end
 
