@@ -49,6 +49,8 @@ async def fork(client: httpx.AsyncClient, session: str, **how: Any) -> httpx.Res
         ("<environment_context>\n  <cwd>/x</cwd>\n</environment_context>", ""),
         ("<a_b>1</a_b><c-d x='2'>3</c-d> Plan\n<a_b>4</a_b>", "Plan"),
         ("# AGENTS.md instructions for /x\n\n<INSTRUCTIONS>\nBe brief.\n</INSTRUCTIONS>Plan", "Plan"),
+        ("This is the Qwen Code. We are setting up the context for our chat.\nToday is Monday.", ""),
+        ("I have *added these files to the chat* so you can go ahead and edit them.\n\nx", ""),
         ("<user_instructions>Be brief.", "<user_instructions>Be brief."),
         ("<b>Plan</b> a garden", "<b>Plan</b> a garden"),
         ("<" + "a-" * 50_000, "<" + "a-" * 39 + "…"),

@@ -147,9 +147,21 @@ _INSERTED = re.compile(
     r")",
     re.DOTALL,
 )
-"""What coding agents put before the words of their users, or into messages of its own: blocks whose tags have a `_` or
-a `-` as no tag of HTML has (`<system-reminder>` of Claude Code, `<environment_context>` and `<user_instructions>` of
-Codex), and the project's instructions, which Codex writes as `# AGENTS.md instructions for PATH` and `<INSTRUCTIONS>`."""
+"""What coding agents put before the words of their users, or into messages of their own.
+
+These are blocks whose tags have a `_` or a `-`, as no tag of HTML has (`<system-reminder>` of Claude Code, Codex's
+`<environment_context>` and `<user_instructions>`), and the instructions of a project, for which Codex writes
+`# AGENTS.md instructions for PATH` and `<INSTRUCTIONS>`.
+"""
+_SURROUNDINGS = (
+    "This is the Gemini CLI. We are setting up the context",
+    "This is the Qwen Code. We are setting up the context",
+    "Here are some READ ONLY files, provided for your reference",  # aider, as the next ones
+    "Here are summaries of some files present in my git repository",
+    "I am not sharing any files that you can edit yet",
+    "I have *added these files to the chat*",
+)
+"""How messages begin in which coding agents describe where they are."""
 
 
 def topic_of(messages: Iterable[Message]) -> str:
@@ -164,6 +176,8 @@ def _first_line(content: str) -> str:
     start = 0
     while match := _INSERTED.match(content, start):
         start = match.end()
+    if content.startswith(_SURROUNDINGS, start):
+        return ""
     return " ".join(content[start:].lstrip().partition("\n")[0].split())
 
 
