@@ -220,6 +220,14 @@ async def test_items_of_tools_that_the_client_runs_are_calls_and_results(server:
     ]
 
 
+async def test_items_that_are_all_left_out_are_refused(server: ServerHarness) -> None:
+    await server.create("talk")
+    items = [{"type": "web_search_call", "id": "ws_1", "status": "completed"}]
+    for path, member in (("/v1/responses", "input"), ("/v1/conversations/talk/items", "items")):
+        answer = await server.client.post(path, json={member: items})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, member)
+
+
 async def test_pictures_of_a_tool_have_a_text_in_their_place(server: ServerHarness) -> None:
     """Codex sends the result of `view_image` with every later request: a refusal would end the conversation."""
     items = [
@@ -294,6 +302,14 @@ async def test_a_reference_to_nothing_is_an_error(server: ServerHarness, client:
     assert "there is no item" in answer.json()["error"]["message"]
 
 
+async def test_an_item_is_referred_to_once(server: ServerHarness, client: AsyncOpenAI) -> None:
+    """As at OpenAI; else a short request could be a conversation of any length."""
+    first: Any = await client.responses.create(model="x", input="a")
+    reference = {"type": "item_reference", "id": first.output[0].id}
+    answer = await server.client.post("/v1/responses", json={"input": [reference, reference, user("b")]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
+
+
 # -- unnamed conversations --------------------------------------------------------------------------------------------
 
 
@@ -365,3 +381,17 @@ async def test_a_busy_session_is_not_continued_twice(server: ServerHarness) -> N
     assert one["cfs"]["session"] == first["cfs"]["session"] != two["cfs"]["session"]
     server.engine.release()
     assert await server.text(two["cfs"]["session"]) == await server.text(one["cfs"]["session"])
+
+
+@pytest.mark.parametrize("kind", [[], {}, 5, None, ["function"]])
+async def test_a_type_that_is_no_text_is_refused(server: ServerHarness, kind: Any) -> None:
+    for members in (
+        {"input": [{"type": kind, "role": "user", "content": "a"}]},
+        {"tools": [{"type": kind, "name": "x"}]},
+        {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": kind, "name": "x"}]}]},
+        {"tool_choice": {"type": kind, "name": "x"}},
+        {"tool_choice": {"type": "allowed_tools", "tools": [{"type": kind, "name": "x"}]}},
+    ):
+        answer = await server.client.post("/v1/responses", json={"input": "a", **members})
+        assert answer.status_code == 400, (members, answer.text)
+    assert server.engine.requests == []

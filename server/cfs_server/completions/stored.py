@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -206,12 +207,11 @@ class StoredResponses:
     def _candidates(self, keys: Sequence[str]) -> Iterator[Session]:
         """Yield the sessions with some keys that the caller may continue."""
         for key in dict.fromkeys(keys):
-            try:
-                session = self._sessions.with_key(key, "read_binary", "write")
-            except (Gone, NotGranted):
-                continue
-            if session.settings.driver == "model":
-                yield session
+            with suppress(Gone):
+                session = self._sessions.with_key(key)
+                rights = ("read_binary", "write")
+                if session.settings.driver == "model" and all(self._sessions.may(each, session.id) for each in rights):
+                    yield session
 
     def _continues(self, session: Session, before: Sequence[Message]) -> bool:
         """Return whether a conversation is that of an idle session and goes on.

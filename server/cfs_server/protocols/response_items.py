@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag, TypeAdapter
 
@@ -61,12 +61,12 @@ def _as_text(part: Any) -> Any:
     return {"type": "input_text", "text": _NO_TEXT[kind]} if isinstance(kind, str) and kind in _NO_TEXT else part
 
 
-def _checked(value: Any, kinds: frozenset[str], what: str, default: str | None = None) -> Any:
+def _checked(value: Any, kinds: frozenset[str], what: str) -> Any:
     """Name the first type that cannot be read, more clearly than the message of a union would."""
     if not isinstance(value, list):
         return value
     for part in value:
-        kind = part.get("type", default) if isinstance(part, dict) else type(part).__name__
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
         if not isinstance(kind, str) or kind not in kinds:
             raise ValueError(f"{what} of the type {kind!r} are not read here, only {', '.join(sorted(kinds))}")
     return tuple(value)
@@ -185,26 +185,25 @@ class ItemReference(Open):
     id: Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
+_HostedType = Literal[
+    "code_interpreter_call",
+    "file_search_call",
+    "image_generation_call",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "mcp_list_tools",
+    "tool_search_call",
+    "tool_search_output",
+    "web_search_call",
+]
+
+
 class HostedItem(_Named):
     """What a tool that OpenAI runs has done. There is none here: it is left out."""
 
-    type: str
+    type: _HostedType
 
-
-_HOSTED = frozenset(
-    {
-        "code_interpreter_call",
-        "file_search_call",
-        "image_generation_call",
-        "mcp_approval_request",
-        "mcp_approval_response",
-        "mcp_call",
-        "mcp_list_tools",
-        "tool_search_call",
-        "tool_search_output",
-        "web_search_call",
-    }
-)
 
 _MODELS: Mapping[str, type[Open]] = {
     "message": MessageItem,
@@ -216,7 +215,7 @@ _MODELS: Mapping[str, type[Open]] = {
     **dict.fromkeys(("local_shell_call_output", "shell_call_output", "apply_patch_call_output"), ActionResultItem),
     "reasoning": ReasoningItem,
     "item_reference": ItemReference,
-    **dict.fromkeys(_HOSTED, HostedItem),
+    **dict.fromkeys(get_args(_HostedType), HostedItem),
 }
 _ENCRYPTED = frozenset({"compaction", "compaction_summary", "context_compaction"})
 
@@ -225,7 +224,7 @@ def _kind_of(value: Any) -> Any:
     """Return the type of an item. That of messages and of references may be missing."""
     if not isinstance(value, dict):
         return getattr(value, "type", None)
-    return value.get("type") or ("item_reference" if value.keys() == {"id"} else "message")
+    return value.get("type", "item_reference" if value.keys() == {"id"} else "message")
 
 
 def _tag_of(value: Any) -> Any:
@@ -238,7 +237,7 @@ def _known_items(value: Any) -> Any:
         return value
     for item in value:
         kind = _kind_of(item) if isinstance(item, dict) else type(item).__name__
-        if kind in _ENCRYPTED:
+        if isinstance(kind, str) and kind in _ENCRYPTED:
             raise ValueError(
                 f"an item of the type {kind!r} is encrypted, and cannot be read here: begin a new conversation"
             )
@@ -278,6 +277,10 @@ AnyItems = Annotated[
     BeforeValidator(_known_items),
 ]
 Items = Annotated[AnyItems, Field(min_length=1)]
+
+
+NO_MESSAGE = "there is no message, call or result in it"
+"""Why items are refused that are all left out."""
 
 
 def read_items(items: str | Sequence[Item], limits: Limits) -> tuple[Message, ...]:

@@ -126,7 +126,7 @@ def _choice_form(value: Any) -> Any:
     if isinstance(value, str):
         return "word"
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return "name" if kind in _OWN else kind
+    return "name" if isinstance(kind, str) and kind in _OWN else kind
 
 
 Choice = Annotated[

@@ -8,7 +8,16 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, WithJsonSchem
 
 from cfs.completions.models import Number, Open
 from cfs_server.completions.requests import CompletionSpec, Place, patch_of, refusal
-from cfs_server.protocols.response_items import AnyItems, Item, ItemId, Items, hosted_items, read_items, text_or_parts
+from cfs_server.protocols.response_items import (
+    NO_MESSAGE,
+    AnyItems,
+    Item,
+    ItemId,
+    Items,
+    hosted_items,
+    read_items,
+    text_or_parts,
+)
 from cfs_server.protocols.response_tools import Choice, Tools, Toolset, left_out
 from cfs_server.sessions.history import Weighed
 from cfs_server.sessions.quotas import Limits
@@ -123,7 +132,7 @@ def read_request(request: ResponsesRequest, limits: Limits) -> CompletionSpec:
             raise refusal(member, "it is not supported here: leave it out")
     messages = read_items(request.input, limits)
     if not messages:
-        raise refusal("input", "there is no message in it")
+        raise refusal("input", NO_MESSAGE)
     if messages[-1].role == "assistant":
         raise refusal("input", "the last item is the user's, or the result of a call")
     tools, choice = Toolset(request.tools).offered(request.tool_choice)

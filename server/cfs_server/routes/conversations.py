@@ -19,10 +19,11 @@ from cfs.errors import (
     UnsupportedMedia,
 )
 from cfs.ids import ROUTE_WORDS
+from cfs_server.completions.requests import refusal
 from cfs_server.openapi import answer, body, problems
 from cfs_server.protocols import responses as protocol
 from cfs_server.protocols.response_events import DeletedObject
-from cfs_server.protocols.response_items import items_of, message_place, read_items
+from cfs_server.protocols.response_items import NO_MESSAGE, items_of, message_place, read_items
 from cfs_server.routes.generation import NamedSession
 from cfs_server.routes.http import Me, SessionId, SessionIdConvertor, apart, as_json, json_body
 from cfs_server.routes.responses import After, Limit, Order
@@ -99,6 +100,8 @@ async def add_items(
 ) -> Response:
     """Add items to a conversation. They are not answered."""
     messages = await apart(request, partial(read_items, asked.items, me.sessions.limits))
+    if not messages:
+        raise refusal("items", NO_MESSAGE)
     session = me.sessions.get(id, "write")
     async with me.sessions.loaded(session):
         begins = len(session.history)

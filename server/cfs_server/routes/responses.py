@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Annotated, Literal
@@ -101,6 +102,9 @@ async def _resolved(me: Caller, asked: protocol.ResponsesRequest) -> protocol.Re
     """Put stored items in the place of references to them. Raises `NotFound`."""
     if isinstance(asked.input, str) or not any(isinstance(item, ItemReference) for item in asked.input):
         return asked
+    names = Counter(item.id for item in asked.input if isinstance(item, ItemReference))
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise refusal("input", f"two references are to the item {twice[0][:80]!r}")
     items: list[Item] = []
     for item in asked.input:
         items += await _referred(me, item.id) if isinstance(item, ItemReference) else (item,)
