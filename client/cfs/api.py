@@ -33,6 +33,9 @@ EVENTS = "text/event-stream"
 SESSION = "X-CFS-Session"
 """Header that names the session which records a completion, percent-encoded."""
 
+ON_DISCONNECT = "X-CFS-On-Disconnect"
+"""Header that says whether a turn is cancelled (`cancel`) when its client disconnects, or goes on (`continue`)."""
+
 LIFE = "X-CFS-Life"
 """Header that identifies one life of a session; a session that is deleted or lost and created again has another."""
 

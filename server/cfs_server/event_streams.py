@@ -41,11 +41,12 @@ class Streams:
         frames: Frames,
         principal: Principal,
         close: Callable[[], Awaitable[None]] | None = None,
+        left: Callable[[], None] | None = None,
         *,
         lines: bool = False,
     ) -> "EventStream":
-        """Return a stream of these frames. `close` is always called when it ends."""
-        return EventStream(frames, self, principal, self._settings, close, lines=lines)
+        """Return a stream of these frames. `close` is always called when it ends, `left` if its client left before."""
+        return EventStream(frames, self, principal, self._settings, close, left, lines=lines)
 
     def enter(self, principal: Principal) -> None:
         """Count a new stream. Raises `TooMany` at the limit of the server or of the principal."""
@@ -78,6 +79,7 @@ class EventStream(EventSourceResponse):
         principal: Principal,
         settings: Settings,
         close: Callable[[], Awaitable[None]] | None = None,
+        left: Callable[[], None] | None = None,
         *,
         lines: bool = False,
     ) -> None:
@@ -89,11 +91,14 @@ class EventStream(EventSourceResponse):
             sep="\n",
             ping_message_factory=lambda: ServerSentEvent(comment="ping", sep="\n"),
             send_timeout=settings.send_timeout,
+            client_close_handler_callable=self._on_disconnect,
         )
         self._streams = streams
         self._principal = principal
         self._lifetime = (settings.stream_seconds or None) if close is None else None  # a completion cannot be resumed
         self._close = close
+        self._left = left
+        self._ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames until the log, the reader or the lifetime of the stream ends."""
@@ -105,6 +110,7 @@ class EventStream(EventSourceResponse):
             try:
                 await super().__call__(scope, receive, send)
             except SendTimeoutError:
+                await self._on_disconnect()
                 return  # the reader can resume at its cursor; uvicorn closes the connection
             finally:
                 self._streams.leave(self._principal)
@@ -115,8 +121,14 @@ class EventStream(EventSourceResponse):
     async def _stream_response(self, send: Send) -> None:
         with anyio.move_on_after(self._lifetime) as life, self._principal.connected(life):
             await super()._stream_response(send)
+        self._ended = True
         if life.cancelled_caught:
             await send(_END)
+
+    async def _on_disconnect(self, _: Message | None = None) -> None:
+        """Report that the client has left. Also called at the end of a whole response, where there is nothing to do."""
+        if self._left is not None and not self._ended:
+            self._left()
 
 
 _END: Message = {"type": "http.response.body", "body": b"", "more_body": False}

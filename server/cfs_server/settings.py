@@ -211,6 +211,11 @@ class Settings(BaseSettings):
     stream_seconds: Seconds = Field(
         0.0, description="Maximum duration of a stream in seconds; clients resume it. 0 sets no limit."
     )
+    cancel_on_disconnect: bool = Field(
+        True,
+        description="Cancel a turn when the client disconnects that sent it in the protocol of another service (OpenAI,"
+        " Anthropic, Ollama). The header `X-CFS-On-Disconnect` decides for one request.",
+    )
     max_wait: Seconds = Field(
         3600.0, description="Maximum `wait` of a request in seconds; longer waits are cut to this."
     )

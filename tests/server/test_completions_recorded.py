@@ -179,21 +179,6 @@ async def test_requests_to_one_session_wait_for_each_other() -> None:
         assert seen(server).count("history.replaced") == 1
 
 
-async def test_a_client_that_goes_away_leaves_the_turn_running() -> None:
-    """It is a turn like any other (H2)."""
-    engine = ScriptedEngine(lambda _: ["one", " two"])
-    engine.hold()
-    async with running_server(engine=engine) as server:
-        body = {"messages": HELLO, "stream": True}
-        headers = {"X-CFS-Session": "chat"}
-        async with server.client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
-            engine.step(1)
-            await anext(answer.aiter_bytes())
-        await until(lambda: server.parts.streams.open == 0)
-        engine.release()
-        assert (await server.text("chat")).endswith("Assistant: one two\n")
-
-
 async def test_cancelling_the_session_ends_the_completion() -> None:
     """The client has what was said, and is told under `cfs`; the file has the mark."""
     engine = ScriptedEngine(lambda _: ["one", " two"])

@@ -36,7 +36,7 @@ from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn, TurnRequest
 
-# Completions that a session records are normal turns. They continue without a reader (S4, H4).
+# Completions that a session records are normal turns (S4, H4). What ends them is decided by their routes.
 
 
 def submit(sessions: AuthorizedSessions, session_id: str, spec: CompletionSpec) -> tuple[Session, Turn, Event]:
@@ -126,6 +126,7 @@ class Started:
     items: Items
     model: str
     recorded: Recorded | None = None
+    session: Session | None = None
     turn: Turn | None = None
     whole: Items | None = None
     """The same pieces, all at the end, for a client that gets them together. Then a lost reply begins again."""
@@ -307,7 +308,7 @@ class AuthorizedCompletions:
         """Return all pieces of a turn. Each requires the right to read."""
         asked = session.id
         items = follow(session, turn, lambda: self._sessions.require_still(session, asked, "read_binary"))
-        return Started(items, self.name_of(session, turn), Recorded(session=session.id, turn=turn.id), turn)
+        return Started(items, self.name_of(session, turn), Recorded(session=session.id, turn=turn.id), session, turn)
 
     def name_of(self, session: Session, turn: Turn) -> str:
         """Return the name of the model that answers a turn."""

@@ -37,7 +37,7 @@ async def create_message(
 ) -> Response:
     """Answer a conversation as Anthropic does. With `X-CFS-Session`, that session records it as a turn.
 
-    A message is cancelled when its client disconnects. A turn of a session continues.
+    A message is cancelled when its client disconnects, unless `X-CFS-On-Disconnect` says otherwise for a turn.
     """
     items = await begin(request, me, ticket, session, asked.model, partial(protocol.read_request, asked))
     writer = protocol.MessageWriter(

@@ -45,7 +45,7 @@ async def complete(
 ) -> Response:
     """Complete a conversation. With `X-CFS-Session`, that session records it as a turn.
 
-    A completion is cancelled when its client disconnects. A turn of a session continues.
+    A completion is cancelled when its client disconnects, unless `X-CFS-On-Disconnect` says otherwise for a turn.
     """
     items = await begin(request, me, ticket, session, asked.model, partial(read_chat, asked))
     writer = Writer(items.model, items.recorded)
@@ -86,7 +86,7 @@ async def complete_text(
 ) -> Response:
     """Answer a prompt, for programs that use OpenAI's older protocol. With `X-CFS-Session`, it continues that session.
 
-    A completion is cancelled when its client disconnects. A turn of a session continues.
+    A completion is cancelled when its client disconnects, unless `X-CFS-On-Disconnect` says otherwise for a turn.
     """
     read = partial(texts.read_completion, asked, recorded=session is not None)
     items = await begin(request, me, ticket, session, asked.model, read)

@@ -30,6 +30,7 @@ from cfs_server.completions.run import Started
 from cfs_server.engine.interface import Delta, Finished
 from cfs_server.event_streams import Frames
 from cfs_server.idempotency import Bound, Ticket
+from cfs_server.routes.disconnects import DisconnectChoice, cancel_unless_ended, cancels_turn
 from cfs_server.routes.http import Caller, apart, attend
 from cfs_server.sessions.quotas import Limits
 
@@ -49,6 +50,7 @@ RECORDED_ERRORS = (*ERRORS, Conflict, Gone, ModelNotFound, NotFound, StorageFull
 
 
 async def _session(
+    _: DisconnectChoice,
     name: Annotated[
         str | None,
         Header(
@@ -83,7 +85,7 @@ async def begin(
     """Begin a completion, in a session if one is named. A request that was carried out before begins nothing.
 
     `read` converts the request; it runs in a thread if the body is long. A completion is cancelled when its client
-    disconnects. A turn of a session continues. Raises `ModelNotFound` for an unknown model, see
+    disconnects; for a turn of a session see `routes.disconnects`. Raises `ModelNotFound` for an unknown model, see
     `AuthorizedCompletions.choose`.
     """
     gate = me.completions
@@ -110,6 +112,7 @@ class Begun:
     def __init__(self, started: Started) -> None:
         self.recorded = started.recorded
         self.model = started.model
+        self._session = started.session
         self._turn = started.turn
         self._whole = started.whole
         self._items = cast("AsyncGenerator[Delta | Finished]", started.items)
@@ -120,7 +123,8 @@ class Begun:
         if self._whole is not None:
             self._items = cast("AsyncGenerator[Delta | Finished]", self._whole)
         try:
-            return Response(await attend(request, self._when_ended(text)) + "\n", media_type="application/json")
+            whole = await attend(request, self._when_ended(text), partial(self._left, request))
+            return Response(whole + "\n", media_type="application/json")
         finally:
             text.close()
             await self.close()
@@ -131,17 +135,25 @@ class Begun:
             await asyncio.wait((self._turn.result,))
         return await text
 
-    async def stream(self, request: Request, me: Caller, frames: Frames, *, lines: bool = False) -> Response:
+    async def stream(
+        self, request: Request, me: Caller, frames: Frames, *, lines: bool = False, background: bool = False
+    ) -> Response:
         """Return the stream of frames that are made of the pieces. An early error gets a status of its own.
 
-        `lines`: each frame is a line of JSON, not an event.
+        `lines`: each frame is a line of JSON, not an event. `background`: the turn goes on without its client.
         """
+        left = None if background else partial(self._left, request)
         try:
-            await attend(request, self._begin(_PATIENCE))
+            await attend(request, self._begin(_PATIENCE), left)
         except BaseException:
             await self.close()
             raise
-        return me.stream(frames, self.close, lines=lines)
+        return me.stream(frames, self.close, left, lines=lines)
+
+    def _left(self, request: Request) -> None:
+        """Cancel the turn whose client has disconnected, unless it goes on without one."""
+        if self._session is not None and self._turn is not None and cancels_turn(request, self._session):
+            cancel_unless_ended(self._session, self._turn)
 
     async def _begin(self, seconds: float) -> None:
         """Wait at most `seconds` for the first piece. Raises the error that arrives in its place."""

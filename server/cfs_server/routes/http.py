@@ -257,10 +257,18 @@ class Caller:
         return most if seconds is None else min(seconds, most)
 
     def stream(
-        self, frames: Frames, close: Callable[[], Awaitable[None]] | None = None, *, lines: bool = False
+        self,
+        frames: Frames,
+        close: Callable[[], Awaitable[None]] | None = None,
+        left: Callable[[], None] | None = None,
+        *,
+        lines: bool = False,
     ) -> EventStream:
-        """Return a stream of events, or of lines of JSON, that counts for the principal. `close` ends its source."""
-        return self._parts.streams.response(frames, self.principal, close, lines=lines)
+        """Return a stream of events, or of lines of JSON, that counts for the principal.
+
+        `close` ends its source. `left` is called if the client disconnects before the end.
+        """
+        return self._parts.streams.response(frames, self.principal, close, left, lines=lines)
 
 
 # All dependencies are coroutines, because FastAPI runs plain functions in threads.
@@ -268,6 +276,12 @@ class Caller:
 
 async def _context(request: Request) -> Context:
     return cast("Context", request.app.state.cfs)
+
+
+def settings_of(request: Request) -> Settings:
+    """Return the server's settings."""
+    context: Context = request.app.state.cfs
+    return context.settings
 
 
 async def _caller(request: Request) -> Caller:
@@ -413,7 +427,7 @@ class LongText(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-# Waits on behalf of a client that may disconnect (S7). Only the wait ends then.
+# Waits on behalf of a client that may disconnect (S7). Only the wait ends then; `routes.disconnects` ends turns.
 
 T = TypeVar("T")
 
@@ -422,14 +436,16 @@ class ClientLeft(Exception):
     """The client has disconnected."""
 
 
-async def attend(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await work while its client is connected. Raises `ClientLeft` when the client disconnects."""
+async def attend(request: Request, work: Coroutine[Any, Any, T], left: Callable[[], None] | None = None) -> T:
+    """Await work while its client is connected. Calls `left` and raises `ClientLeft` when the client disconnects."""
     working = asyncio.create_task(work)
     watching = asyncio.create_task(_until_gone(request))
     try:
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
+        if left is not None:
+            left()
         raise ClientLeft
     finally:
         for task in (working, watching):

@@ -27,6 +27,7 @@ from cfs_server.event_streams import follow
 from cfs_server.idempotency import Bound, Idempotency
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes import http as media
+from cfs_server.routes.disconnects import DisconnectChoice, OnDisconnect, cancel_unless_ended
 from cfs_server.routes.events import SessionView
 from cfs_server.routes.http import (
     Accept,
@@ -94,8 +95,12 @@ async def post_message(
     accept: Accept = None,
     if_match: IfMatch = None,
     life: Life = None,
+    on_disconnect: DisconnectChoice = None,
 ) -> Response:
-    """Append a message to a session. Its turn runs even if the client does not wait for it."""
+    """Append a message to a session. Its turn runs even if the client does not wait for it.
+
+    With `X-CFS-On-Disconnect: cancel`, a client that waits for the reply, or follows it, ends it by leaving.
+    """
     chosen = media.choose(accept, (media.JSON, media.EVENTS))
     sessions = me.sessions
     sessions.require("write", id)
@@ -120,13 +125,14 @@ async def post_message(
     else:
         session = sessions.with_key(bound.session, "write", *(("read_binary",) if shown else ()))
         turn = await sessions.turn(session, bound.turn, bound.event - 1)
+    left = partial(cancel_unless_ended, session, turn) if on_disconnect is OnDisconnect.CANCEL else None
     if chosen == media.EVENTS:
         view = SessionView(session, sessions)
-        return me.stream(follow(session.log, bound.event - 1, view, turn))
+        return me.stream(follow(session.log, bound.event - 1, view, turn), left=left)
     if wait != "false":
         seconds = me.wait_limit(None if wait == "true" else float(wait))
         with sessions.throughout(session, "read_binary"):
-            result = await attend(request, _finished(session, turn, seconds))
+            result = await attend(request, _finished(session, turn, seconds), left)
         if not transcript:
             return as_json(reply(session, turn, result), headers={LIFE: session.nonce})
         async with sessions.loaded(session):

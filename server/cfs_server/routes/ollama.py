@@ -38,7 +38,7 @@ async def chat(
     """Answer a conversation as Ollama does. With `X-CFS-Session`, that session records it as a turn.
 
     A chat without messages only loads the model, which is loaded always. An answer is cancelled when its client
-    disconnects. A turn of a session continues.
+    disconnects, unless `X-CFS-On-Disconnect` says otherwise for a turn.
     """
     return await _answered(request, asked, session, me, ticket)
 

@@ -55,7 +55,7 @@ async def create_response(
 ) -> Response:
     """Answer as OpenAI's responses do. A stored response is a turn of a session, which `X-CFS-Session` may name.
 
-    A turn continues when its client disconnects. A response that is not stored is cancelled then.
+    A response is cancelled when its client disconnects, unless it is made in the background.
     """
     begun, writer, found = await _begun(request, asked, session, me, ticket)
     if asked.background and not asked.stream and found is not None:
@@ -65,7 +65,7 @@ async def create_response(
         return await begun.whole(request, _whole(writer, begun))
     first = b"".join(map(_frame, writer.begin()))
     frames = frames_of(begun, lambda item: _frames(writer.write(item)), _failure_of(writer), first=first)
-    return await begun.stream(request, me, frames)
+    return await begun.stream(request, me, frames, background=asked.background or False)
 
 
 async def _begun(
