@@ -321,6 +321,58 @@ def _texts(stream: str) -> list[str]:
     return [event["delta"]["text"] for event in events if event["type"] == "content_block_delta"]
 
 
+# -- what clients send by default -------------------------------------------------------------------------------------
+
+CODING_AGENT: dict[str, Any] = {
+    "betas": ["claude-code-20250219", "context-management-2025-06-27", "interleaved-thinking-2025-05-14"],
+    "system": [{"type": "text", "text": "You code.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
+    "tools": [WEATHER | {"cache_control": {"type": "ephemeral"}, "defer_loading": False, "strict": True}],
+    "metadata": {"user_id": "user_1_account__session_1"},
+    "thinking": {"type": "adaptive", "display": "summarized"},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "output_config": {"effort": "high", "task_budget": {"type": "tokens", "total": 9000}},
+}
+"""What a coding agent adds to its requests, with the betas that its headers name."""
+EMPTY: dict[str, Any] = {"mcp_servers": [], "container": None, "compaction": None, "thread": None}
+NEW: dict[str, Any] = {"service_tier": "auto", "speed": "fast", "nobody_knows": {"deep": [1]}, "cache_control": {}}
+
+
+@pytest.mark.parametrize("extra", [{}, EMPTY, NEW], ids=["plain", "empty", "new"])
+async def test_what_a_coding_agent_sends_is_answered_and_counted(
+    server: ServerHarness, client: AsyncAnthropic, extra: dict[str, Any]
+) -> None:
+    said: Any = [{"role": "user", "content": [{"type": "text", "text": "one two", "cache_control": {"type": "x"}}]}]
+    async with client.beta.messages.stream(
+        model="x", max_tokens=9, messages=said, extra_body=extra, **CODING_AGENT
+    ) as stream:
+        assert (await stream.get_final_message()).stop_reason == "end_turn"
+    (request,) = server.engine.requests
+    assert [message.content for message in request.messages] == ["You code.", "one two"]
+    assert request.account == "user_1_account__session_1"
+    members = {name: value for name, value in CODING_AGENT.items() if name != "metadata"}
+    counted = await client.beta.messages.count_tokens(model="x", messages=said, extra_body=extra, **members)
+    assert counted.input_tokens > 0
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+async def test_a_tool_runner_goes_on_without_a_thread(server: ServerHarness, stream: bool) -> None:
+    """It asks for one, is told that there is none, and sends the whole conversation from then on."""
+
+    @anthropic.beta_async_tool
+    async def weather(city: str) -> str:
+        """Tell the weather of a city."""
+        return f"sunny in {city}"
+
+    async with speaking(server.url, default_headers={"X-CFS-Session": "run"}) as client:
+        runner = client.beta.messages.tool_runner(
+            model="x", max_tokens=99, tools=[weather], messages=[ASK], stream=stream
+        )
+        last = await runner.until_done()
+    assert last.content[0].text == "sunny in Oslo"  # type: ignore[union-attr]
+    assert [len(request.messages) for request in server.engine.requests] == [1, 3]
+    assert len(server.store.get("run").history) == 4
+
+
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
@@ -338,8 +390,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": None}, "max_tokens"),
     ({"temperature": 9}, "temperature"),
     ({"top_k": "many"}, "top_k"),
-    ({"nobody_knows": 1}, "nobody_knows: extra inputs are not permitted"),
-    ({"mcp_servers": []}, "mcp_servers"),
+    ({"mcp_servers": [{"type": "url", "name": "x", "url": "http://x"}]}, "mcp_servers: only the service"),
+    ({"container": {"skills": [{"type": "anthropic", "skill_id": "pdf"}]}}, "container: there are no containers"),
+    ({"compaction": {"type": "compaction"}}, "compaction: conversations are summarized"),
+    ({"thread": {"type": "create"}}, "thread: conversations are not held here"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "belongs to the service of"),
     ({"tools": [WEATHER, WEATHER]}, "two tools are called 'weather'"),
     ({"tool_choice": {"type": "any"}}, "there are no tools"),

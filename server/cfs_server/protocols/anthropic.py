@@ -1,7 +1,7 @@
 """The messages protocol of Anthropic: requests in, messages or events out. Pure: no I/O (H4).
 
-Members are those of the public API, version 2023-06-01. Like the service itself, it refuses members that it does not
-know; those that only concern the service are ignored.
+Members are those of the public API, version 2023-06-01. Unknown ones are ignored, unlike by the service itself: clients
+send what is new before it is read here.
 """
 
 import json
@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from cfs.completions import ModelCard, Recorded, read_arguments
 from cfs.completions.models import Number, Open
+from cfs.errors import InvalidParameters
 from cfs.wire import FinishReason, FunctionName, FunctionSpec, Message, NamedTool, ToolCall, ToolSpec, Usage
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, read_tools, refusal
 from cfs_server.engine.interface import CallDelta, Delta, Finished, ToolChoice
@@ -22,21 +23,15 @@ from cfs_server.sessions.quotas import Limits
 
 # -- requests ---------------------------------------------------------------------------------------------------------
 
-_IGNORED = frozenset(
-    {
-        "billing_policy",
-        "cache_control",
-        "context_management",
-        "diagnostics",
-        "fallback_credit_token",
-        "fallbacks",
-        "inference_geo",
-        "service_tier",
-        "speed",
-        "user_profile_id",
-    }
-)
-"""Members that concern the service of Anthropic only. Everything that one computes is cached here, for example."""
+_SERVICE_ONLY = {
+    "compaction": "conversations are summarized at the service of Anthropic only",
+    "container": "there are no containers here: the tools of Anthropic that need one do not run",
+    "mcp_servers": "only the service of Anthropic connects to these: give the model their tools from your program",
+}
+"""Members without which the answer would be another one, and why they are refused unless they are empty."""
+_THREAD_REFUSED = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+"""Details of the error by which the tool runners of Anthropic's clients know that they have to send the whole
+conversation with each request (`anthropic/lib/threads/_thread_state.py`; `ThreadState.ts` of the JavaScript client)."""
 
 
 class TextBlock(Open):
@@ -190,8 +185,7 @@ class MessagesRequest(TokenCountRequest):
     """Body of `POST /v1/messages`.
 
     A server with several models answers with the one that `model` names; a server with one takes any name.
-    Members that are not known are refused, unless they concern the service of Anthropic only, such as
-    `cache_control` and `service_tier`.
+    Members that are not known are ignored.
     """
 
     max_tokens: Annotated[int, Field(ge=1)]
@@ -236,13 +230,24 @@ def read_request(request: MessagesRequest, limits: Limits) -> CompletionSpec:
 
 def conversation_of(request: TokenCountRequest, limits: Limits) -> tuple[Message, ...]:
     """Convert the messages and the system prompt. Raises `InvalidParameters` and `TooLarge`."""
-    for name in request.model_extra or ():
-        if name not in _IGNORED:
-            raise refusal(name, "extra inputs are not permitted")
+    _require_possible(request.model_extra or {})
     found = [Message(role="system", content=_joined(request.system))] if request.system else []
     for number, message in enumerate(request.messages):
         found += _converted(message, f"messages.{number}")
     return checked(tuple(found), limits)
+
+
+def _require_possible(members: Mapping[str, Any]) -> None:
+    """Raise `InvalidParameters` for what only the service of Anthropic can do."""
+    if members.get("thread") is not None:
+        raise InvalidParameters(
+            "thread: conversations are not held here for the client; send the whole conversation with each request",
+            errors=[{"at": "thread", "message": "not supported"}],
+            details=_THREAD_REFUSED,
+        )
+    for name, reason in _SERVICE_ONLY.items():
+        if members.get(name):
+            raise refusal(name, reason)
 
 
 def tools_of(request: TokenCountRequest) -> tuple[tuple[dict[str, Any], ...], ToolChoice]:

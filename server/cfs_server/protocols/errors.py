@@ -70,10 +70,11 @@ def anthropic_problem(error: CfsError, path: str = "") -> dict[str, Any]:  # noq
     """Describe an error to a client of Anthropic's API."""
     status = 400 if error.status == 422 else error.status
     kind = _ANTHROPIC_KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    details = {"details": error.extra["details"]} if "details" in error.extra else {}
     return to_problem(error) | {
         "type": "error",
         "status": status,
-        "error": {"type": kind, "message": error.detail},
+        "error": {"type": kind, "message": error.detail, **details},
     }
 
 
