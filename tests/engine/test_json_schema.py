@@ -69,7 +69,7 @@ def test_no_schema_of_the_official_suite_is_kept_weaker(
             if reply is not None and not re.search(r"[eE][+-]?\d{15}", reply):  # a decimal has no such exponents
                 count["random"] += 1
                 assert valid(json.loads(reply, parse_float=Decimal)), (name, reply)
-    assert count["accepted"] >= 165
+    assert count["accepted"] >= 185
     assert count["random"] >= 1400
     assert count["valid", True] >= 260  # type: ignore[index]
 
@@ -148,7 +148,7 @@ def test_no_random_schema_is_kept_weaker(schemas: Schemas) -> None:
         ({"$ref": "https://example.com/schema"}, "leads out of the schema"),
         ({"$ref": "#/$defs/none"}, "leads nowhere"),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "itself"),
-        ({"properties": {"a": {"$id": "http://x/y", "$ref": "#/$defs/b"}}}, "'\\$id'"),
+        ({"properties": {"a": {"$id": "http://x/y", "$ref": "#/$defs/b"}}}, "leads nowhere"),
         ({"type": "object", "properties": ["a"]}, "not a JSON schema"),
         ({"type": "no-such-type"}, "no type"),
     ],

@@ -1,6 +1,7 @@
 """What a turn asks and gets, in both protocols; the servers refuse whatever their documentation does not allow."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from typing import Any, cast
 
@@ -63,6 +64,23 @@ async def test_a_tool_is_called_and_its_result_answered(kind: UpstreamKind) -> N
         assert (await ask(both.engine, history, tools=(WEATHER,))).finished.reason == "stop"
         assert both.stub.refused == []
         assert (await ask(both.engine, [*history, user("thanks")])).text.endswith("thanks")  # and without tools
+
+
+@BOTH
+async def test_references_within_a_schema_are_sent_so_that_every_server_can_follow_them(kind: UpstreamKind) -> None:
+    """As zod writes them; llama-server does not follow those to other properties (ggml-org/llama.cpp#16790)."""
+    place = {"type": "object", "properties": {"city": {"type": "string"}}}
+    schema: dict[str, Any] = {"type": "object", "properties": {"from": place, "to": {"$ref": "#/properties/from"}}}
+    tool = {"type": "function", "function": {"name": "travel", "parameters": schema}}
+    either = {"anyOf": [schema["properties"]["from"], {"$ref": "#/anyOf/0"}]}
+    async with pair(kind) as both:
+        await ask(both.engine, "hello", tools=(tool,))
+        await ask(both.engine, "hello", json_schema=schema)
+        await ask(both.engine, "hello", json_schema=either)
+        bodies = list(map(json.dumps, both.stub.bodies))
+        assert [body.count('"city"') for body in bodies] == [2, 2, 2]
+        assert "#/properties" not in "".join(bodies)
+        assert "#/anyOf" not in "".join(bodies)
 
 
 @BOTH

@@ -17,6 +17,7 @@ from typing import Any
 
 from cfs_server.engine.chat.reply_parser import END_THINK, THINK
 from cfs_server.engine.chat.tool_call_formats import Bracketed, Listed, Python, Tagged
+from cfs_server.engine.schema_references import arguments_of, resolved
 
 _SPACE = r"[ \t\r\n]{0,16}"
 """White space between the parts of a call; bounded, or a weak model may write nothing else."""
@@ -25,26 +26,17 @@ _KIND = r'("type"\s*:\s*"function"\s*,\s*)?'
 _FENCE = r"[ \t]*```(json|tool_calls?)?\s*"
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 _FREE_OF_TAGS = re.compile(r"[^<>\s]{1,128}")
+_DEEPEST = 5
+"""How far choices among choices are followed."""
 _GUIDANCE = {"whitespace_flexible": True, "lenient": True}
 
 Rules = list[str]
 
 
 def argument_schemas(tools: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the JSON schema of each tool's arguments. Other arguments are allowed only if the schema allows them."""
-    found = {}
-    for tool in tools:
-        function = tool.get("function", tool)
-        schema = function.get("parameters")
-        schema = dict(schema) if isinstance(schema, Mapping) else {}
-        if schema.get("type", "object") != "object":
-            schema = {}
-        if not schema.keys() & {"$ref", "anyOf", "oneOf", "allOf"}:
-            schema["type"] = "object"
-        if isinstance(schema.get("properties"), Mapping):
-            schema.setdefault("additionalProperties", False)
-        found[str(function.get("name"))] = schema
-    return found
+    """Return the JSON schema of each tool's arguments, whose references lead to its definitions."""
+    functions = [tool.get("function", tool) for tool in tools]
+    return {str(function.get("name")): arguments_of(function).whole for function in functions}
 
 
 def call_grammar(schemas: Mapping[str, Mapping[str, Any]], *, thinks: bool = False) -> str:
@@ -151,7 +143,7 @@ def _value_json(rule: str, of: Mapping[str, Any], schema: Mapping[str, Any]) -> 
     if of.get("type") == "string":
         words = [json.dumps(word) for word in of["enum"] if isinstance(word, str)]
         return f"{rule}: /{_SPACE}/ ({_choice(words)})"
-    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
     return f"{rule}: %json {_json({**of, **definitions})} | SPACE %json {_json({**of, **definitions})}"
 
 
@@ -188,7 +180,7 @@ def _bracketed(schemas: Mapping[str, Mapping[str, Any]]) -> Rules:
         for place, (key, of) in enumerate(properties.items()):
             item = f"bracketed_{number}_{place}"
             begin = json.dumps(f"{key}=") if keywords else f"{json.dumps(repr(key))} /: ?/"
-            rules.append(f"{item}: {begin} ({_choice(_literals(of))})")
+            rules.append(f"{item}: {begin} ({_choice(_literals(of, schema.get('$defs', {})))})")
             items.append((item, key in schema.get("required", ())))
         rules += _ordered(f"bracketed_{number}_arguments", items, "PY_COMMA ")
         inside = f"bracketed_{number}_arguments"
@@ -197,14 +189,18 @@ def _bracketed(schemas: Mapping[str, Mapping[str, Any]]) -> Rules:
     return [*rules, f"bracketed_calls: {_choice(ways)}"] if ways else [*rules, 'bracketed_calls: ")]"']
 
 
-def _literals(schema: Mapping[str, Any]) -> list[str]:
+def _literals(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int = 0) -> list[str]:
     """Name the literals that a value may be."""
+    schema = resolved(schema, definitions)
+    if depth > _DEEPEST:
+        return ["py_any"]
     if isinstance(choices := schema.get("enum", [schema["const"]] if "const" in schema else None), list) and choices:
         plain = [choice for choice in choices if choice is None or isinstance(choice, str | int | float)]
         return [json.dumps(repr(choice)) for choice in plain] or ["py_any"]
     for key in ("anyOf", "oneOf"):
         if isinstance(schema.get(key), list):
-            found = [each for one in schema[key] if isinstance(one, Mapping) for each in _literals(one)]
+            choices = [one for one in schema[key] if isinstance(one, Mapping)]
+            found = [literal for one in choices for literal in _literals(one, definitions, depth + 1)]
             return list(dict.fromkeys(found)) or ["py_any"]
     kinds = schema.get("type")
     known = {
@@ -224,7 +220,8 @@ def _properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]] | Non
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or schema.get("additionalProperties") is not False:
         return None
-    return {str(key): of if isinstance(of, Mapping) else {} for key, of in properties.items()}
+    definitions = schema.get("$defs", {})
+    return {str(key): resolved(of, definitions) if isinstance(of, Mapping) else {} for key, of in properties.items()}
 
 
 def _ordered(name: str, items: Sequence[tuple[str, bool]], separator: str) -> Rules:

@@ -11,16 +11,13 @@ Objects with named properties have no others. Integers have at most 15 digits, a
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
-from urllib.parse import unquote
 
 from cfs_server.engine.chat.patterns import FORMATS, STANDARD_FORMATS, anchored, escaped, translated
-
-Schema = Any
-"""A JSON schema: a dictionary, or true (anything) or false (nothing)."""
+from cfs_server.engine.schema_references import PREFIX, Schema, flattened
 
 BEST_EFFORT = "x-best-effort"
 """True in a schema: parts of the schema that cannot be enforced are omitted and reported, not refused."""
@@ -72,6 +69,8 @@ MOST_OPTIONAL = 500
 _LARGEST = 2**53 - 1
 """Integers beyond it are not exact in floating point, in which llguidance keeps bounds."""
 _OPEN_END = 10**15 - 1
+_MOST_TRIED = 4
+"""How often `MOST_PARTS` are compiled at most, with those that are left out then."""
 _DEEPEST = 5
 """How far the choices of `oneOf` are searched for a difference."""
 
@@ -88,11 +87,16 @@ class Contradiction(ValueError):
     """No value fits."""
 
 
+class _LeadsNowhere(ValueError):
+    """A reference has no target in the schema."""
+
+
 def prepare(schema: Schema) -> Prepared:
     """Rewrite a schema; raises `ValueError` if it is none, if nothing fits it, or if it cannot be enforced."""
-    compiler = _Compiler(schema)
     try:
-        root = compiler.compile(schema, "#")
+        flat = flattened(schema)
+        compiler = _Compiler(flat.definitions)
+        root = compiler.compile(flat.schema, "#")
     except (TypeError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"it is not a JSON schema: {type(error).__name__} {error}") from error
     except RecursionError as error:
@@ -104,9 +108,9 @@ def prepare(schema: Schema) -> Prepared:
 class _Compiler:
     """Rewrites one schema. References become definitions, one for each target and its sibling keywords."""
 
-    def __init__(self, root: Schema) -> None:
-        self._root = root
-        self._parts = 0
+    def __init__(self, targets: Mapping[str, Schema]) -> None:
+        self._targets = targets
+        self._parts = self._all_parts = 0
         self._compared = 0
         self._lenient = False
         self._references: dict[str, str] = {}
@@ -125,8 +129,6 @@ class _Compiler:
         for key in UNSUPPORTED.keys() & schema.keys():
             if UNSUPPORTED[key](schema[key], schema):
                 self._refuse(key, path)
-        if path != "#" and _is_resource(schema):
-            self._refuse("$id", path)
         rest = dict(schema)
         if "$ref" in rest:
             return self._reference(rest.pop("$ref"), rest, path)
@@ -148,15 +150,19 @@ class _Compiler:
 
     def _count_parts(self, count: int) -> None:
         self._parts += count
+        self._all_parts += count
         if self._parts > MOST_PARTS:
             raise ValueError(f"it has more than {MOST_PARTS} parts")
 
     def _best_effort(self, schema: dict[str, Any], path: str) -> Schema:
-        self._lenient = True
+        self._lenient, before = True, self._parts
         try:
+            if self._all_parts > _MOST_TRIED * MOST_PARTS:
+                raise ValueError("the parts before it are too many")
             return self.compile(schema, path)
         except (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
             self.left_out.add(f"all of {path}: {error}")
+            self._parts = before  # what is left out does not count
             return {"type": "object"} if schema.get("type") == "object" else True
         finally:
             self._lenient = False
@@ -174,7 +180,13 @@ class _Compiler:
         if asked not in self._references:
             name = self._references[asked] = f"{len(self._references)}"
             try:
-                found = self.compile(merged(self._target(reference), more), reference if reference != "#" else path)
+                found = self.compile(merged(self._target(reference), more), reference)
+            except _LeadsNowhere as error:
+                del self._references[asked]
+                if not self._lenient:
+                    raise
+                self.left_out.add(f"the reference at {path}: {error}")
+                return self.compile(beside, path)
             except ValueError:
                 del self._references[asked]
                 raise
@@ -201,18 +213,11 @@ class _Compiler:
         return False
 
     def _target(self, reference: str) -> Schema:
-        if reference != "#" and not reference.startswith("#/"):
-            raise ValueError(f"the reference {reference!r} leads out of the schema")
-        found = self._root
-        for step in reference.split("/")[1:]:
-            name = unquote(step).replace("~1", "/").replace("~0", "~")
-            try:
-                found = found[int(name)] if isinstance(found, list) else found[name]
-            except (KeyError, IndexError, ValueError) as error:
-                raise ValueError(f"the reference {reference!r} leads nowhere") from error
-            if _is_resource(found):
-                raise ValueError(f"the reference {reference!r} leads into a schema with an '$id' of its own")
-        return found
+        name = reference.removeprefix(PREFIX)
+        if name == reference or name not in self._targets:
+            where = "nowhere" if reference.startswith("#") else "out of the schema"
+            raise _LeadsNowhere(f"the reference {reference!r} leads {where}")
+        return self._targets[name]
 
     def _any_of(self, pairs: Sequence[tuple[Schema, Schema]], path: str) -> Schema:
         ways, refused = [], Contradiction(f"there is nothing to choose from at {path}")
@@ -654,11 +659,6 @@ def _exact(value: Any) -> bool:
 def _kind(value: Any) -> str:
     kinds = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
     return kinds.get(type(value), "null")
-
-
-def _is_resource(schema: Schema) -> bool:
-    """Whether references inside a schema start from it, not from the whole."""
-    return isinstance(schema, dict) and isinstance(schema.get("$id", schema.get("id")), str)
 
 
 def _implied(schema: dict[str, Any]) -> str | None:

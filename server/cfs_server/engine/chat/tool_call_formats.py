@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
 from cfs.tools import LONGEST_CALL, parse_arguments
+from cfs_server.engine.schema_references import arguments_of, resolved
 
 # -- tool calls as JSON: the end of the JSON, and the calls in it -----------------------------------------------------
 
@@ -142,10 +143,8 @@ class Parameters:
         self._known: dict[str, dict[str, Any]] = {}
         for tool in tools:
             function = tool.get("function")
-            schema = function.get("parameters") if isinstance(function, Mapping) else None
-            properties = schema.get("properties") if isinstance(schema, Mapping) else None
             if isinstance(function, Mapping):
-                self._known[str(function.get("name"))] = dict(properties) if isinstance(properties, Mapping) else {}
+                self._known[str(function.get("name"))] = _properties_of(function)
 
     def known(self, calls: Sequence[FoundCall]) -> bool:
         """Whether all of some calls are of these tools."""
@@ -168,6 +167,20 @@ class Parameters:
             return text
         value = read_json(text)
         return text if value is None and text.strip() != "null" else value
+
+
+def _properties_of(function: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schemas of a tool's parameters. References are followed only where there are some: it takes time."""
+    schema = function.get("parameters")
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    parts = [schema, *(properties.values() if isinstance(properties, Mapping) else ())]
+    definitions: Mapping[str, Any] = {}
+    if any(isinstance(part, Mapping) and "$ref" in part for part in parts):
+        arguments = arguments_of(function)
+        properties, definitions = arguments.schema.get("properties"), arguments.definitions
+    if not isinstance(properties, Mapping):
+        return {}
+    return {name: resolved(part, definitions) for name, part in properties.items()}
 
 
 @dataclass(slots=True)

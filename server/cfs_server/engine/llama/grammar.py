@@ -4,9 +4,10 @@ A grammar is compiled once for each schema or set of tools; each reply gets a co
 the chosen token with it. Only after a refusal does it request a mask over the vocabulary.
 """
 
+import contextlib
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -34,6 +35,7 @@ A weak model may write nothing but white space where it is free to, and it copie
 none in training.
 """
 
+_ANY_OBJECT: dict[str, Any] = {"type": "object"}
 Mask = NDArray[np.bool_]
 
 
@@ -151,6 +153,32 @@ class Grammars:
         return self._kept[key].deep_copy()
 
     def _compile(self, schema: dict[str, Any]) -> LLMatcher:
+        """Compile a schema. Calls of a tool whose arguments cannot be enforced leave the other tools constrained."""
+        try:
+            return self._compiled(schema)
+        except SchemaRefused as refused:
+            if not isinstance(schema, dict):
+                raise
+            calls = schema["anyOf"] if isinstance(schema.get("anyOf"), list) else [schema]
+            for may_keep in (True, False):
+                loose = [self._loosened(call, schema.get("$defs", {}), may_keep=may_keep) for call in calls]
+                if loose != calls:
+                    self._report_once(f"the arguments of forced calls: some may be any object: {refused.detail}")
+                    return self._compiled(schema | ({"anyOf": loose} if "anyOf" in schema else loose[0]))
+            raise
+
+    def _loosened(self, call: Any, definitions: dict[str, Any], *, may_keep: bool) -> Any:
+        """Return the schema of a call with any object as its arguments, unless these can and may be kept."""
+        match call:
+            case {"properties": {"arguments": {"x-best-effort": True} as arguments, **others}}:
+                if may_keep:
+                    with contextlib.suppress(SchemaRefused):
+                        self._compiled(arguments | {"$defs": definitions})
+                        return call
+                return call | {"properties": others | {"arguments": _ANY_OBJECT}}
+        return call
+
+    def _compiled(self, schema: dict[str, Any]) -> LLMatcher:
         try:
             prepared = prepare(schema)
             grammar = LLMatcher.grammar_from_json_schema(
@@ -170,10 +198,26 @@ class Grammars:
 
     def _compile_calls(self, tools: Sequence[dict[str, Any]], *, thinks: bool) -> LLMatcher:
         schemas = {name: self._usable(name, schema) for name, schema in argument_schemas(tools).items()}
-        matcher = LLMatcher(self._tokenizer, call_grammar(schemas, thinks=thinks), log_level=0)
+        matcher = self._matcher_of_calls(schemas, thinks=thinks)
+        for may_keep in (True, False):
+            if not matcher.is_error():
+                break
+            loose = {
+                name: schema
+                if may_keep and not self._matcher_of_calls({name: schema}, thinks=thinks).is_error()
+                else _ANY_OBJECT
+                for name, schema in schemas.items()
+            }
+            names = ", ".join(name for name, schema in loose.items() if schema is _ANY_OBJECT)
+            if names:
+                self._report_once(f"the arguments of {names} may be any object: {_line(matcher.get_error())}")
+                matcher = self._matcher_of_calls(loose, thinks=thinks)
         if matcher.is_error():
             self._report_once(f"calls of {', '.join(schemas)} are not constrained: {_line(matcher.get_error())}")
         return matcher
+
+    def _matcher_of_calls(self, schemas: Mapping[str, dict[str, Any]], *, thinks: bool) -> LLMatcher:
+        return LLMatcher(self._tokenizer, call_grammar(schemas, thinks=thinks), log_level=0)
 
     def _usable(self, name: str, schema: dict[str, Any]) -> dict[str, Any]:
         """Return the schema of a tool's arguments, or that of any object where the library does not take it."""
@@ -182,7 +226,7 @@ class Grammars:
         if problems:
             kept = "any JSON object is taken" if refused else "the rest is kept"
             self._report_once(f"the arguments of the tool {name!r}: {kept}: {_line('; '.join(problems))}")
-        return {"type": "object"} if refused else schema
+        return _ANY_OBJECT if refused else schema
 
     def _report_once(self, line: str) -> None:
         if line not in self._reported and len(self._reported) < MOST_REPORTED:

@@ -18,6 +18,7 @@ from cfs.sse import ServerSentEvent
 from cfs.wire import FinishReason, Message
 from cfs_server.engine.history_forms import NOTHING, Form, portable_name, short_id
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
+from cfs_server.engine.schema_references import FlatSchema, flattened, portable
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.affinity import value_of
 from cfs_server.engine.upstream.failures import Failure
@@ -472,21 +473,29 @@ def _tools(request: GenerationRequest, messages: Iterable[Message], form: Form) 
     called = set(map(portable_name, called)) if form is not Form.PLAIN else called
     tools += [{"name": name, "input_schema": _ANYTHING} for name in sorted(called - known)]
     if (schema := request.json_schema) is not None:
-        schema = _ANYTHING | schema if _is_object(schema) else _wrapped(schema)
+        schema = _ANYTHING | portable(schema) if _is_object(schema) else _wrapped(schema)
         tools.append({"name": ANSWER, "description": "Give the answer to the user.", "input_schema": schema})
     return tools
 
 
 def _wrapped(schema: Mapping[str, Any]) -> Block:
     """Make a schema of objects with one value; definitions stay at the root, where references look for them."""
-    inner = {name: part for name, part in schema.items() if name != "$defs"}
-    definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
-    return {"type": "object", "properties": {"value": inner}, "required": ["value"], **definitions}
+    try:
+        flat = flattened(schema)
+    except ValueError as error:
+        raise EngineError(f"the JSON schema of the reply cannot be sent to the upstream: {error}") from error
+    outer = {"type": "object", "properties": {"value": flat.schema}, "required": ["value"]}
+    whole: Block = FlatSchema(outer, flat.definitions).whole
+    return whole
 
 
 def _tool(function: Mapping[str, Any]) -> Block:
     described = {"description": function["description"]} if function.get("description") else {}
-    return {"name": function["name"], **described, "input_schema": _ANYTHING | (function.get("parameters") or {})}
+    return {
+        "name": function["name"],
+        **described,
+        "input_schema": _ANYTHING | portable(function.get("parameters") or {}),
+    }
 
 
 def _choice(request: GenerationRequest) -> Block:

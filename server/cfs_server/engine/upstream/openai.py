@@ -18,6 +18,7 @@ from cfs.sse import ServerSentEvent
 from cfs.wire import FinishReason, Message
 from cfs_server.engine.history_forms import Form, portable_name, short_id
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
+from cfs_server.engine.schema_references import portable
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.affinity import member_of
 from cfs_server.engine.upstream.failures import Failure
@@ -203,7 +204,7 @@ class OpenAIDialect:
             "stream": True,
             self._length: request.settings.max_tokens,
             **{name: value for name, value in optional.items() if value != [] and self._fields.takes(name)},
-            **({"tools": list(request.tools)} if request.tools else {}),
+            **({"tools": list(map(_tool, request.tools))} if request.tools else {}),
             **_format(request.json_schema),
             **begun,
         }
@@ -255,8 +256,19 @@ class OpenAIDialect:
         return row
 
 
+def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a tool as it was sent, unless its schema has references that not every server can follow."""
+    function = tool.get("function", {})
+    parameters = portable(function.get("parameters"))
+    return (
+        tool
+        if parameters is function.get("parameters")
+        else {**tool, "function": {**function, "parameters": parameters}}
+    )
+
+
 def _format(schema: dict[str, Any] | None) -> dict[str, Any]:
     """Request JSON; `strict` stays off because few schemas fit OpenAI's strict mode."""
     if schema is None:
         return {}
-    return {"response_format": {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}}}
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "reply", "schema": portable(schema)}}}
