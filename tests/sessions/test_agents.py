@@ -56,6 +56,19 @@ async def test_an_agent_claims_streams_calls_tools_and_finishes() -> None:
         assert (await turn.result).reason == "stop"
 
 
+async def test_a_cancelled_turn_has_each_text_once() -> None:
+    """What was streamed is a part of the message that holds it, and no reply besides."""
+    async with running_store() as d:
+        d.store.create("a", AGENT)
+        d.say("a", "build it")
+        turn = claim(d)
+        update(d, turn, "I lo")
+        update(d, turn, "", Message(role="assistant", content="I look."), Message(role="tool", content="42"))
+        update(d, turn, "It is")
+        d.store.get("a").cancel(queued=False)
+        assert await d.text("a") == "User: build it\nAssistant: I look.\nTool: 42\nAssistant: It is [Cancelled]\n"
+
+
 async def test_an_agent_may_give_its_reply_whole_or_fail() -> None:
     async with running_store() as d:
         d.store.create("a", AGENT)

@@ -139,7 +139,7 @@ class EditorAgent:
     async def load_session(self, cwd: str, session_id: str, mcp_servers: Any = None, **_: Any) -> LoadSessionResponse:
         """Open a session again, and send what was said in it."""
         session, detail = await self._reopen(session_id, cwd, mcp_servers)
-        await session.replay(detail.history)
+        await session.replay(detail)
         return LoadSessionResponse(modes=self._modes_of(session))
 
     @_answers

@@ -125,7 +125,7 @@ class EditorSession:
         self._backend = ServerSessions(client, retries=self._retries)
         self._lease: TurnLease | None = None
         self._partial = ""
-        """The reply of the running turn that is not over."""
+        """The text of the running turn that no message on the server has."""
         self._lost_by = ""
         """Why the server has taken the running turn away."""
 
@@ -134,9 +134,9 @@ class EditorSession:
         """Whether a prompt is being answered."""
         return self._work is not None
 
-    async def replay(self, history: Sequence[Message]) -> None:
+    async def replay(self, detail: SessionDetail) -> None:
         """Send the editor what was said before."""
-        for update in replay(history, self.paths, self._ids):
+        for update in replay(detail.history, self.paths, self._ids, ended=detail.state == "idle"):
             await self._send(update)
 
     async def prompt(self, text: str) -> PromptResponse:
@@ -257,7 +257,7 @@ class EditorSession:
         finally:
             for message in self._closed_calls(agent):
                 turn.lease.message(message)
-            self._partial = shown.reply.text
+            self._partial = output.unsent(shown.reply.text)
             for call in shown.open:
                 await self._closed(call)
             self._items, self._etag = agent.context.context.items[1:], None
@@ -302,6 +302,7 @@ class EditorSession:
     async def _show(self, event: AgentEvent, shown: Shown, output: TurnOutput) -> None:
         match event:
             case RoundStarted():
+                output.begin()
                 shown.reply.start()
                 shown.thinking.start()
             case Retrying(reason):

@@ -23,10 +23,19 @@ class TurnOutput:
         self._lease, self._backend, self._session = turn.lease, backend, session
         self._given: str | None = turn.content
         self._answer: Message | None = None
+        self._is_whole = False
+
+    def begin(self) -> None:
+        """Begin the next reply of the model."""
+        self._is_whole = False
 
     def text(self, piece: str) -> None:
         """Send a piece of a reply."""
         self._lease.text(piece)
+
+    def unsent(self, reply: str) -> str:
+        """Return what no message has that was sent, if the task ends now; `reply` is the last reply so far."""
+        return (self._answer.content if self._answer else "") + ("" if self._is_whole else reply)
 
     async def finish(self, outcome: Outcome) -> None:
         """End the turn as the task has ended. Raises `CfsError` if the server cannot be reached."""
@@ -59,6 +68,7 @@ class TurnOutput:
         if self._answer is not None and not message.content.startswith(self._answer.content):
             self._send_answer()
         self._answer = None
+        self._is_whole = self._is_whole or message.role == "assistant"
         if message.role == "assistant" and not message.tool_calls:
             self._answer = message
         else:

@@ -6,7 +6,7 @@ Pure: no I/O. The agent's paths begin with /workspace and /storage; editors get 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 from urllib.parse import unquote, urlsplit
 
 from acp import (
@@ -43,6 +43,7 @@ from acp.schema import (
 
 from cfs.errors import InvalidRequest
 from cfs.wire import Message, ToolCall
+from cfs_agents.messages import Language, catalogue
 from cfs_agents.tools import PathManager, ToolError
 from cfs_agents.tools.commands import COMMAND, failure_of
 from cfs_agents.tools.files import (
@@ -203,10 +204,20 @@ def title_of(call: ToolCall) -> str:
 # -- what was said before ---------------------------------------------------------------------------------------------
 
 
-def replay(history: Sequence[Message], paths: PathManager, ids: CallIds) -> Iterator[Update]:
-    """Yield the updates that show a history. The old text of files is not in it, so edits show their own two texts."""
-    calls: dict[str, ToolCall] = {}
+_FAILURES = ("Error", "错误", *(catalogue(language).no_result.partition("{")[0] for language in get_args(Language)))
+"""How the results of calls begin that have failed, or that have no result because they were cancelled."""
+
+
+def replay(history: Sequence[Message], paths: PathManager, ids: CallIds, *, ended: bool) -> Iterator[Update]:
+    """Yield the updates that show a history. The old text of files is not in it, so edits show their own two texts.
+
+    A call without a result has failed if anything was said after it, or if the last turn has `ended`.
+    """
+    waiting: dict[str, tuple[str, ToolCall]] = {}
     for message in history:
+        if message.role != "tool":
+            yield from _failed(waiting)
+            waiting = {}
         if message.role == "user":
             yield update_user_message_text(message.content)
         elif message.role == "assistant":
@@ -215,12 +226,19 @@ def replay(history: Sequence[Message], paths: PathManager, ids: CallIds) -> Iter
             if message.content:
                 yield update_agent_message_text(message.content)
             for call in message.tool_calls:
-                calls[call.id] = call
-                yield call_started(ids.begin(call.id), call, paths, "pending")
-        elif message.role == "tool" and (given := ids.of(message.tool_call_id or "")) is not None:
-            called = calls[message.tool_call_id or ""]
-            ok = not message.content.startswith(("Error", "错误"))
+                given = ids.begin(call.id)
+                waiting[call.id] = given, call
+                yield call_started(given, call, paths, "pending")
+        elif message.role == "tool" and (message.tool_call_id or "") in waiting:
+            given, called = waiting.pop(message.tool_call_id or "")
+            ok = not message.content.startswith(_FAILURES)
             yield call_finished(given, called, message.content, paths, ok=ok, diff=_said_diff(called, ok=ok))
+    if ended:
+        yield from _failed(waiting)
+
+
+def _failed(waiting: Mapping[str, tuple[str, ToolCall]]) -> Iterator[Update]:
+    return (update_tool_call(given, status="failed") for given, _ in waiting.values())
 
 
 def _said_diff(call: ToolCall, *, ok: bool) -> tuple[str | None, str] | None:

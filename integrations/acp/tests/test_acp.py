@@ -17,6 +17,7 @@ from acp.connection import StreamDirection, StreamEvent
 from acp.schema import (
     AllowedOutcome,
     ClientCapabilities,
+    CloseSessionResponse,
     DeniedOutcome,
     EmbeddedResourceContentBlock,
     ForkSessionResponse,
@@ -51,6 +52,7 @@ RESPONSES: Mapping[str, type[BaseModel]] = {
     "session/list": ListSessionsResponse,
     "session/prompt": PromptResponse,
     "session/set_mode": SetSessionModeResponse,
+    "session/close": CloseSessionResponse,
 }
 REQUESTS: Mapping[str, type[BaseModel]] = {
     "session/update": SessionNotification,
@@ -310,6 +312,10 @@ async def test_a_failed_call_is_a_failed_update_and_links_out_of_the_folder_are_
         session = (await connection.new_session(cwd=str(folder))).session_id
         assert (await ask(connection, session, "Read what is outside")).stop_reason == "end_turn"
         assert [call.status for call in mine.of("tool_call_update")] == ["failed", "failed"]
+        mine.forget()
+        await connection.load_session(cwd=str(folder), session_id=session)
+        assert [call.status for call in mine.of("tool_call_update")] == ["failed", "failed"]
+        assert "diff" not in str(mine.of("tool_call_update"))
     assert (tmp_path / "secret").read_text() == "secret"
 
 
@@ -459,6 +465,13 @@ def until_asked(server: ScriptedServer) -> None:
             client.call(api.list_sessions())
 
 
+def until_called(server: ScriptedServer, session: str) -> None:
+    """Wait until the server has a call of the agent."""
+    with Client(server.url) as client:
+        while not any(message.tool_calls for message in client.call(api.read(session)).history):
+            pass
+
+
 async def test_a_cancel_ends_a_running_command(cfs_server: ScriptedServer, folder: Path, tmp_path: Path) -> None:
     cfs_server.reply(runs("touch begun; sleep 1000"), "ok")
     async with editor(tmp_path, "--commands", "host") as (mine, connection):
@@ -472,6 +485,38 @@ async def test_a_cancel_ends_a_running_command(cfs_server: ScriptedServer, folde
     call, result, end, _ = cfs_server.asked[-1].messages[2:]
     assert (result.tool_call_id, result.content) == (call.tool_calls[0].id, "[No result: it was cancelled]")
     assert end.content == "[Cancelled]"
+
+
+@pytest.mark.parametrize("by", ["editor", "server"])
+async def test_a_cancel_while_a_call_waits_for_permission_stores_each_text_once(
+    cfs_server: ScriptedServer, folder: Path, tmp_path: Path, by: str
+) -> None:
+    """And whoever loads the session sees that the call has failed."""
+    write = ("write_file", {"path": "a.txt", "content": "x"})
+    cfs_server.reply(Reply("I try.", calls=[("execute_command", {"command": "touch made"}), write]), "Go.")
+    async with editor(tmp_path) as (mine, connection):
+        mine.choose = lambda: "never"
+        session = (await connection.new_session(cwd=str(folder))).session_id
+        prompt = asyncio.create_task(ask(connection, session, "Do it"))
+        await mine.until(lambda: bool(mine.asked))
+        await asyncio.to_thread(until_called, cfs_server, session)
+        if by == "editor":
+            await connection.cancel(session_id=session)
+        else:
+            with Client(cfs_server.url) as client:
+                client.call(api.cancel(session))
+        assert (await prompt).stop_reason == "cancelled"
+        history = (await asyncio.to_thread(read, session)).history
+        texts = [message.content for message in history if message.role == "assistant"]
+        assert texts == ["I try.", "[Cancelled]"]
+        mine.forget()
+        await connection.close_session(session_id=session)
+        await connection.load_session(cwd=str(folder), session_id=session)
+        assert mine.text() == "I try.[Cancelled]"
+        assert [update.status for update in mine.of("tool_call_update")] == ["failed", "failed"]
+        assert "diff" not in str(mine.of("tool_call_update"))
+        assert (await ask(connection, session, "Go on")).stop_reason == "end_turn"
+    assert not (folder / "made").exists()
 
 
 async def test_a_cancel_on_the_server_is_one_for_the_editor(
@@ -509,12 +554,14 @@ async def test_a_prompt_whose_agent_was_killed_does_not_begin_again(
         session = (await connection.new_session(cwd=str(folder))).session_id
         prompt = asyncio.create_task(ask(connection, session, "Sleep"))
         await mine.until(lambda: bool(mine.of("tool_call")))
+        await asyncio.to_thread(until_called, cfs_server, session)
         mine.process.kill()
         with pytest.raises(ConnectionError):
             await prompt
     async with editor(tmp_path, "--commands", "host") as (mine, connection):
         await connection.load_session(cwd=str(folder), session_id=session)
         assert mine.text() == "[Cancelled]"
+        assert [update.status for update in mine.of("tool_call_update")] == ["failed"]
         mine.forget()
         assert (await ask(connection, session, "And now?")).stop_reason == "end_turn"
         assert mine.text() == "ok"
@@ -552,6 +599,9 @@ async def test_a_rejected_command_does_not_run(
         session = (await connection.new_session(cwd=str(folder))).session_id
         assert (await ask(connection, session, "Run it")).stop_reason == "end_turn"
         assert mine.of("tool_call_update")[-1].status == "failed"
+        mine.forget()
+        await connection.load_session(cwd=str(folder), session_id=session)
+        assert [update.status for update in mine.of("tool_call_update")] == ["failed"]
     assert not (folder / "made").exists()
     assert "did not allow" in cfs_server.asked[-1].messages[-1].content
 

@@ -341,7 +341,7 @@ class Session(SessionState):
         running = self.running
         if running is not None and running.state is not TurnState.CANCELLING:
             if running.state is TurnState.LEASED:  # its next call informs the agent
-                self.finish_turn(running, "cancelled", running.text)
+                self.finish_turn(running, "cancelled", running.unstored)
             else:
                 self.apply(CancelRequested(running.id))
                 self._services.engine.cancel(running.id)
@@ -583,7 +583,7 @@ class Session(SessionState):
         if error is not None:
             self.fail_turn(turn, EngineError(error), usage)
             return turn
-        text = turn.text if reply is None else reply
+        text = turn.unstored if reply is None else reply
         self.account.require_room(size=MESSAGE_COST + cost_of_value(text))
         self.finish_turn(turn, "stop", text, usage)
         return turn

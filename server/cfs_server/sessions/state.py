@@ -129,6 +129,7 @@ class SessionState:
         turn = self.turn(turn_id)
         turn.enter(TurnState.QUEUED)
         turn.said.clear()
+        turn.stored = 0
         self.running = None
         self.queue.insert(0, turn)
 
@@ -319,6 +320,8 @@ class MessageAdded:
             turn = session.turn(self.turn)
             session.account.add(size=-turn.waiting_bytes)
             turn.base = len(session.history)
+        elif self.message.role == "assistant":
+            session.turn(self.turn).note_stored(self.message.content)
         title, index = session.title, session.history.append(self.message, at)
         message = self.message.model_dump(exclude_defaults=True)
         data = {"turn": self.turn, "index": index, "message": message, "size": session.history.size}

@@ -142,6 +142,7 @@ class TurnHead:
     state: TurnState = TurnState.QUEUED
     said: tuple[Delta, ...] = ()
     lease: Lease | None = None
+    stored: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -149,7 +150,8 @@ class Turn:
     """A request that a session has accepted, and its progress.
 
     `base` is the length of the history before the turn's own message; None until the message is in the history. A fork
-    of a busy session copies the messages before it. `said` is the reply so far. An expired `lease` stays: its agent may
+    of a busy session copies the messages before it. `said` is what was streamed so far, `stored` the number of its
+    pieces that are in messages which an agent has added in between. An expired `lease` stays: its agent may
     continue until another one claims the turn. `stop` is the stop string that ended the reply, if that is known.
     `times` counts how often this process has begun the reply. These, `task`, `timer` and `result` belong to the running
     process only.
@@ -160,6 +162,7 @@ class Turn:
     state: TurnState = TurnState.QUEUED
     said: list[Delta] = field(default_factory=list)
     lease: Lease | None = None
+    stored: int = 0
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     stop: str = ""
@@ -169,11 +172,11 @@ class Turn:
     @classmethod
     def restored(cls, head: TurnHead) -> Self:
         """Return the turn of a stored head."""
-        return cls(head.request, head.base, head.state, list(head.said), head.lease)
+        return cls(head.request, head.base, head.state, list(head.said), head.lease, head.stored)
 
     def head(self) -> TurnHead:
         """Return the turn as stored."""
-        return TurnHead(self.request, self.base, self.state, tuple(self.said), self.lease)
+        return TurnHead(self.request, self.base, self.state, tuple(self.said), self.lease, self.stored)
 
     def enter(self, state: TurnState) -> None:
         """Enter a state. Raises `InvalidTransition` if the current state does not allow it."""
@@ -205,6 +208,16 @@ class Turn:
     def text(self) -> str:
         """The text that has been generated so far."""
         return "".join(delta.text for delta in self.said)
+
+    @property
+    def unstored(self) -> str:
+        """The generated text that no message of the history has yet."""
+        return "".join(delta.text for delta in self.said[self.stored :])
+
+    def note_stored(self, content: str) -> None:
+        """Note a message that an agent has added: it may hold the text that was streamed before it."""
+        if content.strip().startswith(self.unstored.strip()):
+            self.stored = len(self.said)
 
     @property
     def ranked(self) -> tuple[TokenLogprob, ...]:
