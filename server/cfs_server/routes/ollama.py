@@ -122,8 +122,9 @@ async def show(
     me: Me,
     parts: AppContext,
 ) -> Response:
-    """Describe a model as Ollama does."""
-    card = me.completions.card(_untagged(asked.model or asked.name))
+    """Describe the model that answers by a name, as Ollama does."""
+    chosen = me.completions.choose(_untagged(asked.model or asked.name))
+    card = me.completions.card(chosen) if chosen else me.completions.models[0]
     return as_json(protocol.info_of(card, _families(parts)))
 
 
