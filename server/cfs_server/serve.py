@@ -17,6 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from cfs import tracing
+from cfs.cli.app import print_error
 from cfs.errors import CfsError, InvalidRequest, Unavailable, Unsupported
 from cfs_server import logs
 from cfs_server.access import tokens
@@ -82,7 +83,7 @@ def run(settings: Settings) -> int:
         with on_asyncio(), asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(serve(settings))
     except (ConfigurationError, ModelLoadError) as error:
-        print(f"cfs: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201 - for the operator
+        print_error(str(error))
         return CANNOT_START
     except KeyboardInterrupt:
         return 130

@@ -14,6 +14,7 @@ from tests.client.harness import HttpHarness
 from tests.server.support import CFS, environment
 
 AWAY = "http://server.example:8000"
+PRIVATE = "10.1.2.3"
 PROXY = "http://proxy.example:3128"
 SOCKS = "socks5://user:secret@127.0.0.1:9"
 
@@ -44,9 +45,9 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         ("2001:db8::/32", "http://[2001:db8::1]:8000", True),
         ("[2001:db8::1]:8000", "http://[2001:db8::1]:8000", True),
         ("[2001:db8::1]:9000", "http://[2001:db8::1]:8000", False),
-        ("10.0.0.0/8", "http://10.1.2.3", True),
-        ("10.1.2.3:80", "http://10.1.2.3", True),
-        ("10.1.2.4", "http://10.1.2.3", False),
+        ("10.0.0.0/8", f"http://{PRIVATE}", True),
+        (f"{PRIVATE}:80", f"http://{PRIVATE}", True),
+        ("10.1.2.4", f"http://{PRIVATE}", False),
         ("[", AWAY, False),
         (",,", AWAY, False),
     ],

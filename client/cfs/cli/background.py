@@ -24,7 +24,6 @@ from urllib.parse import quote, urlsplit
 
 import typer
 
-from cfs.cli.app import visible
 from cfs.errors import CfsError, InvalidRequest, NotFound, ServerError, Unreachable
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def start(arguments: list[str] | None = None) -> int:
         typer.echo(text.strip().partition("\n")[0].removesuffix(" Try:") if other else text, err=other)
         return 0
     code = process.wait()
-    typer.echo(visible(log.read_text(errors="replace")), nl=False, err=True)
+    typer.echo(log.read_text(errors="replace"), nl=False, err=True)
     log.unlink()
     return max(code, 1)
 
