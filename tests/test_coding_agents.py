@@ -84,7 +84,7 @@ class Client:
     program: Program
     mark: str
     tool: str = ""
-    arguments: Callable[[int], dict[str, Any]] = dict
+    arguments: Callable[[int], dict[str, Any]] = lambda _: {}
     replace: tuple[tuple[str, str], ...] = ()
     """What is another text here: programs that ask a person, or that have a sandbox of their own."""
 
@@ -117,7 +117,7 @@ QUICK = (CODEX, CLAUDE_CODE, AI_SDK)
 """Those that are installed in seconds. The others are slow tests."""
 
 
-def cases(*clients: Client) -> Any:
+def cases(*clients: Client) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "client",
         [pytest.param(each, marks=() if each.program in QUICK else pytest.mark.slow, id=each.mark) for each in clients],

@@ -307,7 +307,7 @@ def _mount(options: Options, directory: Path, owner: tuple[int, int], files: Fil
     flags = {"conf": files.configuration, "uid": owner[0], "gid": owner[1]}
     flags |= {"dir_mode": directories, "file_mode": regular}
     env = dict(os.environ)
-    if not address_of(options.address).through_proxies:
+    if address_of(options.address).proxy is None:
         env = {name: value for name, value in env.items() if not name.lower().endswith("_proxy")}
     done = subprocess.run(  # noqa: S603 - no shell
         [

@@ -139,7 +139,7 @@ def _store(settings: Settings) -> Iterator[Check]:
     from cfs_server.sessions.journal import maintenance
     from cfs_server.sessions.journal.journal import StoreFailed
     from cfs_server.sessions.journal.reserve import Reserve
-    from cfs_server.sessions.journal.sqlite_file import StoreInUse
+    from cfs_server.sessions.journal.sqlite_file import StoreInUse, size_of
 
     what, path = "sessions", settings.store_file
     if settings.databases:
@@ -152,7 +152,7 @@ def _store(settings: Settings) -> Iterator[Check]:
     free = shutil.disk_usage(folder).free
     room = f"{free / (1 << 30):.1f} GiB free"
     try:
-        found = f"{path}: {maintenance.size_of(path) / (1 << 20):.1f} MiB, {room}"
+        found = f"{path}: {size_of(path) / (1 << 20):.1f} MiB, {room}"
         if path.exists():
             count = maintenance.describe(path).sessions
             found += f", {count} session{'' if count == 1 else 's'}"
@@ -162,7 +162,7 @@ def _store(settings: Settings) -> Iterator[Check]:
         advice = "cfs serve --store-repair sets the file aside and keeps what can be read; or: cfs restore BACKUP"
         yield needed(what, str(error), advice)
         return
-    if path.exists() and not Reserve(path).can_be_whole(maintenance.size_of(path)):
+    if path.exists() and not Reserve(path).can_be_whole(size_of(path)):
         yield missing(what, f"{found}: the disk is full", "free some space: a server would only read and delete")
     elif free < _LEAST_BYTES:
         yield missing(what, found, "free some space: without it the server only reads and deletes")

@@ -212,7 +212,7 @@ class Connection(HttpToolsProtocol):
             raise _Refused(429, TooMany(f"{_PIPELINED} requests at most are taken ahead of their answers"))
         self._in_head, self._overhead = False, 0
         self._progress = self.loop.time()
-        self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
+        self.scope[CONNECTION] = self  # type: ignore[literal-required]
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -69,7 +69,7 @@ def _renderers(form: str) -> list[Processor]:
         return [
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(ensure_ascii=False),
-            lambda _, __, line: line.translate(_ESCAPED),
+            lambda _, __, line: str(line).translate(_ESCAPED),
         ]
     colors = form == "auto" and sys.stderr.isatty()
     return [_visible, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_traceback)]

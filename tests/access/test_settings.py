@@ -139,10 +139,11 @@ async def test_a_session_is_created_with_the_settings_that_its_maker_may_change(
     async with callers(server) as who:
         for number, caller in enumerate(who):
             for name in SETTINGS:
-                new = {"id": f"s/{name}{number}", "settings": {name: VALUES[name]}}
+                session = f"s/{name}{number}"
+                new = {"id": session, "settings": {name: VALUES[name]}}
                 answer = await caller.client.post("/v1/sessions", json=new)
                 assert answer.status_code == (201 if caller.may_set(name) else 403), (name, caller)
-                assert (server.store.find(new["id"]) is not None) == caller.may_set(name)
+                assert (server.store.find(session) is not None) == caller.may_set(name)
 
 
 async def test_one_turn_takes_the_settings_of_turns_only(server: ServerHarness) -> None:

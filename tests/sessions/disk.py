@@ -29,6 +29,8 @@ class Disk:
 class DiskBackend:
     """The simplest backend that keeps everything."""
 
+    shortage: str | None = None
+
     durable = True
 
     def __init__(self, disk: Disk) -> None:
@@ -136,5 +138,5 @@ class ManualJournal(Journal):
         """Lose what is pending. All who wait for it get an error, as their process has ended."""
         self._pending, self._failed, self.problem = [], True, "crashed"
         waiters, self._waiters = self._waiters, []
-        for done in [done for _, done in waiters if not done.done()]:
+        for done in [done for _, done, _ in waiters if not done.done()]:
             done.set_exception(Unavailable("crashed"))

@@ -52,7 +52,7 @@ class Messages(Journal):
     def checkpoint(self, heads: Iterable[Head]) -> None:
         """Keep no heads."""
 
-    async def durable(self) -> None:
+    async def durable(self, *, frees: bool = False) -> None:  # noqa: ARG002
         """Wait until the test lets it be so."""
         await self.safe.wait()
         if self.error is not None:
@@ -401,7 +401,7 @@ class EvictingJournal(RecordingJournal):
     def checkpoint(self, heads: Iterable[Head]) -> None:
         """Keep no heads."""
 
-    async def durable(self) -> None:
+    async def durable(self, *, frees: bool = False) -> None:  # noqa: ARG002
         """Let others run."""
         await asyncio.sleep(0)
 

@@ -209,7 +209,7 @@ class StoredResponses:
         for key in dict.fromkeys(keys):
             with suppress(Gone):
                 session = self._sessions.with_key(key)
-                rights = ("read_binary", "write")
+                rights: tuple[Operation, ...] = ("read_binary", "write")
                 if session.settings.driver == "model" and all(self._sessions.may(each, session.id) for each in rights):
                     yield session
 

@@ -111,8 +111,11 @@ class Backend(Protocol):
 
     durable: bool
     """Whether the backend stores anything."""
-    shortage: str | None
-    """Why there is no room but the reserve; None while there is room."""
+
+    @property
+    def shortage(self) -> str | None:
+        """Why there is no room but the reserve; None while there is room."""
+        ...
 
     def open(self) -> Opened:
         """Open the store, begin a new epoch and return the content. Raises `StoreFailed`."""

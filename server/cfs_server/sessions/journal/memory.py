@@ -12,7 +12,7 @@ class MemoryBackend:
     """Forgets everything it is given. The history and the events are in the memory of the sessions."""
 
     durable = False
-    shortage = None
+    shortage: str | None = None
 
     def open(self) -> Opened:
         """Return an empty store."""

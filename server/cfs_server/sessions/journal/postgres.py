@@ -120,7 +120,7 @@ class PostgresBackend:
     """
 
     durable = True
-    shortage = None
+    shortage: str | None = None
 
     def __init__(
         self, url: str, slot: int = 0, *, replica: str = "", lease: float = 3.0, event_window: int = EVENT_WINDOW
