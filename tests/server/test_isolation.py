@@ -61,7 +61,8 @@ async def furnish(alice: Guest) -> dict[str, str]:
     )
     made = await alice.client.post("/v1/responses", json={"input": "quinces"}, headers={"X-CFS-Session": LETTER})
     names = {"turn": claimed["turn"], "claim": claimed["claim"], "question": asked.json()["id"]}
-    return names | {"response": made.json()["id"]}
+    items = (await alice.client.get(f"/v1/conversations/{DIARY}/items")).json()
+    return names | {"response": made.json()["id"], "item": items["first_id"]}
 
 
 async def everything_in(server: ServerHarness) -> list[object]:
@@ -109,7 +110,7 @@ class Call:
             return text
 
         method, url = route
-        at = {"id": self.id, "path": self.path, "turn": "{turn}", "question": "{question}", "item": "msg_0"}
+        at = {"id": self.id, "path": self.path, "turn": "{turn}", "question": "{question}", "item": "{item}"}
         at["response"] = "{response}"
         return client.build_request(
             method,
