@@ -100,13 +100,13 @@ async def test_tools_of_all_kinds_are_functions_of_the_model_and_calls_have_the_
     assert [event.input for event in events if event.type == "response.custom_tool_call_input.done"] == [
         "*** Begin\nPatch"
     ] * 2
-    assert final.cfs["notes"] == [LEFT_OUT]
+    assert final.warnings == [LEFT_OUT]
     assert [tool.type for tool in final.tools] == ["function", "namespace", "custom"]
 
 
 async def test_a_response_that_is_not_stored_says_what_was_left_out(client: AsyncOpenAI) -> None:
     found: Any = await client.responses.create(model="x", input="a", tools=TOOLS, store=False)
-    assert found.cfs == {"notes": [LEFT_OUT]}
+    assert found.warnings == [LEFT_OUT]
 
 
 async def test_what_a_client_sends_back_is_the_history_that_its_session_has(
@@ -215,7 +215,7 @@ async def test_items_of_tools_that_the_client_runs_are_calls_and_results(server:
         ("local_shell", "exec"),
         ("apply_patch", "delete_file"),
     ]
-    assert answer.json()["cfs"]["notes"] == [
+    assert answer.json()["warnings"] == [
         "items that OpenAI's service runs are not here, and were left out: web_search_call"
     ]
 

@@ -23,20 +23,11 @@ _STATUS: dict[FinishReason, ResponseStatus] = {
 }
 
 
-class ResponseDetails(Open):
-    """What CFS says of a response: the session and the turn that record it, and how the turn ended.
-
-    `notes` are about parts of the request that have no effect here, a sentence each.
-    """
-
-    session: str | None = None
-    turn: str | None = None
-    finish_reason: FinishReason | None = None
-    notes: tuple[str, ...] = ()
-
-
 class ResponseObject(Open):
-    """A response. `output` has its items: messages, calls of functions, and what the model thought."""
+    """A response. `output` has its items: messages, calls of functions, and what the model thought.
+
+    `warnings` are about parts of the request that had no effect, a sentence each.
+    """
 
     id: str
     object: Literal["response"] = "response"
@@ -47,7 +38,8 @@ class ResponseObject(Open):
     usage: dict[str, Any] | None
     error: dict[str, Any] | None
     incomplete_details: dict[str, Any] | None
-    cfs: ResponseDetails | None = None
+    warnings: tuple[str, ...] | None = None
+    cfs: Recorded | None = None
 
 
 class DeletedObject(Open):
@@ -86,7 +78,7 @@ class ResponseWriter:
         self._asked = asked
         self._recorded = recorded
         self._tools = Toolset(asked.tools if asked else None)
-        self._notes = asked.notes if asked else ()
+        self._warnings = asked.warnings if asked else ()
         self._counts: Counter[str] = Counter()
         """The number of items of each kind so far."""
         self._number = 0
@@ -176,9 +168,10 @@ class ResponseWriter:
             "usage": None if self._usage is None else _usage(self._usage),
             "user": asked and asked.user,
         }
-        if self._recorded or self._notes:
-            recorded = self._recorded.model_dump() if self._recorded else {}
-            found["cfs"] = ResponseDetails(**recorded, notes=self._notes).model_dump(exclude_defaults=True)
+        if self._warnings:
+            found["warnings"] = list(self._warnings)
+        if self._recorded:
+            found["cfs"] = self._recorded.model_dump(exclude_none=True)
         return found
 
     def _shown(self, tokens: tuple[TokenLogprob, ...]) -> tuple[TokenLogprob, ...]:

@@ -92,7 +92,7 @@ class ResponsesRequest(Open):
         return self.top_logprobs is not None or "message.output_text.logprobs" in (self.include or ())
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """What the client is told of parts of its request that have no effect here, a sentence each."""
         kinds = {"tools": Toolset(self.tools).hosted, "items": hosted_items(self.input)}
         return tuple(left_out(what, names) for what, names in kinds.items() if names)

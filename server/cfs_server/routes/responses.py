@@ -86,8 +86,8 @@ async def _begun(
         place = protocol.place_of(asked, session)
         whole = await _resolved(me, asked)
         spec = (await apart(request, partial(protocol.read_request, whole, gate.limits))).by(chosen)
-        if asked.notes:
-            _log.info("responses.left_out", notes=asked.notes)
+        if asked.warnings:
+            _log.info("responses.left_out", warnings=asked.warnings)
         spec, found = await stored.begin(spec, place, submitted)
         if found is None:
             if asked.background:
