@@ -45,6 +45,8 @@ from cfs.errors import (
     Unsupported,
     UnsupportedMedia,
     Unverified,
+    UpstreamBusy,
+    UpstreamRefused,
     WorkerCrashed,
 )
 
@@ -111,6 +113,8 @@ __all__ = [
     "Unsupported",
     "UnsupportedMedia",
     "Unverified",
+    "UpstreamBusy",
+    "UpstreamRefused",
     "Usage",
     "WorkerCrashed",
 ]

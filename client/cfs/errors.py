@@ -31,6 +31,8 @@
     │   ├── EngineError         a turn failed in the engine (S5)
     │   │   ├── ContextTooLong
     │   │   ├── SchemaRefused   no grammar can be made of the JSON schema of a reply (C7)
+    │   │   ├── UpstreamRefused the server behind this one refuses the request
+    │   │   ├── UpstreamBusy    the server behind this one takes no more requests now
     │   │   └── WorkerCrashed
     │   └── Unreachable         no server answers, or the connection to it was lost (C9)
     ├── Timeout                 the answer did not come in time
@@ -53,6 +55,8 @@ class CfsError(Exception):
     """Anything CFS reports: `detail` says what was wrong and what to do about it."""
 
     title: ClassVar[str] = "Error"
+    passes: ClassVar[bool] = False
+    """Whether the same request may succeed later."""
 
     def __init__(self, detail: str, *, retry_after: float | None = None, **extra: Any) -> None:
         super().__init__(detail)
@@ -74,6 +78,14 @@ class CfsError(Exception):
     def slug(self) -> str:
         """Name of the class in a problem document's `type`."""
         return self._row.slug
+
+    @property
+    def should_retry(self) -> bool:
+        """Whether to send the same request again: it may succeed, and the server has not repeated it already.
+
+        All that repeat requests ask this: the server says it with the header `x-should-retry`, agents look at it.
+        """
+        return self.passes and self.extra.get("should_retry") is not False
 
     @property
     def _row(self) -> "Row":
@@ -198,6 +210,7 @@ class InProgress(Conflict):
     """The first request with this idempotency key is still running; try again later."""
 
     title = "In progress"
+    passes = True
 
 
 class PreconditionRequired(CfsError):
@@ -222,12 +235,14 @@ class Busy(CfsError):
     """A non-blocking read met a session that is generating (S7)."""
 
     title = "Busy"
+    passes = True
 
 
 class TooMany(CfsError):
     """A queue, a rate or a number of open streams is at its limit; `retry_after` is in seconds (H7)."""
 
     title = "Too many requests"
+    passes = True
 
 
 class StorageFull(CfsError):
@@ -240,6 +255,7 @@ class Unavailable(CfsError):
     """The server, or the engine behind it, cannot answer now."""
 
     title = "Unavailable"
+    passes = True
 
 
 class EngineError(Unavailable):
@@ -256,6 +272,7 @@ class ContextTooLong(EngineError):
     """
 
     title = "Context too long"
+    passes = False
 
     def __init__(
         self,
@@ -275,6 +292,33 @@ class SchemaRefused(EngineError):
     """The JSON schema of a reply fits nothing, or cannot be made a grammar (C7)."""
 
     title = "Schema refused"
+    passes = False
+
+
+_PASSED_ON = frozenset({400, 401, 402, 403, 404, 410, 413, 422, 429, 451})
+"""Statuses of an upstream that keep their meaning for clients; others concern the way between the two servers."""
+
+
+class UpstreamRefused(EngineError):
+    """The server that answers for this one refuses the request; the status is the one that it gave.
+
+    It refuses this server: a 401 is about the key that the operator has set, not about the caller's token.
+    """
+
+    title = "Refused by the upstream"
+    passes = False
+
+    @property
+    def status(self) -> int:
+        """HTTP status code of the upstream, if it has a meaning for clients."""
+        status = self.extra.get("upstream_status")
+        return status if status in _PASSED_ON else super().status
+
+
+class UpstreamBusy(EngineError):
+    """The server that answers for this one takes no more requests now; `retry_after` is in seconds."""
+
+    title = "Upstream busy"
 
 
 class WorkerCrashed(EngineError):
@@ -293,6 +337,7 @@ class Timeout(CfsError):
     """The answer did not come within the time that was asked for."""
 
     title = "Timed out"
+    passes = True
 
 
 class Unsupported(CfsError):
@@ -328,6 +373,7 @@ class ServerError(CfsError):
     """A defect of the server."""
 
     title = "Internal server error"
+    passes = True
 
 
 class Row(NamedTuple):
@@ -369,6 +415,8 @@ TABLE: dict[type[CfsError], Row] = {
     EngineError: Row("engine-error", 502, errno.EIO),
     ContextTooLong: Row("context-too-long", 422, errno.EFBIG),
     SchemaRefused: Row("schema-refused", 422, errno.EINVAL),
+    UpstreamRefused: Row("upstream-refused", 502, errno.EIO),
+    UpstreamBusy: Row("upstream-busy", 429, errno.EAGAIN),
     WorkerCrashed: Row("worker-crashed", 502, errno.EIO),
     Unreachable: Row("unreachable", 503, errno.ENOTCONN),
     Timeout: Row("timeout", 504, errno.ETIMEDOUT),

@@ -62,7 +62,13 @@ class SSEDecoder:
             self._id = value
         elif field == "retry" and value.isascii() and value.isdigit():
             self.retry = int(value)
-        return None  # comments (an empty field) and unknown fields are ignored
+        elif field:  # an empty field is a comment
+            return self.unknown(line)
+        return None
+
+    def unknown(self, line: str) -> ServerSentEvent | None:  # noqa: ARG002 - for subclasses
+        """Process a line whose field the standard does not have; it is ignored, unless a subclass can read it."""
+        return None
 
     def _dispatch(self) -> ServerSentEvent | None:
         data, event = self._data, self._event

@@ -22,7 +22,7 @@ from tests.models.support import KEY_VARIABLE, models_file, upstream
 from tests.server.support import serving
 from tests.upstream import process
 from tests.upstream.openai_stub import OpenAIStub, VLLMStub
-from tests.upstream.stub import KEY, MODEL, Act, Refusal, Speech, Stub, served, served_aside
+from tests.upstream.stub import KEY, MODEL, Refusal, Speech, Stub, served, served_aside
 from tests.upstream.support import Naps, options
 
 WORDS = "one two three four five six"
@@ -126,7 +126,7 @@ async def test_a_tree_of_agents_is_at_one_upstream() -> None:
     "act",
     [Refusal(429), Refusal(500), Refusal(503), Speech(words=["lost"], cut=0), Speech(failing=("server_error", "x"))],
 )
-async def test_a_failure_before_the_first_text_goes_to_the_next_upstream(act: Act) -> None:
+async def test_a_failure_before_the_first_text_goes_to_the_next_upstream(act: Refusal | Speech) -> None:
     """Without a pause. The failed one rests, and is tried again when it has rested."""
     async with group() as here:
         first = here.stubs[0]

@@ -80,7 +80,15 @@ class Speech:
     gate: asyncio.Event | None = None
 
 
-Act = Refusal | Speech
+@dataclass(frozen=True)
+class Raw:
+    """An act: answer with these bytes, whatever they are."""
+
+    body: bytes
+    content_type: str = "text/event-stream"
+
+
+Act = Refusal | Speech | Raw
 
 
 class Stub(ABC):
@@ -180,6 +188,9 @@ class Stub(ABC):
                 await act.together.wait()
             await _send_json(send, act.status, self.error(act.kind, act.message, act.extra), act.headers)
             return
+        if isinstance(act, Raw):
+            await _send(send, 200, act.body, {"content-type": act.content_type})
+            return
         words = act.words if act.words is not None else play(said)
         await self._speak(act, self.events(act, words, len(raw) // 4, self.most(body)), receive, send)
 
@@ -243,10 +254,13 @@ async def _body(receive: Receive) -> bytes:
 
 
 async def _send_json(send: Send, status: int, body: Any, headers: Mapping[str, str] | None = None) -> None:
-    found = {"content-type": "application/json"} | dict(headers or {})
-    pairs = [(name.encode(), value.encode()) for name, value in found.items()]
+    await _send(send, status, json.dumps(body).encode(), {"content-type": "application/json"} | dict(headers or {}))
+
+
+async def _send(send: Send, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
-    await send({"type": "http.response.body", "body": json.dumps(body).encode(), "more_body": False})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 class _Server(uvicorn.Server):

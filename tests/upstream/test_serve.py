@@ -92,7 +92,7 @@ def test_the_key_is_told_to_nobody_but_the_upstream() -> None:
     echo = Refusal(401, "invalid_api_key", f"the key {KEY} is not good", extra={"code": KEY})
     with in_front_of(OpenAIStub(echo, echo), "--log-level", "debug") as (process, client):
         transcript = say(client, "hello")
-        assert "the upstream refuses the key: the key *** is not good" in transcript
+        assert "the upstream refuses the key that this server has for it: the key *** is not good" in transcript
         failed = client.post("/v1/sessions/chat/messages", content=b"hello", params={"wait": "true"}).text
         seen = [client.get(path).text for path in ("/readyz", "/metrics", "/v1/sessions/chat")]
         process.signal()

@@ -158,10 +158,12 @@ async def test_what_is_used_is_what_the_upstream_says(kind: UpstreamKind) -> Non
 
 
 @BOTH
-async def test_an_upstream_that_does_not_count_is_counted_by_its_pieces(kind: UpstreamKind) -> None:
-    async with pair(kind, Speech(words=["a ", "b ", "c"], usage=False)) as both:
-        usage = (await ask(both.engine, "count")).finished.usage
-        assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (0, 0, 3)
+async def test_the_tokens_of_an_upstream_that_does_not_count_are_estimated(kind: UpstreamKind) -> None:
+    """By their size, and not by the pieces in which they come: these may have any size."""
+    prompt, reply = "count " * 600, ["0123456789" * 360, "x"]
+    async with pair(kind, Speech(words=reply, usage=False)) as both:
+        usage = (await ask(both.engine, prompt)).finished.usage
+        assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (1004, 0, 1001)
 
 
 @BOTH

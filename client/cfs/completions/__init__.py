@@ -2,7 +2,7 @@
 
 Server and clients use the same models. Unknown members of a request are ignored, and responses omit what is not listed
 here. Some members are not OpenAI's: `top_k` and `min_p` of a request, `reasoning_content` of a message (the model's
-thinking), and `cfs` of a response (the session that recorded it).
+thinking), `cfs` of a response (the session that recorded it), and its `warnings` (what could not be carried out).
 """
 
 from cfs.completions.models import (

@@ -2,11 +2,13 @@
 
 import json
 import math
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from cfs import wire
+from cfs.transcript import shown
 from cfs.wire import NamedTool, ToolSpec
 
 # Estimated token counts, for use without a tokenizer
@@ -20,7 +22,18 @@ MESSAGE_TOKENS = 4
 
 def estimate_tokens(text: str) -> int:
     """Estimate the number of tokens of a text; 0 for an empty text."""
-    return math.ceil(len(text.encode(errors="replace")) / _BYTES_PER_TOKEN)
+    return tokens_of_size(len(text.encode(errors="replace")))
+
+
+def tokens_of_size(size: int) -> int:
+    """Estimate the number of tokens of so many bytes of text."""
+    return math.ceil(size / _BYTES_PER_TOKEN)
+
+
+def estimate_prompt(messages: Iterable[wire.Message], tools: Iterable[Mapping[str, Any]] = ()) -> int:
+    """Estimate the number of tokens of a conversation with tools."""
+    said = sum(MESSAGE_TOKENS + estimate_tokens(shown(message)) for message in messages)
+    return said + sum(estimate_tokens(str(tool)) for tool in tools)
 
 
 # Messages, and their conversion to and from messages of sessions
@@ -296,6 +309,7 @@ class ChatCompletion(Open):
     model: str
     choices: tuple[Choice, ...]
     usage: CompletionUsage = CompletionUsage()
+    warnings: tuple[str, ...] | None = None
     cfs: Recorded | None = None
 
     @property
@@ -347,6 +361,7 @@ class ChatChunk(Open):
     model: str
     choices: tuple[ChunkChoice, ...] = ()
     usage: CompletionUsage | None = None
+    warnings: tuple[str, ...] | None = None
     cfs: Recorded | None = None
 
 

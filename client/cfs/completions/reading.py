@@ -71,6 +71,7 @@ class CompletionAccumulator:
         self._reason: CompletionReason | None = None
         self._usage: CompletionUsage | None = None
         self._recorded: Recorded | None = None
+        self._warnings: tuple[str, ...] | None = None
         self._text: list[str] = []
         self._thinking: list[str] = []
         self._calls: dict[int, _Call] = {}
@@ -86,6 +87,7 @@ class CompletionAccumulator:
         self._last = chunk
         self._usage = chunk.usage or self._usage
         self._recorded = chunk.cfs or self._recorded
+        self._warnings = chunk.warnings or self._warnings
         for choice in chunk.choices:
             self._reason = choice.finish_reason or self._reason
             self._logprobs += choice.logprobs.content if choice.logprobs else ()
@@ -124,6 +126,7 @@ class CompletionAccumulator:
             model=self._last.model,
             choices=(Choice(message=self.message, finish_reason=self._reason, logprobs=logprobs),),
             usage=self._usage or CompletionUsage(),
+            warnings=self._warnings,
             cfs=self._recorded,
         )
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from cfs.completions import ModelCard, Recorded, TokenCounts
-from cfs.completions.models import MESSAGE_TOKENS, estimate_tokens
+from cfs.completions.models import estimate_prompt, estimate_tokens
 from cfs.errors import Conflict, EngineError, ModelNotFound, TooLarge, TooMany, Unavailable
-from cfs.transcript import shown
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server import tracing
 from cfs_server.broadcast import Broadcast
@@ -96,7 +95,7 @@ async def follow(session: Session, turn: Turn, check: Callable[[], None]) -> Asy
     said = turn.text.strip()
     if result.reason != "cancelled" and result.reply.startswith(said) and result.reply != said:
         yield Delta(result.reply[len(said) :], 0)  # an agent may finish a turn with text that it did not stream
-    yield Finished(result.reason, result.usage, turn.stop)
+    yield Finished(result.reason, result.usage, turn.stop, turn.warnings)
 
 
 def _patch(patch: SettingsPatch, settings: Settings) -> SettingsPatch:
@@ -340,8 +339,5 @@ class AuthorizedCompletions:
         if isinstance(engine, CountsTokens):
             found = await engine.count_tokens(texts, messages, tools)
             return TokenCounts(counts=found.texts, prompt_tokens=found.prompt, exact=True)
-        prompt = None
-        if messages is not None:
-            said = sum(MESSAGE_TOKENS + estimate_tokens(shown(message)) for message in messages or ())
-            prompt = said + sum(estimate_tokens(str(tool)) for tool in tools)
+        prompt = None if messages is None else estimate_prompt(messages, tools)
         return TokenCounts(counts=tuple(map(estimate_tokens, texts)), prompt_tokens=prompt, exact=False)

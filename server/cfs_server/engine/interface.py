@@ -180,11 +180,15 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last item that a generation yields. `stop` is the stop string that ended the text, if that is known."""
+    """The last item that a generation yields. `stop` is the stop string that ended the text, if that is known.
+
+    `warnings` say, a sentence each, what of the request could not be carried out.
+    """
 
     reason: FinishReason
     usage: Usage
     stop: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag
 
-from cfs.completions import ModelCard, Recorded, read_arguments
+from cfs.completions import UNREADABLE, ModelCard, Recorded, read_arguments
 from cfs.completions.models import Number, Open
 from cfs.errors import InvalidParameters
 from cfs.wire import FinishReason, FunctionName, FunctionSpec, Message, NamedTool, ToolCall, ToolSpec, Usage
@@ -354,6 +354,7 @@ class MessageReply(Open):
     stop_reason: StopReason | None
     stop_sequence: str | None = None
     usage: MessageUsage
+    warnings: tuple[str, ...] | None = None
     cfs: Recorded | None = None
 
 
@@ -416,6 +417,10 @@ class MessageWriter:
         self._open: _OpenBlock | None = None
         self._index = -1
         self._of_call: dict[int, int] = {}
+        self._arguments: list[str] = []
+        """The arguments of the open call so far."""
+        self._late = ""
+        """Text that came before the open call was complete; only one block is open at a time."""
 
     def begin(self) -> Iterator[Event]:
         """Yield the first events. What the prompt cost is known at the end only."""
@@ -443,10 +448,22 @@ class MessageWriter:
             yield from self._enter(_OpenBlock("thinking"), {"type": "thinking", "thinking": "", "signature": ""})
             yield self._grow(self._index, type="thinking_delta", thinking=item.thinking)
         if item.text:
-            yield from self._enter(_OpenBlock("text"), {"type": "text", "text": ""})
-            yield self._grow(self._index, type="text_delta", text=item.text)
+            self._late += item.text
+            if not self._is_amid_call():
+                yield from self._text()
         for call in item.calls:
             yield from self._call(call)
+
+    def _is_amid_call(self) -> bool:
+        if self._open is None or self._open.kind != "tool_use":
+            return False
+        return not self._arguments or UNREADABLE in read_arguments("".join(self._arguments))
+
+    def _text(self) -> Iterator[Event]:
+        if self._late:
+            yield from self._enter(_OpenBlock("text"), {"type": "text", "text": ""})
+            yield self._grow(self._index, type="text_delta", text=self._late)
+            self._late = ""
 
     async def message(self, items: AsyncIterable[Delta | Finished]) -> MessageReply:
         """Return the complete response."""
@@ -472,6 +489,7 @@ class MessageWriter:
             model=self._model,
             content=tuple(blocks),
             usage=MessageUsage.model_validate(end["usage"]),
+            warnings=end.get("warnings"),
             cfs=end.get("cfs"),
             **end["delta"],
         )
@@ -495,10 +513,13 @@ class MessageWriter:
 
     def _call(self, call: CallDelta) -> Iterator[Event]:
         if call.index not in self._of_call:
+            yield from self._text()
+            self._arguments.clear()
             head = {"type": "tool_use", "id": call.id or "", "name": call.name or "", "input": {}}
             yield from self._enter(_OpenBlock("tool_use", call.index), head)
             self._of_call[call.index] = self._index
         if call.arguments:
+            self._arguments.append(call.arguments)
             yield self._grow(self._of_call[call.index], type="input_json_delta", partial_json=call.arguments)
 
     @staticmethod
@@ -506,6 +527,7 @@ class MessageWriter:
         return {"type": "content_block_delta", "index": index, "delta": delta}
 
     def _end(self, item: Finished) -> Iterator[Event]:
+        yield from self._text()
         yield from self._close()
         end: Event = {
             "type": "message_delta",
@@ -514,6 +536,8 @@ class MessageWriter:
         }
         if item.stop in self._stops and item.reason == "stop":
             end["delta"] = {"stop_reason": "stop_sequence", "stop_sequence": item.stop}
+        if item.warnings:
+            end["warnings"] = list(item.warnings)
         if self._recorded:
             end["cfs"] = self._recorded.model_copy(update={"finish_reason": item.reason}).model_dump()
         yield end
@@ -530,6 +554,7 @@ def _add(block: dict[str, Any], pieces: list[str], delta: Mapping[str, str]) -> 
 def message_json(message: MessageReply) -> str:
     """Return the JSON of a message."""
     found = message.model_dump()
-    if message.cfs is None:
-        del found["cfs"]
+    for member in ("warnings", "cfs"):
+        if found[member] is None:
+            del found[member]
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))

@@ -99,7 +99,8 @@ class Writer:
         """Yield the chunks of a piece, or of the end and the usage."""
         if isinstance(item, Finished):
             recorded = self._recorded and self._recorded.model_copy(update={"finish_reason": item.reason})
-            yield self._chunk(ChunkDelta(), finish_reason=_REASONS[item.reason]).model_copy(update={"cfs": recorded})
+            more = {"cfs": recorded, "warnings": item.warnings or None}
+            yield self._chunk(ChunkDelta(), finish_reason=_REASONS[item.reason]).model_copy(update=more)
             yield ChatChunk(
                 id=self._id,
                 created=self._created,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, TypeAdapter, ValidationError, WithJsonSchema
 
-from cfs.completions import ModelCard, Recorded, read_arguments
+from cfs.completions import UNREADABLE, ModelCard, Recorded, read_arguments
 from cfs.completions.models import Number, Open
 from cfs.wire import FinishReason, Message, SettingsPatch, TokenLogprob, ToolCall, ToolSpec, Usage
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, read_tools, refusal
@@ -304,6 +304,7 @@ class OllamaReply(Open):
     eval_count: int | None = None
     eval_duration: int | None = None
     context: tuple[int, ...] | None = None
+    warnings: tuple[str, ...] | None = None
     cfs: Recorded | None = None
 
 
@@ -335,21 +336,22 @@ class OllamaWriter:
         return {**self._piece(), "done": True, "done_reason": "unload" if unload else "load"}
 
     def write(self, item: Delta | Finished) -> Iterator[Piece]:
-        """Yield the pieces of a piece, or of the end. A call is sent as a whole."""
+        """Yield the pieces of a piece, or of the end. A call is sent as a whole, wherever its pieces were cut."""
         if isinstance(item, Finished):
-            if self._calls:
-                yield self._piece(calls=self._whole_calls())
+            if calls := self._take_calls(len(self._calls)):
+                yield self._piece(calls=calls)
             yield self._end(item)
             return
         thinking = item.thinking if self._thinking else ""
-        begun = any(call.index not in self._calls for call in item.calls)
-        if self._calls and (item.text or thinking or begun):
-            yield self._piece(calls=self._whole_calls())
         if item.text or thinking or item.logprobs:
+            if calls := self._take_calls(self._complete()):
+                yield self._piece(calls=calls)
             self._said.append(item.text)
             yield self._piece(item.text, thinking, logprobs=tuple(map(_logprob, item.logprobs)))
         for call in item.calls:
             self._calls.setdefault(call.index, []).append(call)
+        if item.calls and (calls := self._take_calls(min(self._complete(), len(self._calls) - 1))):
+            yield self._piece(calls=calls)
 
     async def reply(self, items: AsyncIterable[Delta | Finished]) -> Piece:
         """Return the complete answer."""
@@ -379,14 +381,22 @@ class OllamaWriter:
         called = {"tool_calls": list(calls)} if calls else {}
         return {**head, "message": {"role": "assistant", "content": text, **more, **called}, **tail}
 
-    def _whole_calls(self) -> tuple[Piece, ...]:
+    def _complete(self) -> int:
+        """Return how many of the first calls that wait are complete."""
+        count = 0
+        for _, pieces in sorted(self._calls.items()):
+            if not pieces[-1].arguments.rstrip().endswith("}") or UNREADABLE in _arguments(pieces):
+                break
+            count += 1
+        return count
+
+    def _take_calls(self, count: int) -> tuple[Piece, ...]:
         found = []
-        for index, pieces in sorted(self._calls.items()):
-            arguments = read_arguments("".join(piece.arguments for piece in pieces))
+        for index, pieces in sorted(self._calls.items())[:count]:
             name = next((piece.name for piece in pieces if piece.name), "")
             known = next((piece.id for piece in pieces if piece.id), "")
-            found.append({"id": known, "function": {"index": index, "name": name, "arguments": arguments}})
-        self._calls.clear()
+            found.append({"id": known, "function": {"index": index, "name": name, "arguments": _arguments(pieces)}})
+            del self._calls[index]
         return tuple(found)
 
     def _end(self, item: Finished) -> Piece:
@@ -394,9 +404,15 @@ class OllamaWriter:
         if self._prompt is not None:
             said = Message(role="assistant", content="".join(self._said))
             found["context"] = write_context([*self._prompt, said])
+        if item.warnings:
+            found["warnings"] = list(item.warnings)
         if self._recorded:
             found["cfs"] = self._recorded.model_copy(update={"finish_reason": item.reason}).model_dump()
         return found
+
+
+def _arguments(pieces: Iterable[CallDelta]) -> dict[str, Any]:
+    return read_arguments("".join(piece.arguments for piece in pieces))
 
 
 def writer_of(

@@ -91,6 +91,7 @@ class ResponseWriter:
         """The calls that grow, by their index: their place in the output, and the pieces of their arguments."""
         self._status: ResponseStatus = "in_progress"
         self._usage: Usage | None = None
+        self._warnings: tuple[str, ...] = ()
         self._error: dict[str, Any] | None = None
 
     def begin(self) -> Iterator[Event]:
@@ -101,7 +102,7 @@ class ResponseWriter:
     def write(self, item: Delta | Finished) -> Iterator[Event]:
         """Yield the events of a piece, or of the end."""
         if isinstance(item, Finished):
-            self._status, self._usage = _STATUS[item.reason], item.usage
+            self._status, self._usage, self._warnings = _STATUS[item.reason], item.usage, item.warnings
             if self._recorded:
                 self._recorded = self._recorded.model_copy(update={"finish_reason": item.reason})
             yield from self._close_all()

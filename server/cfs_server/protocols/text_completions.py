@@ -151,6 +151,7 @@ class TextCompletion(Open):
     model: str
     choices: tuple[TextChoice, ...]
     usage: CompletionUsage | None = None
+    warnings: tuple[str, ...] | None = None
     cfs: Recorded | None = None
 
 
@@ -168,9 +169,8 @@ class TextWriter:
         """Yield the piece of a piece, or the end and the usage. What the model thinks is not shown."""
         if isinstance(item, Finished):
             recorded = self._recorded and self._recorded.model_copy(update={"finish_reason": item.reason})
-            yield self._piece(TextChoice(text="", finish_reason=_REASONS[item.reason])).model_copy(
-                update={"cfs": recorded}
-            )
+            more = {"cfs": recorded, "warnings": item.warnings or None}
+            yield self._piece(TextChoice(text="", finish_reason=_REASONS[item.reason])).model_copy(update=more)
             yield self._piece(usage=CompletionUsage.of(item.usage), cfs=recorded)
         elif item.text or item.logprobs:
             yield self._piece(TextChoice(text=item.text, logprobs=self._ranked(item.logprobs)))
@@ -186,7 +186,8 @@ class TextWriter:
             logprobs=_joined(ranked) if ranked else None,
             finish_reason=choices[-1].finish_reason,
         )
-        return pieces[-1].model_copy(update={"choices": (whole,)})
+        warnings = next((piece.warnings for piece in pieces if piece.warnings), None)
+        return pieces[-1].model_copy(update={"choices": (whole,), "warnings": warnings})
 
     def _ranked(self, tokens: tuple[TokenLogprob, ...]) -> TextLogprobs | None:
         if not tokens:
@@ -224,7 +225,7 @@ def completion_json(completion: TextCompletion, *, include_usage: bool = True) -
     if not completion.choices and not include_usage:
         return None
     found = completion.model_dump()
-    for member in ("usage", "cfs"):
+    for member in ("usage", "warnings", "cfs"):
         if found[member] is None:
             del found[member]
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))

@@ -835,7 +835,7 @@ async def _stream(
             finished = item
     if finished is None:
         raise EngineError("the engine ended without saying why")
-    turn.stop = finished.stop
+    turn.stop, turn.warnings = finished.stop, finished.warnings
     return finished.reason, finished.usage
 
 

@@ -152,9 +152,9 @@ class Turn:
     `base` is the length of the history before the turn's own message; None until the message is in the history. A fork
     of a busy session copies the messages before it. `said` is what was streamed so far, `stored` the number of its
     pieces that are in messages which an agent has added in between. An expired `lease` stays: its agent may
-    continue until another one claims the turn. `stop` is the stop string that ended the reply, if that is known.
-    `times` counts how often this process has begun the reply. These, `task`, `timer` and `result` belong to the running
-    process only.
+    continue until another one claims the turn. `stop` is the stop string that ended the reply, if that is known;
+    `warnings` are those of the engine. `times` counts how often this process has begun the reply. These, `task`,
+    `timer` and `result` belong to the running process only.
     """
 
     request: TurnRequest
@@ -166,6 +166,7 @@ class Turn:
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     stop: str = ""
+    warnings: tuple[str, ...] = ()
     times: int = 1
     result: asyncio.Future[TurnResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 

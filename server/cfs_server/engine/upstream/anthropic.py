@@ -5,24 +5,26 @@ that the model has to call. Only this way works with all models.
 """
 
 import json
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent
 from cfs.wire import FinishReason, Message
 from cfs_server.engine.history_forms import NOTHING, Form, portable_name, short_id
-from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
+from cfs_server.engine.interface import Delta, GenerationRequest
 from cfs_server.engine.schema_references import FlatSchema, flattened, portable
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.affinity import value_of
+from cfs_server.engine.upstream.answers import ending, objects_of
+from cfs_server.engine.upstream.calls import CallPiece, CallReader, arguments_text
 from cfs_server.engine.upstream.failures import Failure
-from cfs_server.engine.upstream.protocol import Documents, OptionalFields, Options, Spent, conversation_of
+from cfs_server.engine.upstream.protocol import Documents, Instead, OptionalFields, Options, Spent, conversation_of
 
 # -- signed thinking: stored replies that are sent back unchanged -----------------------------------------------------
 #
@@ -92,7 +94,6 @@ def _name(owner: str, call: str) -> str:
 
 # -- response events --------------------------------------------------------------------------------------------------
 
-_PASSING = ("overloaded_error", "api_error", "rate_limit_error", "timeout_error")
 _REASONS: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -103,6 +104,13 @@ _REASONS: dict[str, FinishReason] = {
 }
 
 
+def _or_nothing(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return read(value)
+    except ValidationError:
+        return None
+
+
 class _Usage(BaseModel):
     input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
@@ -110,8 +118,7 @@ class _Usage(BaseModel):
     output_tokens: int | None = None
 
 
-class _Message(BaseModel):
-    usage: _Usage | None = None
+_OddUsage = Annotated[_Usage | None, WrapValidator(_or_nothing)]
 
 
 class _Block(BaseModel):
@@ -120,32 +127,44 @@ class _Block(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     type: str
-    id: str = ""
-    name: str = ""
-    text: str = ""
-    thinking: str = ""
+    id: str | None = None
+    name: str | None = None
+    text: str | None = None
+    thinking: str | None = None
+    input: Any = None
+
+
+class _Message(BaseModel):
+    content: tuple[_Block | None, ...] | None = None
+    stop_reason: Any = None
+    stop_sequence: str | None = None
+    usage: _OddUsage = None
 
 
 class _Change(BaseModel):
     type: str = ""
-    text: str = ""
-    thinking: str = ""
-    signature: str = ""
-    partial_json: str = ""
-    stop_reason: str | None = None
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    partial_json: str | None = None
+    stop_reason: Any = None
     stop_sequence: str | None = None
 
 
 class _Event(BaseModel):
-    """The members used of all events together; each event has some of them."""
+    """The members used of all events together; each event has some of them. A whole message is an event, too."""
 
-    type: str
-    index: int = 0
+    type: str = ""
+    index: int | None = None
     message: _Message | None = None
     content_block: _Block | None = None
     delta: _Change | None = None
-    usage: _Usage | None = None
+    usage: _OddUsage = None
     error: Any = None
+
+
+_IMPLIED = {"text_delta": "text", "thinking_delta": "thinking"}
+"""The blocks that a change may begin: gateways leave the beginning out (BerriAI/litellm#30115)."""
 
 
 @dataclass(slots=True)
@@ -155,12 +174,23 @@ class _Part:
     block: Block
     call: int | None = None
     pieces: list[str] = field(default_factory=list)
+    is_open: bool = True
+
+    @property
+    def spoke(self) -> bool:
+        """Whether it is a part of a reply: it has content, or it is a call."""
+        return self.call is not None or bool(self.pieces)
+
+    @property
+    def arguments(self) -> str:
+        """The input of a call: what came in pieces, or what its beginning has (anomalyco/opencode#38733)."""
+        return "".join(self.pieces).strip() or arguments_text(self.block.get("input")).strip() or "{}"
 
     def closed(self) -> Block | None:
         """The block in the form for the upstream, which refuses blank text."""
         match self.block["type"]:
             case "tool_use":
-                return self.block | {"input": json.loads("".join(self.pieces) or "{}")}
+                return self.block | {"input": json.loads(self.arguments)}
             case "text":
                 text = "".join(self.pieces)
                 return self.block | {"text": text} if text.strip() else None
@@ -171,7 +201,7 @@ class _Part:
 
 
 class AnthropicReply:
-    """Reads the events of one message.
+    """Reads the events of one message, or a whole one.
 
     With `answer` the reply is the input of the tool of that name, as text; `wrapped` input has it as its `value`.
     `keep` gets the blocks of a complete message.
@@ -183,100 +213,143 @@ class AnthropicReply:
         self.over = False
         self.spent = Spent()
         self.stop = ""
+        self.warnings: tuple[str, ...] = ()
         self._answer = answer
         self._wrapped = wrapped
         self._keep = keep
         self._usage = _Usage()
         self._reason: str | None = None
-        self._parts: dict[int, _Part] = {}
-        self._calls = 0
+        self._parts: list[_Part] = []
+        self._places: dict[int | None, _Part] = {}
+        self._calls = CallReader()
 
     def feed(self, event: ServerSentEvent) -> Iterable[Delta]:
         """Process an event; return its new output. Unknown events are ignored, as the protocol requires."""
-        said = failures.read(_Event, event.data)
-        for usage in (said.message.usage if said.message else None, said.usage):
-            self._count(usage)
-        match said.type:
-            case "error":
-                raise failures.of_event(failures.refusal_of(event.data), _PASSING)
-            case "content_block_start" if said.content_block is not None:
-                return self._begin(said.index, said.content_block)
-            case "content_block_delta" if said.delta is not None:
-                return self._grow(self._part(said.index, event.data), said.delta)
-            case "content_block_stop":
-                return self._close(self._part(said.index, event.data))
-            case "message_delta" if said.delta is not None:
-                self._reason = said.delta.stop_reason or self._reason
-                self.stop = said.delta.stop_sequence or ""
-            case "message_stop":
-                self.over = True
-        return ()
+        found: list[Delta] = []
+        for value in objects_of(event):
+            if value is None:  # some gateways end as OpenAI does
+                self.over = self._reason is not None
+            else:
+                found += self._read(value, event.data)
+        return found
+
+    def rest(self) -> Iterable[Delta]:
+        """Close the blocks whose end was not sent (xemantic/anthropic-sdk-kotlin#147), and return what was held."""
+        found = [delta for part in self._parts for delta in self._close(part)]
+        calls = self._calls.finish()
+        return [*found, Delta("", 0, calls=calls)] if calls else found
 
     def finish(self) -> FinishReason:
         """Return the end of the answer."""
         if not self.over or self._reason is None:
             raise failures.interrupted()
-        if self._reason == "refusal":
-            raise failures.Failure(EngineError("the upstream's model declined to answer"))
-        reason = _REASONS.get(self._reason, "stop")
+        reason, warnings = ending(self._reason, _REASONS, spoke=any(part.spoke for part in self._parts))
+        self.warnings += warnings
         if reason == "tool_calls" and not self._calls:  # it called nothing but the tool that is its answer
             return "stop"
+        if reason == "stop" and self._calls:
+            reason = "tool_calls"
         if reason == "tool_calls":
             self._hand_over()
         return reason
 
+    def _read(self, value: dict[str, Any], data: str) -> Iterable[Delta]:
+        said = failures.read(_Event, value, data)
+        if said.type == "error" or said.error:
+            raise failures.of_event(failures.refusal_of(data))
+        for usage in (said.message.usage if said.message else None, said.usage):
+            self._count(usage)
+        match said.type:
+            case "message":
+                return self._whole(failures.read(_Message, value, data))
+            case "content_block_start" if said.content_block is not None:
+                return self._begin(said.index, said.content_block)
+            case "content_block_delta" if said.delta is not None:
+                return self._grow(self._part(said.index, said.delta, data), said.delta)
+            case "content_block_stop" if (part := self._places.get(said.index)) is not None:
+                return self._close(part)
+            case "message_delta" if said.delta is not None:
+                self._end(said.delta.stop_reason, said.delta.stop_sequence)
+            case "message_stop":
+                self.over = True
+        return ()
+
+    def _whole(self, message: _Message) -> list[Delta]:
+        """Read a message that comes in place of its events."""
+        blocks = [block for block in message.content or () if block is not None]
+        found = [delta for index, block in enumerate(blocks) for delta in self._begin(index, block)]
+        self._end(message.stop_reason, message.stop_sequence)
+        self.over = True
+        return found
+
+    def _end(self, reason: Any, stop: str | None) -> None:
+        self._reason = str(reason) if reason else self._reason
+        self.stop = stop or self.stop
+
     def _hand_over(self) -> None:
         try:
-            blocks = [block for part in self._parts.values() if (block := part.closed()) is not None]
+            blocks = [block for part in self._parts if (block := part.closed()) is not None]
         except ValueError:
             raise failures.interrupted("the upstream's call of a tool is no JSON") from None
         if self._keep is not None:
             self._keep(blocks)
 
-    def _part(self, index: int, data: str) -> _Part:
-        if (part := self._parts.get(index)) is None:
+    def _part(self, index: int | None, change: _Change, data: str) -> _Part:
+        part = self._places.get(index)
+        if part is None and change.type in _IMPLIED:
+            self._begin(index, _Block(type=_IMPLIED[change.type]))
+            return self._parts[-1]
+        if part is None:
             raise failures.nonsense(data)
         return part
 
-    def _begin(self, index: int, block: _Block) -> Iterable[Delta]:
-        part = self._parts[index] = _Part(block.model_dump(exclude_unset=True))
-        if block.type == "tool_use" and block.name != self._answer:
-            part.call = self._calls
-            self._calls += 1
-            return [Delta("", 1, calls=(CallDelta(part.call, block.id, block.name),))]
-        return self._grow(part, _Change(text=block.text, thinking=block.thinking))
+    def _begin(self, index: int | None, block: _Block) -> list[Delta]:
+        """Begin a block. It ends another one of the same index: some gateways count all blocks as one."""
+        found = self._close(self._places[index]) if index in self._places else []
+        part = self._places[index] = _Part(block.model_dump(exclude_unset=True))
+        self._parts.append(part)
+        if block.type != "tool_use" or block.name == self._answer:
+            return [*found, *self._grow(part, _Change(text=block.text, thinking=block.thinking))]
+        part.call = len(self._calls)
+        part.block["id"] = block.id or f"toolu_{secrets.token_hex(8)}"
+        return [*found, *self._called(CallPiece(part.call, part.block["id"], block.name or ""))]
 
-    def _grow(self, part: _Part, change: _Change) -> Iterable[Delta]:
+    def _called(self, piece: CallPiece, tokens: int = 1) -> list[Delta]:
+        calls = self._calls.feed([piece])
+        return [Delta("", tokens, calls=calls)] if calls else []
+
+    def _grow(self, part: _Part, change: _Change) -> list[Delta]:
         if change.signature:
             part.block["signature"] = change.signature
         piece = change.text or change.thinking or change.partial_json
         if not piece:
-            return ()
+            return []
         part.pieces.append(piece)
         return self._said(part, piece)
 
-    def _said(self, part: _Part, piece: str) -> Iterable[Delta]:
+    def _said(self, part: _Part, piece: str) -> list[Delta]:
         match part.block["type"]:
             case "thinking":
                 return [Delta("", 1, thinking=piece)]
             case "tool_use" if part.call is not None:
-                return [Delta("", 1, calls=(CallDelta(part.call, arguments=piece),))]
+                return self._called(CallPiece(part.call, arguments=piece))
             case "tool_use":
                 return [] if self._wrapped else [Delta(piece, 1)]
             case "text" if self._answer is None:
                 return [Delta(piece, 1)]
         return []
 
-    def _close(self, part: _Part) -> Iterable[Delta]:
-        """Release output that had to wait for the block's end: a wrapped answer, and empty input."""
-        if part.block["type"] != "tool_use":
-            return ()
-        text = "".join(part.pieces)
+    def _close(self, part: _Part) -> list[Delta]:
+        """Release output that had to wait for the block's end: a wrapped answer, and input that came in no pieces."""
+        if part.block["type"] != "tool_use" or not part.is_open:
+            return []
+        part.is_open = False
+        text = "".join(part.pieces).strip()
         if part.call is not None:
-            return () if text else [Delta("", 0, calls=(CallDelta(part.call, arguments="{}"),))]
+            return [] if text else self._called(CallPiece(part.call, arguments=part.arguments), tokens=0)
         if self._wrapped:
-            return [Delta(_unwrapped(text), 1)]
-        return () if text else [Delta("{}", 1)]
+            return [Delta(_unwrapped(part.arguments), 1)]
+        return [] if text else [Delta(part.arguments, 1)]
 
     def _count(self, usage: _Usage | None) -> None:
         """Update the counts from an event: numbers are totals so far, and missing ones stay."""
@@ -300,7 +373,15 @@ def _unwrapped(text: str) -> str:
 VERSION = "2023-06-01"
 ANSWER = "give_answer"
 """Tool whose input is the reply, when that has to be JSON."""
-_OPTIONAL = ("temperature", "top_p", "top_k", "stop_sequences", "cache_control", "metadata")
+_OPTIONAL: dict[str, Instead] = {
+    "temperature": Instead.TOLD,
+    "top_p": Instead.TOLD,
+    "top_k": Instead.TOLD,
+    "stop_sequences": Instead.HERE,
+    "cache_control": Instead.NOTHING,
+    "metadata": Instead.NOTHING,
+}
+"""The members that may be left out."""
 _HOTTEST = 1.0
 _CACHED: Block = {"cache_control": {"type": "ephemeral"}}
 _LONGEST_ID = 64

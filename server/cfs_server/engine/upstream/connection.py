@@ -12,10 +12,11 @@ from pydantic import BaseModel, ValidationError
 
 from cfs import tracing
 from cfs.errors import EngineError
-from cfs.sse import ServerSentEvent, SSEDecoder
+from cfs.sse import ServerSentEvent
 from cfs.transports.proxies import connecting, proxy_of
 from cfs_server.engine.interface import Delta, ModelLoadError
 from cfs_server.engine.upstream import failures
+from cfs_server.engine.upstream.answers import AnswerDecoder
 from cfs_server.engine.upstream.protocol import Options
 
 CONNECT_SECONDS = 10.0
@@ -28,7 +29,6 @@ _ESCAPED = 3
 """Bytes that a byte of a reply may take in JSON; a server may send all of it in one event."""
 _CALL_BYTES = 64
 """The size of a call without its text: a million empty calls would fill the memory."""
-_NO_STREAM = ("application/json", "text/html")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class ReplyLimit:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._said = self._idle = 0
+        self.size = self._idle = 0
+        """The bytes of the reply so far."""
 
     def received(self, data: bytes) -> None:
         """Count the received bytes; raises `Failure` for endless comments, lines and empty events."""
@@ -62,9 +63,9 @@ class ReplyLimit:
         size = _size(delta.text) + _size(delta.thinking)
         for call in delta.calls:
             size += _size(call.arguments) + (_CALL_BYTES + _size(call.id) + _size(call.name or "") if call.id else 0)
-        self._said += size
+        self.size += size
         self._idle = 0 if size else self._idle
-        if self._said > self._most:
+        if self.size > self._most:
             raise failures.Failure(
                 EngineError(f"the upstream's reply has more than {self._most} bytes (--max-reply-bytes)")
             )
@@ -119,19 +120,24 @@ class Link:
             ) as answer:
                 if answer.status_code != httpx.codes.OK:
                     raise self._answer(answer, await _beginning(answer, _ERROR_BYTES)).failure(model)
-                if (kind := answer.headers.get("content-type", "")).startswith(_NO_STREAM):
+                if (kind := answer.headers.get("content-type", "")).startswith("text/html"):
                     raise failures.Failure(EngineError(f"the upstream does not stream: it answers with {kind}"))
                 answered(answer.headers)
-                decoder = SSEDecoder()
+                decoder = AnswerDecoder()
                 async for data in answer.aiter_bytes():
                     limit.received(data)
                     for event in decoder.feed(data):
-                        masked = self._options.masked(event.data)
-                        yield event if masked is event.data else replace(event, data=masked)
+                        yield self._masked(event)
+                for event in decoder.finish():
+                    yield self._masked(event)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._http.aclose()
+
+    def _masked(self, event: ServerSentEvent) -> ServerSentEvent:
+        masked = self._options.masked(event.data)
+        return event if masked is event.data else replace(event, data=masked)
 
     def _answer(self, answer: httpx.Response, body: str) -> Answer:
         return Answer(answer.status_code, self._options.masked(body), answer.headers.get("retry-after"))

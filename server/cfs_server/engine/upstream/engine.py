@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from cfs.completions.models import estimate_prompt, estimate_tokens, tokens_of_size
 from cfs.errors import ContextTooLong, EngineError, InvalidRequest
 from cfs.wire import FinishReason, Usage
 from cfs_server.engine.fairness import Backlog, Fairness, Path
@@ -35,9 +37,10 @@ from cfs_server.engine.upstream.acceptance import Acceptance, refuses
 from cfs_server.engine.upstream.affinity import Affinity
 from cfs_server.engine.upstream.anthropic import AnthropicDialect
 from cfs_server.engine.upstream.connection import Link, ReplyLimit, rest
+from cfs_server.engine.upstream.cutting import ReplyCutter
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.openai import OpenAIDialect
-from cfs_server.engine.upstream.protocol import KINDS, Dialect, Options, Spent
+from cfs_server.engine.upstream.protocol import KINDS, Dialect, Options, Spent, stops_of, unused
 
 # -- one turn at an upstream: its text so far, and its cost -----------------------------------------------------------
 
@@ -54,12 +57,13 @@ class Turn:
     error: EngineError | None = None
     failure: Failure | None = None
     spent: Spent = field(default_factory=Spent)
+    size: int = 0
+    warnings: tuple[str, ...] = ()
     _submitted: float = 0.0
     _started: float | None = None
     _first: float | None = None
     _ended: float | None = None
-    _chunks: int = 0
-    _new: Delta | None = None
+    _new: deque[Delta] = field(default_factory=deque)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -83,8 +87,10 @@ class Turn:
         """Something new."""
         if self._first is None:
             self._first = self.clock()
-        self._chunks += delta.tokens
-        self._new = delta if self._new is None else _joined(self._new, delta)
+        if self._new and _continues(self._new[-1], delta):
+            self._new[-1] = _joined(self._new[-1], delta)
+        else:
+            self._new.append(delta)
         self._changed.set()
 
     def end(self, reason: FinishReason) -> None:
@@ -101,19 +107,18 @@ class Turn:
 
     async def next(self) -> Delta | None:
         """Wait for something new; `None` when it is over and everything was taken."""
-        while self._new is None and not self.over:
+        while not self._new and not self.over:
             self._changed.clear()
             await self._changed.wait()
-        new, self._new = self._new, None
-        return new
+        return self._new.popleft() if self._new else None
 
     def usage(self) -> Usage:
-        """The usage: the upstream's own count, or else the number of pieces as the number of tokens."""
+        """The usage: the upstream's own count, or an estimate. Some servers count nothing, and some count zero."""
         now = self._ended or self.clock()
         speaking = now - (self._first or now)
-        completion = self._chunks if self.spent.completion is None else self.spent.completion
+        completion = self.spent.completion or tokens_of_size(self.size)
         return Usage(
-            prompt_tokens=self.spent.prompt or 0,
+            prompt_tokens=self.spent.prompt or self._estimated_prompt(),
             cached_tokens=self.spent.cached,
             completion_tokens=completion,
             queue_seconds=round((self._started or now) - self._submitted, 6),
@@ -121,6 +126,17 @@ class Turn:
             total_seconds=round(now - self._submitted, 6),
             tokens_per_second=round(completion / speaking, 3) if completion > 1 and speaking > 0 else 0.0,
         )
+
+    def _estimated_prompt(self) -> int:
+        if self._first is None:
+            return 0
+        request = self.request
+        return estimate_tokens(request.settings.system or "") + estimate_prompt(request.messages, request.tools)
+
+
+def _continues(before: Delta, new: Delta) -> bool:
+    """Whether a piece can be joined to the one before it, so that the order of text, thinking and calls stays."""
+    return not (before.calls and (new.text or new.thinking)) and not (before.text and new.thinking)
 
 
 def _joined(before: Delta, new: Delta) -> Delta:
@@ -298,7 +314,7 @@ class UpstreamEngine:
                 self._account(turn.usage())
         if turn.error is not None:
             raise turn.error from turn.failure
-        yield Finished(turn.reason or "stop", turn.usage(), turn.stop)
+        yield Finished(turn.reason or "stop", turn.usage(), turn.stop, turn.warnings)
 
     def cancel(self, request_id: str) -> None:
         """Close the connection of a turn; unknown ids are ignored."""
@@ -371,6 +387,7 @@ class UpstreamEngine:
                         await self._ask(turn, last=last)
         except Failure as failure:
             self._seen(lost=failure.lost)
+            failure.unrepeated = not turn.silent or not self._options.retries.most
             turn.failure = failure
             turn.fail(
                 self._acceptance.error_of(request, failure, self._context_tokens) if turn.silent else failure.final
@@ -438,6 +455,14 @@ class UpstreamEngine:
         reply = self._dialect.reply(turn.request)
         self._requests += 1
         limit = ReplyLimit(self._options.reply_bytes)
+        cutter = ReplyCutter(stops_of(turn.request), single_call=not turn.request.parallel_calls)
+
+        def add(deltas: Iterable[Delta]) -> None:
+            for delta in deltas:
+                limit.said(delta)
+                if (shown := cutter.feed(delta)) is not None:
+                    turn.add(_with_own_names(shown, names))
+
         events = self._connected().events(
             self._dialect.path,
             body,
@@ -449,16 +474,21 @@ class UpstreamEngine:
         async with contextlib.aclosing(events):
             try:
                 async for event in events:
-                    for delta in reply.feed(event):
-                        limit.said(delta)
-                        turn.add(_with_own_names(delta, names) if names else delta)
+                    add(reply.feed(event))
+                    if cutter.over:
+                        break
                     if reply.over:
                         await rest(events)
                         break
+                if not cutter.over:
+                    add(reply.rest())
+                if (held := cutter.rest()) is not None:
+                    turn.add(_with_own_names(held, names))
             finally:
-                turn.spent = reply.spent
-        turn.stop = reply.stop
-        turn.end(reply.finish())
+                turn.spent, turn.size = reply.spent, limit.size
+        turn.stop = cutter.stop or reply.stop
+        turn.end("stop" if cutter.over else reply.finish())
+        turn.warnings = (*unused(turn.request, body), *reply.warnings)
         self._seen(lost=False)
 
     def _note(self, failure: Failure, pause: float) -> None:
@@ -487,6 +517,8 @@ class UpstreamEngine:
 
 def _with_own_names(delta: Delta, names: Mapping[str, str]) -> Delta:
     """Return output in which tools have their own names, not those that the upstream got."""
+    if not names or not delta.calls:
+        return delta
     calls = tuple(replace(call, name=names.get(call.name, call.name)) if call.name else call for call in delta.calls)
     return replace(delta, calls=calls)
 

@@ -3,22 +3,43 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tenacity
 from pydantic import BaseModel, ValidationError
 
-from cfs.errors import ContextTooLong, EngineError
+from cfs.errors import ContextTooLong, EngineError, UpstreamBusy, UpstreamRefused
 
 T = TypeVar("T", bound=BaseModel)
 
 _REPEATED = frozenset({408, 409, 425, 429})
-_NO_HOPE = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})
+_NO_HOPE = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached", "usage_limit_reached"})
 """Sent with a status that otherwise means "later", but retries fail until the account is paid."""
+_STATUSES = {
+    "invalid_request_error": 400,
+    "invalid_prompt": 400,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "model_not_found": 404,
+    "request_too_large": 413,
+    "insufficient_quota": 429,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "server_error": 500,
+    "internal_server_error": 500,
+    "api_error": 500,
+    "unavailable_error": 503,
+    "overloaded_error": 529,
+    "timeout_error": 504,
+}
+"""The status that an error in a stream would have had, by its kind in either protocol."""
 _TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size|request_too_large"
     r"|(maximum|max|model's) (context|prompt) length|context (length|window|size)|prompt is too long|prompt too long"
@@ -42,7 +63,7 @@ class Failure(Exception):
     """One request failed. `error` is the error that the session gets in the end.
 
     `repeat`: the same request may succeed later, in `after` seconds. `lost`: the upstream was not reachable.
-    `said` is the upstream's full error text.
+    `said` is the upstream's full error text. `unrepeated`: the request was not, and will not be repeated here.
     """
 
     error: EngineError
@@ -51,10 +72,16 @@ class Failure(Exception):
     lost: bool = False
     said: str = ""
     status: int | None = None
+    unrepeated: bool = False
 
     @property
     def final(self) -> EngineError:
-        """The error when no retry is left; an outage of the upstream tells the client when to ask again."""
+        """The error when no retry is left; an outage of the upstream tells the client when to ask again.
+
+        It says whether the client should repeat its request, because the retries of all who do would multiply.
+        """
+        if not (self.repeat and self.unrepeated):
+            self.error.extra["should_retry"] = False
         if self.repeat and self.error.retry_after is None and (self.status is None or self.status in _AWAY):
             self.error.retry_after = _LATER_SECONDS
         return self.error
@@ -80,12 +107,17 @@ def refusal_of(body: str) -> Refusal:
         found = json.loads(body)
     except ValueError:
         return Refusal("", _line(body))
-    inner = found.get("error", found) if isinstance(found, dict) else found
+    if isinstance(found, list) and found:  # Gemini's
+        found = found[0]
+    inner = (found.get("error") or found) if isinstance(found, dict) else found
     if not isinstance(inner, dict):
         return Refusal("", _line(str(inner)))
     kinds = (str(inner[key]) for key in ("code", "type") if inner.get(key) not in (None, "", "error"))
     message = next((inner[key] for key in ("message", "detail") if inner.get(key) is not None), None)
     message = json.dumps(inner, ensure_ascii=False) if message is None else message
+    metadata = inner.get("metadata")
+    if isinstance(metadata, dict) and metadata.get("raw"):  # the provider's own words, at OpenRouter
+        message = f"{message}: {metadata['raw']}"
     return Refusal(" ".join(kinds), _line(str(message)), str(inner.get("param") or ""))
 
 
@@ -95,22 +127,40 @@ def of_status(status: int, body: str, retry_after: str | None, model: str) -> Fa
     after = seconds_of(retry_after)
     hopeless = any(kind in _NO_HOPE for kind in refusal.kind.split())
     repeat = (status in _REPEATED or status >= 500) and not hopeless
-    error = EngineError(_reason(status, refusal, model), retry_after=after if repeat else None)
+    reason = _reason(status, refusal, model)
+    error: EngineError = _error(status, reason, refusal, after if repeat else None, repeat=repeat)
     if status == _TOO_LARGE or (status in _LENGTH_STATUS and _TOO_LONG.search(refusal.text)):
         repeat = False
         error = ContextTooLong(f"the conversation is too long for the upstream's model: {refusal.message}")
     return Failure(error, repeat, after if repeat else None, said=refusal.text, status=status)
 
 
-def of_event(refusal: Refusal, passing: Iterable[str] = ()) -> Failure:
-    """Return the failure for an error in a stream; the kinds in `passing` are temporary."""
+def of_event(refusal: Refusal) -> Failure:
+    """Return the failure for an error in a stream, as if it had come with its status."""
     if _TOO_LONG.search(refusal.text):
-        error = ContextTooLong(f"the conversation is too long for the upstream's model: {refusal.message}")
-        return Failure(error, said=refusal.text)
+        too_long = ContextTooLong(f"the conversation is too long for the upstream's model: {refusal.message}")
+        return Failure(too_long, said=refusal.text)
     kinds = refusal.kind.split()
-    code = next((int(kind) for kind in kinds if kind.isdecimal()), 0)
-    repeat = any(kind in passing for kind in kinds) or code >= 500 or code in _REPEATED
-    return Failure(EngineError(f"the upstream failed: {refusal.message}"), repeat, said=refusal.text)
+    status = next((int(kind) for kind in kinds if kind.isdecimal()), 0)
+    status = status or next((_STATUSES[kind] for kind in kinds if kind in _STATUSES), 0)
+    hopeless = any(kind in _NO_HOPE for kind in kinds)
+    repeat = (status >= 500 or status in _REPEATED) and not hopeless
+    error = _error(status, f"the upstream failed: {refusal.message}", refusal, None, repeat=repeat)
+    return Failure(error, repeat, said=refusal.text)
+
+
+def _error(status: int, reason: str, refusal: Refusal, after: float | None, *, repeat: bool) -> EngineError:
+    if status == 429 and repeat:
+        return UpstreamBusy(reason, retry_after=after)
+    if 400 <= status < 500 and not repeat:
+        code = next((kind for kind in refusal.kind.split() if not kind.isdecimal()), None)
+        return UpstreamRefused(reason, upstream_status=status, upstream_code=code)
+    return EngineError(reason, retry_after=after)
+
+
+def declined(detail: str) -> Failure:
+    """Make the failure of a reply that the model or a filter has refused to give."""
+    return Failure(UpstreamRefused(detail, upstream_status=400, upstream_code="content_filter"))
 
 
 def interrupted(detail: str = "the upstream's answer broke off in the middle") -> Failure:
@@ -123,10 +173,10 @@ def nonsense(data: str) -> Failure:
     return Failure(EngineError(f"the upstream sent something that its protocol does not know: {_line(data)[:80]!r}"))
 
 
-def read(model: type[T], data: str) -> T:
-    """Read an event's data; raises `Failure` when the protocol has no such event."""
+def read(model: type[T], value: dict[str, Any], data: str) -> T:
+    """Read an object of an event's data; raises `Failure` when the protocol has no such object."""
     try:
-        return model.model_validate_json(data)
+        return model.model_validate(value)
     except ValidationError:
         raise nonsense(data) from None
 
@@ -148,8 +198,10 @@ def seconds_of(retry_after: str | None) -> float | None:
 
 def _reason(status: int, refusal: Refusal, model: str) -> str:
     match status:
-        case 401 | 403:
-            return f"the upstream refuses the key: {refusal.message}"
+        case 401:
+            return f"the upstream refuses the key that this server has for it: {refusal.message}"
+        case 403:
+            return f"the upstream forbids this to the key that this server has for it: {refusal.message}"
         case 404:
             return f"the upstream has no model {model!r}, or nothing at this address: {refusal.message}"
         case 429:

@@ -6,75 +6,114 @@ thinking `reasoning_content` or `reasoning`.
 
 import json
 import re
-import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from cfs.errors import EngineError
+from cfs.errors import UpstreamRefused
 from cfs.sse import ServerSentEvent
 from cfs.wire import FinishReason, Message
 from cfs_server.engine.history_forms import Form, portable_name, short_id
-from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
+from cfs_server.engine.interface import Delta, GenerationRequest
 from cfs_server.engine.schema_references import portable
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.affinity import member_of
+from cfs_server.engine.upstream.answers import ending, objects_of
+from cfs_server.engine.upstream.calls import CallPiece, CallReader, arguments_text
 from cfs_server.engine.upstream.failures import Failure
-from cfs_server.engine.upstream.protocol import OptionalFields, Options, Spent, conversation_of
+from cfs_server.engine.upstream.protocol import MOST_STOPS, Instead, OptionalFields, Options, Spent, conversation_of
 
 # -- response events --------------------------------------------------------------------------------------------------
 
-_END = "[DONE]"
-_PASSING = ("server_error", "rate_limit_exceeded", "overloaded_error", "unavailable_error")
 _REASONS: dict[str, FinishReason] = {
     "stop": "stop",
+    "eos": "stop",
+    "eos_token": "stop",  # TGI
+    "stop_sequence": "stop",
+    "end_turn": "stop",
     "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",  # Mistral
     "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
     "function_call": "tool_calls",
 }
+_THINKING = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "reasoning_details")
+"""The names of a model's thinking. A server that gives it several names says the same with each."""
 
 
-class _Function(BaseModel):
+def _or_nothing(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return read(value)
+    except ValidationError:
+        return None
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+
+class _Function(_Lenient):
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
+    arguments: Any = None
 
 
-class _Piece(BaseModel):
+class _Piece(_Lenient):
     index: int | None = None
     id: str | None = None
-    function: _Function = _Function()
+    function: _Function | None = None
+
+    def read(self) -> CallPiece:
+        function = self.function or _Function()
+        return CallPiece(self.index, self.id or "", function.name or "", arguments_text(function.arguments))
 
 
-class _Delta(BaseModel):
-    content: str | None = None
-    refusal: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: tuple[_Piece, ...] | None = None
+class _Delta(_Lenient):
+    content: Any = None
+    refusal: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    reasoning_text: Any = None
+    thinking: Any = None
+    reasoning_details: Any = None
+    tool_calls: tuple[_Piece | None, ...] | None = None
+    function_call: _Function | None = None
+
+    def pieces(self) -> list[CallPiece]:
+        """Return the pieces of calls; there was one call at most in the protocol's older form."""
+        if self.function_call is not None and not self.tool_calls:
+            return [_Piece(index=0, function=self.function_call).read()]
+        return [piece.read() for piece in self.tool_calls or () if piece is not None]
 
 
-class _Choice(BaseModel):
-    delta: _Delta | None = None
-    finish_reason: str | None = None
-
-
-class _Details(BaseModel):
+class _Details(_Lenient):
     cached_tokens: int | None = None
 
 
-class _Usage(BaseModel):
+class _Usage(_Lenient):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
 
 
-class _Chunk(BaseModel):
-    """The members used of a chunk; it may have more."""
+_OddUsage = Annotated[_Usage | None, WrapValidator(_or_nothing)]
 
-    choices: tuple[_Choice, ...] | None = None
-    usage: _Usage | None = None
+
+class _Choice(_Lenient):
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: Any = None
+    error: Any = None
+    usage: _OddUsage = None
+
+
+class _Chunk(_Lenient):
+    """The members used of a chunk, or of a whole answer; it may have more."""
+
+    choices: tuple[_Choice | None, ...] | None = None
+    usage: _OddUsage = None
     error: Any = None
 
 
@@ -86,83 +125,146 @@ class Voice:
 
 
 class OpenAIReply:
-    """Reads the chunks of one completion."""
+    """Reads the chunks of one completion, or a whole one."""
 
     def __init__(self, voice: Voice) -> None:
         self.over = False
         self.spent = Spent()
         self.stop = ""
+        self.warnings: tuple[str, ...] = ()
         self._voice = voice
         self._reason: str | None = None
-        self._ids: list[str] = []
-        self._open: dict[int, int] = {}
+        self._calls = CallReader()
+        self._spoke = False
 
     def feed(self, event: ServerSentEvent) -> Iterable[Delta]:
         """Process an event; return its new output."""
-        if event.data.strip() == _END:
-            self.over = True
-            return ()
-        chunk = failures.read(_Chunk, event.data)
-        if chunk.error:
-            raise failures.of_event(failures.refusal_of(event.data), _PASSING)
-        if chunk.usage is not None:
-            details = chunk.usage.prompt_tokens_details or _Details()
-            self.spent = Spent(chunk.usage.prompt_tokens, details.cached_tokens or 0, chunk.usage.completion_tokens)
-        return [delta for choice in (chunk.choices or ())[:1] if (delta := self._choice(choice)) is not None]
+        found: list[Delta] = []
+        for value in objects_of(event):
+            if value is None:
+                self.over = True
+            elif (delta := self._read(value, event.data)) is not None:
+                found.append(delta)
+        return found
+
+    def rest(self) -> Iterable[Delta]:
+        """Return what was held until the end."""
+        calls = self._calls.finish()
+        return [Delta("", 0, calls=calls)] if calls else []
 
     def finish(self) -> FinishReason:
         """Return the end of the answer; a server may omit the last marker or the reason, but not both."""
         if self._reason is None and not self.over:
             raise failures.interrupted()
-        if self._reason == "content_filter":
-            raise failures.Failure(EngineError("the upstream's content filter stopped the reply"))
-        reason = _REASONS.get(self._reason or "stop", "stop")
-        return "tool_calls" if self._ids and reason == "stop" else reason
+        if self._reason is None and not self._spoke:
+            raise failures.interrupted("the upstream ended its reply without a word")
+        reason, warnings = ending(self._reason or "stop", _REASONS, spoke=self._spoke)
+        self.warnings += warnings
+        return "tool_calls" if self._calls and reason == "stop" else reason
+
+    def _read(self, value: dict[str, Any], data: str) -> Delta | None:
+        if text := _only_text(value):
+            self._spoke = True
+            return Delta(text, 1)
+        chunk = failures.read(_Chunk, value, data)
+        if chunk.error:
+            raise failures.of_event(failures.refusal_of(data))
+        self._count(chunk.usage)
+        choice = next(iter(chunk.choices or ()), None)
+        return None if choice is None else self._choice(choice)
+
+    def _count(self, usage: _Usage | None) -> None:
+        if usage is not None:
+            details = usage.prompt_tokens_details or _Details()
+            self.spent = Spent(usage.prompt_tokens, details.cached_tokens or 0, usage.completion_tokens)
 
     def _choice(self, choice: _Choice) -> Delta | None:
-        self._reason = choice.finish_reason or self._reason
-        said = choice.delta or _Delta()
-        if said.reasoning and not said.reasoning_content:
-            self._voice.thinking = "reasoning"
-        text = (said.content or "") + (said.refusal or "")
-        thinking = said.reasoning_content or said.reasoning or ""
-        calls = tuple(map(self._call, said.tool_calls or ()))
+        if choice.error:
+            raise failures.of_event(failures.refusal_of(json.dumps({"error": choice.error})))
+        self._count(choice.usage)
+        if choice.finish_reason:
+            self._reason = str(choice.finish_reason)
+        said = choice.delta
+        if choice.message is not None and not self._spoke and not _says(said):
+            said = choice.message
+        if said is None:
+            return None
+        text, thinking = _parts(said.content)
+        text += _parts(said.refusal)[0]
+        name = next((name for name in _THINKING if getattr(said, name)), "")
+        if name:
+            thinking += _plain(getattr(said, name))
+        if name in ("reasoning_content", "reasoning"):
+            self._voice.thinking = name
+        pieces = said.pieces()
+        self._spoke = self._spoke or bool(text or thinking or pieces)
+        calls = self._calls.feed(pieces)
         return Delta(text, 1, thinking, calls) if text or thinking or calls else None
 
-    def _call(self, piece: _Piece) -> CallDelta:
-        """Number the calls anew: some servers give all of them the same index, and each whole in one piece."""
-        theirs, arguments = piece.index or 0, piece.function.arguments or ""
-        if not isinstance(arguments, str):
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        ours = self._open.get(theirs)
-        if ours is not None and piece.id in (None, "", self._ids[ours]):
-            return CallDelta(ours, arguments=arguments)
-        if not piece.function.name:
-            raise failures.nonsense(piece.model_dump_json(exclude_none=True))
-        ours = self._open[theirs] = len(self._ids)
-        self._ids.append(piece.id or f"call_{secrets.token_hex(8)}")
-        return CallDelta(ours, self._ids[ours], piece.function.name, arguments)
+
+def _only_text(value: dict[str, Any]) -> str | None:
+    """Return the text of a chunk that has nothing else. Almost all are like that, and validation takes longer."""
+    choices = value.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1 or value.get("usage") or value.get("error"):
+        return None
+    choice = choices[0]
+    delta = choice.get("delta") if isinstance(choice, dict) else None
+    if not isinstance(delta, dict) or any(choice.get(name) for name in ("finish_reason", "error", "usage", "message")):
+        return None
+    text = delta.get("content")
+    if not isinstance(text, str) or any(part for name, part in delta.items() if name not in ("content", "role")):
+        return None
+    return text
 
 
 _THINKING = "reasoning_content"
-_OPTIONAL = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "stop",
-    "stream_options",
-    "tool_choice",
-    "parallel_tool_calls",
-    "prompt_cache_key",
-    "user",
-    _THINKING,  # refused by Groq and Mistral, also that of other models: janhq/jan#8136, charmbracelet/crush#1590
-)
 _NO_THINKING = re.compile(rf"missing\W+{_THINKING}|{_THINKING}\W+(is missing|must be)", re.IGNORECASE)
 """Calls of other models came without any: abhigyanpatwari/GitNexus#43 (DeepSeek), mastra-ai/mastra#12592 (Kimi)."""
 _SPACE = " "
 """A thinking for those, as Kimi takes no empty one: theopenco/llmgateway#2093."""
+
+
+def _says(delta: _Delta | None) -> bool:
+    return delta is not None and any(value for _, value in delta)
+
+
+def _parts(content: Any) -> tuple[str, str]:
+    """Return the text and the thinking of a content, which may be a list of parts (RooCodeInc/Roo-Code#6842)."""
+    if content is None or isinstance(content, str):
+        return content or "", ""
+    parts = content if isinstance(content, list) else [content]
+    thoughts = [part for part in parts if isinstance(part, dict) and part.get("type") in ("thinking", "reasoning")]
+    return _plain([part for part in parts if part not in thoughts]), _plain(thoughts)
+
+
+def _plain(value: Any) -> str:
+    """Return the text in a part, or in a list of them."""
+    match value:
+        case str():
+            return value
+        case list():
+            return "".join(map(_plain, value))
+        case dict():
+            names = ("text", "thinking", "reasoning", "content", "summary")
+            return next((_plain(value[name]) for name in names if value.get(name)), "")
+    return ""
+
+
+_OPTIONAL: dict[str, Instead] = {
+    "temperature": Instead.TOLD,
+    "top_p": Instead.TOLD,
+    "top_k": Instead.TOLD,
+    "min_p": Instead.TOLD,
+    "seed": Instead.TOLD,
+    "stop": Instead.HERE,
+    "stream_options": Instead.HERE,
+    "tool_choice": Instead.FAILS,
+    "parallel_tool_calls": Instead.HERE,
+    "prompt_cache_key": Instead.NOTHING,
+    "user": Instead.NOTHING,
+    _THINKING: Instead.NOTHING,  # refused by Groq and Mistral: janhq/jan#8136, charmbracelet/crush#1590
+}
+"""The members that may be left out: tokens are estimated without `stream_options`, for example."""
 _MORE_MODERN = "max_completion_tokens"
 
 
@@ -187,9 +289,13 @@ class OpenAIDialect:
         """Make the body of a turn's request."""
         talk = conversation_of(request, form)
         system = [{"role": "system", "content": talk.system}] if talk.system else []
-        optional = self._sampling(request) | {"stop": list(talk.stops), "stream_options": {"include_usage": True}}
+        optional = self._sampling(request) | {"stop": list(talk.stops[:MOST_STOPS])}
+        optional |= {"stream_options": {"include_usage": True}}
         optional |= member_of(self._options.affinity, request)
-        if request.tools:
+        tools = list(request.tools)
+        if tools and not self._fields.takes("tool_choice"):
+            tools = self._free_to_choose(request)
+        if tools:
             optional["tool_choice"] = request.tool_choice
             if not request.parallel_calls:
                 optional["parallel_tool_calls"] = False
@@ -204,7 +310,7 @@ class OpenAIDialect:
             "stream": True,
             self._length: request.settings.max_tokens,
             **{name: value for name, value in optional.items() if value != [] and self._fields.takes(name)},
-            **({"tools": list(map(_tool, request.tools))} if request.tools else {}),
+            **({"tools": list(map(_tool, tools))} if tools else {}),
             **_format(request.json_schema),
             **begun,
         }
@@ -224,6 +330,13 @@ class OpenAIDialect:
 
     def forget(self, cache_key: str) -> None:
         """No state is stored for a session."""
+
+    def _free_to_choose(self, request: GenerationRequest) -> list[dict[str, Any]]:
+        """Return the tools for an upstream that takes no `tool_choice`: the model calls none that it does not know."""
+        if request.tool_choice == "required":
+            reason = "the upstream takes no tool_choice, so no call can be required"
+            raise UpstreamRefused(reason, upstream_status=400)
+        return list(request.tools) if request.tool_choice == "auto" else []
 
     def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
         values = {name: getattr(request.settings, name) for name in self._options.sampling}

@@ -6,6 +6,7 @@ Implementations are pure: they do no I/O.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol, get_args
 from urllib.parse import urlsplit, urlunsplit
 
@@ -16,7 +17,7 @@ from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent
 from cfs.transcript import PREFIXES, render, reply_stops
 from cfs.transports.proxies import is_here
-from cfs.wire import FinishReason, Message
+from cfs.wire import FinishReason, Message, Settings
 from cfs_server.engine.fitting import leading_systems
 from cfs_server.engine.history_forms import Form, in_form
 from cfs_server.engine.interface import AffinityKind, Delta, GenerationRequest, Sampling, UpstreamKind
@@ -149,7 +150,7 @@ def continues_of(kind: UpstreamKind, *, continues: bool) -> bool:
 
 # -- the content of a turn's request ----------------------------------------------------------------------------------
 
-_MOST_STOPS = 4
+MOST_STOPS = 4
 """The most stop strings that some servers accept; the requested ones are first."""
 
 
@@ -174,7 +175,7 @@ def conversation_of(request: GenerationRequest, form: Form = Form.PLAIN) -> Conv
             raise EngineError("tools need prompt_style=chat")
         leading = (Message(role="system", content=settings.system),) if settings.system else ()
         text = render([*leading, *request.messages]) + PREFIXES["assistant"]
-        stops = reply_stops(settings.stop)[: max(_MOST_STOPS, len(settings.stop or ()))]
+        stops = reply_stops(settings.stop)[: max(MOST_STOPS, len(settings.stop or ()))]
         return Conversation("", (Message(role="user", content=text),), stops)
     count = leading_systems(request.messages)
     leading_messages, rest = request.messages[:count], request.messages[count:]
@@ -182,10 +183,43 @@ def conversation_of(request: GenerationRequest, form: Form = Form.PLAIN) -> Conv
     return Conversation(system, tuple(in_form(rest, form)), settings.stop or ())
 
 
+def stops_of(request: GenerationRequest) -> tuple[str, ...]:
+    """Return all strings that end the reply; the upstream may get fewer."""
+    settings = request.settings
+    return reply_stops(settings.stop) if settings.prompt_style == "transcript" else settings.stop or ()
+
+
 # -- optional members of a request: sent until the upstream refuses one, then omitted ---------------------------------
 #
 # Servers and models accept different members and name a refused member in the error. One failed request is enough to
 # learn this. A table of all models would soon be out of date.
+
+
+class Instead(Enum):
+    """What happens in place of a member that the upstream refuses. Nothing is dropped in silence."""
+
+    HERE = "the server carries it out itself"
+    TOLD = "the reply has a warning if the client has asked for it"
+    FAILS = "the turn fails if it cannot do without"
+    NOTHING = "it was to help the upstream, and changes no reply"
+
+
+def unused(request: GenerationRequest, body: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return warnings for settings that were asked for and that a body has not. Those at their defaults were not."""
+    settings, defaults = request.settings, Settings()
+    found = []
+    for name in (*get_args(Sampling), "reproducible"):
+        value = getattr(settings, name)
+        if value == getattr(defaults, name) or body.get(name) == value:
+            continue
+        if name in body:
+            found.append(f"{name} was {body[name]}: the model's server takes no {value}")
+        else:
+            found.append(f"{name} had no effect: the model's server does not get it or does not take it")
+    if request.logprobs is not None:
+        found.append("there are no logprobs: those of the model's server are not read")
+    return tuple(found)
+
 
 _UNKNOWN = re.compile(
     r"not supported|unsupported|does not support|not support|deprecated|unrecognized|unexpected|unknown|not permitted"
@@ -243,12 +277,21 @@ class Reply(Protocol):
         """The stop string that ended the answer; empty if the upstream does not say."""
         ...
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the client has to know, a sentence each; complete after `finish`."""
+        ...
+
     def feed(self, event: ServerSentEvent) -> Iterable[Delta]:
         """Process an event; return its new output. Raises `Failure` for an error or an invalid event."""
         ...
 
+    def rest(self) -> Iterable[Delta]:
+        """Return the output that was held until the end, after the last event; raises `Failure`."""
+        ...
+
     def finish(self) -> FinishReason:
-        """Return the end of the answer after the last event; raises `Failure` if the answer is incomplete."""
+        """Return the end of the answer after `rest`; raises `Failure` if the answer is incomplete."""
         ...
 
 
