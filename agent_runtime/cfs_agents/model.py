@@ -32,10 +32,8 @@ from cfs.completions import (
 )
 from cfs.errors import (
     CfsError,
-    ContextTooLong,
     EngineError,
     InvalidRequest,
-    SchemaRefused,
     ServerError,
     StorageFull,
     Timeout,
@@ -54,8 +52,6 @@ from cfs_agents.tracing import chat
 PATIENCE = 900.0
 """Default time in seconds to wait for the end of an outage; the commands wait without a limit."""
 
-_PASSING = (TooMany, Unavailable, Timeout, ServerError)
-_HOPELESS = (ContextTooLong, SchemaRefused)
 _SLOWEST = 10.0
 """Longest pause between two requests in an outage."""
 _MOST_BREAKS = 30
@@ -67,8 +63,11 @@ T = TypeVar("T")
 
 
 def is_passing(error: BaseException) -> bool:
-    """Return whether the same request may succeed later: the server failed, not the request."""
-    return (isinstance(error, _PASSING) and not isinstance(error, _HOPELESS)) or is_outage(error)
+    """Return whether to make the same request again: the server failed, not the request.
+
+    What the server has repeated itself is not repeated here, unless it is an outage.
+    """
+    return (isinstance(error, CfsError) and error.should_retry) or is_outage(error)
 
 
 def is_outage(error: BaseException) -> bool:
@@ -76,7 +75,7 @@ def is_outage(error: BaseException) -> bool:
     if type(error) in (Unavailable, Unreachable, WorkerCrashed, Timeout):
         return True
     waits = isinstance(error, TooMany | EngineError | StorageFull) and error.retry_after is not None
-    return waits and not isinstance(error, _HOPELESS)
+    return waits and (error.passes or isinstance(error, StorageFull))
 
 
 def seconds_of(text: str) -> float:

@@ -295,7 +295,7 @@ class SchemaRefused(EngineError):
     passes = False
 
 
-_PASSED_ON = frozenset({400, 401, 402, 403, 404, 410, 413, 422, 429, 451})
+UPSTREAM_STATUSES = frozenset({400, 401, 402, 403, 404, 410, 413, 422, 429, 451})
 """Statuses of an upstream that keep their meaning for clients; others concern the way between the two servers."""
 
 
@@ -312,7 +312,7 @@ class UpstreamRefused(EngineError):
     def status(self) -> int:
         """HTTP status code of the upstream, if it has a meaning for clients."""
         status = self.extra.get("upstream_status")
-        return status if status in _PASSED_ON else super().status
+        return status if status in UPSTREAM_STATUSES else super().status
 
 
 class UpstreamBusy(EngineError):

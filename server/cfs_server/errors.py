@@ -36,11 +36,16 @@ CHALLENGE = 'Bearer realm="cfs", Basic realm="cfs", charset="UTF-8"'
 
 
 def problem_response(error: CfsError, path: str = "", **headers: str) -> Response:
-    """Return the problem document of an error. `Retry-After` is rounded up to whole seconds."""
+    """Return the problem document of an error. `Retry-After` is rounded up to whole seconds.
+
+    `x-should-retry` is what the official clients of OpenAI and Anthropic look at before they repeat a request.
+    """
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = CHALLENGE
     if error.retry_after is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after))
+    if not error.should_retry:
+        headers["x-should-retry"] = "false"
     problem = problem_at(path, error)
     return JSONLine(problem, problem["status"], headers, MEDIA_TYPE)
 

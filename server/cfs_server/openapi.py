@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from cfs import completions, wire
-from cfs.errors import TABLE, CfsError
+from cfs.errors import TABLE, UPSTREAM_STATUSES, CfsError, UpstreamRefused
 from cfs_server.errors import MEDIA_TYPE
 from cfs_server.protocols import anthropic, ollama, response_events, responses, text_completions
 from cfs_server.protocols.errors import protocol_at
@@ -85,9 +85,13 @@ def schema(model: type[BaseModel]) -> dict[str, str]:
 def problems(*kinds: type[CfsError]) -> Responses:
     """Document these errors and those that any request can cause."""
     answers: Responses = {}
-    for status in sorted({*_ANYWHERE, *(TABLE[kind].status for kind in kinds)}):
+    of_upstreams = UPSTREAM_STATUSES if UpstreamRefused in kinds else frozenset()
+    for status in sorted({*_ANYWHERE, *(TABLE[kind].status for kind in kinds), *of_upstreams}):
         names = sorted(
-            kind.title for kind, row in TABLE.items() if row.status == status and (kind in kinds or status in _ANYWHERE)
+            kind.title
+            for kind, row in TABLE.items()
+            if (row.status == status and (kind in kinds or status in _ANYWHERE))
+            or (kind is UpstreamRefused and status in of_upstreams)
         )
         answers[status] = {
             "description": ", ".join(names),

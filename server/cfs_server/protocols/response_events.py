@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 from cfs.completions import ContentLogprob, Recorded
 from cfs.completions.models import Open
-from cfs.errors import CfsError, TooMany
+from cfs.errors import CfsError
 from cfs.wire import FinishReason, TokenLogprob, Usage
 from cfs_server.engine.interface import CallDelta, Delta, Finished
+from cfs_server.protocols.errors import code_of
 from cfs_server.protocols.response_items import call_item, custom_call_item, item_id, reasoning_item
 from cfs_server.protocols.response_tools import HostedTool, Toolset, custom_input
 from cfs_server.protocols.responses import ResponsesRequest
@@ -21,6 +22,13 @@ _STATUS: dict[FinishReason, ResponseStatus] = {
     "cancelled": "cancelled",
     "error": "failed",
 }
+
+
+_CODES = frozenset({"context_length_exceeded", "insufficient_quota", "rate_limit_exceeded"})
+"""Codes by which clients decide what to do, besides `invalid_prompt` for a request without hope.
+
+Codex repeats a request that fails by any other code (openai/codex, `codex-api/src/sse/responses.rs`).
+"""
 
 
 class ResponseObject(Open):
@@ -78,7 +86,7 @@ class ResponseWriter:
         self._asked = asked
         self._recorded = recorded
         self._tools = Toolset(asked.tools if asked else None)
-        self._warnings = asked.warnings if asked else ()
+        self._warnings: tuple[str, ...] = asked.warnings if asked else ()
         self._counts: Counter[str] = Counter()
         """The number of items of each kind so far."""
         self._number = 0
@@ -91,7 +99,6 @@ class ResponseWriter:
         """The calls that grow, by their index: their place in the output, and the pieces of their arguments."""
         self._status: ResponseStatus = "in_progress"
         self._usage: Usage | None = None
-        self._warnings: tuple[str, ...] = ()
         self._error: dict[str, Any] | None = None
 
     def begin(self) -> Iterator[Event]:
@@ -102,7 +109,11 @@ class ResponseWriter:
     def write(self, item: Delta | Finished) -> Iterator[Event]:
         """Yield the events of a piece, or of the end."""
         if isinstance(item, Finished):
-            self._status, self._usage, self._warnings = _STATUS[item.reason], item.usage, item.warnings
+            self._status, self._usage, self._warnings = (
+                _STATUS[item.reason],
+                item.usage,
+                (*self._warnings, *item.warnings),
+            )
             if self._recorded:
                 self._recorded = self._recorded.model_copy(update={"finish_reason": item.reason})
             yield from self._close_all()
@@ -125,7 +136,9 @@ class ResponseWriter:
     def fail(self, error: CfsError) -> Iterator[Event]:
         """Yield the events of a failure."""
         self._status = "failed"
-        code = "rate_limit_exceeded" if isinstance(error, TooMany) else "server_error"
+        code = code_of(error)
+        if code not in _CODES:
+            code = "server_error" if error.passes else "invalid_prompt"
         self._error = {"code": code, "message": error.detail}
         yield from self._close_all()
         yield self._event("response.failed", response=self.response())

@@ -23,6 +23,7 @@ from cfs.errors import (
     TooMany,
     Unavailable,
     UnsupportedMedia,
+    UpstreamRefused,
 )
 from cfs.ids import check_id
 from cfs_server.completions.requests import CompletionSpec
@@ -43,7 +44,7 @@ _NAME_PATTERN = rf"^[{_PLAIN}][{_PLAIN}.]{{0,62}}(/[A-Za-z0-9_-]{{1,64}}){{0,15}
 """The pattern of names without an escape. The server validates longer ones."""
 _ENCODED = re.compile(rf"([{_PLAIN}./]|%[0-9A-Fa-f]{{2}})+")
 
-ERRORS = (InvalidRequest, TooLarge, UnsupportedMedia, EngineError, TooMany, Unavailable)
+ERRORS = (InvalidRequest, TooLarge, UnsupportedMedia, EngineError, TooMany, Unavailable, UpstreamRefused)
 """The errors of a route that uses the model, for `problems`."""
 RECORDED_ERRORS = (*ERRORS, Conflict, Gone, ModelNotFound, NotFound, StorageFull)
 """The errors of a completion that a session may record."""

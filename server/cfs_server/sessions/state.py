@@ -520,6 +520,8 @@ class TurnEnded:
         if not self.announced:
             return ()
         data = {"turn": self.turn, "reply": self.reply, "finish_reason": self.reason, "usage": usage.model_dump()}
+        if turn.warnings:
+            data["warnings"] = list(turn.warnings)
         if self.error is None:
             return (EventDraft(session.id, "turn.finished", data),)
         return (EventDraft(session.id, "turn.failed", data | {"error": self.error}),)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
+from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent
 from cfs.wire import FinishReason, Message
 from cfs_server.engine.history_forms import NOTHING, Form, portable_name, short_id

@@ -217,7 +217,10 @@ class UpstreamGroup:
                         return
             if reply.tokens:  # it could not be continued, but a new one may come from the others
                 raise ReplyLost(error.detail if error else "the upstreams are away") from error
-            raise error or EngineError("there is no upstream")
+            error = error or EngineError("there is no upstream")
+            if self._retries.most:
+                error.extra["should_retry"] = False  # all of them have been tried several times
+            raise error
         finally:
             del self._cancelled[request.id]
 
