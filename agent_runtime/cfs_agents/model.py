@@ -348,7 +348,7 @@ def fault_of(name: str, text: str, *, cut_off: bool) -> str | None:
     """Return, for the model, why a call with these arguments cannot run; None if it can."""
     if not name:
         return "the call names no tool"
-    if read_arguments(text).keys() != {UNREADABLE}:
+    if read_arguments(text).keys() != {UNREADABLE} and (text.strip() or not cut_off):
         return None
     if cut_off:
         return (

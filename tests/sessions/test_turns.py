@@ -9,8 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from cfs.completions import UNREADABLE
 from cfs.errors import CfsError
 from cfs.wire import Message, SettingsPatch, Usage
+from cfs_server.engine.interface import CallDelta, Delta
 from cfs_server.sessions.turns import TRANSITIONS, InvalidTransition, Turn, TurnRequest, TurnState
 from tests.sessions.support import running_store
 
@@ -127,3 +129,13 @@ def _reachable(state: TurnState) -> set[TurnState]:
 
 TestTurns = TurnMachine.TestCase
 TestTurns.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+
+
+async def test_a_call_that_cannot_be_read_is_kept_unless_the_reply_is_cut_off() -> None:
+    """Who runs the calls has to tell the model what was wrong. A call that is cut off is no call."""
+    turn = Turn(TurnRequest(Message(role="user", content="go")))
+    for index, arguments in enumerate(('{"a": 1}', '{"a": 1}{"b": 2}', "")):
+        turn.said.append(Delta("", 1, calls=(CallDelta(index, f"id{index}", "f", arguments),)))
+    whole, cut = turn.reply("", cut=False), turn.reply("", cut=True)
+    assert [call.arguments for call in whole.tool_calls] == [{"a": 1}, {UNREADABLE: '{"a": 1}{"b": 2}'}, {}]
+    assert [call.arguments for call in cut.tool_calls] == [{"a": 1}]

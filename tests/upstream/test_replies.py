@@ -30,7 +30,7 @@ def read(reply: Reply, *data: str) -> list[Delta]:
 
 def read_whole(reply: Reply, *data: str) -> list[tuple[str | None, str | None, str]]:
     """Read a reply up to its end; return the id, the name and the arguments of each call."""
-    pieces = calls([*read(reply, *data), *reply.rest()])
+    pieces = calls([*read(reply, *data, "[DONE]"), *reply.rest()])
     assert [piece.index for piece in pieces] == sorted(piece.index for piece in pieces)
     numbers = sorted({piece.index for piece in pieces})
     of_calls = [[piece for piece in pieces if piece.index == number] for number in numbers]

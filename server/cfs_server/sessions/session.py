@@ -486,7 +486,7 @@ class Session(SessionState):
         content = text.strip()
         if reason == "cancelled":
             content = f"{content} {CANCELLED}".lstrip()
-        reply = turn.reply(content, cut=reason != "stop")
+        reply = turn.reply(content, cut=reason not in ("stop", "tool_calls"))
         self.apply(MessageAdded(reply, turn.id))
         self._end(turn, reason, content, usage, calls=reply.tool_calls)
         self._after_turn()

@@ -263,9 +263,10 @@ class Turn:
     def reply(self, content: str, *, cut: bool) -> Message:
         """Return the reply message: a content, with the calls and the thinking of the turn.
 
-        If the reply was `cut` off, only complete calls are included.
+        If the reply was `cut` off, only complete calls are included. Otherwise also those that cannot be read: who runs
+        the calls has to tell the model.
         """
-        calls = [call for call in _calls(self.said) if not (cut and UNREADABLE in call.arguments)]
+        calls = [call for call, text in _calls(self.said) if not cut or (text and UNREADABLE not in call.arguments)]
         thinking = "".join(delta.thinking for delta in self.said)
         return Message(role="assistant", content=content, tool_calls=tuple(calls), thinking=thinking or None)
 
@@ -356,8 +357,8 @@ def kind_of(session_id: str) -> Kind:
     return "agent" if parent_of(session_id) else "interactive"
 
 
-def _calls(said: Iterable[Delta]) -> list[ToolCall]:
-    """Join the pieces of calls, in the order of their indices."""
+def _calls(said: Iterable[Delta]) -> list[tuple[ToolCall, str]]:
+    """Join the pieces of calls, in the order of their indices. Each has the text of its arguments with it."""
     ids: dict[int, str] = {}
     names: dict[int, str] = {}
     arguments: dict[int, list[str]] = {}
@@ -365,7 +366,8 @@ def _calls(said: Iterable[Delta]) -> list[ToolCall]:
         ids.setdefault(piece.index, piece.id or "")
         names.setdefault(piece.index, piece.name or "")
         arguments.setdefault(piece.index, []).append(piece.arguments)
+    texts = {index: "".join(pieces) for index, pieces in sorted(arguments.items())}
     return [
-        ToolCall(id=ids[index], name=names[index], arguments=read_arguments("".join(pieces)))
-        for index, pieces in sorted(arguments.items())
+        (ToolCall(id=ids[index], name=names[index], arguments=read_arguments(text)), text.strip())
+        for index, text in texts.items()
     ]

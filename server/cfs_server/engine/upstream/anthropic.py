@@ -236,8 +236,11 @@ class AnthropicReply:
 
     def rest(self) -> Iterable[Delta]:
         """Close the blocks whose end was not sent (xemantic/anthropic-sdk-kotlin#147), and return what was held."""
-        found = [delta for part in self._parts for delta in self._close(part)]
-        calls = self._calls.finish()
+        if not self.over or self._reason is None:
+            return []
+        is_whole = _REASONS.get(self._reason.lower()) in ("stop", "tool_calls")
+        found = [delta for part in self._parts for delta in self._close(part)] if is_whole else []
+        calls = self._calls.finish(is_whole=is_whole)
         return [*found, Delta("", 0, calls=calls)] if calls else found
 
     def finish(self) -> FinishReason:

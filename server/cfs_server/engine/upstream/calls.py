@@ -94,8 +94,6 @@ class _Call:
             return
         waits = not last and self.is_placeholder
         new = "" if waits else "".join(self.pieces[self.sent :])
-        if last and not self.text.strip():
-            new = _PLACEHOLDER
         if not self.begun:
             yield CallDelta(number, self.id, self.name, new)
         elif new:
@@ -123,10 +121,16 @@ class CallReader:
             self._call_of(piece).add(piece)
         return tuple(self._release(last=False))
 
-    def finish(self) -> tuple[CallDelta, ...]:
-        """Return the rest. Raises `Failure` for a call that has got no name."""
-        if any(not call.name for call in self._calls):
+    def finish(self, *, is_whole: bool = True) -> tuple[CallDelta, ...]:
+        """Return the rest. Raises `Failure` for a call that has got no name.
+
+        In a whole reply, a call that has got no arguments has none. In one that is cut off, they may be missing.
+        """
+        if is_whole and any(not call.name for call in self._calls):
             raise failures.nonsense("a call without a name")
+        for call in self._calls if is_whole else ():
+            if not call.text.strip():
+                call.pieces.append(_PLACEHOLDER)
         return tuple(self._release(last=True))
 
     def _call_of(self, piece: CallPiece) -> _Call:

@@ -486,9 +486,9 @@ class UpstreamEngine:
                     turn.add(_with_own_names(held, names))
             finally:
                 turn.spent, turn.size = reply.spent, limit.size
-        turn.stop = cutter.stop or reply.stop
-        turn.end("stop" if cutter.over else reply.finish())
-        turn.warnings = (*unused(turn.request, body), *reply.warnings)
+        reason = "stop" if cutter.over else reply.finish()
+        turn.stop, turn.warnings = cutter.stop or reply.stop, (*unused(turn.request, body), *reply.warnings)
+        turn.end(reason)
         self._seen(lost=False)
 
     def _note(self, failure: Failure, pause: float) -> None:

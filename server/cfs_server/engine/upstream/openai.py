@@ -148,8 +148,11 @@ class OpenAIReply:
         return found
 
     def rest(self) -> Iterable[Delta]:
-        """Return what was held until the end."""
-        calls = self._calls.finish()
+        """Return what was held until the end, if the reply has come to one."""
+        if self._reason is None and not self.over:
+            return []
+        is_whole = _REASONS.get((self._reason or "stop").lower()) in ("stop", "tool_calls")
+        calls = self._calls.finish(is_whole=is_whole)
         return [Delta("", 0, calls=calls)] if calls else []
 
     def finish(self) -> FinishReason:
@@ -176,7 +179,11 @@ class OpenAIReply:
     def _count(self, usage: _Usage | None) -> None:
         if usage is not None:
             details = usage.prompt_tokens_details or _Details()
-            self.spent = Spent(usage.prompt_tokens, details.cached_tokens or 0, usage.completion_tokens)
+            self.spent = Spent(
+                usage.prompt_tokens or self.spent.prompt,
+                details.cached_tokens or self.spent.cached,
+                usage.completion_tokens or self.spent.completion,
+            )
 
     def _choice(self, choice: _Choice) -> Delta | None:
         if choice.error:
