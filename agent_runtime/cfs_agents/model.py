@@ -74,8 +74,9 @@ def is_outage(error: BaseException) -> bool:
     """Return whether an error means an outage: no connection, or a server, disk or engine that asks to wait."""
     if type(error) in (Unavailable, Unreachable, WorkerCrashed, Timeout):
         return True
-    waits = isinstance(error, TooMany | EngineError | StorageFull) and error.retry_after is not None
-    return waits and (error.passes or isinstance(error, StorageFull))
+    if not isinstance(error, TooMany | EngineError | StorageFull) or error.retry_after is None:
+        return False
+    return error.passes or isinstance(error, StorageFull)
 
 
 def seconds_of(text: str) -> float:

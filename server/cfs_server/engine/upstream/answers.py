@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic import ValidationError, ValidatorFunctionWrapHandler
+
 from cfs.sse import ServerSentEvent, SSEDecoder
 from cfs.wire import FinishReason
 from cfs_server.engine.upstream import failures
@@ -127,6 +129,14 @@ def _objects(value: Any, data: str) -> Iterator[dict[str, Any] | None]:
             pass
         case _:
             raise failures.nonsense(data)
+
+
+def or_nothing(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    """Validate a member that no reply depends on, such as the usage: None if it is odd."""
+    try:
+        return read(value)
+    except ValidationError:
+        return None
 
 
 # -- how a reply ends -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import BaseModel, ConfigDict, WrapValidator
 
 from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent
@@ -22,7 +22,7 @@ from cfs_server.engine.interface import Delta, GenerationRequest
 from cfs_server.engine.schema_references import FlatSchema, flattened, portable
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.affinity import value_of
-from cfs_server.engine.upstream.answers import ending, objects_of
+from cfs_server.engine.upstream.answers import ending, objects_of, or_nothing
 from cfs_server.engine.upstream.calls import CallPiece, CallReader, arguments_text
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.protocol import Documents, Instead, OptionalFields, Options, Spent, conversation_of
@@ -105,13 +105,6 @@ _REASONS: dict[str, FinishReason] = {
 }
 
 
-def _or_nothing(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
-    try:
-        return read(value)
-    except ValidationError:
-        return None
-
-
 class _Usage(BaseModel):
     input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
@@ -119,7 +112,7 @@ class _Usage(BaseModel):
     output_tokens: int | None = None
 
 
-_OddUsage = Annotated[_Usage | None, WrapValidator(_or_nothing)]
+_OddUsage = Annotated[_Usage | None, WrapValidator(or_nothing)]
 
 
 class _Block(BaseModel):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import BaseModel, ConfigDict, WrapValidator
 
 from cfs.errors import UpstreamRefused
 from cfs.sse import ServerSentEvent
@@ -20,7 +20,7 @@ from cfs_server.engine.interface import Delta, GenerationRequest
 from cfs_server.engine.schema_references import portable
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.affinity import member_of
-from cfs_server.engine.upstream.answers import ending, objects_of
+from cfs_server.engine.upstream.answers import ending, objects_of, or_nothing
 from cfs_server.engine.upstream.calls import CallPiece, CallReader, arguments_text
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.protocol import MOST_STOPS, Instead, OptionalFields, Options, Spent, conversation_of
@@ -42,13 +42,6 @@ _REASONS: dict[str, FinishReason] = {
 }
 _THINKING = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "reasoning_details")
 """The names of a model's thinking. A server that gives it several names says the same with each."""
-
-
-def _or_nothing(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
-    try:
-        return read(value)
-    except ValidationError:
-        return None
 
 
 class _Lenient(BaseModel):
@@ -98,7 +91,7 @@ class _Usage(_Lenient):
     prompt_tokens_details: _Details | None = None
 
 
-_OddUsage = Annotated[_Usage | None, WrapValidator(_or_nothing)]
+_OddUsage = Annotated[_Usage | None, WrapValidator(or_nothing)]
 
 
 class _Choice(_Lenient):
