@@ -40,7 +40,7 @@ _REASONS: dict[str, FinishReason] = {
     "tool_use": "tool_calls",
     "function_call": "tool_calls",
 }
-_THINKING = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "reasoning_details")
+_THOUGHTS = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "reasoning_details")
 """The names of a model's thinking. A server that gives it several names says the same with each."""
 
 
@@ -191,7 +191,7 @@ class OpenAIReply:
             return None
         text, thinking = _parts(said.content)
         text += _parts(said.refusal)[0]
-        name = next((name for name in _THINKING if getattr(said, name)), "")
+        name = next((name for name in _THOUGHTS if getattr(said, name)), "")
         if name:
             thinking += _plain(getattr(said, name))
         if name in ("reasoning_content", "reasoning"):
