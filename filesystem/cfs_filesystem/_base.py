@@ -5,14 +5,16 @@ import binascii
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from io import BytesIO
 from operator import itemgetter
 from typing import Any, BinaryIO, Protocol
 
 from cfs_filesystem._errors import (
     ConflictError,
+    FileSystemError,
     InvalidArgumentError,
     InvalidPathError,
     NotFoundError,
@@ -24,12 +26,19 @@ from cfs_filesystem._paths import directories_above, validate_path, validate_pre
 from cfs_filesystem._text import decoded, lines_of, matches_of
 from cfs_filesystem._types import EPOCH, DirectoryMeta, EntryMeta, Grant, Path
 
+_CHUNK_BYTES = 1 << 20
+
 
 def require_version(path: Path, present: object, version: str) -> None:
     """Raise `VersionError` unless the present version of an entry, or None for none, is this one."""
     if present != version:
         now = "it is gone" if present is None else f"its version is {present!r}"
         raise VersionError(f"{path!r} does not have the version {version!r}: {now}", path)
+
+
+def chunks_of(content: BinaryIO) -> Iterator[bytes]:
+    """Yield an open content in pieces."""
+    return iter(partial(content.read, _CHUNK_BYTES), b"")
 
 
 EVERYTHING: tuple[Grant, ...] = (Grant(prefix="/", ops=frozenset({"list", "file", "read"})),)
@@ -202,8 +211,55 @@ class FileSystemBase(DirectoryHooks, StateModule):
         """Move an entry by reading, writing and deleting it. Directories cannot be moved."""
         if self._directory(path + "/") is not None:
             raise ConflictError(f"{path!r} is a directory, and this file system cannot move directories", path)
-        self._write_impl(target, self._read_binary_impl(path), overwrite)
-        self._delete_impl(path)
+        with self._restored_on_failure(target):
+            self._write_impl(target, self._read_binary_impl(path), overwrite)
+            self._delete_impl(path)
+
+    def _move_over_impl(self, path: Path, target: Path) -> None:
+        raise ConflictError(f"this file system cannot replace {target!r} by {path!r}: one is a directory", target)
+
+    def _copy_impl(self, path: Path, target: Path, *, members: bool, overwrite: bool) -> None:
+        """Copy entries one by one. A directory cannot replace anything, nor be replaced."""
+        if self._directory(target + "/") is not None:
+            raise ConflictError(f"{target!r} is a directory, and this file system cannot replace directories", target)
+        inside = path + "/"
+        if self._directory(inside) is None:
+            with self._restored_on_failure(target):
+                self._write_impl(target, self._read_binary_impl(path), overwrite)
+            return
+        entries = entries_below(self._snapshot_impl(EVERYTHING), inside) if members else ()
+        copies = {entry: target + "/" + entry.removeprefix(inside) for entry, _ in entries}
+        for copy in copies.values():
+            validate_path(copy)  # it may be too long
+        if not copies:
+            self._make_directory_impl(target)
+        with ExitStack() as written:
+            for entry, copy in copies.items():
+                self._write_impl(copy, self._read_binary_impl(entry), False)
+                written.callback(self._delete_impl, copy)
+            written.pop_all()
+
+    def _remove_tree_impl(self, path: Path) -> None:
+        """Delete entries one by one, the last ones first. It is not atomic; repeating it goes on."""
+        for entry, _ in sorted(entries_below(self._snapshot_impl(EVERYTHING), path + "/"), reverse=True):
+            with suppress(ConflictError):  # deleted meanwhile
+                self._delete_impl(entry)
+        if self._directory(path + "/") is not None:
+            self._remove_directory_impl(path)
+
+    @contextmanager
+    def _restored_on_failure(self, path: Path) -> Iterator[None]:
+        """Restore an entry, or delete a new one, if the block raises."""
+        before = self._read_binary_impl(path) if path in self._snapshot_impl(EVERYTHING) else None
+        try:
+            yield
+        except BaseException:
+            with suppress(FileSystemError):
+                if before is not None:
+                    self._write_impl(path, before, True)
+                elif path in self._snapshot_impl(EVERYTHING):
+                    self._delete_impl(path)
+            raise
 
     # -- state ----------------------------------------------------------------------------------------------------
 

@@ -9,12 +9,13 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import BinaryIO
 
-from cfs_filesystem._base import FileSystemBase, LiveIndex
+from cfs_filesystem._base import FileSystemBase, LiveIndex, chunks_of
 from cfs_filesystem._errors import (
+    AccessDeniedError,
     ConflictError,
     FileSystemError,
     InvalidPathError,
@@ -27,18 +28,22 @@ from cfs_filesystem._openat import (
     Content,
     SourceFailed,
     Tree,
+    box,
     holds_nothing,
     move_directory,
     move_file,
     read_all,
     remove_empty,
     remove_leftovers,
+    remove_tree,
     replace,
+    set_aside,
 )
 from cfs_filesystem._paths import covers, validate_path
 from cfs_filesystem._types import DirectoryMeta, EntryMeta, Grant, Path, VersionedEntryMeta, time_of
 
 _PATIENCE = 10
+_EFFECTIVE = os.access in os.supports_effective_ids
 
 
 class DiskEntries:
@@ -328,6 +333,102 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
                 move_file(source, name, destination, new, overwrite=overwrite)
             self._settle(destination)
             self._settle(source)
+
+    def _move_over_impl(self, path: Path, target: Path) -> None:
+        with self._both_parents(path, target) as (source, name, destination, new):
+            status = self._patiently(lambda: os.stat(name, dir_fd=source, follow_symlinks=False))
+            if not stat.S_ISDIR(status.st_mode):
+                self._require_mine(path, status)
+            with self._replacing(target, destination, new, source):
+                os.rename(name, new, src_dir_fd=source, dst_dir_fd=destination)
+                self._settle(source)
+
+    def _copy_impl(self, path: Path, target: Path, *, members: bool, overwrite: bool) -> None:
+        if self._directory_impl(path + "/") is None and self._directory_impl(target + "/") is None:
+            with self._open_impl(path) as content:
+                self._store(target, chunks_of(content), overwrite=overwrite)
+            return
+        with self._both_parents(path, target) as (source, _, destination, new), box(destination) as inside:
+            with closing(DiskFileSystem(inside, private=self._new_file is not None, durable=self._durable)) as copy:
+                self._copy_into(copy, path, target, members=members)
+            if overwrite:
+                with self._replacing(target, destination, new, source):
+                    os.rename(new, new, src_dir_fd=inside, dst_dir_fd=destination)
+            else:
+                move_directory(inside, new, destination, new)
+                self._settle(destination)
+
+    def _copy_into(self, copy: "DiskFileSystem", path: Path, target: Path, *, members: bool) -> None:
+        """Copy what is shown of an entry or a directory into a file system that nobody sees yet."""
+        waiting, above = [path], target.rindex("/")
+        while waiting:
+            here = waiting.pop()
+            there = validate_path(target + here.removeprefix(path))[above:]  # it may be too long
+            if self._directory_impl(here + "/") is None:
+                with self._open_impl(here) as content:
+                    copy._store(there, chunks_of(content), overwrite=False)  # noqa: SLF001 - one of these, too
+            else:
+                copy._make_directory_impl(there)  # noqa: SLF001 - one of these, too
+                waiting += [meta["path"] for meta in self._scan_impl(here + "/")] if members else []
+
+    def _remove_tree_impl(self, path: Path) -> None:
+        with (
+            translate_os_errors(path, ConflictError),
+            self._tree.parent(self._parts(path)) as (directory, name),
+        ):
+            self._require_removable(path, directory, name)
+            remove_tree(directory, name)
+            self._settle(directory)
+
+    @contextmanager
+    def _both_parents(self, path: Path, target: Path) -> Iterator[tuple[int, str, int, str]]:
+        """Open the parents of two paths; yield each with the last part of its path."""
+        with (
+            translate_os_errors(path, ConflictError),
+            self._tree.parent(self._parts(path)) as (source, name),
+            self._tree.parent(self._parts(target)) as (destination, new),
+        ):
+            yield source, name, destination, new
+
+    @contextmanager
+    def _replacing(self, target: Path, directory: int, name: str, source: int) -> Iterator[None]:
+        """Put what is at the target aside while the block replaces it. `source` is where the new one comes from."""
+        with translate_os_errors(target, ConflictError):
+            try:
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            except FileNotFoundError:
+                yield
+                self._settle(directory)
+                return
+            if stat.S_ISDIR(status.st_mode):
+                self._require_removable(target, directory, name)
+                if self._tree.contains(directory, name, source):  # the disk folds case, for example
+                    raise ConflictError(f"{target!r} contains what would replace it", target)
+            else:
+                self._require_mine(target, status)
+            with set_aside(directory, name, durable=self._durable):
+                yield
+
+    def _require_removable(self, path: Path, directory: int, name: str) -> None:
+        """Raise unless everything in a directory is shown, and this process may remove it."""
+        device = os.stat(name, dir_fd=directory, follow_symlinks=False).st_dev
+        for parts, here, entries in self._tree.descend(self._parts(path)):
+            where = self._prefix + "/".join(parts)
+            if os.fstat(here).st_dev != device:
+                raise ConflictError(f"{where!r} is a mount point", where)
+            if not os.access(".", os.W_OK | os.X_OK, dir_fd=here, effective_ids=_EFFECTIVE):
+                raise AccessDeniedError(f"the operating system denies access to {where!r}", where)
+            for entry in entries:
+                if entry.name.startswith(TEMPORARY):
+                    continue
+                if not (self._is_legal([*parts, entry.name]) and self._is_shown(entry)):
+                    raise ConflictError(f"{where!r} has something in it that is not shown, so it stays", where)
+
+    def _is_shown(self, entry: "os.DirEntry[str]") -> bool:
+        status = entry.stat(follow_symlinks=False)
+        return stat.S_ISDIR(status.st_mode) or (
+            stat.S_ISREG(status.st_mode) and (status.st_nlink == 1 or self._hard_links)
+        )
 
     def _require_mine(self, path: Path, status: os.stat_result) -> None:
         try:

@@ -205,34 +205,94 @@ class DirectoryOperations(Gate):
         self._require_directory(path)
         self._filesystem._remove_directory_impl(path)
 
-    def move(self, path: Path, target: Path, *, overwrite: bool = False) -> None:
-        """Move an entry, or a directory with everything in it.
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory with everything in it.
+
+        Raises `ConflictError` if the file system has something in it that it does not show. Nothing is removed then.
+        """
+        self._ensure_allowed("delete", path)
+        self._refresh_index()
+        self._require_directory(path)
+        self._require_deletable(path)
+        self._filesystem._remove_tree_impl(path)
+
+    def move(self, path: Path, target: Path, *, overwrite: bool = False, replace_directories: bool = False) -> None:
+        """Move an entry, or a directory with everything in it. If it fails, both paths are as they were.
 
         Needs `read_binary` and `delete` at the path, and `write` at the target. Raises `ConflictError` if the parent of
         the target is not a directory, if the target is an entry and `overwrite` is false, if the target is a directory,
-        if a directory is moved to an existing path, if the target is the path or below it, or if the two are in
+        if a directory is moved to an existing path, if one path is the other or below it, or if the two are in
         different file systems.
+
+        With `overwrite` and `replace_directories` what is at the target is replaced, whatever the two are. A directory
+        at the target is removed with everything in it, which needs `delete` there.
         """
-        validate_path(path, self._filesystem.prefixes)
-        validate_path(target, self._filesystem.prefixes)
-        self._rights.require("read_binary", path)
-        self._rights.require("delete", path)
-        self._rights.require("write", target)
+        self._require_pair(path, target, "read_binary", "delete")
         index = self._refresh_index()
         is_entry = path in index
         if not is_entry:
             self._require_directory(path)
-        if target == path or target.startswith(path + "/"):
-            raise ConflictError(f"{path!r} cannot be moved to itself or below itself", target)
+        self._require_apart(path, target)
         self._require_parent(target)
-        self._require_free(target, {} if is_entry and overwrite else index)
-        self._filesystem._move_impl(path, target, overwrite and is_entry)
+        if overwrite and replace_directories and self._replaces_directory(target, index, is_entry=is_entry):
+            self._filesystem._move_over_impl(path, target)
+        else:
+            self._require_free(target, {} if is_entry and overwrite else index)
+            self._filesystem._move_impl(path, target, overwrite and is_entry)
+
+    def copy(self, path: Path, target: Path, *, overwrite: bool = False, members: bool = True) -> None:
+        """Copy an entry, or a directory with everything in it. If it fails, the target is as it was.
+
+        Needs `read_binary` at the path, and `write` at the target. Raises `ConflictError` as `move` does. With
+        `overwrite` what is at the target is replaced, whatever the two are; a directory there needs `delete`. With
+        `members=False` the copy of a directory is empty.
+        """
+        self._require_pair(path, target, "read_binary")
+        index = self._refresh_index()
+        is_entry = path in index
+        if not is_entry:
+            self._require_directory(path)
+        self._require_apart(path, target)
+        self._require_parent(target)
+        if not overwrite:
+            self._require_free(target, index)
+        else:
+            self._replaces_directory(target, index, is_entry=is_entry)
+        self._filesystem._copy_impl(path, target, members=members, overwrite=overwrite)
 
     # -- checks ---------------------------------------------------------------------------------------------------
 
     def _require_directory(self, path: Path) -> None:
         if self._filesystem._directory(path + "/") is None:
             raise NotFoundError(f"there is no directory {path!r}", path)
+
+    def _require_pair(self, path: Path, target: Path, *operations: Operation) -> None:
+        """Check two paths, then the operations at the first and `write` at the second."""
+        validate_path(path, self._filesystem.prefixes)
+        validate_path(target, self._filesystem.prefixes)
+        for operation in operations:
+            self._rights.require(operation, path)
+        self._rights.require("write", target)
+
+    def _require_apart(self, path: Path, target: Path) -> None:
+        """Raise if one path is the other or below it: what is replaced would contain what replaces it."""
+        if covers(path, target):
+            raise ConflictError(f"{path!r} cannot be moved or copied to itself or below itself", target)
+        if covers(target, path):
+            raise ConflictError(f"{path!r} cannot replace {target!r}, which contains it", target)
+
+    def _replaces_directory(self, target: Path, index: Mapping[Path, EntryMeta], *, is_entry: bool) -> bool:
+        """Return whether an overwrite involves a directory. One that is at the target must be deletable."""
+        if self._filesystem._directory(target + "/") is not None:
+            self._require_deletable(target)
+            return True
+        return not is_entry and target in index
+
+    def _require_deletable(self, directory: Path) -> None:
+        self._rights.require("delete", directory)
+        for prefix in self._rights.undeletable:
+            if covers(directory, prefix):
+                raise ConflictError(f"{directory!r} contains {prefix!r}, where nothing can be deleted", directory)
 
     def _require_free(self, path: Path, index: Mapping[Path, EntryMeta]) -> None:
         if path in index:

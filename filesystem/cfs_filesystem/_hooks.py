@@ -74,6 +74,20 @@ class FileSystemHooks(ABC):
     def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
         """Move an entry or a directory; `FsHandle.move` has checked both paths."""
 
+    @abstractmethod
+    def _move_over_impl(self, path: Path, target: Path) -> None:
+        """Move an entry or a directory over what is at the target, where one of the two is a directory.
+
+        If it fails, both are as they were.
+        """
+
+    @abstractmethod
+    def _copy_impl(self, path: Path, target: Path, *, members: bool, overwrite: bool) -> None:
+        """Copy an entry or a directory, with or without its members, over what is at the target if `overwrite`.
+
+        Raises `ConflictError` if something is there otherwise. If it fails, the target is as it was.
+        """
+
     # -- directories ----------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -91,3 +105,7 @@ class FileSystemHooks(ABC):
     @abstractmethod
     def _remove_directory_impl(self, path: Path) -> None:
         """Remove an empty directory; raises `ConflictError` if it is not empty, or was removed meanwhile."""
+
+    @abstractmethod
+    def _remove_tree_impl(self, path: Path) -> None:
+        """Remove a directory with everything in it; raises `ConflictError` if it was removed meanwhile."""

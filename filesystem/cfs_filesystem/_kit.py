@@ -64,8 +64,14 @@ class FullHandle(Handle, Protocol):
     def remove_directory(self, path: Path) -> None:
         """See `FsHandle.remove_directory`."""
 
-    def move(self, path: Path, target: Path, *, overwrite: bool = False) -> None:
+    def remove_tree(self, path: Path) -> None:
+        """See `FsHandle.remove_tree`."""
+
+    def move(self, path: Path, target: Path, *, overwrite: bool = False, replace_directories: bool = False) -> None:
         """See `FsHandle.move`."""
+
+    def copy(self, path: Path, target: Path, *, overwrite: bool = False, members: bool = True) -> None:
+        """See `FsHandle.copy`."""
 
 
 class HandleMaker(Protocol):
@@ -115,10 +121,14 @@ class Kit:
     """Whether empty directories are supported."""
     moves_directories: ClassVar[bool] = True
     """Whether directories can be moved."""
+    replaces_directories: ClassVar[bool] = True
+    """Whether a move or copy can replace a directory, or replace something by one."""
     moves_over: ClassVar[bool] = True
     """Whether a move can replace an existing entry."""
     dated_directories: ClassVar[bool] = True
     """Whether directories have a time."""
+    every_pair: ClassVar[bool] = True
+    """Whether long tables are tried in full; a slow store may leave some of their rows out."""
     versions_of_writes: ClassVar[bool] = True
     """Whether a write of the same content makes a new version, where there are versions."""
 

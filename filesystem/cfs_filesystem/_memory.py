@@ -190,6 +190,49 @@ class InMemoryFileSystem(FileSystemBase):
             else:
                 raise ConflictError(f"{path!r} was removed by another caller", path)
 
+    def _move_over_impl(self, path: Path, target: Path) -> None:
+        with self._lock:
+            now = datetime.now(UTC)
+            self._require_present(path)
+            self._require_no_entry_above(target)
+            self._require_short_names(path, target)
+            self._remove_all(target, now)
+            if path in self._contents:
+                self._rename(path, target, now)
+            else:
+                self._rename_all(path, target, now)
+
+    def _copy_impl(self, path: Path, target: Path, *, members: bool, overwrite: bool) -> None:
+        with self._lock:
+            now = datetime.now(UTC)
+            self._require_present(path)
+            if not overwrite and (target in self._contents or self._folders.get(target + "/") is not None):
+                raise ConflictError(f"{target!r} exists", target)
+            self._require_no_entry_above(target)
+            self._require_short_names(path, target)
+            contents, made = self._below(path) if members else ({}, [])
+            is_entry = path in self._contents
+            if is_entry:
+                contents = {path: self._contents[path]}
+            if target not in self._contents or not is_entry:  # readers find an entry that is replaced at any time
+                self._remove_all(target, now)
+            if not is_entry:
+                self._folders.make(target, now)
+            for directory in made:
+                if directory != path:
+                    self._folders.make(target + directory.removeprefix(path), now)
+            for entry, data in contents.items():
+                copy = target + entry.removeprefix(path)
+                if copy not in self._contents:
+                    self._folders.add(copy, now)
+                self._put(copy, data, now)
+
+    def _remove_tree_impl(self, path: Path) -> None:
+        with self._lock:
+            if self._folders.get(path + "/") is None:
+                raise ConflictError(f"{path!r} was removed by another caller", path)
+            self._remove_all(path, datetime.now(UTC))
+
     # -- state ----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -249,16 +292,38 @@ class InMemoryFileSystem(FileSystemBase):
         self._take(path, now)
 
     def _rename_all(self, path: Path, target: Path, now: datetime) -> None:
-        entries = [each for each in self._index if each.startswith(path + "/")]
+        self._require_short_names(path, target)
         made = [*self._folders.made(path + "/")]
-        for each in [*entries, *(directory for directory, _ in made)]:
-            validate_path(target + each.removeprefix(path))  # the new path may be too long
+        entries, _ = self._below(path)
         for directory, _ in reversed(made):
             self._folders.remove(directory, now)
         for directory, updated_at in made:
             self._folders.make(target + directory.removeprefix(path), updated_at)
-        for each in entries:
-            self._rename(each, target + each.removeprefix(path), now)
+        for entry in entries:
+            self._rename(entry, target + entry.removeprefix(path), now)
+
+    def _remove_all(self, path: Path, now: datetime) -> None:
+        """Remove an entry, or a directory with everything in it."""
+        contents, made = self._below(path)
+        for entry in [*contents, *([path] if path in self._contents else [])]:
+            self._take(entry, now)
+        for directory in reversed(made):
+            self._folders.remove(directory, now)
+
+    def _below(self, path: Path) -> tuple[dict[Path, bytes], list[Path]]:
+        """Return the contents below a directory, and the created directories at and below it, parents first."""
+        contents = {entry: data for entry, data in self._contents.items() if entry.startswith(path + "/")}
+        return contents, [directory for directory, _ in self._folders.made(path + "/")]
+
+    def _require_present(self, path: Path) -> None:
+        if path not in self._contents and self._folders.get(path + "/") is None:
+            raise ConflictError(f"{path!r} was removed by another caller", path)
+
+    def _require_short_names(self, path: Path, target: Path) -> None:
+        """Raise if something below a directory would have a path that is too long."""
+        contents, made = self._below(path)
+        for member in [*contents, *made]:
+            validate_path(target + member.removeprefix(path))
 
     def _make_room(self, path: Path, now: datetime) -> None:
         """Remove directories without entries where an entry is written to their path."""

@@ -9,13 +9,14 @@ import secrets
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from io import BufferedReader, BytesIO, RawIOBase
 from itertools import islice
 from typing import BinaryIO, TypeAlias, cast
 
+from cfs.errors import CfsError
 from cfs_filesystem._base import FileSystemBase, LiveIndex, require_version
 from cfs_filesystem._errors import ConflictError, FileSystemError, InvalidPathError, NotFoundError, VersionError
 from cfs_filesystem._openat import TEMPORARY
@@ -280,7 +281,7 @@ class ObjectFileSystem(FileSystemBase):
         if found is None or not overwrite:
             self._require(target, self.store.look(new), ABSENT)
         if found is None:
-            self._move_directory(path, target)
+            self._move_over_impl(path, target)
         else:
             self._move_object(found, path, new, None if overwrite else ABSENT)
 
@@ -292,20 +293,95 @@ class ObjectFileSystem(FileSystemBase):
         with suppress(Changed):  # it was written again meanwhile, as if after the move
             self.store.delete(found.key, found.version)
 
-    def _move_directory(self, path: Path, target: Path) -> None:
+    def _move_over_impl(self, path: Path, target: Path) -> None:
         """Copy everything, then delete it. Nothing is lost if that ends in the middle, but some is at both paths."""
-        key, new = self._key(path) + "/", self._key(target) + "/"
-        found = list(self.store.walk(key))
+        found = self._objects_at(path)
         if not found:
             raise ConflictError(f"{path!r} was removed by another caller", path)
-        for each in found:
-            validate_path((target + "/" + each.key.removeprefix(key)).removesuffix("/"))  # it may be too long
-        for each in found:
-            with suppress(Changed, NotFoundError):  # written or deleted meanwhile: it stays, or is gone
-                self.store.copy(each, new + each.key.removeprefix(key), None)
+        self._replace_all(found, path, target)
         for each in reversed(found):
-            with suppress(Changed):
+            with suppress(Changed):  # it was written again meanwhile, as if after the move
                 self.store.delete(each.key, each.version)
+
+    def _copy_impl(self, path: Path, target: Path, *, members: bool, overwrite: bool) -> None:
+        found = self._objects_at(path)
+        if not found:
+            raise ConflictError(f"{path!r} was removed by another caller", path)
+        if not overwrite and self._objects_at(target):
+            raise ConflictError(f"{target!r} exists", target)
+        self._replace_all(found, path, target, members=members)
+
+    def _remove_tree_impl(self, path: Path) -> None:
+        """Delete all objects, the directory's own last. It is not atomic; repeating it goes on."""
+        found = self._objects_at(path)
+        if not found:
+            raise ConflictError(f"{path!r} was removed by another caller", path)
+        self._require_shown(found)
+        for each in reversed(found):
+            self.store.delete(each.key, None)
+
+    def _objects_at(self, path: Path) -> list[StoredObject]:
+        """Return the object of an entry, or the objects of a directory and of everything below it."""
+        key = self._key(path)
+        entry = self.store.look(key)
+        return [*([entry] if entry else []), *self.store.walk(key + "/")]
+
+    def _replace_all(self, found: list[StoredObject], path: Path, target: Path, *, members: bool = True) -> None:
+        """Copy objects to another path, and delete what was there. If that fails, all of it is there again."""
+        key, new = self._key(path), self._key(target)
+        copies = {new + each.key.removeprefix(key): each for each in found if members or each.key == key}
+        for copy in copies:
+            validate_path(self._prefix + copy.removesuffix("/"))  # it may be too long
+        replaced = self._objects_at(target)
+        self._require_shown(each for each in replaced if each.key != new)
+        with self._restored_on_failure_at(target, replaced):
+            for each in replaced:  # first, as not every store has an object at and below one name
+                if each.key not in copies and (copies or each.key != new + "/"):
+                    self.store.delete(each.key, None)
+            for copy, source in copies.items():
+                with suppress(Changed, NotFoundError):  # written or deleted meanwhile: it stays, or is gone
+                    self.store.copy(source, copy, None)
+            if not copies:
+                self.store.write(new + "/", [], None)
+
+    @contextmanager
+    def _restored_on_failure_at(self, target: Path, replaced: Iterable[StoredObject]) -> Iterator[None]:
+        """Keep copies of objects while the block replaces them, and restore them if it raises."""
+        aside = f"{TEMPORARY}{secrets.token_hex(8)}/"
+        with ExitStack() as copies:
+            copies.callback(self._drop, aside)
+            try:
+                for each in replaced:
+                    self.store.copy(each, aside + each.key, None)
+            except (Changed, NotFoundError):
+                raise ConflictError(f"{target!r} was changed by another caller", target) from None
+            try:
+                yield
+            except BaseException:
+                keep = copies.pop_all()
+                self._restore(target, aside)
+                keep.close()
+                raise
+
+    def _drop(self, aside: str) -> None:
+        with suppress(CfsError):  # nobody sees them
+            for each in list(self.store.walk(aside)):
+                self.store.delete(each.key, None)
+
+    def _restore(self, target: Path, aside: str) -> None:
+        kept = {each.key.removeprefix(aside): each for each in self.store.walk(aside)}
+        for key, copy in kept.items():
+            self.store.copy(copy, key, None)
+        for each in self._objects_at(target):
+            if each.key not in kept:
+                self.store.delete(each.key, None)
+
+    def _require_shown(self, found: Iterable[StoredObject]) -> None:
+        """Raise if one of the objects is not an entry or a directory: whoever stored it may need it."""
+        for each in found:
+            if not self._is_legal(self._prefix + each.key.removesuffix("/")):
+                path = self._prefix + each.key.rpartition("/")[0]
+                raise ConflictError(f"{path!r} has something in it that is not shown, so it stays", path)
 
     # -- what counts ----------------------------------------------------------------------------------------------
 

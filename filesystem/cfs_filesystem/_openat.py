@@ -5,6 +5,7 @@ A path can change between its check and its opening. So this module opens paths 
 either the old directory has been opened or the link is refused. All functions raise `OSError`; `ELOOP` means a link.
 """
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -26,6 +27,8 @@ _NOT_HERE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.E
 """Errors of `O_TMPFILE` where it is not supported; `EPERM` in a directory that has been removed."""
 TEMPORARY = ".cfs-write-"
 """Prefix of the names of unfinished files."""
+_ASIDE = f"{TEMPORARY}aside-"
+"""Prefix of the names of directories that hold what a move is about to replace."""
 _CHUNK = 1 << 20
 
 
@@ -162,16 +165,34 @@ def _name(directory: int, descriptor: int, name: str) -> None:
 
 # Moves that do not replace an existing name by mistake (G6)
 #
-# `rename(2)` replaces its target, and Python does not offer `renameat2`. So a free name is first taken by a call that
-# fails if the name exists. All functions raise `OSError`.
+# `rename(2)` replaces its target. So a free name is first taken by a call that fails if the name exists, or the system
+# is asked to check this (`renameat2`, which Python does not offer). All functions raise `OSError`.
+
+
+_RENAMEAT2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+_NO_REPLACE = 1
+
+
+def _rename_to_free_name(source: int, name: str, target: int, new: str) -> bool:
+    """Rename unless the new name exists; return False where the system or the disk cannot do this."""
+    if _RENAMEAT2 is None:
+        return False
+    if _RENAMEAT2(source, os.fsencode(name), target, os.fsencode(new), _NO_REPLACE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number))
 
 
 def move_file(source: int, name: str, target: int, new: str, *, overwrite: bool) -> None:
     """Move a file to another directory; raises `FileExistsError` if the name exists, unless `overwrite`.
 
-    Without `overwrite` the file has both names for an instant. (Reserving the name with an empty file would let other
-    programs read that file.)
+    Without `overwrite`, and where the system cannot do this in one step, the file has both names for an instant.
+    (Reserving the name with an empty file would let other programs read that file.)
     """
+    if not overwrite and _rename_to_free_name(source, name, target, new):
+        return
     if not overwrite:
         os.link(name, new, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
         _take_old_name(source, name, target, new)
@@ -184,8 +205,11 @@ def move_file(source: int, name: str, target: int, new: str, *, overwrite: bool)
 def move_directory(source: int, name: str, target: int, new: str) -> None:
     """Move a directory; raises `FileExistsError` if the name exists.
 
-    An empty directory reserves the name. The move then replaces it atomically, which fails if it is no longer empty.
+    Where the system cannot do this in one step, an empty directory reserves the name. The move then replaces it
+    atomically, which fails if it is no longer empty.
     """
+    if _rename_to_free_name(source, name, target, new):
+        return
     os.mkdir(new, dir_fd=target)
     try:
         os.rename(name, new, src_dir_fd=source, dst_dir_fd=target)
@@ -193,6 +217,66 @@ def move_directory(source: int, name: str, target: int, new: str) -> None:
         with suppress(OSError):
             os.rmdir(new, dir_fd=target)
         raise
+
+
+@contextmanager
+def set_aside(directory: int, name: str, *, durable: bool) -> Iterator[None]:
+    """Put what has a name aside while the block gives the name to something else, then remove it.
+
+    If the block raises, it gets its name back. If the process is killed in the block, `Tree.sweep` does that.
+    """
+    with box(directory, _ASIDE) as inside:
+        os.rename(name, name, src_dir_fd=directory, dst_dir_fd=inside)
+        if durable:
+            os.fsync(inside)
+        try:
+            yield
+        except BaseException:
+            os.rename(name, name, src_dir_fd=inside, dst_dir_fd=directory)
+            raise
+        if durable:
+            os.fsync(directory)
+
+
+def remove_at_once(directory: int, name: str) -> None:
+    """Remove a directory with everything in it. The first step takes its name, so none of it is seen any more."""
+    rubbish = TEMPORARY + secrets.token_hex(8)
+    try:
+        os.rename(name, rubbish, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        remove_tree(directory, name)  # on a full disk there may be no space for a name
+        return
+    with suppress(OSError):  # what cannot be removed now is removed at the next start
+        remove_tree(directory, rubbish)
+
+
+@contextmanager
+def box(directory: int, prefix: str = TEMPORARY) -> Iterator[int]:
+    """Create a directory that no caller sees. It is removed with everything in it when the block ends.
+
+    If the block of `set_aside` raises, what could not get its name back stays. It is locked while it is used.
+    """
+    name = prefix + secrets.token_hex(8)
+    os.mkdir(name, 0o700, dir_fd=directory)
+    inside = _open_below(directory, name)
+    try:
+        with suppress(OSError):
+            fcntl.flock(inside, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield inside
+    except BaseException:
+        with suppress(OSError):
+            if prefix == _ASIDE:
+                os.rmdir(name, dir_fd=directory)
+            else:
+                remove_at_once(directory, name)
+        raise
+    else:
+        with suppress(OSError):  # the next start removes it
+            remove_at_once(directory, name)
+    finally:
+        os.close(inside)
 
 
 def _take_old_name(source: int, name: str, target: int, new: str) -> None:
@@ -407,11 +491,51 @@ class Tree:
         if directory != self._root:
             os.close(directory)
 
+    def contains(self, directory: int, name: str, other: int) -> bool:
+        """Return whether the directory of this name is `other` or above it, by whatever names they were reached."""
+        wanted = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        above = os.dup(other)
+        try:
+            while not os.path.samestat(here := os.fstat(above), wanted):
+                if os.path.samestat(here, os.fstat(self._root)):
+                    return False
+                parent = os.open("..", _DIRECTORY, dir_fd=above)
+                os.close(above)
+                above = parent
+            return True
+        finally:
+            os.close(above)
+
     def walk(
         self, parts: Sequence[str], wanted: Callable[[Sequence[str]], bool]
     ) -> Iterator[tuple[list[str], int, "os.DirEntry[str]"]]:
         """Yield all files below a directory; see `Walk`. A closed tree has none."""
         return iter(()) if self._closed else iter(Walk(self._root, wanted, start=parts))
+
+    def descend(self, parts: Sequence[str]) -> Iterator[tuple[list[str], int, list["os.DirEntry[str]"]]]:
+        """Yield a directory and all below it: the parts, the descriptor and the entries of each.
+
+        Unlike `walk` it leaves nothing out: raises `OSError` for a directory that cannot be read.
+        """
+        self.require_open()
+        waiting = [list(parts)]
+        last: list[str] | None = None
+        directory = -1
+        try:
+            while waiting:
+                here = waiting.pop()
+                below = last is not None and here[:-1] == last
+                opened = _open_below(directory, here[-1]) if below else open_beneath(self._root, here)
+                if directory >= 0:
+                    os.close(directory)
+                last, directory = here, opened
+                with os.scandir(directory) as entries:
+                    found = list(entries)
+                yield here, directory, found
+                waiting += [[*here, entry.name] for entry in found if entry.is_dir(follow_symlinks=False)]
+        finally:
+            if directory >= 0:
+                os.close(directory)
 
     def sweep(self) -> None:
         """Remove unfinished files of killed writers.
@@ -587,13 +711,27 @@ def _apart(directory: int, name: str, mode: int, *, durable: bool) -> Iterator[i
 
 
 def _remove_unlocked(directory: int, name: str) -> None:
-    """Remove a file or a directory tree; raises `OSError` if another process has locked it."""
+    """Remove an unfinished file or directory; raises `OSError` if another process has locked it.
+
+    What a killed move had put aside gets its name back, unless the move had replaced it.
+    """
     descriptor = os.open(name, _FILE, dir_fd=directory)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if name.startswith(_ASIDE):
+            _restore(directory, descriptor)
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            remove_tree(directory, name)
+            remove_at_once(directory, name)
         else:
             os.unlink(name, dir_fd=directory)
     finally:
         os.close(descriptor)
+
+
+def _restore(directory: int, box: int) -> None:
+    """Move everything in a directory one up, where its name is free."""
+    for name in os.listdir(box):
+        try:
+            os.stat(name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            os.rename(name, name, src_dir_fd=box, dst_dir_fd=directory)

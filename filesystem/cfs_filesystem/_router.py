@@ -84,13 +84,27 @@ class RouterFileSystem(FileSystemBase):
         self._require_no_mount(path)
         self._mount_of(path)[1]._remove_directory_impl(path)
 
+    def _remove_tree_impl(self, path: Path) -> None:
+        self._require_no_mount(path)
+        self._mount_of(path)[1]._remove_tree_impl(path)
+
     def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
+        self._mount_of_both(path, target)._move_impl(path, target, overwrite)
+
+    def _move_over_impl(self, path: Path, target: Path) -> None:
+        self._mount_of_both(path, target)._move_over_impl(path, target)
+
+    def _copy_impl(self, path: Path, target: Path, *, members: bool, overwrite: bool) -> None:
+        self._mount_of_both(path, target)._copy_impl(path, target, members=members, overwrite=overwrite)
+
+    def _mount_of_both(self, path: Path, target: Path) -> FileSystemBase:
+        """Return the file system of two paths; raise `ConflictError` if there are two, or one is mounted there."""
         for moved in (path, target):
             self._require_no_mount(moved)
         mount, filesystem = self._mount_of(path)
         if self._mount_of(target)[0] != mount:
             raise ConflictError(f"{path!r} and {target!r} are in two file systems: copy it, then delete it", target)
-        filesystem._move_impl(path, target, overwrite)
+        return filesystem
 
     def _require_no_mount(self, path: Path) -> None:
         if any(mount.startswith(path + "/") for mount in self.prefixes):

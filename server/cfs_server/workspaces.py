@@ -84,11 +84,28 @@ class Workspaces(RouterFileSystem):
         super()._delete_version_impl(path, version)
         self.changes += 1
 
+    def _remove_tree_impl(self, path: Path) -> None:
+        super()._remove_tree_impl(path)
+        self.changes += 1
+
     def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
-        if self._directory_impl(path + "/") is None:
-            _require_in_a_workspace(target)
+        self._require_in_a_workspace_unless_directory(path, target)
         super()._move_impl(path, target, overwrite)
         self.changes += 1
+
+    def _move_over_impl(self, path: Path, target: Path) -> None:
+        self._require_in_a_workspace_unless_directory(path, target)
+        super()._move_over_impl(path, target)
+        self.changes += 1
+
+    def _copy_impl(self, path: Path, target: Path, *, members: bool, overwrite: bool) -> None:
+        self._require_in_a_workspace_unless_directory(path, target)
+        super()._copy_impl(path, target, members=members, overwrite=overwrite)
+        self.changes += 1
+
+    def _require_in_a_workspace_unless_directory(self, path: Path, target: Path) -> None:
+        if self._directory_impl(path + "/") is None:
+            _require_in_a_workspace(target)
 
 
 class DiskWorkspaces(Workspaces):
@@ -166,10 +183,20 @@ class WorkspaceUsage:
     @contextmanager
     def room(self, path: Path, size: int, limit: int | None) -> Iterator[None]:
         """Reserve space for a file while it is written. Raises `StorageFull` if the limit would be exceeded."""
+        with self._reserved(0 if limit is None else size - self._size(path), limit):
+            yield
+
+    @contextmanager
+    def room_for_copy(self, path: Path, target: Path, limit: int | None) -> Iterator[None]:
+        """Reserve space for a file or a directory while it is copied. Raises `StorageFull`."""
+        with self._reserved(0 if limit is None else self._size_of_all(path) - self._size_of_all(target), limit):
+            yield
+
+    @contextmanager
+    def _reserved(self, growth: int, limit: int | None) -> Iterator[None]:
         if limit is None:
             yield
             return
-        growth = size - self._size(path)
         held = max(growth, 0)
         with self._lock:
             if held:
@@ -204,6 +231,9 @@ class WorkspaceUsage:
         self._looked_at, self._seen = time.monotonic(), self._workspaces.changes
         scopes = self._handle.scopes("write", WORKSPACES)
         self._bytes = sum(meta["size"] for scope in scopes for _, meta in self._workspaces.entries(scope))
+
+    def _size_of_all(self, path: Path) -> int:
+        return sum(meta["size"] for _, meta in self._workspaces.entries(path))
 
     def _size(self, path: Path) -> int:
         try:

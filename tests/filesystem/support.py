@@ -45,8 +45,9 @@ def refusal(action: Callable[[], object]) -> FileSystemError | None:
 
 
 def without_unnamed_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let writers think that this system has no O_TMPFILE, as macOS has none."""
+    """Let writers think that this system has neither O_TMPFILE nor renameat2, as macOS has none."""
     monkeypatch.setattr(_openat, "_UNNAMED", None)
+    monkeypatch.setattr(_openat, "_RENAMEAT2", None)
 
 
 class OnlyTheFourHooks(FileSystemBase):

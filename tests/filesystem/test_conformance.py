@@ -70,6 +70,7 @@ class TestWorkspaceOfTheBuiltinLayout(FileSystemConformance):
 class TestYourOwnInFourHooks(FileSystemConformance):
     empty_directories = False
     moves_directories = False
+    replaces_directories = False
 
     @pytest.fixture
     def filesystem(self) -> OnlyTheFourHooks:

@@ -391,6 +391,7 @@ def test_a_file_that_came_to_the_old_path_in_the_middle_of_a_move_stays(
     place: Place, monkeypatch: pytest.MonkeyPatch, third: bool
 ) -> None:
     """A program writes between the two steps, and another one before that file, which was put aside, is back."""
+    without_unnamed_files(monkeypatch)
     place.handle.write("/s", "moved")
     link, writers = os.link, ["second", "third"] if third else ["second"]
 
@@ -503,6 +504,7 @@ def test_what_the_operating_system_does_not_allow_is_told(place: Place, monkeypa
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "no", "/srv/of/the/disk")
 
+    monkeypatch.setattr(_openat, "_RENAMEAT2", None)
     for name in ("mkdir", "rmdir", "rename", "link"):
         monkeypatch.setattr(os, name, refuse)
     actions: list[Callable[[], object]] = [

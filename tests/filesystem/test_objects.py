@@ -37,6 +37,7 @@ class TestMemory(FileSystemConformance):
 @pytest.mark.usefixtures("bucket")
 class TestS3(FileSystemConformance):
     prefix = "/workspaces/main/"
+    every_pair = False
     dated_directories = False
     versions_of_writes = False
 

@@ -82,6 +82,9 @@ class SessionFileSystem(FileSystemBase):
 
         self._on_loop(rename)
 
+    def _copy_impl(self, path: Path, target: Path, *, members: bool, overwrite: bool) -> None:  # noqa: ARG002
+        raise ConflictError(f"{path!r} is a session: it is copied by a fork", target)
+
     def _get(self, path: Path) -> Session:
         session = self._store.find(id_of(path))
         if session is None:
