@@ -7,14 +7,14 @@ from io import BytesIO
 from typing import Any, BinaryIO
 
 from a2wsgi import WSGIMiddleware
-from wsgidav.dav_error import HTTP_NOT_FOUND, DAVError
+from wsgidav.dav_error import HTTP_CREATED, HTTP_NOT_FOUND, DAVError
 from wsgidav.mw.base_mw import BaseMiddleware
 from wsgidav.request_resolver import RequestResolver
 from wsgidav.wsgidav_app import WsgiDAVApp
 
 from cfs.errors import CfsError
 from cfs_webdav import provider
-from cfs_webdav.provider import TREE, Provider, reason_of
+from cfs_webdav.provider import CREATED, TREE, Provider, reason_of
 from cfs_webdav.storage import Documents, Locks, Properties
 from cfs_webdav.tree import Tree
 
@@ -91,6 +91,8 @@ class Mount:
             environ["wsgi.input"], environ["CONTENT_LENGTH"] = _body(environ["REQUEST_METHOD"], call)
             body = b"".join(self._dav(environ, lambda status, headers, _=None: heads.append((status, headers))))
             status, headers = heads[-1]
+            if CREATED in environ:
+                status = reason_of(HTTP_CREATED)
         except DAVError as error:
             cause = getattr(error, "error", None)
             media, body = error.get_response_page() if error.err_condition else (_PAGE, self._sentence(error))

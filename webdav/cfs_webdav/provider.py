@@ -20,10 +20,12 @@ from wsgidav.dav_error import (
     PRECONDITION_CODE_PropfindFiniteDepth,
 )
 from wsgidav.dav_provider import DAVCollection, DAVNonCollection, DAVProvider, _DAVResource
+from wsgidav.util import parse_if_header_dict
+from wsgidav.xml_tools import xml_to_bytes
 
 from cfs.errors import CfsError
-from cfs_webdav.storage import Locks
-from cfs_webdav.tree import Conditions, Entry, Tree
+from cfs_webdav.storage import Locks, Properties
+from cfs_webdav.tree import Conditions, Entry, Tree, require
 
 # Errors
 
@@ -166,6 +168,10 @@ TREE = "cfs_webdav.tree"
 _NO_XML = dict.fromkeys([0xFFFE, 0xFFFF], "\ufffd")
 """Characters that are legal in names but not in XML. One of them would make the whole listing fail."""
 CONDITIONS = "cfs_webdav.conditions"
+CREATED = "cfs_webdav.created"
+"""Key that tells that a COPY or MOVE has replaced nothing: the library has one status for all that we carry out."""
+FAILED = "cfs_webdav.failed"
+"""Key of the error of a DELETE, COPY or MOVE."""
 
 
 def resource(entry: Entry, environ: dict[str, Any]) -> "File | Collection":
@@ -184,6 +190,10 @@ class _Resource(_DAVResource):  # type: ignore[misc]
         super().__init__(entry.path, environ)
         self.entry = entry
         self.tree: Tree = environ[TREE]
+
+    def support_etag(self) -> bool:
+        """Return True, also where there is no ETag: the library ignores conditions on entries that support none."""
+        return True
 
     def get_last_modified(self) -> float | None:
         """Return the time of the last change, in seconds since 1970."""
@@ -247,54 +257,74 @@ class _Resource(_DAVResource):  # type: ignore[misc]
                     return None
         return super().set_property_value(name, value, dry_run=dry_run)
 
-    def delete(self) -> None:
-        """Delete the entry with its locks and dead properties."""
-        with translate_errors(self.tree):
-            self.tree.delete(self.path)
-        self.forget(recursive=False)
+    def forget(self) -> None:
+        """Drop what belongs to the name and to all names below it."""
+        self.provider.prop_manager.remove_all(self.get_ref_url())
+        self.remove_all_locks(recursive=True)
 
-    def forget(self, *, recursive: bool) -> None:
-        """Drop what belongs to the name."""
-        self.remove_all_properties(recursive=recursive)
-        self.remove_all_locks(recursive=recursive)
+    def handle_delete(self) -> bool:
+        """Delete the entry with its members, or nothing. The library would delete one member after the other."""
+        with self._carried_out():
+            self._require_unlocked()
+            self.tree.delete(self.path)
+        self.forget()
+        return True
 
     def handle_move(self, dest_path: str) -> bool:
-        """Move an entry over another atomically; the library handles all other moves."""
-        return self._replaced(dest_path, is_move=True)
+        """Move the entry. The library would delete what it replaces before it begins."""
+        return self._put_at(plain(dest_path), is_move=True, members=True)
 
-    def handle_copy(self, dest_path: str, *, depth_infinity: bool) -> bool:  # noqa: ARG002 - the library's signature
-        """Copy an entry over another atomically; the library handles all other copies."""
-        return self._replaced(dest_path, is_move=False)
+    def handle_copy(self, dest_path: str, *, depth_infinity: bool) -> bool:
+        """Copy the entry. The library would delete what it replaces before it begins."""
+        return self._put_at(plain(dest_path), is_move=False, members=depth_infinity)
 
-    def copy_move_single(self, dest_path: str, *, is_move: bool) -> None:
-        """Copy the entry, or move it with its dead properties."""
-        target = plain(dest_path)
-        new = self.provider.ref_url_of(target, collection=self.entry.collection)
-        with translate_errors(self.tree):
-            if is_move and not self.entry.collection:
-                self.tree.move(self.path, target)
-            else:
-                self.tree.copy(self.path, target)
-        self.provider.prop_manager.copy_properties(self.get_ref_url(), new)
-        if is_move and not self.entry.collection:
-            self.moved()
-
-    def moved(self) -> None:
-        """Drop what belonged to the old name."""
-
-    def _replaced(self, dest_path: str, *, is_move: bool) -> bool:
-        target = plain(dest_path)
-        with translate_errors(self.tree):
-            there = self.tree.look(target)
-            if there is None:
-                return False
-            if not self.tree.may_overwrite(self.path, target):
+    def _put_at(self, target: str, *, is_move: bool, members: bool) -> bool:
+        overwrite = self.environ["HTTP_OVERWRITE"] == "T"
+        properties: Properties = self.provider.prop_manager
+        source_url = self.get_ref_url()
+        target_url = self.provider.ref_url_of(target, collection=self.entry.collection)
+        with self._carried_out():
+            if contains(target, self.path):  # the library compares the other way round only
+                raise DAVError(HTTP_FORBIDDEN, f"{target!r} contains {self.path!r}, which cannot replace it")
+            replaced = self.tree.look(target)
+            if replaced is not None and not self.tree.may_overwrite(self.path, target):
                 raise DAVError(HTTP_FORBIDDEN, f"{target!r} exists and cannot be replaced by another one")
-        if self.entry.collection or there.collection:
-            return False
-        self.provider.prop_manager.remove_properties(self.provider.ref_url_of(target, collection=False))
-        self.copy_move_single(dest_path, is_move=is_move)
+            if is_move:
+                self.tree.move(self.path, target, overwrite=overwrite)
+            else:
+                properties.require_room_for_copy(source_url, members=members)
+                self.tree.copy(self.path, target, overwrite=overwrite, members=members)
+        if replaced is None:
+            self.environ[CREATED] = True
+        elif self.entry.collection or replaced.collection:
+            resource(replaced, self.environ).forget()
+        properties.copy_all(source_url, target_url, members=members)
+        if is_move:
+            self.forget()
         return True
+
+    @contextmanager
+    def _carried_out(self) -> Iterator[None]:
+        """Note an error: the library would keep only its status."""
+        try:
+            with translate_errors(self.tree):
+                yield
+        except Exception as error:
+            self.environ[FAILED] = error
+            raise
+
+    def _require_unlocked(self) -> None:
+        """Raise `DAVError` (423) if a lock here or below is not in the request's `If`."""
+        manager, url = self.provider.lock_manager, self.get_ref_url()
+        below = manager.storage.get_lock_list(url, include_root=False, include_children=True, token_only=False)
+        tokens, principal = self.environ["wsgidav.ifLockTokenList"], self.environ["wsgidav.user_name"]
+        for locked in (url, *(lock["root"] for lock in below)):
+            manager.check_write_permission(url=locked, depth="0", token_list=tokens, principal=principal)
+
+
+def contains(path: str, other: str) -> bool:
+    """Return whether a path is another one or above it."""
+    return other == path or other.startswith(path.rstrip("/") + "/")
 
 
 def _type(entry: Entry) -> Any:
@@ -311,7 +341,6 @@ class File(_Resource, DAVNonCollection):  # type: ignore[misc]
     def __init__(self, entry: Entry, environ: dict[str, Any]) -> None:
         super().__init__(entry, environ)
         self._etag = entry.etag
-        self._moved = False
 
     def get_content_length(self) -> int:
         """Return the size in bytes."""
@@ -325,10 +354,6 @@ class File(_Resource, DAVNonCollection):  # type: ignore[misc]
         """Return the ETag without quotes; after a PUT, the ETag of the body that was sent."""
         return self._etag
 
-    def support_etag(self) -> bool:
-        """Return whether the entry has an ETag."""
-        return self._etag is not None
-
     def support_ranges(self) -> bool:
         """Return whether range requests are supported."""
         return True
@@ -337,10 +362,6 @@ class File(_Resource, DAVNonCollection):  # type: ignore[misc]
         """Open the content for reading."""
         with translate_errors(self.tree):
             return self.tree.open(self.path)
-
-    def support_recursive_move(self, dest_path: str) -> bool:  # noqa: ARG002 - the library's signature
-        """Return True: a file has no members to move."""
-        return False
 
     def begin_write(self, *, content_type: str | None = None) -> "File":  # noqa: ARG002 - the library's signature
         """Return a sink for the body of a PUT."""
@@ -354,16 +375,6 @@ class File(_Resource, DAVNonCollection):  # type: ignore[misc]
 
     def close(self) -> None:
         """Do nothing."""
-
-    def delete(self) -> None:
-        """Delete the file, unless it has been moved: the library also calls this after a move."""
-        if not self._moved:
-            super().delete()
-
-    def moved(self) -> None:
-        """Drop what belonged to the old name."""
-        self._moved = True
-        self.forget(recursive=False)
 
 
 class Collection(_Resource, DAVCollection):  # type: ignore[misc]
@@ -392,40 +403,6 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
         with translate_errors(self.tree):
             self.tree.make_collection(f"{self.path.rstrip('/')}/{name}")
 
-    def handle_delete(self) -> bool:
-        """Refuse before anything is deleted, or let the library delete the members."""
-        with translate_errors(self.tree):
-            if not self.tree.may_remove(self.path):
-                raise DAVError(HTTP_FORBIDDEN, f"{self.path!r} is there as long as what it belongs to")
-        return False
-
-    def delete(self) -> None:
-        """Delete the collection with its members. In some file systems it ends with the last one."""
-        with translate_errors(self.tree):
-            if self.tree.look(self.path) is not None:
-                for member in self.get_member_list():
-                    member.delete()
-            ended = self.tree.look(self.path) is None
-        if ended:
-            self.forget(recursive=False)
-        else:
-            super().delete()
-
-    def support_recursive_move(self, dest_path: str) -> bool:  # noqa: ARG002 - the library's signature
-        """Return whether the collection can be moved with its members in one step."""
-        return True
-
-    def move_recursive(self, dest_path: str) -> list[Any]:
-        """Move the collection with its members and their dead properties."""
-        target = plain(dest_path)
-        with translate_errors(self.tree):
-            self.tree.move(self.path, target)
-        self.provider.prop_manager.move_properties(
-            self.get_ref_url(), self.provider.ref_url_of(target, collection=True), with_children=True
-        )
-        self.remove_all_locks(recursive=True)
-        return []
-
     def _members(self) -> list[Entry]:
         with translate_errors(self.tree):
             return list(self.tree.members(self.path))
@@ -434,6 +411,31 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
 def plain(path: str) -> str:
     """Remove the `/` that the library adds to a collection's path."""
     return path.rstrip("/") or "/"
+
+
+_CHANGING = frozenset({"PUT", "DELETE", "COPY", "MOVE", "MKCOL", "PROPPATCH", "LOCK"})
+
+
+def _require_names(method: str, body: BinaryIO) -> None:
+    """Raise `DAVError` (400) for a PROPFIND or PROPPATCH that asks for nothing: nothing would look like success."""
+    root = _xml_of(body)
+    if method == "PROPFIND" and root.tag == "{DAV:}propfind":
+        empty = not {child.tag for child in root} & {"{DAV:}prop", "{DAV:}allprop", "{DAV:}propname"}
+    else:
+        empty = root.tag == "{DAV:}propertyupdate" and root.find("*/{DAV:}prop/*") is None
+    if empty:
+        raise DAVError(HTTP_BAD_REQUEST, "the body names no property (RFC 4918, 9.1 and 9.2)")
+
+
+def _owner_of(body: BinaryIO) -> bytes:
+    owner = _xml_of(body).find("{DAV:}owner")
+    return b"" if owner is None else xml_to_bytes(owner, pretty=False)
+
+
+def _xml_of(body: BinaryIO) -> Any:
+    root = etree.fromstring(body.read(), etree.XMLParser(resolve_entities=False, no_network=True))
+    body.seek(0)
+    return root
 
 
 _Handler = Callable[[dict[str, Any], Any], Iterable[bytes]]
@@ -463,18 +465,19 @@ class Provider(DAVProvider):  # type: ignore[misc]
     def custom_request_handler(self, environ: dict[str, Any], start_response: Any, default_handler: _Handler) -> Any:
         """Make the checks that the library's handler leaves out."""
         tree: Tree = environ[TREE]
+        path, method = plain(environ["PATH_INFO"]), environ["REQUEST_METHOD"]
         with translate_errors(tree):
-            tree.check(plain(environ["PATH_INFO"]))
-        match environ["REQUEST_METHOD"]:
-            case "DELETE" | "MOVE" | "COPY" if plain(environ["PATH_INFO"]) == "/":
+            tree.check(path)
+        if method in _CHANGING:
+            self._take_conditions(tree, path, environ)
+        if method in ("PROPFIND", "PROPPATCH") and environ["CONTENT_LENGTH"] != "0":
+            _require_names(method, environ["wsgi.input"])
+        match method:
+            case "DELETE" | "MOVE" | "COPY" if path == "/":
                 raise DAVError(HTTP_FORBIDDEN, "the root of a mount cannot be deleted, moved or copied")
-            case "PUT":  # the tree checks these atomically with the write
-                environ[CONDITIONS] = Conditions(
-                    environ.pop("HTTP_IF_MATCH", None), environ.pop("HTTP_IF_NONE_MATCH", None)
-                )
             case "LOCK" if environ["CONTENT_LENGTH"] != "0":
                 with self._locking:  # one at a time: no name is created for a lock that exceeds the limit
-                    self._locks.require_room(environ["wsgidav.auth.user_name"])
+                    self._require_lockable(path, environ)
                     return default_handler(environ, start_response)
             case "PROPFIND" if environ.get("HTTP_DEPTH", "infinity") == "infinity":
                 if not tree.flat:
@@ -484,11 +487,37 @@ class Provider(DAVProvider):  # type: ignore[misc]
                         err_condition=PRECONDITION_CODE_PropfindFiniteDepth,
                     )
                 environ["HTTP_DEPTH"] = "1"
-        if environ["REQUEST_METHOD"] == "PROPFIND" and (listed := self._listing(environ)) is not None:
+        if method == "PROPFIND" and (listed := self._listing(environ)) is not None:
             head = [("Content-Type", "application/xml; charset=utf-8"), ("Content-Length", str(len(listed)))]
             start_response("207 Multi-Status", head)
             return [listed]
-        return default_handler(environ, start_response)
+        answer = default_handler(environ, start_response)
+        if (error := environ.get(FAILED)) is not None:
+            raise error
+        return answer
+
+    def _take_conditions(self, tree: Tree, path: str, environ: dict[str, Any]) -> None:
+        """Check `If-Match` and `If-None-Match`, and take them out of the request.
+
+        The library ignores them for entries without an ETag, such as collections, and compares them with the
+        destination of a COPY or MOVE too. They are conditions on what the request names (RFC 9110, 13.1).
+        """
+        conditions = Conditions(environ.pop("HTTP_IF_MATCH", None), environ.pop("HTTP_IF_NONE_MATCH", None))
+        environ[CONDITIONS] = conditions  # the tree checks those of a PUT atomically with the write
+        if conditions != Conditions() and environ["REQUEST_METHOD"] != "PUT":
+            with translate_errors(tree):
+                entry = tree.look(path)
+                require(conditions, entry.etag if entry else None, exists=entry is not None)
+
+    def _require_lockable(self, path: str, environ: dict[str, Any]) -> None:
+        """Raise `DAVError` if a lock cannot be created. The library creates a new name before it finds out."""
+        self._locks.require_room(environ["wsgidav.auth.user_name"])
+        self._locks.require_short_owner(_owner_of(environ["wsgi.input"]))
+        if self.get_resource_inst(path, environ) is None:
+            parse_if_header_dict(environ)
+            tokens, principal = environ["wsgidav.ifLockTokenList"], environ["wsgidav.auth.user_name"]
+            above = self.ref_url_of(path.rpartition("/")[0] or "/", collection=True)
+            self.lock_manager.check_write_permission(url=above, depth="0", token_list=tokens, principal=principal)
 
     def is_unknown(self, name: str, tree: Tree) -> bool:
         """Return whether no entry can have a property of this name."""

@@ -86,21 +86,27 @@ class Properties(PropertyManager):  # type: ignore[misc]
             super().remove_properties(norm_url, environ)
             self._keep(norm_url)
 
-    def copy_properties(self, src_url: str, dest_url: str, environ: dict[str, Any] | None = None) -> None:
-        """Copy all properties of an entry to another one."""
-        if src_url in self._dict:
-            super().copy_properties(src_url, dest_url, environ)
-            self._keep(dest_url)
+    def remove_all(self, url: str) -> None:
+        """Remove the properties of an entry and of all below it."""
+        for each in self._at_and_below(url):
+            self.remove_properties(each)
 
-    def move_properties(
-        self, src_url: str, dest_url: str, with_children: bool, environ: dict[str, Any] | None = None
-    ) -> None:
-        """Move all properties of an entry, and of those below it, to another one."""
-        moved = [url for url in list(self._dict) if is_equal_or_child_uri(src_url, url)]
-        super().move_properties(src_url, dest_url, with_children, environ)
-        for url in moved:
-            self._keep(url)
-            self._keep(url.replace(src_url, dest_url))
+    def copy_all(self, source: str, target: str, *, members: bool) -> None:
+        """Copy the properties of an entry, with `members` also of all below it, over those of another one."""
+        self.remove_properties(target)
+        for url in self._at_and_below(source, members=members):
+            copy = target + url.removeprefix(source)
+            super().copy_properties(url, copy)
+            self._keep(copy)
+
+    def require_room_for_copy(self, source: str, *, members: bool) -> None:
+        """Raise `DAVError` (507) if the copies of properties would exceed the limit."""
+        copied = sum(_size(self._dict.get(url, {})) for url in self._at_and_below(source, members=members))
+        if copied and self._size() + copied > MOST_BYTES:
+            raise DAVError(HTTP_INSUFFICIENT_STORAGE, f"properties are limited to {MOST_BYTES} bytes in total")
+
+    def _at_and_below(self, url: str, *, members: bool = True) -> list[str]:
+        return [each for each in list(self._dict) if each == url or (members and is_equal_or_child_uri(url, each))]
 
     def _keep(self, url: str) -> None:
         found = self._dict.get(url)
@@ -152,12 +158,16 @@ class Locks(LockStorageDict):  # type: ignore[misc]
                     f"locks are limited to {MOST_OF_ONE} for one user and {MOST} in total; unlock something",
                 )
 
-    def create(self, path: str, lock: dict[str, Any]) -> Any:
-        """Store a new lock; raises `DAVError` if there are too many, or if its owner element is too long."""
-        if len(lock["owner"]) > MOST_OWNER_BYTES:
+    def require_short_owner(self, owner: bytes) -> None:
+        """Raise `DAVError` (413) if the owner element of a lock is too long."""
+        if len(owner) > MOST_OWNER_BYTES:
             raise DAVError(
                 HTTP_REQUEST_ENTITY_TOO_LARGE, f"the owner of a lock is limited to {MOST_OWNER_BYTES} bytes of XML"
             )
+
+    def create(self, path: str, lock: dict[str, Any]) -> Any:
+        """Store a new lock; raises `DAVError` if there are too many, or if its owner element is too long."""
+        self.require_short_owner(lock["owner"])
         self.require_room(lock["principal"])
         lock["timeout"] = _bounded(float(lock["timeout"]))
         return self._keep(super().create(path, lock))

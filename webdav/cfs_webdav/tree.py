@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from mimetypes import MimeTypes
@@ -79,26 +79,29 @@ class Tree(ABC):
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Delete an entry or an empty collection."""
+        """Delete an entry, or a collection with its members. If it raises, nothing has been deleted."""
 
     @abstractmethod
-    def copy(self, path: str, target: str) -> None:
-        """Copy an entry, replacing an existing one. A collection is copied without its members."""
+    def copy(self, path: str, target: str, *, overwrite: bool = True, members: bool = True) -> None:
+        """Copy an entry, or a collection with or without its members.
+
+        What is at the target is replaced, or raises `PreconditionFailed` without `overwrite`. If it raises, the target
+        is as it was.
+        """
 
     @abstractmethod
-    def move(self, path: str, target: str) -> None:
-        """Move an entry, replacing an existing one, or move a collection with its members."""
+    def move(self, path: str, target: str, *, overwrite: bool = True) -> None:
+        """Move an entry, or a collection with its members. What is at the target is treated as in `copy`.
 
-    def may_overwrite(self, path: str, target: str) -> bool:  # noqa: ARG002 - for subclasses
-        """Return whether a move or copy of `path` may replace the existing `target`."""
-        return True
+        If it raises, both paths are as they were.
+        """
 
     @abstractmethod
     def may_write(self, path: str) -> bool:
         """Return whether the caller may write here: lock it and set properties."""
 
-    def may_remove(self, path: str) -> bool:  # noqa: ARG002 - for subclasses
-        """Return whether a collection may be removed with its members; checked before any of them is deleted."""
+    def may_overwrite(self, path: str, target: str) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether a move or copy of `path` may replace the existing `target`; checked before it begins."""
         return True
 
     def check(self, path: str) -> None:  # noqa: B027 - for subclasses
@@ -129,9 +132,14 @@ def require(conditions: Conditions, etag: str | None, *, exists: bool) -> None:
     """Raise `PreconditionFailed` unless the conditions match an entry with this ETag (unquoted; None for none)."""
     wanted, unwanted = conditions.if_match, conditions.if_none_match
     if wanted is not None and not (exists if wanted.strip() == "*" else etag in _strong(wanted)):
-        raise PreconditionFailed(
-            "If-Match does not hold: " + (f'the version is "{etag}" now' if exists else "nothing is there")
+        now = (
+            "nothing is there"
+            if not exists
+            else "it has no version"
+            if etag is None
+            else f'the version is "{etag}" now'
         )
+        raise PreconditionFailed(f"If-Match does not hold: {now}")
     if unwanted is not None and (exists if unwanted.strip() == "*" else etag in _all(unwanted)):
         raise PreconditionFailed("If-None-Match does not hold: the entry already exists")
 
@@ -209,27 +217,33 @@ class HandleTree(Tree):
         self._handle.make_directory(self._logical(path))
 
     def delete(self, path: str) -> None:
-        """Delete a file or an empty directory."""
+        """Delete a file, or a directory with everything in it."""
         logical = self._logical(path)
         if self._handle.is_directory(logical):
-            self._handle.remove_directory(logical)
+            self._handle.remove_tree(logical)
         else:
             self._handle.delete(logical)
 
-    def copy(self, path: str, target: str) -> None:
-        """Copy a file in chunks. A directory is copied without its members."""
+    def copy(self, path: str, target: str, *, overwrite: bool = True, members: bool = True) -> None:
+        """Copy a file or a directory."""
         logical, new = self._logical(path), self._logical(target)
-        if self._handle.is_directory(logical):
-            if not self._handle.is_directory(new):
-                self._handle.make_directory(new)
-            return
-        with self._handle.open(logical) as content, self._writing(new, content.seek(0, SEEK_END)):
-            content.seek(0)
-            self._handle.write_from(new, _chunks(content))
+        with self._copying(logical, new), self._refused_as_precondition(new, overwrite=overwrite):
+            self._handle.copy(logical, new, overwrite=overwrite, members=members)
 
-    def move(self, path: str, target: str) -> None:
+    def move(self, path: str, target: str, *, overwrite: bool = True) -> None:
         """Move a file or a directory."""
-        self._handle.move(self._logical(path), self._logical(target), overwrite=True)
+        logical, new = self._logical(path), self._logical(target)
+        with self._refused_as_precondition(new, overwrite=overwrite):
+            self._handle.move(logical, new, overwrite=overwrite, replace_directories=True)
+
+    @contextmanager
+    def _refused_as_precondition(self, target: Path, *, overwrite: bool) -> Iterator[None]:
+        try:
+            yield
+        except ConflictError as error:
+            if overwrite or error.path != target:
+                raise
+            raise PreconditionFailed(f"Overwrite: F does not hold: {error.detail}") from None
 
     def may_write(self, path: str) -> bool:
         """Return whether the handle may write here."""
@@ -237,6 +251,10 @@ class HandleTree(Tree):
 
     def _writing(self, path: Path, size: int) -> AbstractContextManager[None]:  # noqa: ARG002 - for subclasses
         """Return a context that encloses a write of `size` bytes, including the check of its conditions."""
+        return nullcontext()
+
+    def _copying(self, path: Path, target: Path) -> AbstractContextManager[None]:  # noqa: ARG002 - for subclasses
+        """Return a context that encloses a copy of a file or a directory."""
         return nullcontext()
 
     def _logical(self, path: str) -> Path:

@@ -56,18 +56,23 @@ class WorkspaceTree(HandleTree):
         return problem_of(self._authorization, error) if isinstance(error, FileSystemError) else error
 
     def delete(self, path: str) -> None:
-        """Delete a file or an empty directory, under the lock of version comparisons."""
+        """Delete a file or a directory, under the lock of version comparisons."""
         with alone(self._logical(path)):
             super().delete(path)
 
-    def move(self, path: str, target: str) -> None:
+    def move(self, path: str, target: str, *, overwrite: bool = True) -> None:
         """Move a file or a directory, under the lock of version comparisons."""
-        with alone(self._logical(target)):
-            super().move(path, target)
+        with alone(self._logical(target)), stored(target):
+            super().move(path, target, overwrite=overwrite)
 
     @contextmanager
     def _writing(self, path: Path, size: int) -> Iterator[None]:
         with alone(path), stored(path), self._usage.room(path, size, self._limit):
+            yield
+
+    @contextmanager
+    def _copying(self, path: Path, target: Path) -> Iterator[None]:
+        with alone(target), stored(target), self._usage.room_for_copy(path, target, self._limit):
             yield
 
 
@@ -110,11 +115,11 @@ class RootTree(Tree):
         """Refuse."""
         raise _refused(path)
 
-    def copy(self, path: str, target: str) -> None:  # noqa: ARG002
+    def copy(self, path: str, target: str, *, overwrite: bool = True, members: bool = True) -> None:  # noqa: ARG002
         """Refuse."""
         raise _refused(path)
 
-    def move(self, path: str, target: str) -> None:  # noqa: ARG002
+    def move(self, path: str, target: str, *, overwrite: bool = True) -> None:  # noqa: ARG002
         """Refuse."""
         raise _refused(path)
 
@@ -133,8 +138,10 @@ _CUT = "?;"
 
 
 def with_plain_destination(scope: Scope) -> Scope:
-    """Return the request with a normalized destination. Raises `InvalidRequest` if it is not a valid path."""
+    """Return the request with a normalized destination. Raises `InvalidRequest` if it is not one valid path."""
     scheme = scope["scheme"]
+    if len(Headers(scope=scope).getlist("destination")) > 1:
+        raise InvalidRequest("a request has one Destination")
     headers = [(name, _plain(value, scheme) if name == b"destination" else value) for name, value in scope["headers"]]
     return dict(scope, headers=headers)
 

@@ -301,7 +301,7 @@ class SessionTree(Tree):
         else:
             raise self._no_file(path)
 
-    def copy(self, path: str, target: str) -> None:
+    def copy(self, path: str, target: str, *, overwrite: bool = True, members: bool = True) -> None:  # noqa: ARG002
         """Fork a session (S14). A copy to or from a scratch file transfers bytes; a session receives them as a PUT."""
         match self.resolve(path), self.resolve(target):
             case SessionPath(source), SessionPath(new):
@@ -314,7 +314,7 @@ class SessionTree(Tree):
             case source, _:
                 raise self._no_file(target if isinstance(source, SessionPath | ScratchPath) else path)
 
-    def move(self, path: str, target: str) -> None:
+    def move(self, path: str, target: str, *, overwrite: bool = True) -> None:  # noqa: ARG002
         """Rename a session (S14). A scratch file moved onto it is a PUT. For a move to a scratch file see the class."""
         match self.resolve(path), self.resolve(target):
             case SessionPath(source), SessionPath(new):
@@ -499,10 +499,6 @@ class SubSessionTree(SessionTree):
         """Return the path of a sub-session."""
         root = session_id.partition("/")[0]
         return f"/{root}/{name_below(root, session_id)}"
-
-    def may_remove(self, path: str) -> bool:  # noqa: ARG002 - every collection
-        """Return False: a delete would remove the sub-sessions but not their collection."""
-        return False
 
     def _is_reachable(self, session_id: str) -> bool:  # noqa: ARG002 - each is
         return True
