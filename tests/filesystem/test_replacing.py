@@ -45,12 +45,15 @@ def test_what_is_not_shown_is_not_removed(place: Place, call: str, kind: str) ->
     """A directory with it deep inside stays, and so does everything that is shown in it."""
     plant(place.handle)
     hidden = place.root / "d/e" / ("a*b" if kind == "name" else "hidden")
-    {
-        "link": lambda: hidden.symlink_to(place.outside),
-        "pipe": lambda: os.mkfifo(hidden),
-        "second name": lambda: hidden.hardlink_to(place.outside / "secret"),
-        "name": lambda: hidden.write_text("not shown"),
-    }[kind]()
+    match kind:
+        case "link":
+            hidden.symlink_to(place.outside)
+        case "pipe":
+            os.mkfifo(hidden)
+        case "second name":
+            hidden.hardlink_to(place.outside / "secret")
+        case "name":
+            hidden.write_text("not shown")
     before = snapshot(place.root)
     with pytest.raises(ConflictError, match="not shown"):
         CALLS[call](place.handle)
@@ -147,13 +150,14 @@ def test_the_hooks_check_what_has_changed_since_the_handle_looked(place: Place) 
     """What another program has removed is a conflict, and nothing else changes."""
     plant(place.handle)
     before = snapshot(place.root)
-    for act in (
+    acts: list[Callable[[], object]] = [
         lambda: place.disk._move_over_impl("/none", "/d"),
         lambda: place.disk._copy_impl("/none", "/d", members=True, overwrite=True),
         lambda: place.disk._copy_impl("/a", "/d", members=True, overwrite=False),
         lambda: place.disk._remove_tree_impl("/none"),
         lambda: place.disk._move_over_impl("/a", "/none/d"),
-    ):
+    ]
+    for act in acts:
         with pytest.raises((ConflictError, NotFoundError)):
             act()
         assert snapshot(place.root) == before
