@@ -8,6 +8,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from pydantic import ValidationError
@@ -189,9 +190,20 @@ class NameOperations:
             raise AlreadyExists(f"there is a session {target!r} already")
         if there is None:
             judge(body, b"")  # check first: a refused write must not create a session
-            there = self.make(target, exclusive=True)
-        self._context.write_over(there, body, b"")
+            self._write_new(target, body)
+        else:
+            self._context.write_over(there, body, b"")
         self._context.scratch.remove(name)
+
+    def _write_new(self, target: str, body: bytes) -> None:
+        """Create a session with a text. If the server refuses the text, there is no session either."""
+        made = self.make(target, exclusive=True)
+        try:
+            self._context.write_over(made, body, b"")
+        except (CfsError, OSError):
+            with suppress(CfsError):
+                self.delete(made)
+            raise
 
 
 # Errors: the kernel gets an errno, the log gets the reason

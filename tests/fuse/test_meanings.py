@@ -327,6 +327,18 @@ def test_temporary_file_renamed_over_a_session(mount: Mount, stage: Stage, name:
     assert stage.asked(f"{name}-new") == ["a question"]
 
 
+def test_a_temporary_file_that_no_session_can_take_stays_what_it_is(mount: Mount, stage: Stage, name: str) -> None:
+    """The server refuses the text as too long: there is no session, and the file is there."""
+    text = "x" * (5 << 20)
+    (mount / f".{name}.tmp").write_text(text)
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - its number is what counts
+        (mount / f".{name}.tmp").rename(mount / name)
+    assert caught.value.errno == errno.EFBIG
+    assert name not in stage.sessions()
+    assert (mount / f".{name}.tmp").read_text() == text
+    (mount / f".{name}.tmp").unlink()
+
+
 @pytest.mark.parametrize("scratch", [".x", "x~", ".f.swp", "f.swx", "4913", ".#f", "._f", ".DS_Store", "sedAb12Cd"])
 def test_scratch_files_stay_in_the_bridge(mount: Mount, stage: Stage, scratch: str) -> None:
     """Files of editors and desktops are ordinary files, and no sessions."""
