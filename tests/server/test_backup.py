@@ -4,6 +4,8 @@ import json
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -178,6 +180,13 @@ def test_a_restored_store_has_the_same_sessions_in_another_life(backup: Path, tm
         headers = {"Last-Event-ID": cursor}
         with httpx.stream("GET", f"{server.url}/v1/sessions/chat/events", headers=headers, timeout=60) as stream:
             assert next(line for line in stream.iter_lines() if line.startswith("event: ")) == "event: stale"
+
+
+def test_a_restore_that_is_killed_leaves_a_whole_store(backup: Path, tmp_path: Path) -> None:
+    """At each of its steps: the name is that of the old file until it is that of the new one."""
+    program = [sys.executable, str(Path(__file__).parent / "killed_restores.py"), str(backup), str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.isdigit() and int(done.stdout) > 3) == (0, True), done.stderr
 
 
 def test_nothing_is_restored_under_a_server_nor_from_what_is_damaged(backup: Path, tmp_path: Path) -> None:

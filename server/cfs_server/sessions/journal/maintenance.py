@@ -99,8 +99,7 @@ def restore(backup: Path, path: Path) -> Path | None:
         with _opened(part) as connection:
             _begin_new_lives(connection)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        aside = _set_aside(path)
-        part.rename(path)
+        aside = _replace(path, part)
         _sync(path.parent)
     return aside
 
@@ -228,19 +227,41 @@ def _begin_new_lives(connection: sqlite3.Connection) -> None:
     connection.execute("COMMIT")
 
 
-def _set_aside(path: Path) -> Path | None:
-    """Rename the file that is in use for sessions until now, if there is one."""
+def _replace(path: Path, part: Path) -> Path | None:
+    """Put a new file in the place of the one that is in use for sessions until now, and return where that is now.
+
+    The old file keeps its name until the new one takes it, so that a kill in between leaves one of the two.
+    """
     wal = wal_of(path)
     if not path.exists() and not wal.exists():
+        part.rename(path)
         return None
     aside = path.with_name(f"{path.name}.replaced-{time.strftime('%Y%m%dT%H%M%S')}")
     if path.exists() and path.stat().st_size:
         with suppress(StoreDamaged), _opened(path) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    for each, target in ((wal, wal_of(aside)), (path, aside)):
-        if each.exists():
-            each.rename(target)
+    if path.exists():
+        _second_name(path, aside)
+    if wal.exists():  # it belongs to the old file only
+        wal.rename(wal_of(aside))
+    try:
+        part.replace(path)
+    except OSError:
+        if path.exists():
+            aside.unlink(missing_ok=True)
+        else:
+            aside.rename(path)
+        if wal_of(aside).exists():
+            wal_of(aside).rename(wal)
+        raise
     return aside
+
+
+def _second_name(path: Path, name: Path) -> None:
+    try:
+        name.hardlink_to(path)
+    except OSError:  # a disk without hard links
+        path.rename(name)
 
 
 def _sync(folder: Path) -> None:
