@@ -29,6 +29,7 @@ SWEEPS_A_SECOND = 2
 _VERSIONS = frozenset({"1.1", "1.0"})
 _PIPELINED = 32
 """The maximum number of requests that a connection may send ahead of their responses. Each one uses memory."""
+_OFFER = frozenset({b"upgrade", b"http2-settings"})
 _CROWD_SECONDS = 1.0
 """Seconds for which an address may have any number of unfinished connections. A short burst is not an attack."""
 _LINGER_SECONDS = 1.0
@@ -124,6 +125,7 @@ class Connection(HttpToolsProtocol):
         self._overhead = self._size = self._fields = self._discarded = 0
         self._running: RequestResponseCycle | None = None
         self._refusal: tuple[int, CfsError] | None = None
+        self._declined: bytes | None = None
         self.address = ""
         self.since = self._progress = 0.0
 
@@ -153,16 +155,13 @@ class Connection(HttpToolsProtocol):
         self._silent = False
         self._overhead += len(data)
         try:
-            self.parser.feed_data(data)
+            self._feed(data)
             if self._overhead > self._limits.head_bytes:
                 self._refuse_overhead()
             if self._in_head and self._overhead and self._connections.crowded(self.address):
                 self.refuse_crowd()
         except _Refused as refused:
             self.refuse(refused.status, refused.error)
-        except httptools.HttpParserUpgrade:  # an upgrade is declined: the request is answered, and no other follows
-            self.cycle.keep_alive = False
-            self._stop_listening()
         except httptools.HttpParserError as error:
             cause = error.__context__
             if isinstance(cause, _Refused):
@@ -172,6 +171,27 @@ class Connection(HttpToolsProtocol):
         else:
             if not self._begun and not self._overhead:
                 self._finish()
+
+    def _feed(self, data: bytes) -> None:
+        """Parse bytes. A request that offers another protocol is parsed again without the offer.
+
+        A server may ignore an offer (RFC 9110, 7.8), and the JDK's client makes one with each request on a new
+        connection. The parser stops after the head of such a request, and does not read its body.
+        """
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                head, self._declined = self._declined, None
+                if head is None:  # CONNECT has been answered with an error: what follows is no HTTP
+                    self.cycle.keep_alive = False
+                    self._stop_listening()
+                    return
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                data = head + data[upgrade.args[0] :]
+            else:
+                return
 
     # -- called by the parser -------------------------------------------------------------------------------------
 
@@ -206,8 +226,12 @@ class Connection(HttpToolsProtocol):
             raise _Refused(400, error) from None
         if self.parser.get_http_version() not in _VERSIONS:
             raise _Refused(400, InvalidRequest("this server speaks HTTP/1.1 and HTTP/1.0"))
-        if self.parser.should_upgrade():
-            self._require_no_upgrade()
+        offers = [value.lower() for name, value in self.headers if name == b"upgrade"]
+        if offers and self.parser.should_upgrade():
+            if any(b"websocket" in offer for offer in offers):
+                raise _Refused(400, InvalidRequest("there are no WebSockets here: events come as server-sent events"))
+            self._declined = self._head_without_offer()
+            return
         if len(self.pipeline) >= _PIPELINED:
             raise _Refused(429, TooMany(f"{_PIPELINED} requests at most are taken ahead of their answers"))
         self._in_head, self._overhead = False, 0
@@ -224,6 +248,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Mark the request as complete."""
+        if self._declined is not None:
+            return
         self._begun, self._in_head, self._overhead = False, True, 0
         super().on_message_complete()
 
@@ -308,12 +334,17 @@ class Connection(HttpToolsProtocol):
             raise _Refused(431, TooLarge(f"the head of a request has {most} bytes at most"))
         raise _Refused(400, InvalidRequest(f"extensions of a chunk and trailers have {most} bytes at most"))
 
-    def _require_no_upgrade(self) -> None:
-        fields = dict(self.headers)
-        if b"websocket" in fields.get(b"upgrade", b"").lower():
-            raise _Refused(400, InvalidRequest("there are no WebSockets here: events come as server-sent events"))
-        if b"transfer-encoding" in fields or fields.get(b"content-length", b"0").strip(b"0"):
-            raise _Refused(400, InvalidRequest("a request with a body cannot ask for another protocol"))
+    def _head_without_offer(self) -> bytes:
+        """Return the head of the current request without the fields that offer another protocol."""
+        fields = []
+        for name, value in self.headers:
+            if name == b"connection":
+                options = [option for option in value.split(b",") if option.strip().lower() not in _OFFER]
+                value = b",".join(options) or b"keep-alive"
+            if name not in _OFFER:
+                fields.append(b"%s: %s\r\n" % (name, value))
+        line = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        return b"".join([line, *fields, b"\r\n"])
 
     def _begin(self) -> None:
         self._waiting = True

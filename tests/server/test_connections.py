@@ -163,7 +163,6 @@ INVALID = {
     "a length that is none": POST + b"Content-Length: -1\r\n\r\n",
     "a chunk's length that is none": CHUNKED + b"xyz\r\n",
     "a WebSocket": ASK[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
-    "another protocol for a body": POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\nhi",
 }
 
 
@@ -192,7 +191,49 @@ def test_what_surrounds_chunks_is_bounded(server: Process, kind: str) -> None:
 
 
 def test_an_offer_of_another_protocol_is_declined(server: Process) -> None:
-    assert status(answer(server, ASK[:-2] + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n")) == 200
+    for options in (b"Upgrade, HTTP2-Settings, close", b"close,upgrade"):
+        assert status(answer(server, ASK[:-2] + b"Connection: %s\r\nUpgrade: h2c\r\n\r\n" % options)) == 200
+
+
+def test_a_transfer_coding_that_is_not_known_is_501(server: Process) -> None:
+    """Its bytes would be taken for the text (RFC 9112, 6.1)."""
+    reply = answer(server, POST + b"Connection: close\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n")
+    assert status(reply) == 501, reply
+
+
+JDK = (  # as java.net.http.HttpClient of JDK 17 sends with the first request of each connection, also with a body
+    b"POST /v1/chat/completions HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\n%s\r\nHost: localhost\r\n"
+    b"HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\nUpgrade: h2c\r\n"
+    b"User-Agent: Java-http-client/17.0.15\r\nContent-Type: application/json\r\n\r\n%s"
+)
+
+
+@pytest.mark.parametrize("cut", [None, 1, 40, 150, 330])
+@pytest.mark.parametrize("coding", ["length", "chunked"])
+def test_an_offer_with_a_body_is_declined_and_the_body_read(server: Process, coding: str, cut: int | None) -> None:
+    """However it is cut, with others behind it on the connection, which stays open."""
+    sent = [b'{"model": "", "messages": [{"role": "user", "content": "turn %d"}]}' % turn for turn in range(3)]
+    if coding == "length":
+        requests = [JDK % (b"Content-Length: %d" % len(body), body) for body in sent]
+    else:
+        chunks = [b"%x\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n" % (5, body[:5], len(body) - 5, body[5:]) for body in sent]
+        requests = [JDK % (b"Transfer-Encoding: chunked", body) for body in chunks]
+    data = b"".join([*requests, ASK[:-2] + b"Connection: close\r\n\r\n"])
+    with connect(server) as wire:
+        for at in range(0, len(data), cut or len(data)):
+            wire.sendall(data[at : at + (cut or len(data))])
+        replies = rest(wire)
+    assert replies.count(b"HTTP/1.1 200 ") == 4, replies
+    assert [replies.find(b"turn %d" % turn) > 0 for turn in range(3)] == [True] * 3
+
+
+@pytest.mark.parametrize("target", [b"http://localhost/healthz", b"HTTP://localhost:80/healthz?x=1", b"/healthz"])
+def test_what_http_lets_a_server_ignore_is_ignored(server: Process, target: bytes) -> None:
+    """A target as for a proxy (RFC 9112, 3.2.2), expectations, codings, trailers and settings that are not known."""
+    ignored = b"Expect: more\r\nTE: trailers, gzip\r\nTrailer: X\r\nHTTP2-Settings: AA\r\nPriority: u=1\r\nX: \r\n"
+    for head in (b"Host: localhost\r\n" + ignored, b"Host: localhost\r\nUpgrade: h2c\r\n"):
+        reply = answer(server, b"GET %s HTTP/1.1\r\n%sConnection: close\r\n\r\n" % (target, head))
+        assert status(reply) == 200, reply
 
 
 def test_http_1_0_is_answered_once(server: Process) -> None:
