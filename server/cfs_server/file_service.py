@@ -108,9 +108,9 @@ _LOCKS = [threading.Lock() for _ in range(64)]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition on an entry that must be true before a change (RFC 9110, 13.1). `holds` receives its ETag or None."""
+    """A condition on an entry, or None for none, that must be true before a change (RFC 9110, 13.1)."""
 
-    holds: Callable[[str | None], bool]
+    holds: Callable[[EntryMeta | None], bool]
     said: str
     """The header, for the error message."""
 
@@ -256,8 +256,9 @@ class Files:
         if condition is None:
             return None
         self._authorization.require("file", path, f"file {path!r}")
-        etag = self._etag(path)
-        if not condition.holds(etag):
+        meta = self._meta(path)
+        etag = etag_of(meta)
+        if not condition.holds(meta):
             now = f"its version is {etag}" if etag else "there is no such entry"
             raise PreconditionFailed(f"{condition.said} does not hold for {path!r}: {now}")
         return etag and etag[1:-1]
@@ -267,8 +268,11 @@ class Files:
         return etag and etag[1:-1]
 
     def _etag(self, path: Path) -> str | None:
+        return etag_of(self._meta(path))
+
+    def _meta(self, path: Path) -> EntryMeta | None:
         try:
-            return etag_of(self._handle.file(path))
+            return self._handle.file(path)
         except NotFoundError:
             return None
 

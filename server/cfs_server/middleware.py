@@ -21,6 +21,7 @@ from cfs.errors import CfsError, Forbidden, InvalidRequest, ServerError, TooLarg
 from cfs_server import tracing
 from cfs_server.access.auth import Principal
 from cfs_server.access.tokens import masked
+from cfs_server.content import Digests, check_content
 from cfs_server.errors import problem_response
 from cfs_server.metrics import Metrics
 from cfs_server.protocols.errors import protocol_at
@@ -99,6 +100,8 @@ _FREEING = frozenset({"DELETE", "UNLOCK"})
 """Methods that go through on a full disk, because they free space."""
 _FILES = ("/v1/files/workspaces/", "/dav/workspaces/")
 _AUTHOR_CHARACTERS = 256
+_MODELS = b"/v1/models/"
+"""Names of models may contain a `/`, and clients encode it."""
 _QUIET = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
 _OPEN = frozenset({"/", "/health", "/healthz", "/readyz", "/openapi.json"})
 _OPEN_BELOW = "/dashboard/"
@@ -146,7 +149,8 @@ class RequestMiddleware:
             self._admit(exchange, headers, inner)
             if not only_reads(scope) and (journal := self._journal()) is not None:
                 exchange.changes(journal, frees=scope["method"] in _FREEING, is_file=inner["path"].startswith(_FILES))
-            body = Body(receive, self._body_limit(scope["method"], inner["path"]))
+            digests = check_content(scope["headers"])
+            body = Body(receive, self._body_limit(scope["method"], inner["path"]), digests)
             await body.check_announced(headers)
             await self._app(inner, body.receive, exchange.send)
         except CfsError as error:
@@ -267,11 +271,12 @@ async def _nothing() -> Message:
 
 
 class Body:
-    """The body of one request. Its bytes are counted as they arrive."""
+    """The body of one request. Its bytes are counted, and compared with their digest, as they arrive."""
 
-    def __init__(self, receive: Receive, limit: int) -> None:
+    def __init__(self, receive: Receive, limit: int, digests: Digests) -> None:
         self._receive = receive
         self._limit = limit
+        self._digests = digests
         self._size = 0
 
     async def check_announced(self, headers: MutableMapping[bytes, bytes]) -> None:
@@ -290,6 +295,10 @@ class Body:
             if message.get("more_body", False):
                 await self._discard()
             raise self._too_large()
+        if message["type"] == "http.request":
+            self._digests.update(message.get("body", b""))
+            if not message.get("more_body", False):
+                self._digests.check()
         return message
 
     async def _discard(self) -> None:
@@ -310,7 +319,7 @@ class Body:
 def plain_path(raw: bytes) -> str:
     """Decode a path as received. Raises `InvalidRequest` if it is not plain text."""
     path = _decode(raw, "path")
-    if b"%2f" in raw.lower():
+    if b"%2f" in raw.lower() and not raw.startswith(_MODELS):
         raise InvalidRequest(
             "a '/' in the path must not be encoded: no id contains one, and sub-sessions use it plainly"
         )

@@ -111,6 +111,7 @@ async def running_server(
     engine: ScriptedEngine | None = None,
     journal: Journal | None = None,
     may_block: bool = False,
+    model: ModelInfo = MODEL,
     **changes: Any,
 ) -> AsyncIterator[ServerHarness]:
     """Serve in this loop; a blocking call in it fails unless it `may_block`; in the end the store must be sound.
@@ -121,7 +122,7 @@ async def running_server(
     engine = engine or ScriptedEngine(script)
     await engine.start()
     listener = listen("127.0.0.1", 0, settings.send_timeout)
-    app = create_app(settings, engine, MODEL, journal)
+    app = create_app(settings, engine, model, journal)
     started = asyncio.Event()
     server = _PromptServer(server_config(app), started.set)
     with contextlib.nullcontext() if may_block else blockbuster_ctx():

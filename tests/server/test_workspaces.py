@@ -259,7 +259,7 @@ async def test_nobody_comes_in_between_the_look_at_a_version_and_its_change(tmp_
     files = Files(Authorization("bob", handle), WorkspaceUsage(handle, disk), None)
     path = "/workspaces/main/note"
     first = etag_of((await files.write(path, BytesIO(b"before"), overwrite=True, condition=None)).meta)
-    condition = Condition(lambda etag: etag == first, "If-Match")
+    condition = Condition(lambda meta: etag_of(meta) == first, "If-Match")
 
     async def attempt(number: int) -> bool:
         try:

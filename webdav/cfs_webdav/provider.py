@@ -470,6 +470,8 @@ class Provider(DAVProvider):  # type: ignore[misc]
             tree.check(path)
         if method in _CHANGING:
             self._take_conditions(tree, path, environ)
+        if environ.get("HTTP_CONTENT_ENCODING", "").strip().lower() == "identity":
+            del environ["HTTP_CONTENT_ENCODING"]  # the library refuses this one, too
         if method in ("PROPFIND", "PROPPATCH") and environ["CONTENT_LENGTH"] != "0":
             _require_names(method, environ["wsgi.input"])
         match method:

@@ -7,7 +7,6 @@ state of the session. `Prefer: wait=N` shortens the wait; `wait=0` disables it. 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from email.utils import parsedate_to_datetime
 from functools import partial
 
 from anyio import to_thread
@@ -19,7 +18,7 @@ from cfs.errors import NotFound, PreconditionFailed, RangeNotSatisfiable
 from cfs_server.dav.put import is_davfs2
 from cfs_server.dav.sessions import MEDIA_TYPE, ScratchPath, SessionPath, SessionTree
 from cfs_server.errors import problem_response
-from cfs_server.routes.http import LongText, attend, http_date, matches, part_of, unchanged
+from cfs_server.routes.http import LongText, attend, http_date, matches, part_of, seconds_of, unchanged
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.history import rendered
 
@@ -143,13 +142,8 @@ def _is_known(given: Headers, shown: _Shown) -> bool:
 
 
 def _not_since(date: str | None, changed_at: float) -> bool:
-    if date is None:
-        return False
-    try:
-        since = parsedate_to_datetime(date)
-        return since.tzinfo is not None and int(changed_at) <= since.timestamp()
-    except (ValueError, TypeError, OverflowError):
-        return False  # an invalid date is ignored
+    since = seconds_of(date)
+    return since is not None and int(changed_at) <= since
 
 
 def _listing(tree: SessionTree, path: str) -> Response:

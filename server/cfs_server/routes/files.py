@@ -40,6 +40,7 @@ from cfs_server.routes.http import (
     http_date,
     matches,
     part_of,
+    seconds_of,
     unchanged,
 )
 from cfs_server.sessions.ids import SESSIONS
@@ -142,6 +143,9 @@ async def _path(
 
 
 LogicalPath = Annotated[str, Depends(_path)]
+IfUnmodifiedSince = Annotated[
+    str | None, Header(description="Go on only if the file has not changed since this date; see If-Match for versions.")
+]
 
 
 @router.get(
@@ -242,9 +246,10 @@ async def write_file(
         str | None,
         Header(description="Go on only if none of these ETags names the present version; `*`: if there is no file."),
     ] = None,
+    if_unmodified_since: IfUnmodifiedSince = None,
 ) -> Response:
     """Write a file. In `/sessions/` this sends one message to a session and runs its turn."""  # S3
-    condition = _condition(if_match, if_none_match)
+    condition = _condition(if_match, if_none_match, if_unmodified_since)
     overwrite = if_none_match is None or if_none_match.strip() != "*"
     content, _ = await received(request.receive)
     with content:
@@ -260,9 +265,11 @@ async def write_file(
     status_code=204,
     responses={204: answer("Deleted"), **problems(*_ERRORS, Conflict, PreconditionFailed)},
 )
-async def delete_file(path: LogicalPath, me: Me, if_match: IfMatch = None) -> Response:
+async def delete_file(
+    path: LogicalPath, me: Me, if_match: IfMatch = None, if_unmodified_since: IfUnmodifiedSince = None
+) -> Response:
     """Delete a file. In `/sessions/` this deletes the session and everything below it."""
-    await me.files.delete(path, _condition(if_match, None))
+    await me.files.delete(path, _condition(if_match, None, if_unmodified_since))
     return Response(status_code=204)
 
 
@@ -273,11 +280,18 @@ def _conditional(response: Response, headers: dict[str, str], if_none_match: str
     return response
 
 
-def _condition(if_match: str | None, if_none_match: str | None) -> Condition | None:
+def _condition(if_match: str | None, if_none_match: str | None, unmodified_since: str | None) -> Condition | None:
+    """Return the condition that counts: that on the date only if there is none on the version (RFC 9110, 13.2.2)."""
     if if_match is not None:
-        return Condition(lambda etag: etag is not None and matches(if_match, etag), "If-Match")
+        return Condition(lambda meta: (etag := etag_of(meta)) is not None and matches(if_match, etag), "If-Match")
     if if_none_match is not None:
-        return Condition(lambda etag: etag is None or not unchanged(if_none_match, etag), "If-None-Match")
+        return Condition(
+            lambda meta: (etag := etag_of(meta)) is None or not unchanged(if_none_match, etag), "If-None-Match"
+        )
+    if (since := seconds_of(unmodified_since)) is not None:
+        return Condition(
+            lambda meta: meta is None or int(meta["updated_at"].timestamp()) <= since, "If-Unmodified-Since"
+        )
     return None
 
 

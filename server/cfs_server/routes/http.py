@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict, dataclass, field
 from email.message import Message as MimeHeader
-from email.utils import formatdate
+from email.utils import formatdate, parsedate_to_datetime
 from functools import partial
 from itertools import islice
 from typing import Annotated, Any, TypeVar, cast
@@ -107,6 +107,17 @@ def require_life(life: str | None, session_id: str, sessions: AuthorizedSessions
 def http_date(seconds: float) -> str:
     """Format a time as an HTTP date."""
     return formatdate(seconds, usegmt=True)
+
+
+def seconds_of(date: str | None) -> float | None:
+    """Parse an HTTP date; None for no date, or one that is not valid, which is ignored (RFC 9110, 13.1.4)."""
+    if date is None:
+        return None
+    try:
+        parsed = parsedate_to_datetime(date)
+        return None if parsed.tzinfo is None else parsed.timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def unchanged(if_none_match: str | None, etag: str) -> bool:
