@@ -33,9 +33,9 @@ from cfs_filesystem._openat import (
     move_directory,
     move_file,
     read_all,
+    remove_at_once,
     remove_empty,
     remove_leftovers,
-    remove_tree,
     replace,
     set_aside,
 )
@@ -377,7 +377,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
             self._tree.parent(self._parts(path)) as (directory, name),
         ):
             self._require_removable(path, directory, name)
-            remove_tree(directory, name)
+            remove_at_once(directory, name)
             self._settle(directory)
 
     @contextmanager

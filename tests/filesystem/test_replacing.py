@@ -121,9 +121,9 @@ def test_what_the_system_does_not_let_us_remove_stays_whole(tmp_path: Path, call
     assert snapshot(root) == before
 
 
-def test_a_very_deep_directory_is_removed_and_replaced(place: Place) -> None:
-    """Deeper than the stack of Python and than the number of open files allow."""
-    path = "/d" + "/e" * 1_100
+def test_a_directory_as_deep_as_a_path_is_removed_and_replaced(place: Place) -> None:
+    """What commands have nested deeper has no path, so it is not shown, and stays."""
+    path = "/d" + "/e" * 125
     for _ in range(2):
         place.handle.write(path + "/x", "deep")
         place.handle.remove_tree("/d")
@@ -132,6 +132,13 @@ def test_a_very_deep_directory_is_removed_and_replaced(place: Place) -> None:
     place.handle.write("/a", "x")
     place.handle.move("/a", "/d", overwrite=True, replace_directories=True)
     assert snapshot(place.root) == {"d": b"x"}
+    place.handle.write("/f" + "/e" * 126, "x")
+    (place.root / ("f" + "/e" * 125) / "e").unlink()
+    (place.root / ("f" + "/e" * 140)).mkdir(parents=True)
+    before = snapshot(place.root)
+    with pytest.raises(ConflictError, match="not shown"):
+        place.handle.remove_tree("/f")
+    assert snapshot(place.root) == before
 
 
 def test_a_directory_knows_what_it_contains_by_any_name(place: Place) -> None:
