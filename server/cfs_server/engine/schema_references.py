@@ -1,7 +1,7 @@
 """Rewrites a JSON schema so that it can be cut, or put into another one. Pure: no library, no I/O.
 
 References lead from the root of a schema, such as `#/properties/from`, which zod writes for a schema that it meets
-twice (https://github.com/ggml-org/llama.cpp/issues/16790), from a part with an `$id`, or to an `$anchor`. In another
+twice (ggml-org/llama.cpp#16790), from a part with an `$id`, or to an `$anchor`. In another
 place they would lead elsewhere. So all that references lead to becomes a definition, and each reference its name.
 """
 
