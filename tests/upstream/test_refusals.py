@@ -1,6 +1,7 @@
 """A refused request is sent again in another form or with less, and what helped is known from then on (E4, S5)."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from cfs_server.engine.upstream.failures import Retries, of_event, of_status, re
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.store import SessionStore
 from cfs_server.sessions.turns import TurnRequest
-from tests.engine.support import ask, user
+from tests.engine.support import ask, collect, request, user
 from tests.upstream import strict_stub
 from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.strict_stub import WORDS_OF_LENGTH, StrictStub
@@ -166,7 +167,10 @@ async def test_a_reply_that_leaves_no_room_for_the_prompt_gets_less() -> None:
             return super().read(body)
 
     async with pair("openai", stub=Counting(context="max_model_len")) as both:
-        assert (await ask(both.engine, "hello", max_tokens=100_000)).text == "hello"
+        with pytest.raises(ContextTooLong):
+            await ask(both.engine, "hello", max_tokens=100_000)
+        of_session = replace(request("hello", max_tokens=100_000), may_shorten=True)
+        assert (await collect(both.engine, of_session)).text == "hello"
         assert both.stub.bodies[0]["max_tokens"] == 75
 
 

@@ -439,9 +439,13 @@ class UpstreamEngine:
         return None
 
     def _with_less_reply(self, request: GenerationRequest) -> GenerationRequest:
-        """Leave most of the context to the prompt: servers refuse both together if they exceed it."""
+        """Leave most of the context to the prompt: servers refuse both together if they exceed it.
+
+        Not for a request that no session shortens: its client has set the length, and gets the refusal.
+        """
         most = self._context_tokens // 4
-        if not 0 < most < request.settings.max_tokens or estimated_tokens(request.messages) > 2 * most:
+        may = request.may_shorten and 0 < most < request.settings.max_tokens
+        if not may or estimated_tokens(request.messages) > 2 * most:
             return request
         return replace(request, settings=request.settings.model_copy(update={"max_tokens": most}))
 

@@ -44,13 +44,13 @@ _TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size|request_too_large"
     r"|(maximum|max|model's) (context|prompt) length|context (length|window|size)|prompt is too long|prompt too long"
     r"|exceeds? (the )?context|context (the )?overflow|input (prompt )?is too long|(prompt|requested|input) token count"
-    r"|model token limit|max tokens allowed|reduce the length of the (messages|input)|`inputs` tokens",
+    r"|request (entity )?too large|model token limit|max tokens allowed|reduce the length of the (messages|input)"
+    r"|`inputs` tokens",
     re.IGNORECASE,
 )
 """Words of known servers, to cut at once. `upstream.acceptance` judges the refusals of others."""
 _LENGTH_STATUS = frozenset({400, 413, 422, 500})
 """Ollama reports a prompt that is too long with 500."""
-_TOO_LARGE = 413
 NO_REASON = "no reason was given"
 _AWAY = frozenset({408, 429, 502, 503, 504, 529})
 """The status of an upstream that is down, restarts or is overloaded; it is worth waiting for."""
@@ -129,7 +129,7 @@ def of_status(status: int, body: str, retry_after: str | None, model: str) -> Fa
     repeat = (status in _REPEATED or status >= 500) and not hopeless
     reason = _reason(status, refusal, model)
     error: EngineError = _error(status, reason, refusal, after if repeat else None, repeat=repeat)
-    if status == _TOO_LARGE or (status in _LENGTH_STATUS and _TOO_LONG.search(refusal.text)):
+    if status in _LENGTH_STATUS and _TOO_LONG.search(refusal.text):
         repeat = False
         error = ContextTooLong(f"the conversation is too long for the upstream's model: {refusal.message}")
     return Failure(error, repeat, after if repeat else None, said=refusal.text, status=status)
