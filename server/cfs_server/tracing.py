@@ -109,9 +109,19 @@ def changed(session: SessionState, change: Change) -> None:
                     tracing.fail(found.span, "turn_failed")
                 found.span.end()
         case Deleted():
-            for turn in [turn for turn, each in _turns.items() if each.key == session.key]:
-                _turns[turn].span.set_attribute("cfs.turn.result", "deleted")
-                _turns.pop(turn).span.end()
+            _end_all(session, "deleted")
+
+
+def closed(session: SessionState) -> None:
+    """End what is open of a session whose store ends. Its turns go on in traces of their own."""
+    if tracing.is_on():
+        _end_all(session, "suspended")
+
+
+def _end_all(session: SessionState, result: str) -> None:
+    for turn in [turn for turn, each in _turns.items() if each.key == session.key]:
+        _turns[turn].span.set_attribute("cfs.turn.result", result)
+        _turns.pop(turn).span.end()
 
 
 def _begin(session: SessionState, turn: str) -> _Turn:

@@ -1,11 +1,15 @@
 """A store that starts again goes on where it was: turns, leases, queues, numbers, ETags and accounts."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
+from cfs.errors import Gone, Unavailable
 from cfs.wire import Message, SettingsPatch
 from cfs_server.engine.scripted import Script, ScriptedEngine, echo
+from cfs_server.sessions.events import Event, Stale
 from cfs_server.sessions.quotas import Quota, StorageUsage
 from cfs_server.sessions.state import Author, author
 from cfs_server.sessions.store import SessionStore
@@ -150,6 +154,62 @@ async def test_a_stop_fails_no_turn() -> None:
             r.journal.write()
             await asyncio.sleep(0)
         assert r.store.get("a").history.messages[-1].content == "hello"
+
+
+@pytest.mark.parametrize("common", [False, True])
+async def test_a_late_reader_sees_no_deletion_where_a_store_ends(common: bool) -> None:
+    """It waits for a commit, or sends slowly, and outlasts a slot that is handed over. No id has two meanings."""
+    disk, engine = Disk(), ScriptedEngine(echo)
+    await engine.start()
+    journal = ManualJournal(disk)
+    await journal.open()
+    async with SessionStore(engine, journal=journal) as store:
+        session = store.create("a")
+        log = store.bus.log if common else session.log
+        reader = asyncio.ensure_future(all_of(log.follow(0)))
+        await asyncio.sleep(0)
+        assert log.last == 1
+        assert not reader.done()
+    while not reader.done():
+        journal.write()
+        await asyncio.sleep(0)
+    assert [(event.type, event.number, event.position) for event in reader.result()] == [("session.created", 1, 1)]
+    assert log.goodbye
+    async with run(disk) as r:
+        r.store.get("a").change_settings(SettingsPatch(temperature=0.5))
+        assert await seen("a", r) == ["session.created", "settings.changed"]
+
+
+async def all_of(batches: AsyncGenerator[list[Event] | Stale]) -> list[Event]:
+    """Read events until their log is closed."""
+    return [event async for batch in batches if isinstance(batch, list) for event in batch]
+
+
+async def test_what_is_asked_of_a_store_that_ends_is_stored() -> None:
+    """A request that outlasts the store is acknowledged, as its records are durable."""
+    disk, engine = Disk(), ScriptedEngine(echo)
+    await engine.start()
+    journal = ManualJournal(disk)
+    await journal.open()
+    async with SessionStore(engine, journal=journal) as store:
+        store.create("a")
+    store.create("b")
+    journal.write()
+    async with run(disk) as r:
+        assert [session.id for session in r.store] == ["a", "b"]
+
+
+async def test_who_waits_for_a_session_learns_that_its_store_ends_and_not_that_it_is_deleted() -> None:
+    async with run(Disk(), hold=True) as r:
+        r.say("a", "one")
+        r.say("b", "one")
+        waits = [asyncio.ensure_future(r.store.wait_settled(r.store.get(name))) for name in ("a", "b")]
+        await asyncio.sleep(0)
+        r.store.delete("a")
+    with pytest.raises(Gone):
+        await waits[0]
+    with pytest.raises(Unavailable):
+        await waits[1]
 
 
 async def test_records_name_their_author() -> None:

@@ -132,10 +132,8 @@ async def _closed(session: Session, question_id: str, seconds: float, sessions: 
             while session.question(question_id).state is QuestionState.OPEN:
                 await session.log.broadcast.wait()
                 sessions.require_still(session, asked, "read_binary")
-                if session.deleted:
-                    raise Gone(f"session {asked!r} has been deleted")
-                if session.log.closed:
-                    raise Unavailable("the server is shutting down", retry_after=5)
+                if session.ending is not None:
+                    raise session.ending
     except TimeoutError:
         pass
     return session.question(question_id)

@@ -130,10 +130,8 @@ async def _next(
 
 
 def _try(session: Session, lease: float) -> Turn | None:
-    if session.deleted:
-        raise Gone(f"session {session.id!r} has been deleted")
-    if session.log.closed:
-        raise Unavailable("the server is shutting down", retry_after=5)
+    if session.ending is not None:
+        raise session.ending
     return session.claim(lease)
 
 

@@ -30,6 +30,7 @@ from cfs.errors import (
     NotFound,
     StorageFull,
     TooMany,
+    Unavailable,
 )
 from cfs.transcript import render
 from cfs.wire import (
@@ -365,13 +366,37 @@ class Session(SessionState):
 
     def delete(self) -> None:
         """End the session at once: cancel all turns and wake the waiters (S2)."""
-        turns = [turn for turn in (self.running, *self.queue) if turn is not None]
+        turns = self._turns
         self.apply(Deleted())
-        gone = Gone(f"session {self.id!r} has been deleted")
-        for turn in turns:
-            _stop(turn, gone)
         self.log.close()
+        self._leave(turns, _deleted(self))
+
+    def close(self) -> None:
+        """End with the store, without a change: the next start of a durable one goes on with the session.
+
+        An event of this end would not be stored, and the next start would give its number to another one.
+        """
+        turns = self._turns
+        Deleted().apply(self, self._services.clock())
+        self.log.close(goodbye=True)
+        self._leave(turns, _shutting_down())
+
+    def _leave(self, turns: Iterable[Turn], reason: CfsError) -> None:
+        """Stop what were the turns, and wake all who wait."""
+        for turn in turns:
+            _stop(turn, reason)
         self.changed.fire()
+
+    @property
+    def ending(self) -> CfsError | None:
+        """Why nobody can wait for the session any more; None while one can."""
+        if self.deleted and not self.log.goodbye:
+            return _deleted(self)
+        return _shutting_down() if self.log.closed else None
+
+    @property
+    def _turns(self) -> list[Turn]:
+        return [turn for turn in (self.running, *self.queue) if turn is not None]
 
     def resume(self) -> str | None:
         """Continue after a restart: begin the interrupted turn again, or keep the lease of its agent for a while.
@@ -395,12 +420,12 @@ class Session(SessionState):
 
     def suspend(self, reason: CfsError) -> None:
         """Stop all work without a change: the next start resumes it. Waiters get the reason."""
-        for turn in [turn for turn in (self.running, *self.queue) if turn is not None]:
+        for turn in self._turns:
             _stop(turn, reason)
 
     def abandon(self, reason: str) -> None:
         """Fail all running and waiting turns, because the server shuts down."""
-        for turn in [turn for turn in (self.running, *self.queue) if turn is not None]:
+        for turn in self._turns:
             if turn.task is not None:
                 turn.task.cancel()
             if turn.base is None:
@@ -699,6 +724,14 @@ class Session(SessionState):
             raise AssertionError(f"{self.id}: a question is open without an agent that waits for its answer")
         if self.deleted and not self.idle:
             raise AssertionError(f"{self.id}: deleted and busy")
+
+
+def _deleted(session: Session) -> Gone:
+    return Gone(f"session {session.id!r} has been deleted")
+
+
+def _shutting_down() -> Unavailable:
+    return Unavailable("the server is shutting down", retry_after=5)
 
 
 def _stop(turn: Turn, reason: CfsError) -> None:

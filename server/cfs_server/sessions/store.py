@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import structlog
 
-from cfs.errors import AlreadyExists, CfsError, Conflict, Gone, NotFound, PreconditionFailed, Unavailable
+from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound, PreconditionFailed, Unavailable
 from cfs.ids import check_id
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server import tracing
@@ -214,9 +214,9 @@ class SessionStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.checkpoint(len(self._changed))
-        self.journal = None  # the sessions are not deleted: only this store of them ends
-        for root in list(self._roots):
-            self._end(root)
+        for root in list(self._roots):  # they are not deleted: only this store of them ends
+            for session in self._end(root, Session.close):
+                tracing.closed(session)
         self.bus.log.close(goodbye=True)
         await self._tasks.__aexit__(kind, error, trace)
 
@@ -357,15 +357,16 @@ class SessionStore:
 
     def delete(self, session_id: str) -> None:
         """Delete a session and everything below it (S2)."""
-        for session in self._end(session_id):
+        for session in self._end(session_id, Session.delete):
+            self.on_removed(session)
             self._services.engine.forget(session.key)
 
-    def _end(self, session_id: str) -> list[Session]:
-        """Remove a session and everything below it from memory, and return them."""
+    def _end(self, session_id: str, end: Callable[[Session], None]) -> list[Session]:
+        """Remove a session and everything below it from memory, end each, and return them."""
         family = self.family(self.get(session_id))
         for session in reversed(family):
             self._remove(session.id)
-            session.delete()
+            end(session)
             self._hints.forget(session.key)
         self._wake_above(session_id)
         return family
@@ -420,6 +421,7 @@ class SessionStore:
         self._make_ancestors(new, session.account)
         for member in reversed(family):
             self._remove(member.id)
+            self.on_removed(member)
         for member, name in names:
             member.rename(name)
             self._add(member)
@@ -473,7 +475,8 @@ class SessionStore:
     async def wait_settled(self, session: Session, timeout: float | None = None) -> bool:
         """Wait until a session is settled (S7, S13). Return False if the time-out is reached first.
 
-        Raises `Gone` if it is deleted during the wait. A waiter costs one future, which the change itself wakes.
+        Raises `Gone` if it is deleted during the wait, and `Unavailable` if the store ends. A waiter costs one future,
+        which the change itself wakes.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -481,8 +484,8 @@ class SessionStore:
                     await session.changed.wait()
         except TimeoutError:
             return False
-        if session.deleted:
-            raise Gone(f"session {session.id!r} has been deleted")
+        if session.deleted and session.ending is not None:
+            raise session.ending
         return True
 
     async def drain(self, grace: float) -> None:
@@ -653,8 +656,6 @@ class SessionStore:
     def _remove(self, session_id: str) -> None:
         session = self._sessions.pop(session_id)
         del self._by_key[session.key]
-        if self.journal is not None:  # else the store ends
-            self.on_removed(session)
         self.histories.forget(session)
         self._hints.taken_away(session_id)
         siblings = self._siblings(session_id)
