@@ -268,6 +268,20 @@ async def test_a_store_that_failed_only_answers_reads(tmp_path: Path) -> None:
         assert await texts(journal) == ["one"]
 
 
+async def test_what_comes_after_the_end_is_refused(tmp_path: Path) -> None:
+    """It does not wait for ever: a reader or a request can outlast a slot that is handed over."""
+    async with journal_on(tmp_path / "sessions.db") as (journal, _, records):
+        journal.append(records.message("one"))
+    await journal.settled(records.position)
+    with pytest.raises(Unavailable, match="closed"):
+        await journal.events("a", 0, 1)
+    with pytest.raises(Unavailable, match="closed"):
+        await journal.settled()
+    journal.append(records.message("lost"))
+    with pytest.raises(Unavailable, match="closed"):
+        await journal.durable()
+
+
 async def test_a_damaged_page_fails_the_reads_that_need_it(tmp_path: Path) -> None:
     """Everything else goes on: writes, and reads of other places."""
     path = tmp_path / "sessions.db"

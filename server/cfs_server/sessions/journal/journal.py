@@ -193,7 +193,7 @@ class Journal:
         self.commits = self.written = 0
         """Successful commits, and what they have written."""
         self.commit_seconds = 0.0
-        self._failed = False
+        self._failed = self._closed = False
         self._refusal: type[StorageFull | Unavailable] = Unavailable
         """What is raised while there is a problem."""
         self._reserve = False
@@ -235,7 +235,7 @@ class Journal:
     async def close(self) -> None:
         """Write what is pending, and close the backend. Raises nothing: what could not be written is logged.
 
-        While there is a problem, one more attempt is made.
+        While there is a problem, one more attempt is made. What comes later is refused.
         """
         with suppress(StorageFull, Unavailable):
             await self.durable()
@@ -244,8 +244,17 @@ class Journal:
         if self.problem is not None:
             await self._write_last()
         async with self._copying:
-            await self.call(lambda backend: backend.close())
+            self._refuse_all()
+            await self._run_next(lambda backend: backend.close())
         await self._end()
+
+    def _refuse_all(self) -> None:
+        """Refuse what comes from now on, and all who wait: readers and requests can outlast a slot."""
+        self._closed = self._failed = True
+        self.problem = self.problem or "the store of the server is closed"
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            _fail(waiter.done, self._error())
 
     async def _write_last(self) -> None:
         await self.call(lambda _: None)  # then no commit runs, and all that it could not write is pending
@@ -288,7 +297,15 @@ class Journal:
             self._watch = self._loop.call_later(_PATIENCE_SECONDS, self._look, self._done)
 
     async def call(self, work: Callable[[Backend], _T]) -> _T:
-        """Run other work in the journal's thread, between two commits. Long work must be divided."""
+        """Run other work in the journal's thread, between two commits. Long work must be divided.
+
+        Raises `StoreFailed` if the journal is closed.
+        """
+        if self._closed:
+            raise StoreFailed("it is closed")
+        return await self._run_next(work)
+
+    async def _run_next(self, work: Callable[[Backend], _T]) -> _T:
         done: asyncio.Future[_T] = self._loop.create_future()
 
         def run() -> None:
@@ -467,6 +484,8 @@ class Journal:
 
     def _go_on(self, records: int, shortage: str | None) -> None:
         """Write what has arrived during a commit, unless it needs the reserve."""
+        if self._closed:
+            return
         if shortage is not None:
             self._report(StoreFull(shortage, reserve=True))
             return
