@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import httpx
 import pytest
 
 from cfs import api
+from cfs.errors import Unavailable
+from cfs_server.dav.app import RootTree
+from cfs_webdav.app import Call, Mount
 from cfs_webdav.storage import Documents, Locks, Properties
 from tests.server.restarting import Restarting
 from tests.webdav.wire import Dav
@@ -154,3 +158,14 @@ def test_the_kept_properties_are_always_the_present_ones() -> None:
     for url in ("/e/a", "/e/b"):
         again.remove_properties(url)
     assert there == {}
+
+
+@pytest.mark.server
+async def test_a_request_that_outlasts_the_server_is_refused() -> None:
+    async def unused(*_: Any) -> Any:
+        raise AssertionError
+
+    mount = Mount("/dav/files", lambda _status, _message, _cause: ("text/plain", b""))
+    mount.close()
+    with pytest.raises(Unavailable):
+        await mount({"method": "MOVE"}, unused, unused, Call("a", RootTree(("files",)), BytesIO(), 0))

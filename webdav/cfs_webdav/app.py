@@ -12,7 +12,7 @@ from wsgidav.mw.base_mw import BaseMiddleware
 from wsgidav.request_resolver import RequestResolver
 from wsgidav.wsgidav_app import WsgiDAVApp
 
-from cfs.errors import CfsError
+from cfs.errors import CfsError, Unavailable
 from cfs_webdav import provider
 from cfs_webdav.provider import CREATED, TREE, Provider, reason_of
 from cfs_webdav.storage import Documents, Locks, Properties
@@ -65,6 +65,7 @@ class Mount:
             }
         )
         self._wsgi = WSGIMiddleware(self._answer, workers=_THREADS)  # type: ignore[arg-type]
+        self._closed = False
 
     def load(self, locks: Documents, properties: Documents) -> None:
         """Restore the locks and dead properties of an earlier process, and keep changes from now on."""
@@ -72,12 +73,15 @@ class Mount:
         self._properties.load(properties)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, call: Call) -> None:
-        """Answer one request. Its body has already been received."""
+        """Answer one request. Its body has already been received. Raises `Unavailable` after `close`."""
+        if self._closed:
+            raise Unavailable("the server is shutting down", retry_after=5)
         inner = dict(scope, root_path="", query_string=b"", **{"cfs_webdav.call": call})
         await self._wsgi(inner, receive, send)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Shut down the thread pool."""
+        """Shut down the thread pool. A request whose body came slowly can be later."""
+        self._closed = True
         self._wsgi.executor.shutdown(wait=False, cancel_futures=True)
 
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
