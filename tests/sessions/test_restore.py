@@ -212,6 +212,13 @@ async def test_who_waits_for_a_session_learns_that_its_store_ends_and_not_that_i
         await waits[1]
 
 
+async def test_an_error_in_the_block_of_a_store_stays_what_it_is() -> None:
+    """So a slot whose database goes away while it is opened is no defect."""
+    with pytest.raises(Unavailable, match="away"):
+        async with SessionStore(ScriptedEngine(echo)):
+            raise Unavailable("the database is away")
+
+
 async def test_records_name_their_author() -> None:
     disk = Disk()
     async with run(disk) as r:

@@ -218,7 +218,11 @@ class SessionStore:
             for session in self._end(root, Session.close):
                 tracing.closed(session)
         self.bus.log.close(goodbye=True)
-        await self._tasks.__aexit__(kind, error, trace)
+        try:
+            await self._tasks.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:  # of the block's own error too, which then goes on as it is
+            if group.exceptions != (error,):
+                raise
 
     def __len__(self) -> int:
         return len(self._sessions)
