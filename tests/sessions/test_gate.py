@@ -110,7 +110,7 @@ METHODS: dict[str, list[Method]] = {
 SILENT = {
     *("may", "page", "active", "children", "visible", "log", "limits", "throughout", "wait_settled", "is_settled"),
     *("known", "loaded", "enter", "below", "roots_with_children", "turn", "events_of", "search"),
-    *("new_name", "discard"),
+    *("new_name", "discard", "owner"),
 }
 """What raises nothing at once: it answers what may be known, or is about a session that was got or made before."""
 ANYWHERE = {"require_somewhere", "require_any"}
