@@ -117,6 +117,13 @@ def test_a_turn_that_fails_is_an_error(http_harness: HttpHarness) -> None:
     assert (code, json.loads(output)["error"]) == (1, "out of memory")
 
 
+def test_an_unverified_answer_of_an_agent_has_a_code_of_its_own(http_harness: HttpHarness) -> None:
+    """The reply is the report of a tree of agents; the harness repeats the message."""
+    report = "[main unverified] I wrote a.txt."
+    for text, code in ((report, 4), (report.replace("unverified", "success"), 0), ("It is unverified.", 0)):
+        assert ended(cfs(http_harness.url, "send", "chat1", text)) == (code, f"{text}\n", "")
+
+
 def test_a_turn_that_is_cancelled_prints_what_there_is_and_fails(http_harness: HttpHarness) -> None:
     http_harness.hold()
     with Running(http_harness.url, "send", "chat1", "one two") as sending:

@@ -568,7 +568,8 @@ def _callback(
 ) -> None:
     """CFS: every conversation with a language model is a file, a URL and a Python object.
 
-    Exit codes: 0 success, 1 refused by the server or failed turn, 2 wrong usage, 3 no server, 130 interrupted.
+    Exit codes: 0 success, 1 refused by the server or failed turn, 2 wrong usage, 3 no server, 4 unverified answer of an
+    agent, 130 interrupted.
     """
 
 

@@ -11,13 +11,14 @@ import typer
 from pydantic import ValidationError
 
 from cfs import api
-from cfs.cli.app import REFUSED, did_you_mean, is_terminal, note, print_error, show
+from cfs.cli.app import REFUSED, UNVERIFIED, did_you_mean, is_terminal, note, print_error, show
 from cfs.errors import CfsError, InvalidSettings
 from cfs.state import TurnReader
 from cfs.stream import StreamEvent
 from cfs.transcript import Turn
 from cfs.transports.http import Client
-from cfs.wire import NewMessage, Reply, TurnSettings, Usage
+from cfs.tree_state import outcome_of
+from cfs.wire import Message, NewMessage, Reply, TurnSettings, Usage
 
 _LONGEST_CALL = 200
 _FIRST_MESSAGE = 2
@@ -35,7 +36,10 @@ def run(
     as_json: bool,
     idempotency_key: str | None = None,
 ) -> None:
-    """Send a message and print the reply; exits with `REFUSED` if the turn failed or was cancelled."""
+    """Send a message and print the reply.
+
+    Exits with `REFUSED` if the turn failed or was cancelled, and with `UNVERIFIED` if an agent's answer is not true.
+    """
     streaming = is_terminal(sys.stdout) and not as_json
     first: list[int] = []
 
@@ -72,6 +76,9 @@ def run(
     if reply.finish_reason == "cancelled":
         print_error("the turn was cancelled")
         raise typer.Exit(REFUSED)
+    outcome = outcome_of("idle", [Message(role="assistant", content=reply.reply)])
+    if outcome is not None and outcome.status == "unverified":
+        raise typer.Exit(UNVERIFIED)
 
 
 def note_model(client: Client) -> None:
