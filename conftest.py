@@ -63,6 +63,12 @@ def gate(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     return gate
 
 
+@pytest.fixture(scope="session")
+def model_gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
+    """The gate of `model_server`. Who closes it opens it again, as `closed` does."""
+    return Gate(tmp_path_factory.mktemp("pace") / "gate")
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of this process, which goes on as ever until the test sets it."""

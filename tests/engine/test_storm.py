@@ -13,7 +13,7 @@ import pytest
 
 from cfs.errors import EngineError, WorkerCrashed
 from cfs.wire import Message
-from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest, Hint, Kind
+from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest, Hint, Kind, WorkerLost
 from cfs_server.engine.streams import BackpressureLimits
 from cfs_server.engine.supervisor import LlamaEngine
 from tests.census import Census
@@ -85,7 +85,7 @@ async def test_a_storm_leaves_nothing(request_model: Path, seconds: int, kind: s
         results = await asyncio.gather(*tasks.values(), return_exceptions=True)
         late = [result for result in results if isinstance(result, EngineError) and "longer than" in result.detail]
         others = [result for result in results if result not in late]
-        assert {type(result) for result in others} <= {Answer, WorkerCrashed, asyncio.CancelledError}
+        assert {type(result) for result in others} <= {Answer, WorkerCrashed, WorkerLost, asyncio.CancelledError}
         assert sum(isinstance(result, Answer) for result in results) > len(results) / 4
         for key in (*keys, "first"):
             engine.forget(key)

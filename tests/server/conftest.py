@@ -17,12 +17,6 @@ async def server() -> AsyncIterator[ServerHarness]:
 
 
 @pytest.fixture(scope="session")
-def model_gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
-    """The gate of `model_server`. Who closes it opens it again, as `closed` does."""
-    return Gate(tmp_path_factory.mktemp("pace") / "gate")
-
-
-@pytest.fixture(scope="session")
 def model_server(model_gate: Gate) -> Iterator[Process]:
     """`cfs serve` with the embedded model, one for all tests: each uses sessions of its own."""
     with serving(**model_gate.environment) as process:

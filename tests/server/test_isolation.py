@@ -504,9 +504,7 @@ async def test_without_a_token_only_what_is_the_same_for_all_is_told() -> None:
         before = await everything_in(server)
         async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=60) as nobody:
             for method, url in routes:
-                answer = await nobody.request(
-                    method, url.format(id=DIARY, path=NOTES, model="x", share="s", item="x", **turn)
-                )
+                answer = await nobody.request(method, url.format(id=DIARY, path=NOTES, model="x", share="s", **turn))
                 assert answer.status_code == 401, (method, url)
                 assert not any(word in answer.text for word in CONTENT)
             for url in ("/", "/health", "/healthz", "/readyz", "/openapi.json"):

@@ -56,5 +56,7 @@ def test_no_change_is_acknowledged_before_it_is_on_the_disk(tmp_path: Path) -> N
             answer = client.request(method, path, content=body, headers=found)
             assert answer.is_success, (method, path, answer.text)
     said = disk_trace.acknowledgements(log, data / "workspaces", "HTTP/1.1 2")
-    assert [each.dirty for each in said] == [frozenset()] * len(CHANGES)
+    # What is put aside has gone with the flush of its folder; the next start removes what a power loss leaves of it.
+    dirty = [{path for path in each.dirty if "/.cfs-write-" not in path} for each in said]
+    assert dirty == [set()] * len(CHANGES)
     assert disk_trace.changes(log, data / "workspaces") > 2 * len(CHANGES)

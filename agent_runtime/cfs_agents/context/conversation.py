@@ -339,14 +339,9 @@ class Context:
         """Remove the protection from all items, after the end of their task."""
         return Context(tuple(replace(item, protected=False) if item.protected else item for item in self.items))
 
-    def concluded(self) -> "Context":
-        """Keep of the last task, if it was answered, only its first message and the answer."""
-        units = self.units
-        begin = next((n for n in reversed(range(len(units))) if any(item.protected for item in units[n].items)), None)
-        answer = self.items[-1:]
-        if begin is None or not answer or answer[0].message.role != "assistant" or answer[0].message.tool_calls:
-            return self
-        return Context((*(item for unit in units[: begin + 1] for item in unit.items), *answer))
+    def emptied(self) -> "Context":
+        """Keep nothing but the system prompt."""
+        return Context(tuple(item for item in self.items if item.item_type == "system_prompt"))
 
     # -- state ----------------------------------------------------------------------------------------------------
 

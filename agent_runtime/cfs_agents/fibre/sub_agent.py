@@ -246,6 +246,9 @@ class TurnOutput:
             self._lease.message(answer)
 
 
+TINY_CONTEXT = 4_096
+"""Tokens of a context window below which a task begins with an empty conversation."""
+
 # -- the sub-agent ----------------------------------------------------------------------------------------------------
 
 _NO_CHANGES = REPEATABLE - {WRITE_FILE}
@@ -646,8 +649,8 @@ class FibreSubAgent:
         if last.role == "user" and last.content == content:
             await self.recorder.save()
             return
-        if self._form == "short":  # the steps of earlier tasks would fill a small context, and small models repeat them
-            agent.context.context = agent.context.context.concluded()
+        if self._window is not None and self._window < TINY_CONTEXT:  # small models repeat earlier tasks
+            agent.context.context = agent.context.context.emptied()
         count = len(agent.context.context)
         agent.context.close_calls(catalogue(self.tree.config.language).stopped)
         agent.context.context = agent.context.context.released()

@@ -135,7 +135,7 @@ class ToolOutput(dict[str, Any]):
 
 _CONTROL = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_].*?\x1b\\|[ -/]*[0-~])"  # ECMA-48, 5.4 and 8.3
-    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]",
+    r"|[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]",
     re.DOTALL,
 )
 """Escape sequences and control characters."""
@@ -144,8 +144,8 @@ _CONTROL = re.compile(
 def text_of(value: Any) -> str:
     """Return a tool's return value as text for the model.
 
-    Escape sequences and control characters are left out, except for tabs and line ends: a model reads them as text. A
-    `ToolOutput` has its own text, and None becomes "done". Other values become JSON.
+    Escape sequences and control characters are left out, except for tabs and ends of lines and pages: a model reads them
+    as text. A `ToolOutput` has its own text, and None becomes "done". Other values become JSON.
     """
     if isinstance(value, ToolOutput):
         return text_of(value.text)

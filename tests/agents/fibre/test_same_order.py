@@ -11,7 +11,7 @@ from cfs.transports.http import Client
 from cfs.wire import Message, Usage
 from cfs_agents.fibre.guards.guards import MAX_ATTEMPTS, MAX_FAILURES, check_attempts
 from cfs_agents.fibre.state import FibreConfig, tree_budget_of
-from cfs_agents.testing import Line, says, together
+from cfs_agents.testing import Line, ScriptedModel, says, together
 from cfs_agents.tools import ToolError
 from tests.agents.fibre.test_guarded import Following
 from tests.agents.fibre.trees import ScriptedModels, finish, messages, spawn, tree, wait, write
@@ -110,16 +110,28 @@ def test_the_budget_of_a_tree_follows_from_its_context(budget: int | None, windo
     assert tree_budget_of(FibreConfig(tree_budget=budget), window) == tokens
 
 
-@pytest.mark.parametrize(("form", "roles"), [("short", "suau"), ("full", "suatatatau")])
-async def test_a_small_context_keeps_of_a_finished_order_what_was_said(tmp_path: Path, form: str, roles: str) -> None:
-    """The steps of earlier orders would fill it, and small models repeat them. The session keeps all messages."""
-    scripted = ScriptedModels(main=[spawn("w", ORDER), wait("w"), write("b.txt"), says("One."), says("Two.")], w=WRITER)
-    async with tree(tmp_path, scripted, prompt=form) as agent:
+class Sized(ScriptedModel):
+    """A model that says how much it reads."""
+
+    tokens = 0
+
+    async def context_window(self) -> int | None:
+        """Return it."""
+        return self.tokens
+
+
+@pytest.mark.parametrize(("tokens", "roles"), [(2_048, "su"), (4_096, "suatatatau")])
+async def test_a_tiny_context_begins_each_order_with_an_empty_conversation(
+    tmp_path: Path, tokens: int, roles: str
+) -> None:
+    """Small models repeat what they did for earlier orders. The session keeps all messages."""
+    root = Sized([spawn("w", ORDER), wait("w"), write("b.txt"), says("One."), says("Two.")])
+    root.tokens = tokens
+    child = ScriptedModel(WRITER)
+    async with tree(tmp_path, lambda name: root if name == "main" else child) as agent:
         await agent.run(ORDER)
         await agent.run(ORDER)
-    asked = scripted.models["main"].asked[-1].messages
-    assert "".join(message.role[0] for message in asked) == roles
-    assert [message.content for message in asked if message.role == "user"] == [ORDER] * 2
+    assert "".join(message.role[0] for message in root.asked[-1].messages) == roles
     assert len(await messages(tmp_path)) == 10
 
 
