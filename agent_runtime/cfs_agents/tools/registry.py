@@ -144,8 +144,8 @@ _CONTROL = re.compile(
 def text_of(value: Any) -> str:
     """Return a tool's return value as text for the model.
 
-    Escape sequences and control characters are left out, except for tabs and ends of lines and pages: a model reads them
-    as text. A `ToolOutput` has its own text, and None becomes "done". Other values become JSON.
+    Escape sequences and control characters are left out, except for tabs and ends of lines and pages.
+    A `ToolOutput` has its own text, and None becomes "done". Other values become JSON.
     """
     if isinstance(value, ToolOutput):
         return text_of(value.text)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from cfs.errors import CfsError, InvalidRequest, ModelNotFound, Unsupported, UnsupportedMedia
+from cfs.errors import CfsError, ModelNotFound, Unsupported, UnsupportedMedia
 from cfs_server.engine.interface import Delta, Finished
 from cfs_server.idempotency import Idempotency, Ticket
 from cfs_server.openapi import answer, body, problems
@@ -114,8 +114,8 @@ async def loaded(me: Me, parts: AppContext) -> Response:
 
 @router.post(
     "/show",
-    responses={200: answer("The model", json=protocol.OllamaModelInfo), **problems(ModelNotFound, InvalidRequest)},
-    openapi_extra=body(json=protocol.OllamaShowRequest),
+    responses={200: answer("The model", json=protocol.OllamaModelInfo), **problems(ModelNotFound)},
+    openapi_extra=body(required=False, json=protocol.OllamaShowRequest),
 )
 async def show(
     asked: Annotated[protocol.OllamaShowRequest, Depends(_body(protocol.OllamaShowRequest))],
@@ -123,8 +123,6 @@ async def show(
     parts: AppContext,
 ) -> Response:
     """Describe the model that answers by a name, as Ollama does."""
-    if not (asked.model or asked.name):
-        raise InvalidRequest("model is required")
     chosen = me.completions.choose(_untagged(asked.model or asked.name))
     card = me.completions.card(chosen) if chosen else me.completions.models[0]
     return as_json(protocol.info_of(card, _families(parts)))
