@@ -10,10 +10,10 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import Any, Self
 
-from cfs.errors import TooLarge, UnsupportedMedia
+from cfs.errors import ContextTooLong, TooLarge, UnsupportedMedia
 from cfs.transcript import BOM, PREFIXES, from_elsewhere, parse, render, render_one, shown
-from cfs.wire import Message
-from cfs_server.engine.fitting import exchanges, leading_systems
+from cfs.wire import Message, Settings
+from cfs_server.engine.fitting import TOKEN_CHARACTERS, exchanges, leading_systems
 from cfs_server.sessions.loop_bridge import AT_ONCE_BYTES, LoopBridge, aside
 from cfs_server.sessions.quotas import StorageUsage
 
@@ -569,3 +569,22 @@ def _alike(own: Message, given: Message) -> bool:
 
 def _size(message: Message) -> int:
     return len(render_one(message).encode()) + 1
+
+
+def first_window(history: History, settings: Settings, most: int) -> tuple[Window, int | None]:
+    """Return the first window to try, and about how many tokens it leaves out, if any.
+
+    A prompt has at most as many messages as the context has tokens (`most`, if known). Older messages are not read.
+    """
+    if settings.overflow == "error":
+        if 0 < most < len(history):
+            raise ContextTooLong(f"the prompt has {len(history)} messages; the model's context holds {most} tokens")
+        return Window(), None
+    window = history.window if settings.overflow == "summarize" else replace(history.window, summary="")
+    bounded = history.bounded(window, most) if most else window
+    return bounded, None if bounded is window else tokens_between(history, window, bounded.cut)
+
+
+def tokens_between(history: History, window: Window, cut: int) -> int:
+    """Estimate the tokens between two cuts, as if all messages had the same length."""
+    return history.size * history.count_between(window, cut) // len(history) // TOKEN_CHARACTERS

@@ -8,7 +8,6 @@ manages tasks, timers, the engine and waiters.
 """
 
 import asyncio
-import contextlib
 import secrets
 import time
 import uuid
@@ -32,7 +31,6 @@ from cfs.errors import (
     TooMany,
     Unavailable,
 )
-from cfs.transcript import render
 from cfs.wire import (
     LEASE_SECONDS,
     FinishReason,
@@ -46,7 +44,7 @@ from cfs.wire import (
 )
 from cfs_server import tracing
 from cfs_server.broadcast import Broadcast
-from cfs_server.engine.fitting import TARGET, TOKEN_CHARACTERS, count_of_part, leading_systems
+from cfs_server.engine.fitting import TARGET, count_of_part, leading_systems
 from cfs_server.engine.interface import (
     MAX_TIMES,
     TOO_LONG,
@@ -60,7 +58,17 @@ from cfs_server.engine.interface import (
     predicted_wait,
 )
 from cfs_server.sessions.events import Event, EventBus, EventLog
-from cfs_server.sessions.history import MESSAGE_COST, History, Weighed, Window, cost_of, cost_of_value, error_reply
+from cfs_server.sessions.history import (
+    MESSAGE_COST,
+    History,
+    Weighed,
+    Window,
+    cost_of,
+    cost_of_value,
+    error_reply,
+    first_window,
+    tokens_between,
+)
 from cfs_server.sessions.questions import MOST_OPEN, Question, QuestionState, already_closed, open_questions
 from cfs_server.sessions.quotas import Limits, StorageUsage
 from cfs_server.sessions.state import (
@@ -91,6 +99,7 @@ from cfs_server.sessions.state import (
     author,
     shared,
 )
+from cfs_server.sessions.summaries import summarize
 from cfs_server.sessions.turns import CANCELLED, Lease, Turn, TurnRequest, TurnResult, TurnState, kind_of
 
 _RETRY_SECONDS = 1.0
@@ -767,12 +776,6 @@ _MOST_REFUSALS = 2
 """How often a prompt is shortened because an upstream refuses it and does not say why."""
 _AGAIN = 0.5
 """The part of the text that stays in a prompt when an upstream refuses it again without naming its limit."""
-_SUMMARIZE = (
-    "Summarize the following conversation in a few sentences. Keep names, facts, decisions and open questions.\n\n"
-)
-_SUMMARY_TOKENS = 128
-_SUMMARIZED = 1 << 16
-"""Maximum number of characters that are summarized: the newest ones."""
 
 
 async def answer(session: Session, turn: Turn, services: Services) -> None:
@@ -798,7 +801,7 @@ async def _answer(session: Session, turn: Turn, services: Services) -> tuple[Fin
     loop, limit = asyncio.get_running_loop(), services.limits.turn_seconds
     ends_at, times, refused = loop.time() + limit, 1, 0
     context_tokens = engine_of(services.engine, settings.model).context_tokens
-    window, tokens = _begin(history, settings, context_tokens)
+    window, tokens = first_window(history, settings, context_tokens)
     while turn.state is not TurnState.CANCELLING:  # before this task's first step no engine has it
         request = turn.generation(
             session.id,
@@ -821,37 +824,21 @@ async def _answer(session: Session, turn: Turn, services: Services) -> tuple[Fin
             if settings.overflow == "error":
                 raise
             shorter = _shorten(session, turn, settings, window, error, TARGET if tokens is None else _AGAIN)
-            tokens = (tokens or 0) + (error.leaving or _tokens_between(history, window, shorter.cut))
+            tokens = (tokens or 0) + (error.leaving or tokens_between(history, window, shorter.cut))
             if settings.overflow == "summarize":
-                shorter = replace(shorter, summary=await _summarize(session, request, services, shorter))
+                summary, usage = await summarize(history, request, services.engine, shorter)
+                if usage != Usage():
+                    session.apply(TokensSpent(usage))
+                shorter = replace(shorter, summary=summary)
             window = shorter
         except HistoryRefused as refusal:
             # So a message that an upstream will never take, such as one that its filter refuses, ends no session.
             if refused == _MOST_REFUSALS or len(history.exchanges(window)) < 2:
                 raise refusal.error from refusal
             shorter = history.newest(window, 1 if refused else refusal.fits)
-            refused, tokens = refused + 1, (tokens or 0) + _tokens_between(history, window, shorter.cut)
+            refused, tokens = refused + 1, (tokens or 0) + tokens_between(history, window, shorter.cut)
             window = replace(shorter, summary="") if refused == _MOST_REFUSALS else shorter
     return "cancelled", Usage()
-
-
-def _begin(history: History, settings: Settings, most: int) -> tuple[Window, int | None]:
-    """Return the first window to try, and about how many tokens it leaves out, if any.
-
-    A prompt has at most as many messages as the context has tokens (`most`, if known). Older messages are not read.
-    """
-    if settings.overflow == "error":
-        if 0 < most < len(history):
-            raise ContextTooLong(f"the prompt has {len(history)} messages; the model's context holds {most} tokens")
-        return Window(), None
-    window = history.window if settings.overflow == "summarize" else replace(history.window, summary="")
-    bounded = history.bounded(window, most) if most else window
-    return bounded, None if bounded is window else _tokens_between(history, window, bounded.cut)
-
-
-def _tokens_between(history: History, window: Window, cut: int) -> int:
-    """Estimate the tokens between two cuts, as if all messages had the same length."""
-    return history.size * history.count_between(window, cut) // len(history) // TOKEN_CHARACTERS
 
 
 async def _stream(
@@ -893,36 +880,3 @@ def _shorten(
         session.apply(MessageExcluded(turn.base))
         raise ContextTooLong(f"the message is too long by itself: {error.detail}")
     raise error
-
-
-async def _summarize(session: Session, request: GenerationRequest, services: Services, window: Window) -> str:
-    """Generate a summary of the messages before a window with the model. On failure the previous summary stays."""
-    before = session.history.window
-    left = session.history.leaving(before, window.cut, _SUMMARIZED)
-    if not left:
-        return window.summary
-    text = (f"{before.summary}\n\n" if before.summary else "") + render(left)
-    key = f"{request.cache_key}/summary"
-    try:
-        for characters in (_SUMMARIZED, _SUMMARIZED // 8, _SUMMARIZED // 64):
-            wanted = GenerationRequest(
-                request.id,
-                key,
-                (Message(role="user", content=_SUMMARIZE + text[-characters:]),),
-                Settings(max_tokens=_SUMMARY_TOKENS, temperature=0.0, model=request.settings.model),
-                owner=request.owner,
-                account=request.account,
-                family=request.family,
-                kind=request.kind,
-                deadline_seconds=request.deadline_seconds,
-            )
-            with contextlib.suppress(ContextTooLong):
-                said = [item async for item in tracing.generate(services.engine, wanted)]
-                session.apply(TokensSpent(said[-1].usage if isinstance(said[-1], Finished) else Usage()))
-                summary = "".join(item.text for item in said if isinstance(item, Delta)).strip()
-                return summary or before.summary
-    except EngineError as error:
-        _log.warning("summary.failed", session=session.id, reason=error.detail)
-    finally:
-        services.engine.forget(key)
-    return before.summary
