@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cfs_agents.file_agent import FileSystemAgentConfig
     from cfs_agents.model import ModelSettings
     from cfs_agents.runner import AgentSession, RunnerOptions, TreeRunner
+    from cfs_agents.tools import Tool
 
 
 # -- trees of agents: serve, resume, tree, pause, unpause, cancel (B9, S12) -------------------------------------------
@@ -97,6 +98,16 @@ def _seconds(text: str) -> float:
         raise typer.BadParameter(error.detail) from None
 
 
+ToolFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--tools",
+        metavar="FILE",
+        show_default=False,
+        help="Python file with tools that agents may call besides their own: functions with @tool() of cfs_agents.tools"
+        " (repeatable). It runs as your user.",
+    ),
+]
 Patience = Annotated[
     float,
     typer.Option(
@@ -140,6 +151,7 @@ def serve(
     lang: PromptLanguage = "en",
     commands: Commands = "none",
     env: Variables = None,
+    tools: ToolFiles = None,
     budget: Budget = None,
     publish: Publish = True,
     patience: Patience = USUAL_PATIENCE,
@@ -158,7 +170,7 @@ def serve(
 
         raise typer.Exit(background.start())
     questions = questions_of(commands, in_session=True)
-    config = _tree_config(instruction, lang, commands, questions, env, budget, publish=publish)
+    config = _tree_config(instruction, lang, commands, questions, env, budget, tools, publish=publish)
     options = _options(root, _settings(model, temperature), questions, patience, url, token_file)
     with _tree_runner(session, config, options) as runner:
         runner.serve()
@@ -175,6 +187,7 @@ def resume(
     lang: PromptLanguage = "en",
     commands: Commands = "none",
     env: Variables = None,
+    tools: ToolFiles = None,
     budget: Budget = None,
     publish: Publish = True,
     patience: Patience = USUAL_PATIENCE,
@@ -186,7 +199,7 @@ def resume(
     The exit code is 0 if the root agent has answered, and 4 if its answer names files as made or changed that are not.
     """
     questions = questions_of(commands, in_session=True)
-    config = _tree_config(instruction, lang, commands, questions, env, budget, publish=publish)
+    config = _tree_config(instruction, lang, commands, questions, env, budget, tools, publish=publish)
     options = _options(root, _settings(model, temperature), questions, patience, url, token_file)
     with _tree_runner(session, config, options) as runner:
         runner.resume()
@@ -290,6 +303,7 @@ def _tree_config(
     questions: "CommandQuestions | None",
     env: list[str] | None,
     budget: int | None,
+    tools: list[Path] | None,
     *,
     publish: bool,
 ) -> "FibreConfig":
@@ -303,6 +317,7 @@ def _tree_config(
         keep_variables=frozenset(env or ()),
         commands=CommandMode(commands),
         ask=questions,
+        tools=_loaded(tools),
         publish=publish,
     )
 
@@ -413,6 +428,7 @@ def run(
     commands: Commands = "none",
     sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it
     env: Variables = None,
+    tools: ToolFiles = None,
     context: Longest = None,
     publish: Publishes = None,
     patience: Patience = USUAL_PATIENCE,
@@ -432,7 +448,7 @@ def run(
     if task is not None and not task.strip():
         raise typer.BadParameter("the task is empty")
     questions = questions_of(commands)
-    config = _config(rounds, lang, commands, questions, env, context)
+    config = _config(rounds, lang, commands, questions, env, context, tools)
     settings = _settings(model, temperature, max_tokens)
     with _session(config, _options(root, settings, questions, patience, url, token_file, publish)) as session:
         if task is None:
@@ -452,6 +468,7 @@ def chat(
     commands: Commands = "none",
     sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it
     env: Variables = None,
+    tools: ToolFiles = None,
     context: Longest = None,
     publish: Publishes = None,
     patience: Patience = USUAL_PATIENCE,
@@ -469,7 +486,7 @@ def chat(
 
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     questions = questions_of(commands)
-    config = _config(rounds, lang, commands, questions, env, context)
+    config = _config(rounds, lang, commands, questions, env, context, tools)
     settings = _settings(model, temperature, max_tokens)
     with _session(config, _options(root, settings, questions, patience, url, token_file, publish)) as session:
         if interactive:
@@ -489,6 +506,7 @@ def _config(
     questions: "CommandQuestions | None",
     env: list[str] | None,
     context: int | None,
+    tools: list[Path] | None,
 ) -> "FileSystemAgentConfig":
     from cfs_agents.file_agent import FileSystemAgentConfig
     from cfs_agents.tools import CommandMode
@@ -500,7 +518,16 @@ def _config(
         ask=questions,
         keep_variables=frozenset(env or ()),
         context_tokens=context,
+        tools=_loaded(tools),
     )
+
+
+def _loaded(files: list[Path] | None) -> "list[Tool]":
+    if not files:
+        return []
+    from cfs_agents.own_tools import load_tools
+
+    return load_tools(files)
 
 
 def _settings(name: str, temperature: float | None, max_tokens: int | None = None) -> "ModelSettings":
