@@ -274,7 +274,7 @@ class Relay:
         """
         if not request.has_body:
             await request.whole(0)
-        passing = _Passing(send)
+        passing = Passing(send)
         waits = [request.gone(), moved(), self._closing(request.method, passing)]
         answering = asyncio.create_task(self._send(url, order, request, passing.send))
         gone, moving, _ = watching = [asyncio.create_task(wait) for wait in waits]
@@ -306,7 +306,7 @@ class Relay:
                 task.cancel()
             await asyncio.gather(answering, *watching, return_exceptions=True)
 
-    async def _closing(self, method: str, passing: "_Passing") -> None:
+    async def _closing(self, method: str, passing: "Passing") -> None:
         """Return when this replica leaves and a response is a stream of events; its reader resumes elsewhere."""
         await self._leaving.wait()
         await passing.begun.wait()
@@ -390,12 +390,13 @@ class Relay:
         return Outcome.ANSWERED
 
 
-class _Passing:
+class Passing:
     """Passes a response on to the client."""
 
     def __init__(self, send: Send) -> None:
         self.begun = asyncio.Event()
         self.is_stream = False
+        self._has_ended = False
         self._send = send
 
     async def send(self, message: Message) -> None:
@@ -405,10 +406,13 @@ class _Passing:
             self.is_stream = kind.startswith(b"text/event-stream")
             self.begun.set()
         await self._send(message)
+        if message["type"] == "http.response.body":
+            self._has_ended = not message.get("more_body", False)
 
     async def end(self) -> None:
-        """End a response that has begun."""
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        """End a response that has begun, unless its last part was sent."""
+        if not self._has_ended:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class Broken(Exception):
