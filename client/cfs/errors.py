@@ -14,7 +14,10 @@
     ├── NotFound                no such session, turn or route
     │   ├── NotGranted          or none that the caller may know of (G9)
     │   ├── ModelNotFound       no model of this name answers here
-    │   └── Gone                it was there and has been deleted (S2)
+    │   └── Gone                it was there and is not there any more (S2)
+    │       ├── SessionDeleted  a user, a program or a time limit has deleted it
+    │       ├── SessionRenamed  it has another name now (S14)
+    │       └── SessionLost     the server has never had it, or was restored without it
     ├── MethodNotAllowed
     ├── NotAcceptable
     ├── Conflict                the state does not allow it now
@@ -171,9 +174,39 @@ class ModelNotFound(NotFound):
 
 
 class Gone(NotFound):
-    """It existed while the caller waited for it and has been deleted (S2)."""
+    """It existed when the caller saw it, and does not exist any more (S2)."""
 
     title = "Gone"
+
+
+class SessionDeleted(Gone):
+    """The session that the caller has seen was deleted; the name may be in use again (S2)."""
+
+    title = "Session deleted"
+
+
+class SessionRenamed(Gone):
+    """The session that the caller has seen has another name now, which `renamed_to` says (S14)."""
+
+    title = "Session renamed"
+
+    @property
+    def renamed_to(self) -> str:
+        """The present name."""
+        return str(self.extra.get("renamed_to", ""))
+
+
+class SessionLost(Gone):
+    """The server has never had the session that the caller has seen, or has lost it with its store."""
+
+    title = "Session lost"
+
+
+def departed(session_id: str, renamed_to: str | None = None) -> SessionDeleted | SessionRenamed:
+    """Return the error for a session that has left its name: it was deleted, or has another name now."""
+    if renamed_to is None:
+        return SessionDeleted(f"session {session_id!r} has been deleted")
+    return SessionRenamed(f"session {session_id!r} is called {renamed_to!r} now", renamed_to=renamed_to)
 
 
 class MethodNotAllowed(CfsError):
@@ -399,6 +432,9 @@ TABLE: dict[type[CfsError], Row] = {
     NotGranted: Row("not-granted", 404, errno.ENOENT),
     ModelNotFound: Row("model-not-found", 404, errno.ENOENT),
     Gone: Row("gone", 410, errno.ESTALE),
+    SessionDeleted: Row("session-deleted", 410, errno.ESTALE),
+    SessionRenamed: Row("session-renamed", 410, errno.ESTALE),
+    SessionLost: Row("session-lost", 410, errno.ESTALE),
     MethodNotAllowed: Row("method-not-allowed", 405, errno.EOPNOTSUPP),
     NotAcceptable: Row("not-acceptable", 406, errno.EOPNOTSUPP),
     Conflict: Row("conflict", 409, errno.EPERM),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from cfs.api import life_in
-from cfs.errors import Gone, Unavailable
+from cfs.errors import Unavailable, departed
 from cfs.stream import Outcome, StreamEvent, asked_last, end_of_answer
 from cfs.transcript import Turn
 from cfs.wire import FinishReason, Message, Origin, Question, SessionDetail, SessionInfo, Settings, ToolCall, Usage
@@ -118,7 +118,8 @@ class TurnReader:
     def feed(self, event: StreamEvent) -> str:
         """Apply the next event and return the text that it adds to the reply.
 
-        Raises `Gone` if the session is deleted, and `Unavailable` if too many events were lost to find the reply.
+        Raises `SessionDeleted` or `SessionRenamed` if the session leaves its name, and `Unavailable` if too many
+        events were lost to find the reply.
         """
         match event.type:
             case "message.added":
@@ -134,7 +135,7 @@ class TurnReader:
                 self._turn.apply(event)
                 return self._add(self._turn.rest()) if self.error is None else ""
             case "session.deleted":
-                raise Gone(f"session {self._session!r} has been deleted")
+                raise departed(self._session, event.data.get("renamed_to"))
             case "stale":
                 return self._catch_up(event.data.get("session") or {})
         return ""

@@ -305,7 +305,7 @@ def test_a_pipe_ends_where_its_session_is_lost(http_harness: HttpHarness) -> Non
         http_harness.do(lambda: http_harness.server.store.delete("chat1"))
         output, errors = process.communicate(b"two\nnever\n", timeout=30)
     assert (process.returncode, output, errors.count(b"\n")) == (1, b"", 1)
-    assert b"not there any more as you knew it" in errors
+    assert b"'chat1' has been deleted" in errors
     assert list(http_harness.server.store) == []
 
 

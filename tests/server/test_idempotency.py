@@ -167,7 +167,7 @@ async def test_a_message_of_a_renamed_session_is_answered_by_its_old_name(server
     assert (reply.status_code, reply.json()["session"], reply.json()["reply"]) == (200, "b", "x")
     await server.client.delete("/v1/sessions/b")
     gone = await server.client.post(MESSAGES, content="x", headers=keyed("k"))
-    assert (gone.status_code, gone.json()["type"]) == (410, "urn:cfs:error:gone")
+    assert (gone.status_code, gone.json()["type"]) == (410, "urn:cfs:error:session-deleted")
     assert len(server.store) == 0, "nothing was made again"
 
 

@@ -231,13 +231,13 @@ async def test_what_is_for_one_life_of_a_session_reaches_no_other(server: Server
 
     assert {status for status, _ in await statuses()} == {202, 200}
     await server.client.post("/v1/sessions/a/rename", json={"id": "b"}, headers=life)
-    gone = {(410, "urn:cfs:error:gone")}
-    assert await statuses() == gone
+    renamed = {(410, "urn:cfs:error:session-renamed")}
+    assert await statuses() == renamed
     assert (await server.client.get("/v1/sessions/b", headers=life)).status_code == 200, (
         "it is the same by another name"
     )
     await server.create("a")
-    assert await statuses() == gone
+    assert await statuses() == renamed
     assert await server.text("a") == ""
     assert (await server.client.delete("/v1/sessions/a", headers=life)).status_code == 410
     assert (await server.say("a", "three")).status_code == 202

@@ -162,4 +162,4 @@ async def test_a_session_that_is_deleted_while_it_is_waited_for_is_gone_on_every
             await asyncio.sleep(0)
         await server.client.delete("/v1/sessions/a")
         for answer in await asyncio.gather(*waits):
-            assert (problem_in(answer).type, answer.status_code) == ("urn:cfs:error:gone", 410)
+            assert (problem_in(answer).type, answer.status_code) == ("urn:cfs:error:session-deleted", 410)

@@ -206,7 +206,9 @@ async def test_a_reader_that_waits_is_woken_by_the_deletion(server: ServerHarnes
     await until(lambda: not (len(server.store.get("a").queue) < 1 or server.store.get("a").changed.waiting < 2))
     await server.client.delete("/v1/sessions/a")
     answers = await asyncio.gather(*waiting)
-    assert [(answer.status_code, answer.json()["type"]) for answer in answers] == [(410, "urn:cfs:error:gone")] * 3
+    assert [(answer.status_code, answer.json()["type"]) for answer in answers] == [
+        (410, "urn:cfs:error:session-deleted")
+    ] * 3
 
 
 @pytest.mark.parametrize(

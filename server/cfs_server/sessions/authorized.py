@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 
-from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidIdentifier
+from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidIdentifier, SessionDeleted, SessionLost, departed
 from cfs.wire import SettingsPatch
 from cfs_filesystem import OPERATIONS, InvalidPathError, Operation, Path
 from cfs_server.sessions.authorization import Access, Authorization
@@ -30,6 +30,7 @@ from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 from cfs_server.sessions.turns import TURN_EVENTS, Turn, TurnRequest, ended_turn, has_ended
 
+_OUT_OF_VIEW = "session {!r} has been deleted or renamed"
 _ORIGINS = ("renamed_to", "renamed_from", "forked_from")
 
 
@@ -106,10 +107,33 @@ class AuthorizedSessions:
         """Return a session by its key, which stays when it is renamed. Raises `Gone` if it is deleted."""
         session = self._store.with_key(key)
         if session is None:
-            raise Gone("the session of this request has been deleted")
+            raise SessionDeleted("the session of this request has been deleted")
         for operation in operations:
             self.require(operation, session.id)
         return session
+
+    def require_life(self, session_id: str, life: str) -> None:
+        """Raise unless the session is the one that the caller has seen: `life` is its nonce.
+
+        Raises `SessionDeleted`, `SessionRenamed` or `SessionLost`. A caller without rights gets the error for missing
+        rights, so it learns nothing about the session.
+        """
+        self.require_any(session_id)
+        session = self.known(session_id)
+        if session is not None and session.nonce == life:
+            return
+        key = self._store.former.key_of(session_id, life)
+        if key is None:
+            raise SessionLost(
+                f"this server has no session {session_id!r} as you knew it: it has lost it, or was restored from a"
+                " backup without it"
+            )
+        session = self._store.with_key(key)
+        if session is None:
+            raise departed(session_id)
+        if self.known(session.id) is None:
+            raise SessionDeleted(_OUT_OF_VIEW.format(session_id))
+        raise departed(session_id, session.id)
 
     async def turn(self, session: Session, turn_id: str, after: int) -> Turn:
         """Return a turn, also one that has ended. `after` is the number of an event before it.
@@ -331,14 +355,15 @@ class AuthorizedSessions:
         """Raise unless the caller still has these rights for a session. `asked` is the id of the request, maybe an old
         one.
 
-        A session that was renamed out of the caller's view is `Gone` for it. The error does not contain the new name.
+        A session that was renamed out of the caller's view is `SessionDeleted` for it. The error does not contain the
+        new name.
         """
         if all(self.may(operation, session.id) for operation in operations):
             return
         for operation in operations:
             self.require(operation, asked)
         self._authorization.log_denial(operations[0], path_of(session.id), Access.HIDDEN)
-        raise Gone(f"session {asked!r} has been deleted or renamed")
+        raise SessionDeleted(_OUT_OF_VIEW.format(asked))
 
     @property
     def log(self) -> EventLog:

@@ -23,13 +23,13 @@ from cfs.errors import (
     ContextTooLong,
     EngineError,
     Forbidden,
-    Gone,
     InvalidParameters,
     InvalidSettings,
     NotFound,
     StorageFull,
     TooMany,
     Unavailable,
+    departed,
 )
 from cfs.wire import (
     LEASE_SECONDS,
@@ -378,7 +378,7 @@ class Session(SessionState):
         turns = self._turns
         self.apply(Deleted())
         self.log.close()
-        self._leave(turns, _deleted(self))
+        self._leave(turns, departed(self.id))
 
     def close(self) -> None:
         """End with the store, without a change: the next start of a durable one goes on with the session.
@@ -400,7 +400,7 @@ class Session(SessionState):
     def ending(self) -> CfsError | None:
         """Why nobody can wait for the session any more; None while one can."""
         if self.deleted and not self.log.goodbye:
-            return _deleted(self)
+            return departed(self.id)
         return _shutting_down() if self.log.closed else None
 
     @property
@@ -733,10 +733,6 @@ class Session(SessionState):
             raise AssertionError(f"{self.id}: a question is open without an agent that waits for its answer")
         if self.deleted and not self.idle:
             raise AssertionError(f"{self.id}: deleted and busy")
-
-
-def _deleted(session: Session) -> Gone:
-    return Gone(f"session {session.id!r} has been deleted")
 
 
 def _shutting_down() -> Unavailable:

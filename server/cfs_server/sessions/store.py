@@ -24,6 +24,7 @@ from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server import tracing
 from cfs_server.engine.interface import Engine, Hint, predicted_wait
 from cfs_server.sessions.events import Archive, Event, EventBus, new_nonce
+from cfs_server.sessions.former import FormerNames
 from cfs_server.sessions.history import Weighed, Window, check_content, read_history
 from cfs_server.sessions.history_cache import HistoryCache
 from cfs_server.sessions.ids import ancestors_of, copy_ids, family_of, is_within, new_id, parent_of
@@ -190,6 +191,7 @@ class SessionStore:
         """The account of each owner."""
         self._hints = Hints(engine, self.find)
         self.journal = journal
+        self.former = FormerNames(journal, self.clock)
         self.on_removed: Callable[[Session], None] = lambda _session: None
         """Called when a session is deleted or gets another name."""
         self._changed: dict[str, Session] = {}
@@ -362,6 +364,7 @@ class SessionStore:
     def delete(self, session_id: str) -> None:
         """Delete a session and everything below it (S2)."""
         for session in self._end(session_id, Session.delete):
+            self.former.add(session.id, session.nonce, session.key)
             self.on_removed(session)
             self._services.engine.forget(session.key)
 
@@ -427,6 +430,7 @@ class SessionStore:
             self._remove(member.id)
             self.on_removed(member)
         for member, name in names:
+            self.former.add(member.id, member.nonce, member.key)
             member.rename(name)
             self._add(member)
             self._hints.look(member)
