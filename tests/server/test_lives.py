@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from cfs.api import LIFE
-from cfs_server.sessions.former import FormerNames
 from cfs_filesystem import Grant
+from cfs_server.sessions.former import FormerNames
 from tests.filesystem.support import grant
 from tests.server.guests import guests
 from tests.server.support import Process, ServerHarness, run_cfs, serving

@@ -3,14 +3,14 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 from cfs.api import acting_as
-from cfs.errors import CfsError, Conflict, NotFound
+from cfs.errors import CfsError, Conflict, NotFound, SessionDeleted, SessionRenamed
 from cfs.ids import check_id
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.guards.guards import Guards
@@ -191,17 +191,32 @@ class FibreAgent:
         root, backend = self._orchestrator.root, self._backend
 
         async def claim() -> ClaimedTurn | None:
-            await backend.open(self.session)
             return await backend.begin(self.session, task or "", root.turn_lost)
 
+        await self.attach()
         async with aclosing(self._stream(claim if task is not None else None)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
     async def attach(self) -> None:
-        """Create the session on the server unless it exists, and become its driver. Raises the server's errors."""
-        with acting_as(self.session):
+        """Create the session on the server unless it exists, and become its driver. Raises the server's errors.
+
+        Raises `SessionDeleted` or `SessionRenamed` if that has happened to the session of this tree.
+        """
+        with acting_as(self.session), self._explained():
             await self._backend.open(self.session)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Add to the error what to do if the session of the root was deleted or renamed."""
+        anew = f"to begin a new tree in {self.session!r}, move {self._folder.path} away"
+        try:
+            yield
+        except SessionDeleted as error:
+            raise SessionDeleted(f"{error.detail}, so its agents are not started again; {anew}") from error
+        except SessionRenamed as error:
+            detail = f"{error.detail}, so its agents are not started; rename it back to continue, or {anew}"
+            raise SessionRenamed(detail, **error.extra) from error
 
     async def serve(self) -> AsyncGenerator[MessageChunk, None]:
         """Answer the messages of the session on the server, one after the other, until closed (B9).
@@ -215,7 +230,7 @@ class FibreAgent:
                 async for chunk in chunks:
                     yield chunk
         while True:
-            with acting_as(self.session):
+            with acting_as(self.session), self._explained():
                 turn = await backend.next(self.session, root.turn_lost, _NEXT_SECONDS)
             if turn is None:
                 continue

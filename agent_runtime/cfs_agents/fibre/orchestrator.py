@@ -6,7 +6,7 @@ All sub-agents start in one task group. When `run` returns or raises, all of the
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -216,6 +216,7 @@ class FibreOrchestrator:
             if is_outage(error):
                 raise
             _log.warning("sub_agent.turn_not_finished", session=sub_agent.session_id, reason=error.detail)
+            await sub_agent.finish_turn(None)
 
     async def _life(
         self, sub_agent: FibreSubAgent, claim: Claim, message: InboxMessage | None, *, may_be_gone: bool
@@ -232,6 +233,8 @@ class FibreOrchestrator:
                 raise  # which ends the whole tree, to be resumed later
             _log.error("sub_agent.lost", session=sub_agent.session_id, reason=error.detail)
             sub_agent.report = sub_agent.report or Report(sub_agent.agent_id, "failed", reasons=(error.detail,))
+            with suppress(CfsError):  # it is in the inbox
+                await sub_agent.notify_parent(sub_agent.report)
         finally:
             sub_agent.rest()
         if not sub_agent.is_root:
@@ -351,10 +354,10 @@ class FibreOrchestrator:
             claim: Claim = partial(self.backend.next, session_id, sub_agent.turn_lost)
             self._start(sub_agent, claim, may_be_gone=True)
 
-    def _session_deleted(self, session_id: str) -> None:
-        """A session was deleted: end the task of its agent."""
+    def _session_deleted(self, session_id: str, reason: str) -> None:
+        """A session was deleted or renamed: end the task of its agent."""
         if (sub_agent := self._of_session(session_id)) is not None:
-            sub_agent.kill("cancelled", catalogue(self.config.language).stopped)
+            sub_agent.kill("cancelled", reason)
 
     def _of_session(self, session_id: str) -> FibreSubAgent | None:
         return next((each for each in self.sub_agents.values() if each.session_id == session_id), None)

@@ -1,8 +1,11 @@
 """The server sessions of a tree's agents: creates, claims, and watches them, and sends messages to them (S10, B3).
 
 A message to a session gives its agent a task or steers it. A cancel of a session ends its agent's task. One event
-stream covers all sessions. The runtime waits until an outage ends. If a restarted server has lost sessions, the runtime
-creates them again from its stored state and claims their turns again.
+stream covers all sessions. The runtime waits until an outage ends.
+
+Each request is for the session that the runtime has seen, whatever has its name now. If that session is not there, the
+server says why. A deleted session ends the task of its agent, and so does another name. A session that the server has
+lost is created again from the stored state, and its turn is claimed again.
 """
 
 import asyncio
@@ -13,7 +16,19 @@ from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 from cfs import api
-from cfs.errors import AlreadyExists, CfsError, Conflict, Forbidden, InvalidSettings, NotFound, Unreachable
+from cfs.errors import (
+    AlreadyExists,
+    CfsError,
+    Conflict,
+    Forbidden,
+    InvalidSettings,
+    NotFound,
+    SessionDeleted,
+    SessionLost,
+    SessionRenamed,
+    Unreachable,
+    departed,
+)
 from cfs.stream import StreamEvent
 from cfs.transcript import render_one
 from cfs.transports.async_http import AsyncClient
@@ -40,6 +55,9 @@ T = TypeVar("T")
 
 LostCallback = Callable[[str], None]
 """Gets the reason, in words, when a turn was cancelled or taken over."""
+
+DeletedCallback = Callable[[str, str], None]
+"""Gets the id of a session that was deleted or renamed, and the reason in words."""
 
 
 class TurnLease(Protocol):
@@ -88,16 +106,19 @@ class SessionBackend(Protocol):
         self,
         recorders: Mapping[str, SubAgentRecorder],
         on_message: Callable[[str], None],
-        on_deleted: Callable[[str], None],
+        on_deleted: DeletedCallback,
     ) -> None:
-        """Work for this tree: `recorders` by session id, parents first; callbacks get the id of a session.
+        """Work for this tree: `recorders` by session id, parents first.
 
-        `on_message` is called when a message waits in it, `on_deleted` when it was deleted.
+        `on_message` gets the id of a session in which a message waits, `on_deleted` of one that was deleted or renamed.
         """
         ...
 
     async def open(self, session_id: str) -> None:
-        """Create the session unless it exists, and let an agent answer it."""
+        """Create the session unless it exists, and let an agent answer it.
+
+        Raises `SessionDeleted` or `SessionRenamed` if that has happened to the session that the agent had.
+        """
         ...
 
     async def begin(self, session_id: str, content: str, on_lost: LostCallback) -> ClaimedTurn:
@@ -169,7 +190,7 @@ class NoSessions:
         self,
         recorders: Mapping[str, SubAgentRecorder],
         on_message: Callable[[str], None],
-        on_deleted: Callable[[str], None],
+        on_deleted: DeletedCallback,
     ) -> None:
         """Do nothing."""
 
@@ -259,6 +280,7 @@ class ServerLease:
         """Requests with answers to questions that were given here."""
         self._answering = asyncio.Lock()
         self.ended = False
+        self._renamed_to: str | None = None
         self._failure: CfsError | None = None
         self._woken = asyncio.Event()
         with api.acting_as(agent=session, call=""):  # even if a tool call sent the message
@@ -281,9 +303,9 @@ class ServerLease:
         self._messages, self._sent = list(messages), min(arrived, len(messages))
         self._woken.set()
 
-    def replace(self, record: LeaseRecord) -> None:
-        """Continue with another lease of the same turn, in which nothing has arrived yet."""
-        self.record, self._sent = record, 0
+    def replace(self, record: LeaseRecord, arrived: int = 0) -> None:
+        """Continue with another lease of the same turn, in which so many messages have arrived."""
+        self.record, self._sent = record, min(arrived, len(self._messages))
 
     def renew(self) -> None:
         """Send a request now. If the server does not know the lease, the turn is claimed again or lost."""
@@ -302,9 +324,10 @@ class ServerLease:
                     await self._retries.call(self._answers[0], forever=lambda: not self.ended)
                 self._answers.pop(0)
 
-    def lose(self, reason: str) -> None:
-        """Report that the turn was cancelled or taken over."""
+    def lose(self, reason: str, renamed_to: str | None = None) -> None:
+        """Report that the turn was cancelled or taken over, or that its session has another name."""
         on_lost, self._on_lost = self._on_lost, None
+        self._renamed_to = renamed_to
         if on_lost is not None:
             on_lost(reason)
 
@@ -316,6 +339,8 @@ class ServerLease:
         if self._failure is not None:
             raise self._failure
         if self._on_lost is None:
+            if self._renamed_to is not None:
+                await end_elsewhere(self._client, self._renamed_to, self.record, error or reply)
             return
         result = {"error": error} if error else {"reply": reply}
 
@@ -323,7 +348,7 @@ class ServerLease:
             if self._left:  # the turn has been claimed again
                 await self._deliver()
             finish = AgentFinish(claim=self.record.claim, usage=usage, **result)
-            call, key = api.finish(self.session, self.record.turn, finish), _new_key()
+            call, key = in_life(self.record.life, api.finish(self.session, self.record.turn, finish)), _new_key()
             await self._retries.call(lambda: self._client.call(call, idempotency_key=key))
 
         with suppress(NotFound, Forbidden, Conflict):  # cancelled, deleted, or ended by a request without an answer
@@ -351,6 +376,10 @@ class ServerLease:
                     await asyncio.sleep(_MESSAGE_SECONDS if self._left else _TEXT_SECONDS)
                 self._woken.clear()
                 await self._or_regain(self._deliver)
+        except SessionRenamed as error:
+            self.lose(error.detail, error.renamed_to)
+        except SessionDeleted as error:
+            self.lose(error.detail)
         except (NotFound, Forbidden, Conflict) as error:
             self.lose(f"its turn was cancelled, or taken over ({error.detail})")
         except CfsError as error:
@@ -368,6 +397,8 @@ class ServerLease:
         while True:
             try:
                 return await action()
+            except (SessionDeleted, SessionRenamed):
+                raise
             except (NotFound, Forbidden, Conflict):
                 if self._on_lost is None or not await self._regain(self):
                     raise
@@ -378,10 +409,24 @@ class ServerLease:
         self._pieces.clear()
         left = tuple(self._messages[self._sent : count])
         update = AgentUpdate(claim=self.record.claim, text=text, messages=left, lease=self._seconds)
-        call, key = api.update(self.session, self.record.turn, update), _new_key()
+        call, key = in_life(self.record.life, api.update(self.session, self.record.turn, update)), _new_key()
         await self._retries.call(lambda: self._client.call(call, idempotency_key=key), forever=lambda: not self.ended)
         self._sent = max(self._sent, count)
         await self.send_answers()
+
+
+def in_life(life: str | None, call: api.Call[T]) -> api.Call[T]:
+    """Restrict a call to one life of its session, if that is known."""
+    seen = api.Life()
+    seen.saw(life)
+    return seen.call(call)
+
+
+async def end_elsewhere(client: AsyncClient, session_id: str, record: LeaseRecord, reason: str) -> None:
+    """End a turn in a session that has got another name, so that it does not wait for an agent."""
+    end = AgentFinish(claim=record.claim, error=reason)
+    with suppress(NotFound, Forbidden, Conflict, Unreachable):
+        await client.call(in_life(record.life, api.finish(session_id, record.turn, end)))
 
 
 def arrived(detail: SessionDetail, content: str) -> int:
@@ -404,7 +449,7 @@ _LONGEST_TRANSCRIPT = 4 << 20
 _AGAIN = "the server had lost this session when this message came: send it again"
 
 
-def _ignore(_: str) -> None:
+def _ignore(*_: str) -> None:
     pass
 
 
@@ -428,7 +473,7 @@ class ServerSessions:
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     _recorders: Mapping[str, SubAgentRecorder] = field(default_factory=dict)
     _on_message: Callable[[str], None] = _ignore
-    _on_deleted: Callable[[str], None] = _ignore
+    _on_deleted: DeletedCallback = _ignore
 
     @property
     def away(self) -> float:
@@ -439,13 +484,16 @@ class ServerSessions:
         self,
         recorders: Mapping[str, SubAgentRecorder],
         on_message: Callable[[str], None],
-        on_deleted: Callable[[str], None],
+        on_deleted: DeletedCallback,
     ) -> None:
         """Work for this tree."""
         self._recorders, self._on_message, self._on_deleted = recorders, on_message, on_deleted
 
     async def open(self, session_id: str) -> None:
-        """Create the session from its stored state, unless it exists, and let an agent answer it."""
+        """Create the session from its stored state, unless it exists, and let an agent answer it.
+
+        Raises `SessionDeleted` or `SessionRenamed` if that has happened to the session that the agent had.
+        """
 
         async def once() -> None:
             async with self._opening:
@@ -471,7 +519,8 @@ class ServerSessions:
     ) -> ClaimedTurn | None:
         """Continue a turn of another process, which had stored the messages `sent` in it; None if the turn is over.
 
-        The lease may still hold, or the turn wait again as the lease has expired.
+        The lease may still hold, or the turn wait again as the lease has expired. Raises `SessionDeleted` or
+        `SessionRenamed`; the turn of a renamed session is ended.
         """
         key = _new_key()
         return await self._call(lambda: self._resume(session_id, record, sent, on_lost, key))
@@ -480,16 +529,12 @@ class ServerSessions:
         self, session_id: str, record: LeaseRecord, sent: Sequence[Message], on_lost: LostCallback, key: str
     ) -> ClaimedTurn | None:
         try:
-            detail = await self.client.call(api.read(session_id))
-        except NotFound:  # the server was restarted without its sessions
-            detail = None
-        if detail is None or record.life not in (None, life_of(detail.etag)):
-            async with self._opening:
-                await self._open(session_id)
-                await self._open_all()
-            again = await self._begin(session_id, record.content, on_lost, key)
-            again.catch_up(sent, 0)
-            return _turn(again, resumed=True)
+            detail = await self._read(session_id, record.life)
+        except SessionRenamed as error:
+            await end_elsewhere(self.client, error.renamed_to, record, error.detail)
+            raise
+        except NotFound:
+            return await self._resume_lost(session_id, record, sent, on_lost)
         self._lives[session_id] = life_of(detail.etag)
         if detail.state == "idle":
             return None
@@ -507,6 +552,21 @@ class ServerSessions:
         lease.catch_up(sent, arrived(detail, record.content))
         return ClaimedTurn(lease, record.content, resumed=True)
 
+    async def _resume_lost(
+        self, session_id: str, record: LeaseRecord, sent: Sequence[Message], on_lost: LostCallback
+    ) -> ClaimedTurn:
+        """Continue a turn whose session the server has lost."""
+        if (detail := await self._restored_turn(session_id, record)) is not None:
+            lease = self._lease(session_id, record.model_copy(update={"life": life_of(detail.etag)}), on_lost)
+            lease.catch_up(sent, arrived(detail, record.content))
+        else:
+            async with self._opening:
+                await self._open(session_id)
+                await self._open_all()
+            lease = self._lease(session_id, await self._reclaim(session_id, record.content), on_lost)
+            lease.catch_up(sent, 0)
+        return _turn(lease, resumed=True)
+
     async def is_waiting(self, session_id: str) -> bool:
         """Whether a message waits in this session.
 
@@ -514,7 +574,7 @@ class ServerSessions:
         """
         if session_id not in self._waiting:
             return False
-        detail = await self._call(lambda: self.client.call(api.read(session_id)))
+        detail = await self._call(lambda: self._ask(session_id, api.read(session_id)))
         lease, queue = self._leases.get(session_id), detail.queue
         if lease is not None and not lease.ended and queue and detail.state != "generating":
             queue = queue[1:]  # no turn runs, so the first is this agent's: the claim was late, and it is still free
@@ -542,7 +602,7 @@ class ServerSessions:
                         if event.type in ("connected", "stale"):
                             await self._look(root)
                         elif event.session == root or event.session.startswith(f"{root}/"):
-                            self._handle(event)
+                            await self._handle(event)
             except CfsError as error:  # the server was away when the stream began
                 if not is_outage(error):
                     raise
@@ -550,7 +610,7 @@ class ServerSessions:
 
     async def cancel(self, session_id: str) -> None:
         """Cancel all turns of a session and of those below it."""
-        await self.client.call(api.cancel(session_id, queued=True, cascade=True))
+        await self._ask(session_id, api.cancel(session_id, queued=True, cascade=True))
 
     def question(self, session_id: str, request: CommandRequest, key: str) -> Elsewhere | None:
         """Return a question about a command in the running turn; None if there is no turn."""
@@ -566,15 +626,24 @@ class ServerSessions:
 
     async def _claim_of(self, session_id: str, content: str, key: str) -> LeaseRecord:
         """Post a message, unless the session has it already, and claim the next turn. The keys begin with `key`."""
-        detail = await self.client.call(api.read(session_id))
+        detail = await self._ask(session_id, api.read(session_id))
         self._lives[session_id] = life_of(detail.etag)
         if not _has(detail, content):
             post = api.post(session_id, NewMessage(content=content))
-            await self.client.call(post, idempotency_key=f"{key}-post")
+            await self._ask(session_id, post, idempotency_key=f"{key}-post")
         record, attempt = None, 0
         while record is None:  # with a key for each attempt: one whose lease was lost would be answered the same way
             record = await self._claimed(session_id, _CLAIM_SECONDS, f"{key}-{attempt}")
             attempt += 1
+        return record
+
+    async def _reclaim(self, session_id: str, content: str) -> LeaseRecord:
+        """Post and claim a message again in a session that had been lost. Messages that came earlier are refused."""
+        record = await self._claim_of(session_id, content, _new_key())
+        while record.content != content:
+            end = AgentFinish(claim=record.claim, error=_AGAIN)
+            await self._ask(session_id, api.finish(session_id, record.turn, end))
+            record = await self._claim_of(session_id, content, _new_key())
         return record
 
     async def _claim(self, session_id: str, wait: float, on_lost: LostCallback, key: str) -> ServerLease | None:
@@ -583,10 +652,10 @@ class ServerSessions:
 
     async def _claimed(self, session_id: str, wait: float, key: str) -> LeaseRecord | None:
         call = api.claim(session_id, min(_FIRST_LEASE, self.lease_seconds), wait)
-        claim = await self.client.call(call, idempotency_key=f"{key}-claim")
+        claim = await self._ask(session_id, call, idempotency_key=f"{key}-claim")
         if claim is None:
             return None
-        life = self._lives.get(session_id)
+        life = self._life(session_id)
         return LeaseRecord(
             turn=claim.turn,
             claim=claim.claim,
@@ -600,6 +669,67 @@ class ServerSessions:
         self._leases[session_id] = lease
         return lease
 
+    # -- lives ----------------------------------------------------------------------------------------------------
+
+    def _life(self, session_id: str) -> str | None:
+        """Return the life of a session that the runtime has seen; None if it has seen none."""
+        recorder = self._recorders.get(session_id)
+        return self._lives.get(session_id) if recorder is None else recorder.record.life or self._lives.get(session_id)
+
+    async def _ask(self, session_id: str, call: api.Call[T], *, idempotency_key: str | None = None) -> T:
+        """Send a call for the session that the runtime has seen by this name."""
+        return await self._ask_in(self._life(session_id), session_id, call, idempotency_key)
+
+    async def _ask_in(
+        self, life: str | None, session_id: str, call: api.Call[T], idempotency_key: str | None = None
+    ) -> T:
+        try:
+            return await self.client.call(in_life(life, call), idempotency_key=idempotency_key)
+        except (SessionDeleted, SessionRenamed) as error:
+            await self._note_gone(session_id, error.detail)
+            raise
+
+    async def _read(self, session_id: str, life: str | None) -> SessionDetail:
+        return await self._ask_in(life, session_id, api.read(session_id))
+
+    async def _note_gone(self, session_id: str, reason: str) -> None:
+        """Store that a session was deleted or renamed, so that it is not created if the server loses its store."""
+        if session_id in self._recorders:
+            with suppress(CfsError):  # the disk is full: it is stored with the next step
+                await self._recorders[session_id].session_gone(reason)
+
+    async def _require_wanted(self, session_id: str) -> None:
+        """Raise `SessionDeleted` or `SessionRenamed` if a session is not to be created again."""
+        recorder = self._recorders.get(session_id)
+        if recorder is None or recorder.record.life is None:
+            return
+        try:
+            await self._ask(session_id, api.settings(session_id))
+        except (SessionDeleted, SessionRenamed):
+            raise
+        except NotFound:
+            if recorder.record.gone is not None:
+                raise SessionDeleted(recorder.record.gone) from None
+
+    async def _left(self, session_id: str, error: SessionDeleted | SessionRenamed) -> None:
+        """End the work of the agent whose session was deleted or renamed."""
+        await self._note_gone(session_id, error.detail)
+        self._note_pause(session_id, paused=False)
+        if (lease := self._leases.get(session_id)) is not None:
+            lease.lose(error.detail, error.renamed_to if isinstance(error, SessionRenamed) else None)
+        self._on_deleted(session_id, error.detail)
+
+    async def _restored_turn(self, session_id: str, record: LeaseRecord) -> SessionDetail | None:
+        """Return a session that has this turn in another life: the server was restored from a backup."""
+        try:
+            proof = AgentUpdate(claim=record.claim, lease=self.lease_seconds)
+            await self.client.call(api.update(session_id, record.turn, proof))
+            detail = await self.client.call(api.read(session_id))
+        except (NotFound, Forbidden, Conflict):
+            return None
+        self._opened(session_id, detail.etag, detail.settings.model_dump(exclude_none=True))
+        return detail
+
     # -- outages --------------------------------------------------------------------------------------------------
 
     async def _call(self, action: Callable[[], Awaitable[T]], *, forever: bool = False) -> T:
@@ -609,8 +739,10 @@ class ServerSessions:
             before = self._store
             try:
                 return await action()
+            except (SessionDeleted, SessionRenamed):
+                raise
             except (NotFound, Conflict) as error:
-                if await self._restored() or self._store != before:
+                if await self._restored(before, lost=isinstance(error, SessionLost)):
                     raise Unreachable("the server has lost its sessions; they have been made again") from error
                 raise
 
@@ -627,25 +759,19 @@ class ServerSessions:
             nonlocal ending
             before = self._store
             try:
-                detail = await self.client.call(api.read(lease.session))
+                await self._read(lease.session, lease.record.life)
+            except (SessionDeleted, SessionRenamed):
+                raise
             except NotFound:
-                if not await self._restored() and self._store == before:
-                    return False  # it was deleted
-                detail = await self.client.call(api.read(lease.session))
-            if life_of(detail.etag) == lease.record.life and not ending:
+                return await self._regain_lost(lease, before)
+            if not ending:
                 try:
                     await self.client.call(api.ready())
                 except CfsError:
                     ending = True
                     raise
                 return False
-            await self._restored()
-            record = await self._claim_of(lease.session, lease.record.content, _new_key())
-            while record.content != lease.record.content:  # a message arrived while no agent was attached
-                end = AgentFinish(claim=record.claim, error=_AGAIN)
-                await self.client.call(api.finish(lease.session, record.turn, end))
-                record = await self._claim_of(lease.session, lease.record.content, _new_key())
-            lease.replace(record)
+            lease.replace(await self._reclaim(lease.session, lease.record.content))
             return True
 
         if not await self._call(once, forever=not lease.ended):
@@ -654,28 +780,51 @@ class ServerSessions:
             await self._recorders[lease.session].turn_retaken(lease.record)
         return True
 
-    async def _restored(self) -> bool:
-        """Whether the server has a different store without the sessions; if so they are created again."""
+    async def _regain_lost(self, lease: ServerLease, before: str | None) -> bool:
+        """Claim a turn again whose session the server has lost."""
+        if (detail := await self._restored_turn(lease.session, lease.record)) is not None:
+            record = lease.record.model_copy(update={"life": life_of(detail.etag)})
+            lease.replace(record, arrived(detail, lease.record.content))
+            return True
+        await self._restored(before, lost=True)
+        lease.replace(await self._reclaim(lease.session, lease.record.content))
+        return True
+
+    async def _restored(self, before: str | None, *, lost: bool = False) -> bool:
+        """Whether the server has lost sessions since it had the store `before`; if so they are created again.
+
+        It has lost them if it has a different store, or says so.
+        """
         async with self._opening:
+            if before is not None and self._store != before:
+                return True  # they have just been created
             store = await self.client.call(api.store())
-            before = self._store
-            if before is None:
+            if self._store is None:
                 self._store = store
-            if before in (None, store):
+            if before in (None, store) and not lost:
                 return False
             await self._open_all()
             self._store = store
             return True
 
     async def _open_all(self) -> None:
+        """Create all lost sessions of the tree again. If one was deleted or renamed, the work of its agent ends."""
+        self._lives.clear()
         for session_id, recorder in list(self._recorders.items()):
             if recorder.record.life is not None:
-                await self._open(session_id)
+                try:
+                    await self._open(session_id)
+                except (SessionDeleted, SessionRenamed) as error:
+                    await self._left(session_id, error)
 
     async def _open(self, session_id: str) -> bool:
-        """Create a session, or check that it is the known one; return whether it had been lost."""
+        """Create a session, or check that it is the known one; return whether it had been lost.
+
+        Raises `SessionDeleted` or `SessionRenamed` if it is not to be created.
+        """
         if self._store is None:
             self._store = await self.client.call(api.store())
+        await self._require_wanted(session_id)
         recorder = self._recorders.get(session_id)
         stored = recorder.session() if recorder is not None else StoredSession()
         driven = SettingsPatch.model_validate({**stored.settings, "driver": "agent"})
@@ -709,14 +858,14 @@ class ServerSessions:
             settings = await self.client.call(api.configure(detail.id, driven))
         except Forbidden:
             settings = await self.client.call(api.configure(detail.id, SettingsPatch(driver="agent")))
-        text = _transcript([*stored.messages, *detail.history])
+        text = _transcript([*stored.messages, *_after(stored.messages, detail.history)])
         with suppress(Conflict):  # it is being written to, and stays as it is
             await self.client.call(api.replace(detail.id, text, detail.etag))
         return settings
 
     # -- events ---------------------------------------------------------------------------------------------------
 
-    def _handle(self, event: StreamEvent) -> None:
+    async def _handle(self, event: StreamEvent) -> None:
         lease = self._leases.get(event.session)
         match event.type:
             case "state.changed":
@@ -731,10 +880,7 @@ class ServerSessions:
                     given = {key: value for key, value in settings.items() if value is not None}
                     self._store_settings(event.session, life, given)
             case "session.deleted":
-                self._note_pause(event.session, paused=False)
-                if lease is not None:
-                    lease.lose("its session was deleted")
-                self._on_deleted(event.session)
+                await self._left(event.session, departed(event.session, event.data.get("renamed_to")))
 
     def _note(self, session_id: str, queued: object) -> None:
         if queued:
@@ -745,16 +891,28 @@ class ServerSessions:
 
     async def _look(self, root: str) -> None:
         """Read events that may have been missed."""
+        lives: dict[str, str] = {}
         try:
-            await self._restored()
+            await self._restored(self._store)
             tree = await self.client.call(api.sub_sessions(root))
-        except CfsError:  # not created yet, or not reachable: the stream will report more
+            lives = {info.id: life_of(info.etag) for info in _all(tree)}
+            for info in _all(tree):
+                self._note(info.id, info.queued)
+                with suppress(CfsError):
+                    settings = await self.client.call(api.settings(info.id))
+                    self._note_pause(info.id, paused=settings.paused)
+        except NotFound:  # not created yet, or deleted
+            pass
+        except CfsError:  # not reachable: the stream will report more
             return
-        for info in _all(tree):
-            self._note(info.id, info.queued)
-            with suppress(CfsError):
-                settings = await self.client.call(api.settings(info.id))
-                self._note_pause(info.id, paused=settings.paused)
+        for session_id, recorder in list(self._recorders.items()):
+            if recorder.record.gone is None and recorder.record.life != lives.get(session_id):
+                try:
+                    await self._require_wanted(session_id)
+                except (SessionDeleted, SessionRenamed) as error:
+                    await self._left(session_id, error)
+                except CfsError:
+                    return
 
     def _note_pause(self, session_id: str, *, paused: bool) -> None:
         if paused:
@@ -788,6 +946,16 @@ def _has(detail: SessionDetail, content: str) -> bool:
 def life_of(etag: str) -> str:
     """Return the part of the ETag that distinguishes a session from later ones of its name."""
     return api.life_in(etag)
+
+
+def _after(stored: Sequence[Message], history: Sequence[Message]) -> Sequence[Message]:
+    """Return the part of a history that is not stored: a restored session begins with messages of the stored one."""
+    pairs = enumerate(zip(stored, history, strict=False))
+    return history[next((n for n, (a, b) in pairs if _text(a) != _text(b)), min(len(stored), len(history))) :]
+
+
+def _text(message: Message) -> tuple[str, str]:
+    return message.role, render_one(message)
 
 
 def _transcript(messages: Sequence[Message]) -> str:

@@ -321,8 +321,9 @@ class SubAgentRecord(BaseModel):
     message is the n-th of `messages.json`. `messages` is the number of messages in that file. `requested_name` is the
     name that its parent asked for, and `order` the number of the root's task during which it was started.
     `spent_before` are the tokens that it and those below it had used before its present task. `doubted` is an answer of
-    the root that did not agree with the files. `life` and `settings` are those of the session on the server. Times are
-    in seconds since the epoch.
+    the root that did not agree with the files. `life` and `settings` are those of the session on the server, and `gone`
+    says that this session was deleted or renamed. `children` are the agents that it has started and that have not
+    reported to it. Times are in seconds since the epoch.
     """
 
     model_config = _BY_ALIAS
@@ -367,6 +368,8 @@ class SubAgentRecord(BaseModel):
     items: list[dict[str, Any]] = Field(default_factory=list)
     life: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
+    gone: str | None = None
+    children: list[str] = Field(default_factory=list)
 
     @property
     def unfinished(self) -> bool:
@@ -479,7 +482,13 @@ class SubAgentRecorder:
 
     def session_opened(self, life: str, settings: Mapping[str, Any]) -> None:
         """Take over the identity and the settings of its session; they are written with the next step."""
-        self.record.life, self.record.settings = life, dict(settings)
+        self.record.life, self.record.settings, self.record.gone = life, dict(settings), None
+
+    async def session_gone(self, reason: str) -> None:
+        """Store that its session was deleted or renamed."""
+        if self.record.gone is None:
+            self.record.gone = reason
+            await self.save()
 
     async def turn_retaken(self, lease: LeaseRecord) -> None:
         """Store that the server had lost the turn, and that this lease replaces it."""
@@ -596,7 +605,8 @@ def _load(folder: SessionFolder) -> tuple[SubAgentRecord, list[Message]] | None:
 def load_sub_agents(folder: TreeFolder, context_of: Callable[[str], SubSessionContext]) -> Iterator[StoredAgent]:
     """Load the sub-agents, parents first. `context_of` returns the context of one that was loaded before. Blocks.
 
-    A folder without a status was left by a kill in the middle of a spawn, and is skipped.
+    A folder without a status was left by a kill in the middle of a spawn, and is skipped. So are the agents below one
+    whose folder is missing.
     """
     found = []
     for agent_id in folder.subs():

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import structlog
 
-from cfs.errors import CfsError, TooMany
+from cfs.errors import CfsError, SessionDeleted, SessionRenamed, TooMany
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents import tracing
 from cfs_agents.agent import Agent
@@ -531,6 +531,8 @@ class FibreSubAgent:
                 raise
             self.task.uncancel()
             return self._verdict
+        except (SessionDeleted, SessionRenamed) as error:
+            return Ending("cancelled", Finish(status="failed", summary=""), (error.detail,))
         except CfsError as error:
             if is_outage(error):
                 raise  # the task has not failed, only patience has run out: to be resumed later
