@@ -322,8 +322,7 @@ class SubAgentRecord(BaseModel):
     name that its parent asked for, and `order` the number of the root's task during which it was started.
     `spent_before` are the tokens that it and those below it had used before its present task. `doubted` is an answer of
     the root that did not agree with the files. `life` and `settings` are those of the session on the server, and `gone`
-    says that this session was deleted or renamed. `children` are the agents that it has started and that have not
-    reported to it. Times are in seconds since the epoch.
+    says that this session was deleted or renamed. Times are in seconds since the epoch.
     """
 
     model_config = _BY_ALIAS
@@ -369,7 +368,6 @@ class SubAgentRecord(BaseModel):
     life: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
     gone: str | None = None
-    children: list[str] = Field(default_factory=list)
 
     @property
     def unfinished(self) -> bool:
@@ -605,8 +603,7 @@ def _load(folder: SessionFolder) -> tuple[SubAgentRecord, list[Message]] | None:
 def load_sub_agents(folder: TreeFolder, context_of: Callable[[str], SubSessionContext]) -> Iterator[StoredAgent]:
     """Load the sub-agents, parents first. `context_of` returns the context of one that was loaded before. Blocks.
 
-    A folder without a status was left by a kill in the middle of a spawn, and is skipped. So are the agents below one
-    whose folder is missing.
+    A folder without a status was left by a kill in the middle of a spawn, and is skipped.
     """
     found = []
     for agent_id in folder.subs():
