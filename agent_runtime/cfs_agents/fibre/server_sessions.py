@@ -500,7 +500,10 @@ class ServerSessions:
                 if await self._open(session_id):
                     await self._open_all()
 
+        before = self._life(session_id)
         await self.retries.call(once)
+        if session_id in self._recorders and self._life(session_id) != before:
+            await self._recorders[session_id].save()  # else a kill would forget which session is its own
 
     async def begin(self, session_id: str, content: str, on_lost: LostCallback) -> ClaimedTurn:
         """Post a message to the session, unless it has it already, and claim the next turn."""

@@ -8,6 +8,7 @@ starts again. Where a combination is impossible, the table says why.
 import asyncio
 import re
 import signal
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,15 +19,16 @@ from typing import Any
 import httpx
 import pytest
 
-from cfs.errors import EngineError, UpstreamRefused
+from cfs.errors import EngineError, SessionDeleted, SessionRenamed, UpstreamRefused
 from cfs.wire import Message
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.report import ReportStatus
 from cfs_agents.model import Item, Retries
 from cfs_agents.testing import Line, ManualClock, ScriptedModel, calls, raises, says
 from ports import free_port
-from tests.agents.fibre.trees import finish, late, messages, spawn, status, tree, wait, write
-from tests.server.support import Process, ServerHarness, run_cfs, running_server, serving, until
+from tests.agents.fibre.trees import ScriptedModels, finish, late, messages, said, spawn, status, tree, wait, write
+from tests.client.terminal import Running, cfs, ended
+from tests.server.support import Process, ServerHarness, environment, run_cfs, running_server, serving, until
 
 
 class Parent(StrEnum):
@@ -111,7 +113,7 @@ class ServerProcesses(Servers):
 async def served(way: "Way", folder: Path) -> AsyncIterator[Servers]:
     """Serve what a way needs."""
     if way.store is None:
-        async with running_server() as server:
+        async with running_server(may_block=True) as server:  # the log of a defect reads its source code
             yield Servers(server.url, server.client, server)
         return
     flags = ("--data-dir", str(folder / "data")) if way.store == "default" else ("--store", way.store)
@@ -356,6 +358,12 @@ async def notices(folder: Path) -> list[str]:
     return [text for text in read if re.search(r"\[a (success|failed|unverified|cancelled)\]", text)]
 
 
+def outline(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+    """Return who said what, with the names of calls. The report ends a turn, and is its last message on the server."""
+    rows = [(each["role"], [call["name"] for call in each.get("tool_calls", ())]) for each in history]
+    return [row for row in rows if row != ("assistant", [])]
+
+
 async def stopped(work: "asyncio.Task[Any]") -> None:
     """Stop the runtime in its work."""
     work.cancel()
@@ -396,3 +404,226 @@ async def test_the_end_of_a_child_reaches_its_parent_once(tmp_path: Path, name: 
         record = await status(tmp_path, "a")
         assert (record["state"], record["held"], record["report"]["status"]) == ("done", None, way.status)
         assert (await status(tmp_path))["inbox"] == []
+        if way.status == "success":
+            shown = (await server.client.get("/v1/sessions/main/a")).json()["history"]
+            assert outline(shown) == outline(await messages(tmp_path, "a"))
+
+
+# -- the parent ends first --------------------------------------------------------------------------------------------
+
+PARENT_ENDS: dict[str, tuple[Sequence[Line], Act | None]] = {
+    "it answers": ([says("enough"), says("enough")], None),  # after the first answer it hears that a child works
+    "its model fails": ([raises(EngineError("out of memory"))], None),
+    "a user cancels it": ([late(says("never"), 1000)], lambda tree: tree.post("main/cancel")),
+    "a user cancels all": ([late(says("never"), 1000)], lambda tree: tree.post("main/cancel", {"cascade": True})),
+}
+"""How a parent can end before its child. It can neither wait nor poll then: it reads of the child in its next task."""
+
+
+@pytest.mark.parametrize("name", PARENT_ENDS)
+async def test_a_parent_that_ends_first_reads_of_its_child_in_its_next_task(
+    tmp_path: Path, server: ServerHarness, name: str
+) -> None:
+    lines, act = PARENT_ENDS[name]
+    scripted = ScriptedModels(main=[spawn("a"), *lines, says("next")], a=HANGS)
+    async with tree(tmp_path, scripted, server.url) as agent:
+        work = asyncio.create_task(agent.run("go"))
+        if act is not None:
+            await scripted.clock.until_asleep(2)
+            servers = Servers(server.url, server.client, server)
+            await act(Tree(tmp_path, servers, scripted.clock, agent, asyncio.Event()))
+        await work
+        assert (await agent.run("more")).summary == "next"
+    (notice,) = await notices(tmp_path)
+    assert "[a cancelled]" in notice
+
+
+# -- it never starts --------------------------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[dict[str, Any], Sequence[Line], str]] = {
+    "too many in all": ({"max_agents": 0}, [], "there have been 0 already"),
+    "too many at work": ({"max_alive": 0}, [], "0 are at work"),
+    "the goal has failed": (
+        {},
+        [line for n in range(3) for line in (spawn(f"b{n}", max_turns=1), wait(f"b{n}"))],
+        "3 agents have failed at this goal",
+    ),
+}
+"""Why a child is not started: limits, lines of the parent before, and the reason. The call itself says it at once, so
+there is nothing to wait for, and nothing to miss. At the limit of depth an agent has no tool for it."""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_a_child_that_cannot_start_is_refused_by_the_call(tmp_path: Path, name: str) -> None:
+    config, before, reason = REFUSED[name]
+    models = {"main": ScriptedModel([*before, spawn("a"), says("ok")])}
+    models |= {f"b{n}": ScriptedModel([write("b.txt"), write("c.txt")]) for n in range(3)}
+    async with tree(tmp_path, models.__getitem__, **config) as agent:
+        assert (await agent.run("go")).summary == "ok"
+        assert "a" not in agent.agents
+    assert reason in (await messages(tmp_path))[-2]["content"]
+    assert await notices(tmp_path) == []
+
+
+async def test_an_agent_of_the_last_level_has_no_tool_to_start_one(tmp_path: Path) -> None:
+    scripted = ScriptedModels(main=[spawn("a"), says("ok")])
+    async with tree(tmp_path, scripted, max_depth=0) as agent:
+        assert (await agent.run("go")).summary == "ok"
+    assert "there is no tool" in (await messages(tmp_path))[-2]["content"]
+
+
+# -- killed, with what happens in between -----------------------------------------------------------------------------
+
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from tests.agents.fibre.trees import ScriptedModels, late, spawn, tree, wait, write
+
+async def work():
+    scripted = ScriptedModels(main=[spawn("a"), wait("a")], a=[late(write("a.txt"), 1000)])
+    async with tree(Path(sys.argv[1]), scripted, sys.argv[2]) as agent:
+        work = asyncio.create_task(agent.run("go"))
+        await scripted.clock.until_asleep()
+        print("asleep", flush=True)
+        await work
+
+asyncio.run(work())
+"""
+"""A runtime whose child hangs."""
+
+KILLED = {
+    "its session is deleted": (delete, "cancelled", "'main/a' has been deleted"),
+    "its session is renamed": (rename, "cancelled", "is called 'taken-over' now"),
+    "nothing": (nothing, "success", "made a.txt"),
+}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", KILLED)
+async def test_a_child_whose_runtime_and_server_were_killed_ends_once(tmp_path: Path, name: str) -> None:
+    """The user acts between the two kills."""
+    act, ending, reason = KILLED[name]
+    way = Way(status="success", reason="", store="default", again=[write("a.txt"), *GOES_ON[1:]])
+    async with served(way, tmp_path) as server:
+        runtime = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", PROGRAM, str(tmp_path), server.url),
+            stdout=asyncio.subprocess.PIPE,
+            env=environment(),
+            cwd=Path(__file__).parents[3],
+        )
+        try:
+            assert runtime.stdout is not None
+            await runtime.stdout.readuntil(b"asleep\n")  # behind lines of the log
+        finally:
+            runtime.kill()
+            await runtime.wait()
+        async with running(way, Parent.WAITS, tmp_path, server, again=True) as second:
+            await act(second)
+            await server.stop()
+            await server.start()
+            assert (await second.agent.resume()).summary == "ok"
+        (notice,) = await notices(tmp_path)
+        assert f"[a {ending}]" in notice
+        assert reason in notice
+        answer = await server.client.get("/v1/sessions/main/a")
+        assert answer.status_code == (200 if ending == "success" else 404)
+        assert (await server.client.get("/v1/sessions/main")).json()["state"] == "idle"
+
+
+# -- the root ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gone", [SessionDeleted, SessionRenamed])
+@pytest.mark.parametrize("anew", [True, False])
+async def test_a_tree_whose_root_was_deleted_or_renamed_does_not_come_back(
+    tmp_path: Path, server: ServerHarness, gone: type[SessionDeleted | SessionRenamed], anew: bool
+) -> None:
+    """Nor does it touch another session that has the name now."""
+    scripted = ScriptedModels(main=[spawn("a"), wait("a")], a=HANGS)
+    async with tree(tmp_path, scripted, server.url) as agent:
+        work = asyncio.create_task(agent.run("go"))
+        await scripted.clock.until_asleep()
+        await stopped(work)
+    if gone is SessionDeleted:
+        await server.client.delete("/v1/sessions/main")
+    else:
+        await server.client.post("/v1/sessions/main/rename", json={"id": "other"})
+    if anew:
+        await server.say("main", "hello", wait="true")
+    before = [(session.id, session.nonce, session.log.last) for session in server.store]
+    for _ in range(2):
+        async with tree(tmp_path, ScriptedModels(), server.url) as agent:
+            with pytest.raises(gone, match=f"move {tmp_path / 'main'} away"):
+                await agent.resume()
+            with pytest.raises(gone, match=f"move {tmp_path / 'main'} away"):
+                await anext(agent.serve())
+            with pytest.raises(gone):
+                await agent.run("another task")
+            assert agent.unfinished
+    assert [(session.id, session.nonce, session.log.last) for session in server.store] == before
+    if gone is SessionRenamed and not anew:
+        await server.client.post("/v1/sessions/other/rename", json={"id": "main"})
+        models = ScriptedModels(main=[wait("a"), says("ok")], a=[finish("back")])
+        async with tree(tmp_path, models, server.url) as agent:
+            assert (await agent.resume()).summary == "ok"
+        assert said(await messages(tmp_path)) == ["ok"]
+
+
+async def test_a_tree_whose_root_is_deleted_while_it_works_ends(tmp_path: Path, server: ServerHarness) -> None:
+    scripted = ScriptedModels(main=[spawn("a"), wait("a")], a=HANGS)
+    async with tree(tmp_path, scripted, server.url) as agent:
+        work = asyncio.create_task(agent.run("go"))
+        await scripted.clock.until_asleep()
+        await server.client.delete("/v1/sessions/main")
+        report = await work
+        assert (report.status, report.reasons) == ("cancelled", ("session 'main' has been deleted",))
+        assert not agent.unfinished
+        with pytest.raises(SessionDeleted):
+            await agent.run("another task")
+    assert list(server.store) == []
+
+
+@pytest.mark.timeout(240)
+async def test_a_root_that_was_deleted_stays_deleted_when_the_server_loses_its_store(tmp_path: Path) -> None:
+    """The runtime remembers it, because the server cannot."""
+    way = Way(status="cancelled", reason="", store="memory")
+    async with served(way, tmp_path) as server:
+        async with running(way, Parent.WAITS, tmp_path, server) as first:
+            work = asyncio.create_task(first.agent.run("go"))
+            await first.clock.until_asleep()
+            await first.delete("main")
+            assert (await work).status == "cancelled"
+        await server.stop()
+        await server.start()
+        async with running(way, Parent.WAITS, tmp_path, server) as second:
+            with pytest.raises(SessionDeleted):
+                await second.agent.run("another task")
+        assert (await server.client.get("/v1/sessions")).json()["sessions"] == []
+
+
+@pytest.mark.timeout(240)
+def test_serve_says_in_one_line_that_its_session_was_deleted(tmp_path: Path) -> None:
+    """A user can use the name at once, and begin a new tree after the folder has been moved away."""
+    flags = ("agent", "serve", "--session", "main", "--root", str(tmp_path))
+    with serving("--engine", "scripted", "--log-level", "error") as server:
+        with Running(server.url, *flags) as runtime:
+            assert runtime.process.stderr is not None
+            assert b"an agent answers in main" in runtime.process.stderr.readline()
+            runtime.process.kill()
+        sessions = f"{server.url}/v1/sessions"
+        httpx.delete(f"{sessions}/main", timeout=60).raise_for_status()
+        line = (
+            "session 'main' has been deleted, so its agents are not started again; to begin a new tree in 'main', move"
+            f" {tmp_path / 'main'} away"
+        )
+        for _ in range(2):
+            code, output, errors = ended(cfs(server.url, *flags))
+            assert (code, output, errors.count("\n"), line in errors) == (1, "", 1, True), errors
+            assert httpx.get(f"{sessions}/main", timeout=60).status_code == 404
+        answer = httpx.post(f"{sessions}/main/messages?wait=true", content=b"hello", timeout=60)
+        assert answer.json()["reply"] == "hello"
+        assert line in ended(cfs(server.url, *flags))[2]
+        (tmp_path / "main").rename(tmp_path / "before")
+        with Running(server.url, *flags) as runtime:
+            assert runtime.process.stderr is not None
+            assert b"an agent answers in main" in runtime.process.stderr.readline()
