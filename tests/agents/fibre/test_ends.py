@@ -19,12 +19,12 @@ from typing import Any
 import httpx
 import pytest
 
-from cfs.errors import EngineError, SessionDeleted, SessionRenamed, UpstreamRefused
+from cfs.errors import EngineError, SessionDeleted, SessionRenamed, Unreachable, UpstreamRefused
 from cfs.wire import Message
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.report import ReportStatus
 from cfs_agents.model import Item, Retries
-from cfs_agents.testing import Line, ManualClock, ScriptedModel, calls, raises, says
+from cfs_agents.testing import Line, ManualClock, ScriptedModel, breaks_off, calls, raises, says
 from ports import free_port
 from tests.agents.fibre.trees import ScriptedModels, finish, late, messages, said, spawn, status, tree, wait, write
 from tests.client.terminal import Running, cfs, ended
@@ -284,6 +284,17 @@ WAYS = {
     "it has no budget": Way(status="failed", reason="budget", child=[finish()], limits={"budget": 1}),
     "its model fails": Way(status="failed", reason="out of memory", child=[raises(EngineError("out of memory"))]),
     "its upstream refuses": Way(status="failed", reason="no key", child=[raises(UpstreamRefused("no key"))]),
+    "its upstream is away for a while": Way(
+        status="success", reason="made a.txt", child=[breaks_off("so "), write("a.txt"), *GOES_ON[1:]]
+    ),
+    "its upstream is away for too long": Way(
+        status="success",
+        reason="made a.txt",
+        child=[raises(Unreachable("no upstream answers"))],
+        down=nothing,
+        again=[write("a.txt"), *GOES_ON[1:]],
+        impossible=IN_BOTH,
+    ),
     "its tool crashes": Way(
         status="failed",
         reason="the tool crashed",
@@ -365,9 +376,9 @@ def outline(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]
 
 
 async def stopped(work: "asyncio.Task[Any]") -> None:
-    """Stop the runtime in its work."""
+    """Stop the runtime in its work, unless an outage has done so."""
     work.cancel()
-    with suppress(asyncio.CancelledError):
+    with suppress(asyncio.CancelledError, Unreachable):
         await work
 
 
@@ -379,18 +390,19 @@ async def test_the_end_of_a_child_reaches_its_parent_once(tmp_path: Path, name: 
     async with served(way, tmp_path) as server:
         async with running(way, parent, tmp_path, server) as first:
             work = asyncio.create_task(first.agent.run("go"))
-            if way.act is not None or way.down is not None:
+            if any(line.delay for line in way.child):
                 await first.clock.until_asleep()
             if way.act is not None:
                 await way.act(first)
-            if way.down is None:
+            stops = way.down is not None or parent is Parent.AWAY
+            if way.down is None or way.child is not HANGS:
                 await until(lambda: first.child_ended or work.done())
-            if way.down is None and parent is not Parent.AWAY:
+            if stops:
+                await stopped(work)
+            else:
                 first.released.set()
                 assert (await work).summary == "ok"
-            else:
-                await stopped(work)
-        if work.cancelled():
+        if stops:
             async with running(way, parent, tmp_path, server, again=True) as second:
                 if way.down is not None:
                     await way.down(second)
@@ -404,6 +416,8 @@ async def test_the_end_of_a_child_reaches_its_parent_once(tmp_path: Path, name: 
         record = await status(tmp_path, "a")
         assert (record["state"], record["held"], record["report"]["status"]) == ("done", None, way.status)
         assert (await status(tmp_path))["inbox"] == []
+        if rename in (way.act, way.down):
+            assert (await server.client.get("/v1/sessions/taken-over")).json()["state"] == "idle"
         if way.status == "success":
             shown = (await server.client.get("/v1/sessions/main/a")).json()["history"]
             assert outline(shown) == outline(await messages(tmp_path, "a"))
