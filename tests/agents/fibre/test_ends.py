@@ -119,12 +119,12 @@ async def served(way: "Way", folder: Path) -> AsyncIterator[Servers]:
     flags = ("--data-dir", str(folder / "data")) if way.store == "default" else ("--store", way.store)
     port = free_port()
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client:
-        server = ServerProcesses(folder, client, flags, port)
-        await server.start()
+        process = ServerProcesses(folder, client, flags, port)
+        await process.start()
         try:
-            yield server
+            yield process
         finally:
-            await server.close()
+            await process.close()
 
 
 class ParentModel:
