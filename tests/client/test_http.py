@@ -173,6 +173,19 @@ def test_a_lost_answer_is_asked_for_until_a_server_is_back() -> None:
     assert attempts.pause_after(409) is None
 
 
+def test_a_read_that_waits_is_repeated_where_a_server_stops() -> None:
+    """Another one may answer at the same address. The pause is what the server asks for, at most the wait."""
+    attempts = Attempts(api.wait("a", 3.0).request)
+    assert [attempts.pause_after(503, "1"), attempts.pause_after(503, "5"), attempts.pause_after(503, "1")] == [
+        1,
+        3,
+        None,
+    ]
+    assert Attempts(api.wait("a", 3.0).request).pause_after(503) is None, "it does not say that another one will"
+    for request in (api.read("a").request, api.claim("a", 60, 3).request.keyed()):
+        assert Attempts(request).pause_after(503, "1") is None, "it does not wait, or an agent repeats it itself"
+
+
 def test_what_was_not_lost_is_tried_a_few_times() -> None:
     for request in (api.read("a").request, api.append("a", b"x").request.keyed()):
         attempts = Attempts(request)

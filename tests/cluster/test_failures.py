@@ -13,6 +13,7 @@ from outages import Proxy
 from tests.cluster.support import Replicas, names, replica, replicas, say, text_of
 from tests.postgres import PostgresServer, running_postgres
 from tests.server.support import EventStream, Process, kinds
+from tests.server.wire import Wire
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -130,6 +131,47 @@ def test_a_replica_that_is_stopped_hands_everything_over(database: str) -> None:
             assert "journal.incomplete" not in log
             until_written(answered, 2)
         require_whole(living(found, leaving)[0], answered)
+
+
+async def test_all_who_wait_for_a_replica_that_stops_or_at_it_are_woken(database: str) -> None:
+    """A write that may not be repeated says so: it was stored, or whether it was stored is not known."""
+    with replicas(2, database, "--scripted-interval", "600", "--shutdown-grace", "0.1") as found:
+        here = "s0"
+        leaving, (other,) = found.owner_of(here), found.others(here)
+        there = next(name for name in map("t{}".format, range(1000)) if found.owner_of(name) is other)
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+            for name in (here, there):
+                assert (await client.post(f"{leaving.url}/v1/sessions/{name}/messages", content=b"x")).is_success
+        ways = [(leaving, here), (other, here), (leaving, there)]
+        reads = [
+            (process.url, f"/v1/sessions/{name}{route}") for process, name in ways for route in ("?wait=60", "/wait")
+        ]
+        reads += [(process.url, f"/dav/sessions/{name}") for process, name in ways]
+        writes = [(process.url, f"/v1/sessions/{name}/messages?wait=60") for process, name in ways]
+        wires = [Wire(url) for url, _ in (*reads, *writes, *writes)]
+        for wire in wires:
+            await wire.ask("GET", b"/healthz")
+        asked = [wire.ask("GET", path.encode()) for wire, (_, path) in zip(wires, reads, strict=False)]
+        for number, (wire, (_, path)) in enumerate(zip(wires[len(reads) :], (*writes, *writes), strict=True)):
+            key = {} if number < len(writes) else {"Idempotency_Key": f"key {number}"}
+            asked.append(wire.ask("POST", path.encode(), b"x", Content_Type="text/plain", **key))
+        waiting = [asyncio.create_task(each) for each in asked]
+        streams = [await EventStream.open(process.url, "/v1/events") for process in (leaving, other)]
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+            for name, queued in ((here, 4), (there, 2)):
+                while (await client.get(f"{other.url}/v1/sessions/{name}")).json()["queued"] < queued:
+                    pass
+        leaving.signal(signal.SIGTERM)
+        answers = await asyncio.gather(*waiting)
+        for stream in streams:
+            await stream.rest()
+            stream.close()
+        code, log = await asyncio.to_thread(leaving.ended)
+        for wire in wires:
+            await wire.close()
+    again = [(answer.status, b"\nretry-after: 1\r" in answer.head.lower()) for answer in answers]
+    assert again == [(503, True)] * len(reads) + [(503, False)] * len(writes) + [(503, True)] * len(writes)
+    assert (code, "exceeded" in log) == (0, False), log
 
 
 def test_a_replica_that_joins_gets_its_part(database: str) -> None:

@@ -397,7 +397,7 @@ async def test_a_completion_that_takes_too_long_fails() -> None:
     assert (answer.status_code, answer.json()["detail"]) == (502, "the turn took longer than 0.05 seconds")
 
 
-@pytest.mark.parametrize(("grace", "status", "reason"), [(30.0, 200, None), (0.0, 502, "the server was shut down")])
+@pytest.mark.parametrize(("grace", "status", "reason"), [(30.0, 200, None), (0.0, 503, "the server is shutting down")])
 async def test_a_server_that_ends_lets_completions_finish_for_a_while(
     grace: float, status: int, reason: str | None
 ) -> None:

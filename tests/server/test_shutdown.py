@@ -4,12 +4,16 @@ import asyncio
 import json
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.server.support import EventStream, Process, kinds, serving, spoken
+from tests.server.wire import Wire
 
+Call = tuple[str, bytes, bytes, dict[str, str]]
+"""A method, a target, a body and headers."""
 SCRIPTED = ("--engine", "scripted", "--log-format", "json")
 
 
@@ -92,3 +96,60 @@ async def test_an_idle_server_with_idle_clients_ends_promptly() -> None:
             process.signal()
             code, errors = await ended(process)
         assert (code, defects(errors)) == (0, [])
+
+
+async def held_session(client: httpx.AsyncClient, name: str) -> str:
+    """Make a session whose turn an agent holds, and return the path of the agent's open question."""
+    await client.post("/v1/sessions", json={"id": name, "settings": {"driver": "agent"}})
+    await client.post(f"/v1/sessions/{name}/messages", content=b"build it")
+    claim = (await client.post(f"/v1/sessions/{name}/claim", json={})).json()["claim"]
+    asked = await client.post(f"/v1/sessions/{name}/questions", json={"claim": claim, "text": "make test"})
+    return f"/v1/sessions/{name}/questions/{asked.json()['id']}"
+
+
+async def calls_that_wait(client: httpx.AsyncClient) -> tuple[list[Call], list[Call]]:
+    """Return calls of all routes that wait: those that may be repeated, and those whose message is stored."""
+    question = await held_session(client, "held")
+    await client.post("/v1/sessions", json={"id": "unasked", "settings": {"driver": "agent"}})
+    for name in ("busy", "above/below"):
+        await client.post(f"/v1/sessions/{name}/messages", content=b"x")
+    json_, text = {"content_type": "application/json"}, {"content_type": "text/plain"}
+    chat = b'{"messages":[{"role":"user","content":"x"}],"model":"scripted","max_tokens":9}'
+    return [
+        ("GET", b"/v1/sessions/busy?wait=60", b"", {}),
+        ("GET", b"/v1/sessions/above?wait=60", b"", {}),
+        ("GET", b"/v1/sessions/busy/wait?timeout=60", b"", {}),
+        ("GET", question.encode() + b"?wait=60", b"", {}),
+        ("GET", b"/dav/sessions/busy", b"", {}),
+        ("POST", b"/v1/sessions/unasked/claim", b'{"wait":60}', json_),
+        ("POST", b"/v1/chat/completions", chat, json_),
+        ("POST", b"/v1/messages", chat, json_),
+    ], [
+        ("POST", b"/v1/sessions/said/messages?wait=60", b"x", text),
+        ("POST", b"/v1/chat/completions", chat, json_ | {"X_CFS_Session": "chat"}),
+        ("POST", b"/v1/responses", b'{"input":"x","model":"scripted"}', json_),
+    ]
+
+
+async def test_all_who_wait_are_woken_and_told_whether_to_repeat(tmp_path: Path) -> None:
+    """What was stored goes on at the next start, so it is not to be sent again."""
+    grace = ("--scripted-interval", "600", "--shutdown-grace", "0.1")
+    with serving(*SCRIPTED, *grace, CFS_DATA_DIR=str(tmp_path)) as process:
+        async with httpx.AsyncClient(base_url=process.url, timeout=60) as client:
+            repeatable, stored = await calls_that_wait(client)
+            wires = [Wire(process.url) for _ in (*repeatable, *stored)]
+            for wire in wires:
+                await wire.ask("GET", b"/healthz")
+            waiting = [
+                asyncio.create_task(wire.ask(method, target, body, **fields))
+                for wire, (method, target, body, fields) in zip(wires, (*repeatable, *stored), strict=True)
+            ]
+            await client.get("/healthz")  # answered after the requests before it have begun
+        process.signal()
+        answers = await asyncio.gather(*waiting)
+        code, errors = await ended(process)
+        for wire in wires:
+            await wire.close()
+    again = [(answer.status, b"\nretry-after: 5\r" in answer.head.lower()) for answer in answers]
+    assert again == [(503, True)] * len(repeatable) + [(503, False)] * len(stored)
+    assert (code, defects(errors)) == (0, [])

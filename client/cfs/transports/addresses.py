@@ -115,9 +115,18 @@ class Attempts:
             self._lost = error
         return self._next()
 
-    def pause_after(self, status: int) -> float | None:
-        """Return the same for a response. Only a server that is not ready, after a lost answer, is asked again."""
-        return self._next() if status == _NOT_READY and self._lost is not None else None
+    def pause_after(self, status: int, retry_after: str = "") -> float | None:
+        """Return the same for a response, whose `Retry-After` is given.
+
+        Only a server that is not ready is asked again: after a lost answer, or when it stops during a read that waits.
+        """
+        if status != _NOT_READY:
+            return None
+        if self._lost is not None:
+            return self._next()
+        if not (self._request.safe and self._request.wait_seconds and retry_after.isascii() and retry_after.isdigit()):
+            return None
+        return None if self._next() is None else min(float(retry_after), self._request.wait_seconds)
 
     def cause(self, error: httpx.HTTPError | httpx.InvalidURL) -> httpx.HTTPError | httpx.InvalidURL:
         """Return the error to report: the lost answer if there was one, because the effect is not known."""

@@ -86,7 +86,7 @@ class AsyncClient:
                 if (pause := attempts.pause(error)) is None:
                     raise error_from(attempts.cause(error), request, self.url) from error
             else:
-                if (pause := attempts.pause_after(answer.status_code)) is None:
+                if (pause := attempts.pause_after(answer.status_code, answer.headers.get("retry-after", ""))) is None:
                     return call.result(api.ApiResponse(answer.status_code, answer.headers, answer.content))
             await asyncio.sleep(pause)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -77,8 +78,10 @@ class Cluster:
 
     async def drain(self, grace: float) -> None:
         """Hand over all slots (see `Replica.drain`), and end what was sent on to other replicas."""
+        until = time.monotonic() + grace
         await self.replica.drain(grace)
-        await asyncio.gather(self._relay.drain(grace), self._plain.state.cfs.completions.drain(grace))
+        left = max(0.0, until - time.monotonic())
+        await asyncio.gather(self._relay.drain(left), self._plain.state.cfs.completions.drain(left))
 
     def _host(self, number: int) -> HostedSlot:
         return HostedSlot(number, self._open, self.replica.changed, lambda: self.replica.hosted)

@@ -168,8 +168,7 @@ class EventMerging:
             if others is not None and not is_share and len(cursors) < self._replica.slots:
                 raise Unavailable("some sessions are moving to another replica; repeat", retry_after=AGAIN_SECONDS)
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            if others:
-                tasks.append(asyncio.create_task(self._moved(others, frames)))
+            tasks.append(asyncio.create_task(self._moved(others or [], frames)))
             first = b": begin\n\n" if others is not None else _text(cursors, b"event: begin\ndata: {}\n")
             await send({"type": "http.response.body", "body": first, "more_body": True})
             while scope["method"] != "HEAD":

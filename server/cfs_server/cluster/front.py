@@ -54,6 +54,11 @@ _SIGHT = b"/cluster/sight"
 _SIGHT_SECONDS = 1.0
 _HINTS = 10_000
 _HOPS = 4
+_LOST = {
+    Outcome.LOST: "the replica that has this session was lost",
+    Outcome.STOPPED: "the server stopped waiting for the replica that has this session",
+}
+"""Why it is not known what a request did."""
 _CLIENT_ERRORS = frozenset({400, 401, 403, 405, 406, 413, 415, 422, 431})
 """Statuses that a slot which is being handed over means as it says them."""
 
@@ -206,11 +211,13 @@ class Front:
                 place = found
                 self._learn(target.root, place.slot)
             else:
-                if found is Outcome.LOST and not is_repeatable(request.method, has_key=has_key):
+                if found in _LOST and not is_repeatable(request.method, has_key=has_key):
                     raise Unavailable(
-                        "the replica that has this session was lost before it answered; whether it did what was asked"
-                        " is not known: read the session, or send an Idempotency-Key and repeat"
+                        f"{_LOST[found]} before it answered; whether it did what was asked is not known: read the"
+                        " session, or send an Idempotency-Key and repeat"
                     )
+                if found is Outcome.STOPPED:
+                    raise Unavailable("the server is stopping; repeat", retry_after=AGAIN_SECONDS)
                 if not request.is_replayable:
                     raise Unavailable("this session is moving to another replica; repeat", retry_after=AGAIN_SECONDS)
                 await patience.wait(f"no replica serves slot {place.slot} of the sessions now")
@@ -287,7 +294,7 @@ class Front:
                 )
             if reserved is None:
                 raise AlreadyExists(f"there is a session {target.new!r} already")
-        sender = _Sender(slot, scope, send)
+        sender = _Sender(slot, request, scope, send)
         inner = dict(scope, headers=request.headers)
         try:
             await slot(inner, request.receive, sender.send)
@@ -325,9 +332,10 @@ async def sees(relay: Relay, url: str, database: int) -> bool | None:
 class _Sender:
     """Sends the response of a slot. Errors of one that is being handed over become 503: the next owner knows better."""
 
-    def __init__(self, slot: HostedSlot, scope: Scope, send: Send) -> None:
+    def __init__(self, slot: HostedSlot, request: Incoming, scope: Scope, send: Send) -> None:
         self.status = 0
         self._slot = slot
+        self._request = request
         self._scope = scope
         self._send = send
         self._replaced = False
@@ -336,12 +344,19 @@ class _Sender:
         """Send a part of the response."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if self.status >= 400 and self.status not in _CLIENT_ERRORS and not self._slot.serves:
+            passes = self.status < 400 or self.status in _CLIENT_ERRORS or self._was_done(message)
+            if not passes and not self._slot.serves:
                 self._replaced, self.status = True, 503
                 error = Unavailable("this session is moving to another replica; repeat", retry_after=AGAIN_SECONDS)
                 await problem_response(error, self._scope["path"])(self._scope, _nothing, self._send)
         if not self._replaced:
             await self._send(message)
+
+    def _was_done(self, start: Message) -> bool:
+        """Return whether a write was done although this is an error, and would be done twice if it was repeated."""
+        has_key = idempotency_key(dict(self._request.headers)) is not None
+        is_final = not any(name == b"retry-after" for name, _ in start["headers"])
+        return start["status"] == 503 and is_final and not is_repeatable(self._request.method, has_key=has_key)
 
 
 async def _nothing() -> Message:

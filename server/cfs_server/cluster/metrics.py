@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
 _COMMON = ("cfs_engine", "python_", "process_")
 """Beginnings of the names of metrics that all applications of a process have in common."""
-_OUTCOMES = ("answered", "elsewhere", "lost", "moved", "unreached")
+_OUTCOMES = ("answered", "elsewhere", "lost", "moved", "stopped", "unreached")
 
 
 class ClusterMetrics:

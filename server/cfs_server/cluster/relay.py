@@ -22,6 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 from cfs.errors import Forbidden, InvalidRequest
 from cfs_server.broadcast import Broadcast
 from cfs_server.cluster.names import Place
+from cfs_server.cluster.replica import LAST_SECONDS
 
 HEADER = b"x-cfs-slot"
 """In a request: the order. In a response with the status 421: where the request belongs."""
@@ -31,8 +32,6 @@ ALL = -1
 _VALID_SECONDS = 30.0
 _CONNECT_SECONDS = 2.0
 _ASK_SECONDS = 10.0
-_LAST_SECONDS = 1.0
-"""How long a response may go on when its replica has lost the slot: it may be on its way."""
 _IDLE_CONNECTIONS = 64
 _IDLE_SECONDS = 60.0
 _HELD_BYTES = 256 << 10
@@ -209,6 +208,7 @@ class Outcome(Enum):
     MOVED = "the replica does not own the slot now; nothing was done"
     UNREACHED = "the replica was not reached; nothing was done"
     LOST = "the connection was lost before the response; what was done is not known"
+    STOPPED = "this replica stops before the response came; what was done is not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,18 +245,23 @@ class Relay:
         self._running = 0
         self._ended = Broadcast()
         self._leaving = asyncio.Event()
+        self._grace_over = asyncio.Event()
 
     async def until_leaving(self) -> None:
         """Return when this replica leaves, and streams of events have to end."""
         await self._leaving.wait()
 
     async def drain(self, grace: float) -> None:
-        """End the streams of events, and let other requests end, for `grace` seconds at most."""
+        """End the streams of events and the reads that wait, let writes end for `grace` seconds, then end them all.
+
+        A write that is on its way always gets a moment.
+        """
         self._leaving.set()
         with suppress(TimeoutError):
-            async with asyncio.timeout(grace):
+            async with asyncio.timeout(max(grace, LAST_SECONDS)):
                 while self._running:
                     await self._ended.wait()
+        self._grace_over.set()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -282,13 +287,13 @@ class Relay:
         try:
             await asyncio.wait((answering, *watching), return_when=asyncio.FIRST_COMPLETED)
             if moving.done():
-                await asyncio.wait((answering, gone), return_when=asyncio.FIRST_COMPLETED, timeout=_LAST_SECONDS)
+                await asyncio.wait((answering, gone), return_when=asyncio.FIRST_COMPLETED, timeout=LAST_SECONDS)
             if answering.done():
                 return answering.result()
             if gone.done():
                 return Outcome.ANSWERED
             if not passing.begun.is_set():
-                return Outcome.LOST
+                return Outcome.LOST if moving.done() else Outcome.STOPPED
             raise Broken
         except _ClientLeft:
             return Outcome.ANSWERED
@@ -307,11 +312,19 @@ class Relay:
             await asyncio.gather(answering, *watching, return_exceptions=True)
 
     async def _closing(self, method: str, passing: "Passing") -> None:
-        """Return when this replica leaves and a response is a stream of events; its reader resumes elsewhere."""
+        """Return when this replica leaves and the client has to go on elsewhere.
+
+        Readers of events resume there, and reads that wait are repeated. Writes end as long as the grace lasts.
+        """
         await self._leaving.wait()
-        await passing.begun.wait()
-        if method != "GET" or not passing.is_stream:
-            await asyncio.get_running_loop().create_future()
+        if is_repeatable(method, has_key=False):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(passing.begun.wait(), LAST_SECONDS)
+            if not passing.begun.is_set() or (method == "GET" and passing.is_stream):
+                return
+        await self._grace_over.wait()
+        if passing.begun.is_set() and not passing.is_stream:
+            await asyncio.get_running_loop().create_future()  # uvicorn lets the rest of the response pass
 
     async def fetch(self, url: str, order: Order, request: Incoming) -> "Response":
         """Send a request to a replica, and return its whole response. Raises errors of `httpcore`."""

@@ -28,6 +28,8 @@ _HANDOVER_SECONDS = 30.0
 """How long a slot that is to be handed over is kept while turns run in it."""
 _PATIENCE_SECONDS = 10.0
 """How long a request waits for an owner of its slot."""
+LAST_SECONDS = 1.0
+"""How long a request goes on when the replica that answers it has left its slot, or that relays it stops."""
 AGAIN_SECONDS = 1.0
 """When a client may repeat a request that found no owner."""
 _ANNOUNCE_SECONDS = 2.0
@@ -174,6 +176,11 @@ class Replica:
         """Whether this replica hands over what it has."""
         return self._leaving
 
+    @property
+    def has_left(self) -> bool:
+        """Whether this replica stops, and has handed over everything."""
+        return self._leaving and not self._hosted
+
     def _database_of(self, slot: int) -> _Database:
         return self._databases[slot % len(self._databases)]
 
@@ -310,11 +317,15 @@ class Patience:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._until = time.monotonic() + _PATIENCE_SECONDS
+        self._since = time.monotonic()
 
     async def wait(self, problem: str) -> None:
-        """Wait until something may have changed. Raises `Unavailable` with the problem when the time is over."""
-        left = self._until - time.monotonic()
+        """Wait until something may have changed. Raises `Unavailable` with the problem when the time is over.
+
+        The time is short when this replica stops: it would not stop before.
+        """
+        patience = LAST_SECONDS if self._replica.has_left else _PATIENCE_SECONDS
+        left = self._since + patience - time.monotonic()
         if left <= 0:
             why = f": {self._replica.problem}" if self._replica.problem else ""
             raise Unavailable(f"{problem}{why}", retry_after=AGAIN_SECONDS)

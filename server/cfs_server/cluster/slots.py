@@ -158,19 +158,21 @@ class HostedSlot:
         self.lose()
 
     async def _until_idle(self) -> None:
-        """Serve on while turns of the model run, until the end of the grace. Agents keep their turns elsewhere."""
+        """Serve on while the model answers, until the end of the grace. Agents keep their turns elsewhere."""
+        completions = self.context.completions
         while (left := self._grace_until - time.monotonic()) > 0 and not self._lost:
             busy = next(filter(_generates, self.context.store), None)
-            if busy is None:
+            if busy is None and not completions.running:
                 return
-            waits = [asyncio.create_task(each.wait()) for each in (busy.changed, self._sooner)]
+            changed = completions.changed if busy is None else busy.changed
+            waits = [asyncio.create_task(each.wait()) for each in (changed, self._sooner)]
             await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
 
     async def _close(self) -> None:
-        """End turns, streams and waits; the next owner goes on with them."""
-        await self.context.store.drain(0)
+        """End turns, completions, streams and waits; the next owner goes on with them."""
+        await asyncio.gather(self.context.store.drain(0), self.context.completions.drain(0))
         with suppress(TimeoutError):
             async with asyncio.timeout(_CALLS_SECONDS):
                 while self._calls:

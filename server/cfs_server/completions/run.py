@@ -138,9 +138,9 @@ class EphemeralCompletions:
         self._engine = engine
         self._limits = limits
         self._conversations = Conversations(engine.forget)
-        self._running: dict[str, str] = {}
-        """The reason for which each running completion was ended; empty until then."""
-        self._changed = Broadcast()
+        self._running: set[str] = set()
+        self.changed = Broadcast()
+        """Fires when a completion has ended."""
         self._draining = False
         self._counting: Counter[str] = Counter()
 
@@ -152,7 +152,7 @@ class EphemeralCompletions:
     def check(self, owner: str, model: str | None) -> None:
         """Raise `Unavailable` at shutdown, and `TooMany` if the predicted wait for a model is too long."""
         if self._draining:
-            raise Unavailable("the server is shutting down", retry_after=5)
+            raise _shutting_down()
         self._limits.check_wait(predicted_wait(self._engine, model, owner, _KIND))
 
     @contextlib.contextmanager
@@ -188,7 +188,7 @@ class EphemeralCompletions:
     async def make(self, spec: CompletionSpec, owner: str, times: int = 1) -> AsyncGenerator[Delta | Finished]:
         """Yield the pieces of a completion, then its end. Closing the iterator stops the generation.
 
-        Raises `EngineError`, also at the time limit, and `ReplyLost`.
+        Raises `EngineError`, also at the time limit, `Unavailable` at shutdown, and `ReplyLost`.
         """
         request = GenerationRequest(
             uuid.uuid4().hex,
@@ -206,17 +206,17 @@ class EphemeralCompletions:
             deadline_seconds=self._limits.turn_seconds,
             times=times,
         )
-        self._running[request.id] = ""
+        self._running.add(request.id)
         items = cast("AsyncGenerator[Delta | Finished]", tracing.generate(self._engine, request))
         try:
             async with contextlib.aclosing(items):
                 async for item in items:
-                    if isinstance(item, Finished) and (reason := self._running[request.id]):
-                        raise EngineError(reason)
+                    if isinstance(item, Finished) and item.reason == "cancelled" and self._draining:
+                        raise _shutting_down()
                     yield item
         finally:
-            del self._running[request.id]
-            self._changed.fire()
+            self._running.remove(request.id)
+            self.changed.fire()
 
     async def drain(self, grace: float) -> None:
         """Accept no new completions, let running ones finish for `grace` seconds, then cancel the rest (P3)."""
@@ -224,11 +224,14 @@ class EphemeralCompletions:
         try:
             async with asyncio.timeout(grace):
                 while self._running:
-                    await self._changed.wait()
+                    await self.changed.wait()
         except TimeoutError:
             for request_id in self._running:
-                self._running[request_id] = "the server was shut down"
                 self._engine.cancel(request_id)
+
+
+def _shutting_down() -> Unavailable:
+    return Unavailable("the server is shutting down", retry_after=5)
 
 
 # Completions for one caller: the only access from a route to the engine (G9).

@@ -7,6 +7,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from cfs.errors import EngineError
@@ -169,7 +170,7 @@ class ScriptedEngine:
         """Wait for the interval and the hold; False when the request was cancelled meanwhile."""
         try:
             async with asyncio.timeout_at(deadline):
-                await asyncio.sleep(self._interval)
+                await self._pause(request.id)
                 while self._permits == 0 and not self._running[request.id]:
                     await self._changed.wait()
         except TimeoutError:
@@ -177,6 +178,16 @@ class ScriptedEngine:
         if self._permits:
             self._permits -= 1
         return not self._running[request.id]
+
+    async def _pause(self, request_id: str) -> None:
+        """Wait for the interval, or until the request is cancelled."""
+        if not self._interval:
+            await asyncio.sleep(0)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._interval):
+                while not self._running[request_id]:
+                    await self._changed.wait()
 
 
 def _read(reader: ReplyReader, token: str, *, tools: bool) -> Delta | None:

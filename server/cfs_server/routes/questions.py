@@ -130,10 +130,11 @@ async def _closed(session: Session, question_id: str, seconds: float, sessions: 
     try:
         async with asyncio.timeout(seconds):
             while session.question(question_id).state is QuestionState.OPEN:
+                session.require_going_on()
                 await session.log.broadcast.wait()
                 sessions.require_still(session, asked, "read_binary")
-                if session.ending is not None:
-                    raise session.ending
+                if session.deleted:
+                    session.require_going_on()
     except TimeoutError:
         pass
     return session.question(question_id)

@@ -130,8 +130,7 @@ async def _next(
 
 
 def _try(session: Session, lease: float) -> Turn | None:
-    if session.ending is not None:
-        raise session.ending
+    session.require_going_on()
     return session.claim(lease)
 
 

@@ -390,18 +390,23 @@ class Session(SessionState):
         self.log.close(goodbye=True)
         self._leave(turns, _shutting_down())
 
+    def say_goodbye(self) -> None:
+        """End all streams and waits, because the server shuts down. The session can still be read."""
+        self.log.close(goodbye=True)
+        self.changed.fire()
+
     def _leave(self, turns: Iterable[Turn], reason: CfsError) -> None:
         """Stop what were the turns, and wake all who wait."""
         for turn in turns:
             _stop(turn, reason)
         self.changed.fire()
 
-    @property
-    def ending(self) -> CfsError | None:
-        """Why nobody can wait for the session any more; None while one can."""
+    def require_going_on(self) -> None:
+        """Raise `Gone` or `Unavailable` if nobody can wait for the session any more."""
         if self.deleted and not self.log.goodbye:
-            return departed(self.id)
-        return _shutting_down() if self.log.closed else None
+            raise departed(self.id)
+        if self.log.closed:
+            raise _shutting_down()
 
     @property
     def _turns(self) -> list[Turn]:

@@ -489,17 +489,18 @@ class SessionStore:
         try:
             async with asyncio.timeout(timeout):
                 while not session.deleted and not self.is_settled(session):
+                    session.require_going_on()
                     await session.changed.wait()
         except TimeoutError:
             return False
-        if session.deleted and session.ending is not None:
-            raise session.ending
+        if session.deleted:
+            session.require_going_on()
         return True
 
     async def drain(self, grace: float) -> None:
-        """Accept no new messages, and let turns finish for `grace` seconds (P3).
+        """Accept no new messages, let turns finish for `grace` seconds, then end all streams and waits (P3).
 
-        The rest is resumed by the next start, or fails if the sessions end with the process.
+        The other turns are resumed by the next start, or fail if the sessions end with the process.
         """
         self.draining = True
         busy = [session for session in self if not session.idle]
@@ -515,7 +516,7 @@ class SessionStore:
                 else:
                     session.abandon("the server was shut down")
         for session in self:
-            session.log.close(goodbye=True)
+            session.say_goodbye()
         self.bus.log.close(goodbye=True)
 
     # -- the journal ----------------------------------------------------------------------------------------------
