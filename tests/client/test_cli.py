@@ -185,11 +185,14 @@ def test_one_command_installs_completion(shell: str, tmp_path: Path) -> None:
 def test_bash_completes_after_that_command(tmp_path: Path) -> None:
     """In an interactive shell of a user who has done nothing else: commands, and options of a command."""
     env = os.environ | {"HOME": str(tmp_path), "PATH": f"{CFS.parent}:{os.environ['PATH']}"}
-    subprocess.run([CFS, "--install-completion", "bash"], env=env, capture_output=True, check=True)
+    # the program looks for the shell among its parents, and `:` keeps bash from becoming the program itself
+    subprocess.run(["bash", "-c", "cfs --install-completion && :"], env=env, capture_output=True, check=True)
     script = """
         complete -p cfs
         COMP_WORDS=(cfs sen) COMP_CWORD=1; _cfs_completion cfs; echo "${COMPREPLY[@]}"
         COMP_WORDS=(cfs chat --u) COMP_CWORD=2; _cfs_completion cfs; echo "${COMPREPLY[@]}"
     """
-    done = subprocess.run(["bash", "-ic", script], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(  # without a terminal, for which bash would stop
+        ["bash", "-ic", script], env=env, capture_output=True, text=True, check=True, start_new_session=True
+    )
     assert done.stdout.splitlines() == ["complete -o default -F _cfs_completion cfs", "send", "--up --url"]
