@@ -3,7 +3,7 @@
 import re
 
 import httpx
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.dashboard.agent import Agent
 from tests.dashboard.support import Pages, address, messages, row, send
@@ -45,6 +45,29 @@ def test_a_reply_grows_in_place_and_is_there_once(page: Page, server: Process, c
         expect(messages(page).nth(1)).to_contain_text("120 tokens")
 
 
+def test_a_late_highlighting_of_the_first_lines_does_not_hide_the_others(
+    page: Page, server: Process, client: httpx.Client
+) -> None:
+    held: list[Route] = []
+    with Agent(client, "c-late") as agent:
+        agent.begin("Look")
+        show(page, server, "conversation/c-late")
+        call = agent.call("read_file", path="notes.py")
+        box = page.get_by_role("group", name="read_file notes.py")
+        expect(box).to_have_attribute("data-state", "running")
+        expect(page.locator(".text .plain")).to_have_count(0)
+        page.route("**/v1/render", lambda route: held.append(route))
+        with page.expect_request("**/v1/render"):
+            agent.result(call, "read_file", "".join(f"line {number}\n" for number in range(40)))
+        box.get_by_role("button", name="Show all 40 lines").click()
+        with page.expect_request("**/v1/render"):  # for all lines, once there is an answer for the first ones
+            held.pop().continue_()
+        assert "line 39" in box.inner_text()
+        held.pop().continue_()
+        expect(box.locator("pre span").first).to_be_attached()
+        expect(box).to_contain_text("line 39")
+
+
 def test_a_call_and_its_result_are_one_box(page: Page, server: Process, client: httpx.Client) -> None:
     with Agent(client, "c-tools") as agent:
         agent.begin("Look")
@@ -70,7 +93,7 @@ def test_a_call_and_its_result_are_one_box(page: Page, server: Process, client: 
         agent.result(failing, "run_command", '{"stdout": "", "stderr": "oh no", "exit_code": 3}')
         command = page.get_by_role("group", name="run_command")
         expect(command).to_have_attribute("data-state", "failed")
-        expect(command.locator(".command")).to_have_text("false")
+        expect(command.locator(".command code")).to_have_text("false")  # beside the name of its language
         expect(command).to_contain_text("oh no")
         expect(command).to_contain_text("exit code 3")
 

@@ -120,10 +120,12 @@ export class CallView extends HTMLElement {
     const long = all.length > lines + 2;
     const code = el("div", { className: "listing" });
     const foot = el("div", { className: "code-foot" });
+    let drawn = "";
     const draw = (/** @type {string} */ shown) => {
+      drawn = shown;
       code.replaceChildren(el("div", { className: "code" }, el("pre", { tabIndex: 0 }, el("code", {}, shown))));
       if (language === null) return;
-      const render = () => this.#markup.fill(code, shown, language, () => code.isConnected);
+      const render = () => this.#markup.fill(code, shown, language, () => code.isConnected && drawn === shown);
       if (this.#near) render();
       else this.#waiting.push(render);
     };
