@@ -46,8 +46,9 @@ _START_SECONDS = 30.0
 _BLOCK = 20
 """Kills with one engine before the next."""
 _WRITES = 80
+_LEAST_WRITES = 5
 _LOAD_SECONDS = 5.0
-"""A kill comes after fewer writes than this, or after this time."""
+"""A kill comes after 5 to 79 writes; after this time, after 5."""
 _FULL_CHECK = 50
 """Kills between two checks of all sessions that there ever were."""
 
@@ -163,8 +164,13 @@ class Run(Checks):
         world, report = self.world, self.report
         world.stop, world.echo = False, "embedded" not in (self.engine, engine)
         working = [asyncio.create_task(client.run()) for client in self.clients]
-        done, end = sum(world.counts.values()) + self.draw.randrange(5, _WRITES), time.monotonic() + _LOAD_SECONDS
-        while sum(world.counts.values()) < done and time.monotonic() < end:  # noqa: ASYNC110 - a random moment
+        before, end = sum(world.counts.values()), time.monotonic() + _LOAD_SECONDS
+        least, done = before + _LEAST_WRITES, before + self.draw.randrange(_LEAST_WRITES, _WRITES)
+        while True:
+            written = sum(world.counts.values())
+            is_late = written >= done or time.monotonic() >= end
+            if is_late and written >= least and self.readers[0].newest:  # a kill before that would cost nothing
+                break
             await asyncio.sleep(self.draw.uniform(0.001, 0.01))
         victim = self._victim()
         report.kills[victim] += 1
@@ -236,7 +242,7 @@ async def crash(
     keys: bool = True,
     calm: bool = False,
 ) -> Report:
-    """Run until so many kills have been made."""
+    """Run until so many kills have been made. No round but the first begins after this time."""
     report = Report(seed)
     server = Server(folder, flags)
     began = time.monotonic()
@@ -260,8 +266,10 @@ async def crash(
 async def _rounds(run: Run, kills: int, engines: Sequence[Engine], end: float) -> None:
     try:
         await run.begin(engines[0])
-        while (made := sum(run.report.kills.values())) < kills and time.monotonic() < end:
+        made = 0
+        while made < kills and (made == 0 or time.monotonic() < end):
             await run.round(engines[made // _BLOCK % len(engines)])
+            made = sum(run.report.kills.values())
         await run.check(everything=True)
     finally:
         run.world.stop = True

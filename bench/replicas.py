@@ -234,7 +234,10 @@ class Patient(httpx.AsyncHTTPTransport):
 async def run(
     faults: int, seed: int, folder: Path, *, seconds: float = math.inf, mount: bool = False, calm: bool = False
 ) -> Report:
-    """Run until so many faults have happened, or for this time. With `calm` none does: what is found is our own."""
+    """Run until so many faults have happened. No round but the first begins after this time.
+
+    With `calm` no fault happens: what is found is our own.
+    """
     report = Report(seed)
     began = time.monotonic()
     async with replica_set(folder) as replicas:
@@ -246,7 +249,7 @@ async def run(
             try:
                 await made.begin()
                 left = _order(faults, made.draw, calm=calm)
-                while left and time.monotonic() - began < seconds:
+                while left and (len(left) == faults or time.monotonic() - began < seconds):
                     await made.round([left.pop() for _ in range(min(_TOGETHER, len(left)))])
                 await made.check(everything=True)
             finally:

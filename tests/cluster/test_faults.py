@@ -15,7 +15,7 @@ from replica_set import HAPROXY
 from replicas import run
 
 SECONDS = 75.0
-"""No run in CI begins another round after this time. `scripts/bench replicas` lets 200 faults happen."""
+"""No run in CI begins another round than its first after this time. `scripts/bench replicas` lets 200 faults happen."""
 LIFE = "0a0a0a0a.0b0b0b0b"
 
 

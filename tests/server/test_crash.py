@@ -15,7 +15,7 @@ from crash_ledger import Part, Reading, Said, Seen, Shown, Talk, Versions, Write
 from tests.fuse.support import reason_to_skip
 
 SECONDS = 45.0
-"""No run begins another round after this time. `scripts/bench crash` kills a thousand times."""
+"""No run begins another round than its first after this time. `scripts/bench crash` kills a thousand times."""
 USER, REPLY = Said("user", "a"), Said("assistant", "a")
 
 
