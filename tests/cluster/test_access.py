@@ -245,6 +245,10 @@ def test_the_bearer_of_a_share_is_known_on_each_replica(guarded: Guarded) -> Non
         token = made.json()["token"]
         for url in guarded.replicas.urls:
             assert guarded.call(url, token, "GET", f"/v1/sessions/{name}").status_code == 200
+            grants = guarded.call(url, token, "GET", "/v1/whoami").json()["grants"]
+            assert [grant["prefix"] for grant in grants] == [f"/sessions/{name}"]
+            rendered = guarded.call(url, token, "POST", "/v1/render", {"items": [{"text": "*x*", "language": "md"}]})
+            assert rendered.json()["items"] == [{"html": "<p><em>x</em></p>\n"}]
             listed = guarded.call(url, token, "GET", "/v1/sessions").json()["sessions"]
             assert [each["id"] for each in listed] == [name]
             found = guarded.call(url, token, "GET", "/v1/search?q=hello").json()["results"]

@@ -31,7 +31,8 @@ class Callers:
         """`principals` returns those of the application without sessions, which knows the tokens file."""
         self._replica = replica
         self._principals = principals
-        self._shares: OrderedDict[str, float] = OrderedDict()
+        self._shares: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        """Until when the share with a hash is not looked up again, and its slot."""
 
     async def identify(self, headers: Mapping[bytes, bytes]) -> str | None:
         """Return a name for the caller of a request; None for who has no valid credentials.
@@ -51,18 +52,23 @@ class Callers:
             hashed = digest(secret_of(credentials))
         except CfsError:
             return None
-        is_here = any(slot.context.principals.bearer_of(hashed) for slot in self._replica.serving())
-        if not is_here and not self._is_remembered(hashed):
-            if not await self._replica.has_share(hashed):
+        if self.slot_of(hashed) is None:
+            slot = await self._replica.slot_of_share(hashed)
+            if slot is None:
                 return None
-            self._shares[hashed] = time.monotonic() + _VALID_SECONDS
+            self._shares[hashed] = time.monotonic() + _VALID_SECONDS, slot
             self._shares.move_to_end(hashed)
             while len(self._shares) > _MOST:
                 self._shares.popitem(last=False)
         return hashed
 
-    def _is_remembered(self, hashed: str) -> bool:
-        return self._shares.get(hashed, 0.0) > time.monotonic()
+    def slot_of(self, caller: str) -> int | None:
+        """Return the slot that knows a caller who bears a share, by the name that `identify` has returned."""
+        for slot in self._replica.serving():
+            if slot.context.principals.bearer_of(caller):
+                return slot.number
+        until, number = self._shares.get(caller, (0.0, 0))
+        return number if until > time.monotonic() else None
 
 
 class Bodies:

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -39,7 +39,7 @@ _REPLICAS = (
 _USAGE = "SELECT usage FROM cfs.replicas WHERE id <> %s AND beat > now() - make_interval(secs => %s)"
 _TIME = "SELECT extract(epoch FROM clock_timestamp())::double precision"
 _SHARES = (
-    "SELECT substring(value from 'sha256:[0-9a-f]{64}') FROM cfs.kept"
+    "SELECT substring(value from 'sha256:[0-9a-f]{64}'), slot FROM cfs.kept"
     " WHERE slot IN (SELECT slot FROM cfs.slots) AND space = %s"
 )
 _LOCKS = (
@@ -72,8 +72,8 @@ class DirectoryView:
     beat_at: float = 0.0
     usage: tuple[str, ...] | None = None
     """What the other replicas have published of the usage of callers; None if it was not read."""
-    shares: frozenset[str] | None = None
-    """The hashes of all shares; None if they were not read."""
+    shares: Mapping[str, int] | None = None
+    """The slot of each share, by its hash; None if they were not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class Directory:
             has_owner = str(owner) in living and living[str(owner)].alive
             found.append(SlotView(int(str(slot)), int(str(epoch)), str(owner) if owner else None, has_owner))
         published = None if others is None else tuple([str(text) async for (text,) in others])
-        known = None if hashes is None else frozenset([str(hashed) async for (hashed,) in hashes])
+        known = None if hashes is None else {str(hashed): int(str(slot)) async for hashed, slot in hashes}
         return DirectoryView(tuple(found), living, asked_at, self._beat_at, published, known)
 
     async def forget(self) -> None:

@@ -174,7 +174,9 @@ class Front:
             case Kind.EACH:
                 await self._merging.answer_first(scope, request, send)
             case Kind.SESSION | Kind.SLOT | Kind.NEW:
-                await self._find(target, scope, request, send)
+                await self._find(self._place(target, request), target, scope, request, send)
+            case _ if (slot := self._callers.slot_of(caller)) is not None:  # a share: others do not know its bearer
+                await self._find(Place(slot, ""), target, scope, request, send)
             case _:
                 await self._plain(dict(scope, headers=request.headers), request.receive, send)
 
@@ -187,10 +189,9 @@ class Front:
                 raise
             return ""
 
-    async def _find(self, target: Target, scope: Scope, request: Incoming, send: Send) -> None:
-        """Answer a request by the owner of its slot. Wait for an owner if there is none."""
-        place, patience = self._place(target, request), Patience(self._replica)
-        hops = 0
+    async def _find(self, place: Place, target: Target, scope: Scope, request: Incoming, send: Send) -> None:
+        """Answer a request by the owner of its slot, first that of a place. Wait for an owner if there is none."""
+        patience, hops = Patience(self._replica), 0
         has_key = idempotency_key(dict(request.headers)) is not None
         while True:
             owner = self._replica.owner(place.slot)

@@ -135,8 +135,8 @@ class Replica:
         """Return whether this replica reaches a database."""
         return self._databases[index].problem is None
 
-    async def has_share(self, hashed: str) -> bool:
-        """Return whether a slot has a share with this hash, wherever it is served.
+    async def slot_of_share(self, hashed: str) -> int | None:
+        """Return the slot that has the share with this hash, wherever it is served; None if there is none.
 
         All who ask wait for the next look, so their number does not matter. Raises `Unavailable` if a database cannot
         be reached.
@@ -145,12 +145,13 @@ class Replica:
         self._strangers += 1
         try:
             while True:
-                views = [each.view for each in self._databases if each.view.asked_at >= asked_at]
-                views = [view for view in views if view.shares is not None]
-                if any(hashed in (view.shares or ()) for view in views):
-                    return True
-                if len(views) == len(self._databases):
-                    return False
+                looked = [each for each in self._databases if each.view.asked_at >= asked_at]
+                looked = [each for each in looked if each.view.shares is not None]
+                for database in looked:
+                    if (slot := (database.view.shares or {}).get(hashed)) is not None:
+                        return self._number(database, slot)
+                if len(looked) == len(self._databases):
+                    return None
                 if self.problem is not None:
                     raise Unavailable(f"the token cannot be checked: {self.problem}", retry_after=AGAIN_SECONDS)
                 await self._looked.wait()
