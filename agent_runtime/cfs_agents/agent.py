@@ -7,8 +7,9 @@ other cases the model is asked. So the same loop resumes a task that was interru
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from enum import Enum
 from itertools import takewhile
 from typing import TypeVar, cast
@@ -35,7 +36,15 @@ from cfs_agents.events import (
     Warned,
 )
 from cfs_agents.messages import Language, catalogue, format_changes
-from cfs_agents.model import Chunk, CompleteResponse, Item, Model, Retrying, with_calls_in_text
+from cfs_agents.model import (
+    Chunk,
+    CompleteResponse,
+    Item,
+    Model,
+    Retrying,
+    has_small_context,
+    with_calls_in_text,
+)
 from cfs_agents.recorder import NullRecorder, Recorder
 from cfs_agents.repetition import RepeatedSteps, RepeatedText, ends_repeating
 from cfs_agents.tools import Registry, ToolResult, failure_of
@@ -233,6 +242,9 @@ class Agent:
 
     `context` is the conversation, as the model is about to see it. The `recorder` stores each step before the agent
     continues, so what it has can be resumed by `resume_at`.
+
+    `system_for` returns the system prompt for a model with a small context, or for any other; without it the prompt is
+    the same for all.
     """
 
     def __init__(
@@ -243,6 +255,7 @@ class Agent:
         files: ContextFileSystem | None = None,
         recorder: Recorder | None = None,
         watch: FilesWatch | None = None,
+        system_for: Callable[[bool], Awaitable[Message]] | None = None,
     ) -> None:
         self.config = config = config or AgentConfig()
         self.tools = Registry(config.tools)
@@ -253,6 +266,9 @@ class Agent:
         if config.system is not None:
             self.context.add(Message(role="system", content=config.system))
         self._llm = llm
+        self._system_for = system_for
+        self._is_small: bool | None = None
+        """Whether the model has a small context; None until it was asked."""
         self._recorder = recorder or NullRecorder()
         self._watch = watch
         self._unmade: tuple[str, ...] = ()
@@ -435,6 +451,8 @@ class Agent:
         """Ask the model; ask again after a useless reply, or for the rest of a truncated one."""
         self.outcome.rounds += 1
         await self._recorder.before_round()
+        if self._is_small is None:
+            await self._fit_to_model()
         for warning in self._news():
             yield warning
         yield RoundStarted(self.outcome.rounds)
@@ -445,6 +463,14 @@ class Agent:
             if self._fault not in WARNINGS or self.context.context.open_calls:
                 return
             yield Warned(WARNINGS[self._fault])
+
+    async def _fit_to_model(self) -> None:
+        """Ask once how much the model reads; the system prompt and the descriptions of the tools follow it."""
+        self._is_small = await self._interrupts.guard(has_small_context(self._llm))
+        first, *rest = self.context.context.items
+        if self._system_for is not None and first.item_type == "system_prompt":
+            system = replace(first, message=await self._system_for(self._is_small), tokens=None)
+            self.context.context = Context((system, *rest))
 
     async def _fitting_reply(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
         """Ask the model once; shorten the conversation if it is too long for the model."""
@@ -492,7 +518,9 @@ class Agent:
         reply: CompleteResponse | None = None
         said, thought, stopped = RepeatedText(), RepeatedText(), False
         written = _Written(self.config.thinking_budget)
-        stream = cast("AsyncGenerator[Item, None]", self._llm.stream(messages, tools.schemas()))
+        stream = cast(
+            "AsyncGenerator[Item, None]", self._llm.stream(messages, tools.schemas(brief=bool(self._is_small)))
+        )
         async with aclosing(stream):
             while (item := await self._interrupts.guard(anext(stream, None))) is not None:
                 match item:

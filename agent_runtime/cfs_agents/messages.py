@@ -12,6 +12,7 @@ from typing import Literal
 from cfs_agents.events import FileChanges
 
 Language = Literal["en", "zh"]
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
 
 _MOST_PATHS = 20
 
@@ -41,7 +42,8 @@ class Messages:
 
     - `missing`, `claimed_empty`, `still_there`, `not_its_own`, `unchanged`, `no_path` (paths), `no_paths` (key): what
       is wrong with a claim. `finished_twice`: a second report does not count.
-    - `stale` (path, agent): a write is refused. `somebody`: an unknown agent. `over`: the agent has ended.
+    - `stale` (path, agent, lines, call), `read_in_part` (path, lines, call): a write is refused; the call reads the
+      lines. `somebody`: an unknown agent. `over`: the agent has ended.
     - `locked`, `renewed` (path, seconds), `locked_by` (path, agent, seconds), `unlocked`, `not_locked` (path).
     - `too_deep` (levels), `too_many_alive`, `too_many` (number): why a spawn is refused.
     - `tried_often`, `all_failed` (number): why one more spawn for a goal is refused.
@@ -91,6 +93,7 @@ class Messages:
     no_path: str
     finished_twice: str
     stale: str
+    read_in_part: str
     somebody: str
     over: str
     locked: str
@@ -157,7 +160,10 @@ _ENGLISH = Messages(
     no_paths="{} is no list of paths",
     no_path="claimed, but no path of the workspace: {}",
     finished_twice="it reported more than once; the first report counts",
-    stale="{} was changed by {} since you last read it, and is not overwritten. Read it, then write what both need.",
+    stale="{} was changed by {} since you last read it, and is not overwritten. You have not read its lines {}."
+    " Read them: {}. Then write what both need.",
+    read_in_part="{} is not overwritten: you have read only a part of it, and not its lines {}. Read them: {}."
+    " Or change lines that you have read with edit_file.",
     somebody="somebody outside",
     over="you have ended: nothing is written any more",
     locked="{} is yours for {:g} s",
@@ -221,7 +227,8 @@ _CHINESE = Messages(
     no_paths="{} 不是路径列表",
     no_path="声称有，但不是工作区的路径：{}",
     finished_twice="它多次报告；以第一次为准",
-    stale="你上次读取之后，{} 已被 {} 修改，没有覆盖。请先读取，再写入双方都需要的内容。",
+    stale="你上次读取之后，{} 已被 {} 修改，没有覆盖。你没有读过其中的第 {} 行。请先读取：{}，再写入双方都需要的内容。",
+    read_in_part="{} 没有覆盖：你只读过它的一部分，没有读过第 {} 行。请先读取：{}。也可以用 edit_file 修改你读过的行。",
     somebody="外部某人",
     over="你已结束：不再写入任何内容",
     locked="{} 归你使用 {:g} 秒",

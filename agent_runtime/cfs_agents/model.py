@@ -316,6 +316,24 @@ class HasContextWindow(Protocol):
         ...
 
 
+SMALL_CONTEXT = 8192
+"""Tokens: a model that reads fewer gets shorter prompts, and tools without the parameters that continue cut results.
+
+The embedded model was trained on the words of these.
+"""
+
+
+async def has_small_context(model: Model) -> bool:
+    """Return whether a model says that it reads less than `SMALL_CONTEXT`. Raises `CfsError` in an outage."""
+    try:
+        window = await model.context_window() if isinstance(model, HasContextWindow) else None
+    except CfsError as error:
+        if is_outage(error):
+            raise
+        return False  # a server that does not tell
+    return window is not None and window < SMALL_CONTEXT
+
+
 # From a finished completion to a reply: its message, its usage, and its broken calls. No I/O.
 #
 # A server that cannot read a call passes it on as text. That is not an answer but a broken call.

@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 from cfs_agents.messages import Language
+from cfs_agents.model import SMALL_CONTEXT
 
 PromptForm = Literal["full", "short"]
-
-SMALL_CONTEXT = 8192
-"""Tokens: models with a smaller context get the short form, unless the configuration sets the form."""
 
 CAPABILITIES = "=== SYSTEM CAPABILITIES (IMMUTABLE) ==="
 ROLE = "=== SPECIFIC ROLE INSTRUCTIONS ==="

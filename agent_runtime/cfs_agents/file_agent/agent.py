@@ -48,7 +48,7 @@ from cfs_agents.file_agent.run_log import (
     disk_errors,
 )
 from cfs_agents.folders import open_own_folder
-from cfs_agents.messages import Language, after_sync, catalogue, system_prompt
+from cfs_agents.messages import LANGUAGES, Language, after_sync, catalogue, system_prompt
 from cfs_agents.model import Model, ModelSettings, ServerModel
 from cfs_agents.published import PublishedWorkspace
 from cfs_agents.recorder import NewContext
@@ -91,6 +91,8 @@ from cfs_filesystem import OPERATIONS, ConflictError, DiskFileSystem, FsHandle, 
 HISTORY = f"{STORAGE}/history"
 OFFLOADED = f"{STORAGE}/offloaded"
 LEDGER = "ledger.jsonl"
+_FULL_GUIDELINE = "/guideline_full.md"
+"""The file of the package with the default guideline for models whose context is not small."""
 _FOLDERS = (WORKSPACE, f"{STORAGE}/documents", f"{STORAGE}/few_shots", HISTORY, OFFLOADED, "/logs")
 _MOST_BYTES = 4 << 20
 
@@ -161,6 +163,15 @@ class AgentRoot:
         """Read the context window."""
         return self._text(self.context_window)
 
+    def fit_guideline(self, *, small: bool) -> None:
+        """Write the default guideline for a model with a small context, or for any other, unless it was edited."""
+        text = self._text(GUIDELINE)
+        for language in LANGUAGES:
+            for form in (True, False):
+                if text == guideline(language, small=form) and form is not small:
+                    with disk_errors(self.path / GUIDELINE[1:]):
+                        self._handle.write(GUIDELINE, guideline(language, small=small))
+
     def _text(self, path: str) -> str:
         """Read one of the two; if it was removed meanwhile, return its default."""
         with disk_errors(self.path / path[1:]):
@@ -190,9 +201,17 @@ class AgentRoot:
 
 
 def default(path: str, language: Language) -> str:
-    """Return the default guideline or context window."""
+    """Return the default context window, or the default guideline for a model with a small context."""
     source = files("cfs_agents.file_agent").joinpath("defaults", language, path[1:])
     return source.read_text(encoding="utf-8")
+
+
+def guideline(language: Language, *, small: bool) -> str:
+    """Return the default guideline: whole, or short for a model with a small context.
+
+    The embedded model was trained on the words of the short one.
+    """
+    return default(GUIDELINE if small else _FULL_GUIDELINE, language)
 
 
 # The directory tree in an agent's prompt, of bounded size (A7).
@@ -741,6 +760,7 @@ class FileSystemAgent:
             files=self._files,
             recorder=self._recorder,
             watch=self._watch,
+            system_for=self._system_for,
         )
         for sentence in self._root.warnings:
             self._warned(sentence)
@@ -812,6 +832,15 @@ class FileSystemAgent:
         now = self._recorder.system()
         if now != first.message:
             self._agent.context.context = Context((replace(first, message=now, tokens=None), *rest))
+
+    async def _system_for(self, small: bool) -> Message:
+        """Return the system prompt for a model with a small context, or for any other."""
+
+        def fitted() -> Message:
+            self._root.fit_guideline(small=small)
+            return self._recorder.system()
+
+        return await to_the_end(fitted)
 
     def _log_end(self) -> None:
         outcome = self.outcome

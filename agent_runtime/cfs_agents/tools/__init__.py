@@ -12,9 +12,11 @@ from cfs_agents.tools.commands import (
     command_mode,
     failure_of,
 )
-from cfs_agents.tools.files import FileGate, FileTools, PathManager, agent_grants
+from cfs_agents.tools.files import FileTools, PathManager, agent_grants
+from cfs_agents.tools.reading import FileGate
 from cfs_agents.tools.registry import (
     CALL_ID,
+    CutText,
     Registry,
     ShellClosed,
     ShellError,
@@ -48,6 +50,7 @@ __all__ = [
     "CommandRequest",
     "CommandTools",
     "Consent",
+    "CutText",
     "Elsewhere",
     "FileGate",
     "FileTools",

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import Field
 
 from cfs_agents.tools.files import STORAGE, WORKSPACE, PathManager, directory_path
-from cfs_agents.tools.registry import CALL_ID, Tool, ToolError, ToolOutput, in_thread, tool
+from cfs_agents.tools.registry import CALL_ID, CutText, Tool, ToolError, ToolOutput, in_thread, tool
 from cfs_agents.tools.shell.confinement import Sandbox, ShellSettings, usual_limits
 from cfs_agents.tools.shell.shell import AsyncPersistentShell, ShellResult
 from cfs_filesystem import FileSystemError, FsHandle
@@ -260,7 +260,8 @@ class CommandTools:
             "timed_out": result.timed_out,
             "asked": result.asked,
         }
-        return ToolOutput(values, self._text(command, result))
+        text = self._text(command, result)
+        return ToolOutput(values, CutText(text) if result.left_out else text)
 
     def _directory(self, path: str) -> Path:
         place = directory_path(path)
@@ -291,6 +292,7 @@ class CommandTools:
         told = [
             (result.fresh, "the shell had ended before; this is a fresh one, without what was set in it"),
             (result.binary, "bytes that are no text are shown as \ufffd"),
+            (result.left_out and result.record, f"read what is left out with start_line={_left_out_from(result)}"),
             (result.left_out, f"the whole output is in {record}"),
             (goes_on, f"a process goes on in the background; this output, and what will come, is in {record}"),
             (result.asked is not None, f"{waited}; it asked: {result.asked}" if result.asked else waited),
@@ -300,6 +302,11 @@ class CommandTools:
             (misnamed, f"in the shell {WORKSPACE} is {inside}: use relative paths"),
         ]
         return [note for holds, note in told if holds]
+
+
+def _left_out_from(result: ShellResult) -> int:
+    """Return the line of the whole output from which on it is not shown, or the last one that is."""
+    return max(1, result.output.partition(f"[... {result.left_out:,} bytes left out ...]")[0].count("\n"))
 
 
 def exit_status(name: str, arguments: Mapping[str, Any], text: str) -> int | None:

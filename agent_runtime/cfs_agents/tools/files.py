@@ -5,16 +5,15 @@ import os
 import pathlib
 import re
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from typing import Annotated, Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from cfs_agents.tools.registry import Tool, ToolError, Touch, tool
+from cfs_agents.tools.pages import page_of
+from cfs_agents.tools.reading import FileGate, PartialReads
+from cfs_agents.tools.registry import CutText, Tool, ToolError, Touch, tool
+from cfs_agents.tools.search import search
 from cfs_filesystem import (
     OPERATIONS,
     AccessDeniedError,
@@ -29,6 +28,7 @@ from cfs_filesystem import (
     Path,
     validate_path,
 )
+from cfs_filesystem.look_alikes import folded
 
 # -- paths (A2) -------------------------------------------------------------------------------------------------------
 #
@@ -172,120 +172,13 @@ def _escaped(found: re.Match[str]) -> str:
     return "".join(f"\\x{byte:02x}" for byte in found[0].encode("utf-8", "surrogateescape"))
 
 
-# -- search (A3) ------------------------------------------------------------------------------------------------------
-
-MOST_MATCHES = 200
-MOST_SECONDS = 20.0
-LARGEST_SEARCHED = 8 << 20
-LONGEST_LINE = 400
-
-
-@dataclass(slots=True)
-class Findings:
-    """The lines that a search has found so far, and the counts of files searched and skipped."""
-
-    lines: list[str] = field(default_factory=list)
-    files: int = 0
-    searched: int = 0
-    binary: int = 0
-    large: int = 0
-    stopped: str = ""
-
-    def text(self) -> str:
-        """Return the findings as text for the model."""
-        notes = [f"{len(self.lines)} matching lines in {self.files} of {self.searched} files"]
-        if self.stopped:
-            notes.append(f"stopped {self.stopped}: narrow the search by path, glob or pattern")
-        if self.binary:
-            notes.append(f"{self.binary} files are no text")
-        if self.large:
-            notes.append(f"{self.large} files are larger than {LARGEST_SEARCHED >> 20} MiB")
-        return "\n".join([*self.lines, f"[{'; '.join(notes)}]"])
-
-
-def search(handle: FsHandle, pattern: str, place: Path, glob: str | None, *, ignore_case: bool) -> Findings:
-    """Find the matching lines in a file, or in all files below a directory that are not hidden.
-
-    Raises `ToolError` for an invalid pattern or one that takes too long (the file system limits the time for each
-    file), and `NotFoundError`.
-    """
-    found = Findings()
-    end = time.monotonic() + MOST_SECONDS
-    wrapped = f"(?m{'i' if ignore_case else ''})^.*?(?:{pattern}).*$"
-    for path, size in _files(handle, place, glob):
-        if time.monotonic() > end:
-            found.stopped = f"after {MOST_SECONDS:g} s"
-            break
-        if size > LARGEST_SEARCHED:
-            found.large += 1
-            continue
-        if not _search_file(handle, path, wrapped, found):
-            found.stopped = f"after {MOST_MATCHES} lines"
-            break
-    return found
-
-
-def _files(handle: FsHandle, place: Path, glob: str | None) -> Iterator[tuple[Path, int]]:
-    """Yield the paths and sizes of the files to search."""
-    inside = place.rstrip("/") + "/"
-    entries = handle.list(place)
-    if not entries and not handle.is_directory(place):
-        raise NotFoundError(f"there is no entry {place!r}", place)
-    for entry in entries:
-        path = entry["path"]
-        relative = path.removeprefix(inside)
-        hidden = path != place and any(part.startswith(".") for part in relative.split("/"))
-        name = relative.rpartition("/")[2]
-        if not hidden and (glob is None or fnmatchcase(relative, glob) or fnmatchcase(name, glob)):
-            yield path, entry["size"]
-
-
-def _search_file(handle: FsHandle, path: Path, wrapped: str, found: Findings) -> bool:
-    """Add the matching lines of one file; returns whether there is room for more.
-
-    The file system returns matching lines without their numbers. The numbers are those of all lines with that text.
-    """
-    try:
-        matches = handle.read_re(path, wrapped)
-        text = handle.read_file(path) if matches else ""
-    except InvalidArgumentError as error:
-        if _is_text(handle, path):
-            raise ToolError(f"{error.detail} (in {path})") from None
-        found.binary += 1
-        return True
-    except FileSystemError:  # deleted meanwhile, or not readable
-        return True
-    found.searched += 1
-    if not matches:
-        return True
-    wanted = {line for match in matches for line in match.split("\n")}
-    before = len(found.lines)
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
-        if line in wanted:
-            if len(found.lines) == MOST_MATCHES:
-                return False
-            shown = line.rstrip("\r")
-            shown = shown if len(shown) <= LONGEST_LINE else shown[:LONGEST_LINE] + "..."
-            found.lines.append(f"{path}:{number}: {shown}")
-    found.files += len(found.lines) > before
-    return True
-
-
-def _is_text(handle: FsHandle, path: Path) -> bool:
-    try:
-        handle.read_file(path)
-    except FileSystemError:
-        return False
-    return True
-
-
 # -- exact replacement ------------------------------------------------------------------------------------------------
 
 _MOST_PLACES = 10
 
 
 def replaced(path: str, text: str, old: str, new: str) -> tuple[str, int]:
-    """Replace the only occurrence of `old`; returns the new text and the line number of the occurrence.
+    """Replace the only occurrence of `old`; returns the new text and the offset of the occurrence.
 
     Raises `ToolError` if there is no occurrence, or more than one (with their lines). `path` is for the error only.
     """
@@ -304,7 +197,7 @@ def replaced(path: str, text: str, old: str, new: str) -> tuple[str, int]:
             " give more of the text around the place that is meant"
         )
     start = places[0]
-    return text[:start] + new + text[start + len(old) :], _line(text, start)
+    return text[:start] + new + text[start + len(old) :], start
 
 
 def _places(text: str, old: str) -> list[int]:
@@ -337,38 +230,10 @@ def _near(text: str, old: str) -> str:
 
 _T = TypeVar("_T")
 
-MOST_LINES = 2_000
-MOST_CHARACTERS = 60_000
-MOST_ENTRIES = 500
+MAX_ENTRIES = 500
 LARGEST_FILE = 16 << 20
 
 _File = Annotated[str, "absolute, or relative to /workspace"]
-
-
-class FileGate(Protocol):
-    """Checks reads and writes of the file tools where several agents share the files."""
-
-    def seen(self, path: Path) -> None:
-        """Record that a file is about to be read."""
-        ...
-
-    def writing(self, path: Path, content: str | None = None) -> AbstractContextManager[None]:
-        """Return a lock for writing a file; with `content` the write replaces the file without reading it.
-
-        Raises `ToolError` if the write is refused.
-        """
-        ...
-
-
-class OpenGate:
-    """Allows everything."""
-
-    def seen(self, path: Path) -> None:
-        """Do nothing."""
-
-    def writing(self, path: Path, content: str | None = None) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return a context manager that does nothing."""
-        return nullcontext()
 
 
 def _reads(arguments: Mapping[str, Any]) -> Touch:
@@ -391,27 +256,33 @@ LIST_DIRECTORY, SEARCH_FILES = "list_directory", "search_files"
 class FileTools:
     """The file tools of one agent. `handle` has the agent's directory as `/`. Threads may share the object.
 
-    `gate` checks each read and write.
+    `gate` sees each read and decides about each write. With `look_alikes`, files may be created beside those whose
+    names look the same.
     """
 
-    def __init__(self, handle: FsHandle, gate: FileGate | None = None) -> None:
+    def __init__(self, handle: FsHandle, gate: FileGate | None = None, *, look_alikes: bool = False) -> None:
         self._handle = handle
-        self._gate = gate or OpenGate()
+        self._gate = gate or PartialReads()
+        self._look_alikes = look_alikes
         self._changing = threading.Lock()
 
     def tools(self) -> list[Tool]:
         """Return the tools."""
         return [
-            tool("Read a text file, or some of its lines.", name=READ_FILE, touches=_reads)(self.read_file),
+            tool("Read a text file, or some of its lines.", name=READ_FILE, touches=_reads, paging=["start_column"])(
+                self.read_file
+            ),
             tool("Write a whole text file; makes directories above it.", name=WRITE_FILE, touches=_writes)(
                 self.write_file
             ),
             tool("Replace a text that stands just once in a file.", name=EDIT_FILE, touches=_writes)(self.edit_file),
-            tool("List a directory.", name=LIST_DIRECTORY, touches=_looks)(self.list_directory),
+            tool("List a directory.", name=LIST_DIRECTORY, touches=_looks, paging=["after"])(self.list_directory),
             tool(
-                "Search the lines of text files, except hidden ones, for a regular expression; gives path:line: text.",
+                "Search the lines of text files, except hidden ones, for a regular expression; gives"
+                " path:line:column: text.",
                 name=SEARCH_FILES,
                 touches=_looks,
+                paging=["after"],
             )(self.search_files),
         ]
 
@@ -420,29 +291,28 @@ class FileTools:
         path: _File,
         start_line: Annotated[int | None, Field(ge=1, description="first line, from 1")] = None,
         end_line: Annotated[int | None, Field(ge=1, description="last line, included")] = None,
+        start_column: Annotated[int | None, Field(ge=1, description="first character of the first line")] = None,
     ) -> str:
-        """Return the text, or the requested lines with a note that gives their numbers and the total."""
+        """Return the text, or the requested lines with a note that gives their numbers and the total.
+
+        What is cut at the length of a page is a `CutText`, whose note has the arguments that continue it.
+        """
         place = file_path(path)
-        self._gate.seen(place)
         text = self._looking(place, lambda: self._text(place))
-        *ended, rest = text.split("\n")
-        lines = [f"{line}\n" for line in ended] + ([rest] if rest else [])
-        if not lines:
+        if not text:
+            self._gate.read(place, text, 0, 0)
             return "[the file is empty]"
-        first, last = start_line or 1, min(end_line or len(lines), len(lines))
-        if first > len(lines):
-            raise ToolError(f"{place!r} has no line {first}: it has {len(lines)} lines")
-        if last < first:
-            raise ToolError(f"end_line {end_line} is before start_line {first}")
-        return _cut(lines, first, last, whole=start_line is None and end_line is None)
+        page = page_of(place, text, start_line, end_line, start_column)
+        self._gate.read(place, text, page.start, page.end)
+        return CutText(page.text) if page.cut else page.text
 
     def write_file(self, path: _File, content: str) -> str:
         """Write a text atomically; returns a description of the change."""
         place = file_path(path)
-        with self._changing, self._gate.writing(place, content):
+        with self._changing, self._gate.writing(place, content, lambda: self._present(place)):
             before = self._size(place)
-            if before is None and self._is_directory(place):
-                raise ToolError(f"{place!r} is a directory")
+            if before is None:
+                self._require_creatable(place)
             size = self._looking(place, lambda: self._handle.write(place, content))["size"]
         lines = content.count("\n") + (not content.endswith("\n") and content != "")
         done = f"created {place}" if before is None else f"changed {place}, which had {before:,} bytes"
@@ -457,11 +327,17 @@ class FileTools:
         """Replace the only occurrence of a text; writes nothing if there is none or more than one."""
         place = file_path(path)
         with self._changing, self._gate.writing(place):
-            text, line = replaced(place, self._looking(place, lambda: self._text(place)), old, new)
+            before = self._looking(place, lambda: self._text(place))
+            text, start = replaced(place, before, old, new)
             self._looking(place, lambda: self._handle.write(place, text))
-        return f"changed {place} at line {line}: {len(old):,} characters replaced by {len(new):,}"
+            self._gate.edited(place, before, text, start, start + len(old))
+        return f"changed {place} at line {_line(text, start)}: {len(old):,} characters replaced by {len(new):,}"
 
-    def list_directory(self, path: Annotated[str, "absolute, or relative to /workspace"] = WORKSPACE) -> str:
+    def list_directory(
+        self,
+        path: Annotated[str, "absolute, or relative to /workspace"] = WORKSPACE,
+        after: Annotated[str | None, "only the names behind this one"] = None,
+    ) -> str:
         """Return the directories and files directly in a directory, sorted, with sizes in bytes."""
         place = directory_path(path)
         try:
@@ -470,16 +346,19 @@ class FileTools:
             if self._size(place) is not None:
                 raise ToolError(f"{place!r} is a file: use read_file") from None
             raise self._missing(place) from None
-        lines = [
-            f"{entry['path'].rpartition('/')[2]}/"
-            if "directory" in entry
-            else f"{entry['path'].rpartition('/')[2]} ({entry['size']:,} bytes)"
-            for entry in entries
-        ]
         directories = sum("directory" in entry for entry in entries)
-        more = [f"[... {len(lines) - MOST_ENTRIES:,} more]"] if len(lines) > MOST_ENTRIES else []
         title = f"{place}: {directories} directories, {len(entries) - directories} files"
-        return "\n".join([title, *lines[:MOST_ENTRIES], *more])
+        named = [(entry["path"].rpartition("/")[2], entry) for entry in entries]
+        rest = [(name, entry) for name, entry in named if after is None or name > after]
+        lines = [
+            f"{name}/" if "directory" in entry else f"{name} ({entry['size']:,} bytes)"
+            for name, entry in rest[:MAX_ENTRIES]
+        ]
+        text = "\n".join([title, *lines])
+        if len(rest) <= MAX_ENTRIES:
+            return text
+        last = rest[MAX_ENTRIES - 1][0]
+        return CutText(f"{text}\n[... {len(rest) - MAX_ENTRIES:,} more; go on with after={last!r}]")
 
     def search_files(
         self,
@@ -487,10 +366,14 @@ class FileTools:
         path: Annotated[str, "file or directory"] = WORKSPACE,
         glob: Annotated[str | None, "such as *.py"] = None,
         ignore_case: bool = False,
+        after: Annotated[str | None, "only matches behind this PATH:LINE"] = None,
     ) -> str:
-        """Return the matching lines, `MOST_MATCHES` at most, and the number of files searched."""
+        """Return the matching lines, up to a limit, and the number of files searched."""
         place = directory_path(path)
-        return self._looking(place, lambda: search(self._handle, pattern, place, glob, ignore_case=ignore_case)).text()
+        findings = self._looking(
+            place, lambda: search(self._handle, pattern, place, glob, ignore_case=ignore_case, after=after)
+        )
+        return CutText(findings.text()) if findings.cut else findings.text()
 
     # -- access and errors ----------------------------------------------------------------------------------------
 
@@ -504,6 +387,13 @@ class FileTools:
             raise ToolError(
                 f"{error.detail.partition(';')[0]}: it has {size:,} bytes, look at it by a command"
             ) from None
+
+    def _present(self, place: Path) -> str | None:
+        """Return the text of a file; None if it is missing or has none."""
+        try:
+            return self._text(place)
+        except (FileSystemError, ToolError):
+            return None
 
     def _size(self, place: Path) -> int | None:
         """Return the size of a file; None if it is missing or not readable."""
@@ -535,31 +425,54 @@ class FileTools:
         """Return the error for a missing file, with similar names or the directory that is there instead."""
         if self._is_directory(place):
             return ToolError(f"{place!r} is a directory: use list_directory")
+        if (other := self._look_alike(place)) is not None:
+            reason = f"there is no {place!r}, but {other!r}, whose name looks the same"
+            return ToolError(f"{reason}: {_compared(place, other)}")
         above, _, name = place.rpartition("/")
         doubled = place.removeprefix(WORKSPACE)
         if doubled.startswith(WORKSPACE + "/") and self._size(doubled) is not None:
             return ToolError(f"there is no {place!r}, but {doubled!r}: relative paths begin in /workspace")
-        try:
-            names = [entry["path"].rpartition("/")[2] for entry in self._handle.scan(above or "/")]
-        except FileSystemError:
+        names = self._names(above or "/")
+        if names is None:
             return ToolError(f"there is no {place!r}, and no directory {above!r}")
         near = difflib.get_close_matches(name, names[:10_000], n=3, cutoff=0.7)
         return ToolError(f"there is no {place!r}" + (f"; near it there is {', '.join(near)}" if near else ""))
 
+    def _require_creatable(self, place: Path) -> None:
+        """Raise `ToolError` if a directory has the path, or if something that looks like it has the name."""
+        if self._is_directory(place):
+            raise ToolError(f"{place!r} is a directory")
+        if not self._look_alikes and (other := self._look_alike(place)) is not None:
+            raise ToolError(
+                f"{place!r} is not created beside {other!r}, whose name looks the same: {_compared(place, other)}."
+                " Write to that one, or choose another name"
+            )
 
-def _cut(lines: list[str], first: int, last: int, *, whole: bool) -> str:
-    """Join the lines from first to last, as many as fit; unless these are all, a note gives their numbers."""
-    room, shown = MOST_CHARACTERS, first - 1
-    while shown < last and shown - first + 1 < MOST_LINES and len(lines[shown]) <= room:
-        room -= len(lines[shown])
-        shown += 1
-    text = "".join(lines[first - 1 : shown])
-    if shown == last and whole:
-        return text
-    if shown == first - 1:  # not even one line fits
-        line = lines[first - 1]
-        note = f"[the first {MOST_CHARACTERS:,} of {len(line):,} characters of line {first} of {len(lines)}]"
-        return f"{line[:MOST_CHARACTERS]}\n{note}"
-    more = "" if shown == last else f"; go on with start_line={shown + 1}"
-    ending = "" if text.endswith("\n") else "\n"
-    return f"{text}{ending}[lines {first}-{shown} of {len(lines)}{more}]"
+    def _look_alike(self, place: Path) -> Path | None:
+        """Return the path of what only looks like a path, or like a directory above it; None if there is nothing.
+
+        Each component is the exact one, or else one that looks the same.
+        """
+        path = ""
+        for name in place.split("/")[1:]:
+            names = self._names(path or "/") or []
+            if name not in names:
+                name = next((other for other in names if folded(other) == folded(name)), "")
+            if not name:
+                break
+            path += f"/{name}"
+        return None if place == path or place.startswith(f"{path}/") else path
+
+    def _names(self, directory: Path) -> list[str] | None:
+        """Return the names in a directory; None if there is no such directory for the agent."""
+        try:
+            return [entry["path"].rpartition("/")[2] for entry in self._handle.scan(directory)]
+        except FileSystemError:
+            return None
+
+
+def _compared(place: Path, other: Path) -> str:
+    """Return how the first names differ in which two paths that look the same do."""
+    pairs = zip(place.split("/"), other.split("/"), strict=False)
+    yours, there = next((mine, its) for mine, its in pairs if mine != its)
+    return f"yours is {yours!a}, that one {there!a}"

@@ -11,7 +11,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -109,8 +109,8 @@ class ShellClosed(ShellError):
 class ToolResult:
     """The result of one call: `text` for the model, and the duration in seconds.
 
-    If `ok` is false, `text` is the reason of the failure. `truncated` is true if the text was longer than the tool's
-    `most_characters`.
+    If `ok` is false, `text` is the reason of the failure. `truncated` is true if something was left out: the text was
+    longer than the tool's `most_characters`, or the tool itself cut it (`CutText`).
     """
 
     call_id: str
@@ -125,8 +125,14 @@ class ToolResult:
         return Message(role="tool", content=self.text, tool_call_id=self.call_id, name=self.name)
 
 
+class CutText(str):
+    """A text that a tool returns without a part of it; the text says so, and how to go on."""
+
+    __slots__ = ()
+
+
 class ToolOutput(dict[str, Any]):
-    """Values that a tool returns to a Python caller; a model reads `text` instead."""
+    """Values that a tool returns to a Python caller; a model reads `text` instead, which may be a `CutText`."""
 
     def __init__(self, values: Mapping[str, Any], text: str) -> None:
         super().__init__(values)
@@ -402,6 +408,7 @@ class Tool:
     - `ephemeral` is how many of its newest results stay in a context (O4); None keeps all.
     - `timeout` is in seconds (default: the registry's).
     - `most_characters` is the maximum length of a result. The middle of a longer one is left out. None is no limit.
+    - `paging` names parameters that continue a cut result. A brief schema leaves them out; calls may have them anyway.
     - `touches` returns the files that a call with these arguments reads or writes. Calls of one reply that do not
       conflict run in parallel. If it is None or returns None, a call runs alone.
 
@@ -414,6 +421,7 @@ class Tool:
     ephemeral: int | None = None
     timeout: float | None = None
     most_characters: int | None = None
+    paging: Collection[str] = ()
     touches: Callable[[Mapping[str, Any]], Touch | None] | None = None
     arguments: Arguments = field(init=False, repr=False, compare=False)
 
@@ -434,9 +442,13 @@ class Tool:
         """Whether it is a coroutine function, which can be cancelled. Other functions run in a thread, which cannot."""
         return inspect.iscoroutinefunction(self.callable)
 
-    def schema(self) -> dict[str, Any]:
-        """Return the tool's description in the format of OpenAI's API."""
-        function = {"name": self.name, "description": self.description, "parameters": self.arguments.schema}
+    def schema(self, *, brief: bool = False) -> dict[str, Any]:
+        """Return the tool's description in the format of OpenAI's API; a `brief` one leaves out `paging`."""
+        parameters = self.arguments.schema
+        if brief and self.paging:
+            properties = {name: value for name, value in parameters["properties"].items() if name not in self.paging}
+            parameters = parameters | {"properties": properties}
+        function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
 
 
@@ -447,6 +459,7 @@ def tool(
     ephemeral: int | None = None,
     timeout: float | None = None,
     most_characters: int | None = None,
+    paging: Collection[str] = (),
     touches: Callable[[Mapping[str, Any]], Touch | None] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a sync or async function: `@tool("what it does", ephemeral=3)`.
@@ -468,6 +481,7 @@ def tool(
             ephemeral=ephemeral,
             timeout=timeout,
             most_characters=most_characters,
+            paging=paging,
             touches=touches,
         )
 
@@ -553,9 +567,9 @@ class Registry:
             return f"The tools are: {', '.join(self._tools) or 'none'}"
         return f"The right form of {near}: {self._tools[near].arguments.example()}"
 
-    def schemas(self) -> list[dict[str, Any]]:
-        """Return the descriptions of all tools in the format of OpenAI's API."""
-        return [each.schema() for each in self]
+    def schemas(self, *, brief: bool = False) -> list[dict[str, Any]]:
+        """Return the descriptions of all tools in the format of OpenAI's API (see `Tool.schema`)."""
+        return [each.schema(brief=brief) for each in self]
 
     def together(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """Return the first call and those directly after it that may run in parallel with it."""
@@ -589,7 +603,8 @@ class Registry:
         truncated = False
         running = CALL_ID.set(call.id)
         try:
-            text, ok = await self._run(call), True
+            value, ok = await self._run(call), True
+            text, truncated = text_of(value), isinstance(getattr(value, "text", value), CutText)
             most = self._tools[call.name].most_characters
             if most is not None and len(text) > most:
                 text, truncated = shortened(text, most), True
@@ -601,7 +616,7 @@ class Registry:
         _log.debug("tool.called", tool=call.name, call=call.id, ok=ok, seconds=round(seconds, 6), characters=len(text))
         return ToolResult(call.id, call.name, text, ok, seconds, truncated)
 
-    async def _run(self, call: ToolCall) -> str:
+    async def _run(self, call: ToolCall) -> Any:
         if call.name in self._withheld:
             only = ", ".join(self._tools)
             raise ToolError(f"in this step you can call {only} only; call {call.name} again in the step after it")
@@ -615,7 +630,7 @@ class Registry:
             async with asyncio.timeout(seconds) as limit:
                 work = partial(wanted.callable, **values)
                 value = work() if wanted.is_async else await in_thread(work)
-                return text_of(await value if inspect.isawaitable(value) else value)
+                return await value if inspect.isawaitable(value) else value
         except TimeoutError:
             if not limit.expired():
                 raise  # raised by the tool itself

@@ -45,6 +45,10 @@ class Script:
         """Take over a task."""
         self.steps, self._begun = steps, False
 
+    async def context_window(self) -> int:
+        """Return what the embedded model reads: agents send it the short prompts, and tools without paging."""
+        return 2048
+
     async def stream(
         self, messages: Sequence[wire.Message], tools: Sequence[dict[str, Any]] = ()
     ) -> AsyncGenerator[CompleteResponse]:

@@ -10,7 +10,6 @@ from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.prompts import (
     CAPABILITIES,
     ROLE,
-    SMALL_CONTEXT,
     PromptForm,
     form_for,
     full_part,
@@ -20,15 +19,13 @@ from cfs_agents.fibre.prompts import (
 from cfs_agents.fibre.report import Change, Report
 from cfs_agents.fibre.state import DEFAULT_FILE_TOOLS
 from cfs_agents.fibre.tools import FibreTools
-from cfs_agents.messages import Language
-from cfs_agents.model import ServerCounter, ServerModel
+from cfs_agents.messages import LANGUAGES, Language
+from cfs_agents.model import SMALL_CONTEXT, ServerCounter, ServerModel
 from cfs_agents.testing import says
 from cfs_agents.tools import AsyncPersistentShell, CommandTools, FileTools, ShellSettings, Tool, agent_grants
 from cfs_filesystem import InMemoryFileSystem
 from tests.agents.fibre.trees import ScriptedModels, finish, spawn, tree, wait
 from tests.server.support import Process
-
-LANGUAGES: tuple[Language, ...] = get_args(Language)
 
 FORMS: tuple[PromptForm, ...] = get_args(PromptForm)
 

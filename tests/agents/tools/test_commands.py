@@ -157,6 +157,17 @@ async def test_long_output_is_shortened_and_can_be_read(worker: Worker) -> None:
     assert found
     assert (await worker.told("read_file", path=found[1], start_line=9999, end_line=10000)).startswith("9999\n10000\n")
     assert "\n20000\n" in text
+    begin = re.search(r"\[read what is left out with start_line=(\d+)\]", text)
+    assert begin
+    rest = await worker.told("read_file", path=found[1], start_line=int(begin[1]))
+    assert f"\n{begin[1]}\n[..." in text
+    assert rest.startswith(f"{begin[1]}\n{int(begin[1]) + 1}\n")
+
+
+async def test_result_of_a_command_says_whether_it_is_cut(worker: Worker) -> None:
+    for command, cut in (("seq 20000", True), ("seq 20", False)):
+        result = await worker.registry.call(ToolCall(id="1", name="execute_command", arguments={"command": command}))
+        assert result.truncated is cut
 
 
 async def test_background_job_is_told_with_process_and_file(worker: Worker) -> None:

@@ -1,6 +1,7 @@
 """Tools for files: what a model can do with its own, and what it is told when it cannot (A2, A3)."""
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cfs_agents.tools import FileTools
 from cfs_agents.tools.files import directory_path, file_path, replaced
 from cfs_agents.tools.registry import ToolError
 from cfs_filesystem import InvalidPathError, validate_path
@@ -99,10 +101,46 @@ def test_long_file_is_read_part_by_part(harness: ToolHarness) -> None:
 
 
 def test_line_that_is_too_long_is_cut_and_said(harness: ToolHarness) -> None:
-    """A minified file does not fill the context."""
-    harness.told("write_file", path="a", content="x" * 100_000)
-    text = harness.told("read_file", path="a")
-    assert text == "x" * 60_000 + "\n[the first 60,000 of 100,000 characters of line 1 of 1]"
+    """A minified file does not fill the context, and can be read to its end by the arguments of the notes."""
+    for ending in ("", "\n", "\nafter it\n"):
+        content = "<" + "0123456789" * 13_000 + ">" + ending
+        harness.told("write_file", path="a", content=content)
+        first = harness.call("read_file", path="a")
+        assert first.text.endswith(
+            f"\n[line 1 of {1 + ('after' in ending)}, characters 1-60,000 of 130,002;"
+            " go on with start_line=1, start_column=60001]"
+        )
+        assert first.truncated
+        read, pages = "", 0
+        arguments: dict[str, Any] = {"path": "a"}
+        while arguments:
+            result = harness.call("read_file", **arguments)
+            text, _, note = result.text.rpartition("[")
+            more = dict(re.findall(r"(start_\w+)=(\d+)", note))
+            assert result.truncated is bool(more)
+            read += text.removesuffix("\n") if more else text
+            arguments = {"path": "a"} | {name: int(value) for name, value in more.items()} if more else {}
+            pages += 1
+        assert (read.removesuffix("\n"), pages) == (content.removesuffix("\n"), 3)
+
+
+def test_part_of_a_line_that_is_not_there_is_refused(harness: ToolHarness) -> None:
+    harness.told("write_file", path="a", content="12345\n\n")
+    assert harness.told("read_file", path="a", start_line=1, start_column=4, end_line=1) == (
+        "45\n[line 1 of 2 from character 4 on]"
+    )
+    for line, column, size in ((1, 6, 5), (2, 2, 0)):
+        reason = harness.refused("read_file", path="a", start_line=line, start_column=column)
+        assert reason == f"line {line} of '/workspace/a' has no character {column}: it has {size} characters"
+
+
+def test_requested_end_stays_when_a_page_is_cut(harness: ToolHarness) -> None:
+    """The note has all arguments of the next call; what was requested and given in full is not cut."""
+    harness.told("write_file", path="a", content="".join(f"{n}\n" for n in range(5000)))
+    result = harness.call("read_file", path="a", start_line=1000, end_line=4000)
+    assert result.text.endswith("[lines 1000-2999 of 5000; go on with start_line=3000, end_line=4000]")
+    assert result.truncated
+    assert not harness.call("read_file", path="a", start_line=3000, end_line=4000).truncated
 
 
 def test_file_that_is_no_text_or_too_large_is_refused(harness: ToolHarness) -> None:
@@ -132,6 +170,93 @@ def test_missing_file_is_told_with_what_there_is(harness: ToolHarness) -> None:
     assert (
         harness.refused("write_file", path="/storage/documents", content="x") == "'/storage/documents' is a directory"
     )
+
+
+# -- what was read ----------------------------------------------------------------------------------------------------
+
+
+def test_file_that_was_read_in_part_is_not_replaced(harness: ToolHarness) -> None:
+    """The reason says which lines are missing, and the call that reads them; then the write is made."""
+    (harness.workspace / "a").write_text("".join(f"{n}\n" for n in range(1, 5001)))
+    harness.told("read_file", path="a")
+    reason = harness.refused("write_file", path="a", content="new")
+    assert reason == (
+        "/workspace/a is not overwritten: you have read only a part of it, and not its lines 2001-5000. Read them:"
+        " read_file(path='/workspace/a', start_line=2001, end_line=5000). Or change lines that you have read with"
+        " edit_file."
+    )
+    assert (harness.workspace / "a").read_text().startswith("1\n2\n")
+    harness.told("edit_file", path="a", old="\n7\n", new="\nseven\n")
+    harness.told("read_file", path="a", start_line=2001, end_line=4000)
+    assert "not its lines 4001-5000" in harness.refused("write_file", path="a", content="new")
+    harness.told("read_file", path="a", start_line=4001)
+    harness.told("write_file", path="a", content="new")
+    assert (harness.workspace / "a").read_text() == "new"
+
+
+def test_rest_of_a_long_line_counts_as_not_read(harness: ToolHarness) -> None:
+    (harness.workspace / "a").write_text("one\n" + "x" * 70_000 + "\nthree\n")
+    harness.told("read_file", path="a", start_line=2)
+    reason = harness.refused("write_file", path="a", content="new")
+    assert "not its lines 1, 2:60001-3. Read them: read_file(path='/workspace/a', start_line=1, end_line=1)" in reason
+    harness.told("read_file", path="a", end_line=1)
+    assert "start_line=2, start_column=60001, end_line=3)" in harness.refused("write_file", path="a", content="new")
+    harness.told("read_file", path="a", start_line=2, start_column=60_001)
+    harness.told("write_file", path="a", content="new")
+
+
+def test_file_that_was_never_read_can_be_replaced(harness: ToolHarness) -> None:
+    """And one that the agent wrote or has read whole. An edit reads nothing; the same content replaces nothing."""
+    for name in ("never", "written", "read", "same"):
+        (harness.workspace / name).write_text("1\n2\n3\n")
+    harness.told("edit_file", path="never", old="2", new="two")
+    harness.told("write_file", path="written", content="own\nlines\n")
+    harness.told("read_file", path="read")
+    for name in ("written", "read", "same"):
+        harness.told("read_file", path=name, end_line=1)
+    harness.told("write_file", path="same", content="1\n2\n3\n")
+    for name in ("never", "written", "read", "same"):
+        harness.told("write_file", path=name, content="new\n")
+
+
+# -- names that look alike --------------------------------------------------------------------------------------------
+
+LOOK_ALIKES = [
+    ("caf\u00e9.txt", "cafe\u0301.txt"),
+    ("a b.txt", "a\u00a0b.txt"),
+    ("it's.txt", "it\u2019s.txt"),
+    ("ab.txt", "a\u200bb.txt"),
+    ("x-y.txt", "x\u2013y.txt"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), [*LOOK_ALIKES, *((b, a) for a, b in LOOK_ALIKES)])
+def test_no_file_is_created_beside_one_that_looks_the_same(harness: ToolHarness, one: str, other: str) -> None:
+    """The reason has both names, and how they differ; a missing file is reported with its look-alike."""
+    harness.told("write_file", path=one, content="there")
+    reason = harness.refused("write_file", path=other, content="beside")
+    there = f"/workspace/{one}"
+    assert f"is not created beside {there!r}, whose name looks the same" in reason
+    assert f"yours is {other!a}, that one {one!a}" in reason
+    missing = harness.refused("read_file", path=other)
+    assert f"but {there!r}, whose name looks the same: yours is {other!a}, that one {one!a}" in missing
+    assert [path.name for path in harness.workspace.iterdir()] == [one]
+    harness.told("write_file", path=one, content="there is no look-alike now")
+    tools = FileTools(harness.handle, look_alikes=True)
+    tools.write_file(other, "beside")
+    assert {path.name for path in harness.workspace.iterdir()} == {one, other}
+    assert tools.read_file(other) == "beside"
+    harness.told("write_file", path=other, content="it exists")
+
+
+def test_directory_that_looks_the_same_is_reported(harness: ToolHarness) -> None:
+    """Nothing is created in a second one beside it; names that differ in case are different."""
+    harness.told("write_file", path="caf\u00e9/a", content="x")
+    reason = harness.refused("write_file", path="cafe\u0301/sub/b", content="x")
+    assert "is not created beside '/workspace/caf\u00e9', whose name looks the same" in reason
+    assert "but '/workspace/caf\u00e9/a', whose name" in harness.refused("read_file", path="cafe\u0301/a")
+    assert "but '/workspace/caf\u00e9', whose name" in harness.refused("list_directory", path="cafe\u0301")
+    harness.told("write_file", path="CAF\u00c9/a", content="x")
 
 
 # -- editing --------------------------------------------------------------------------------------------------------
@@ -213,11 +338,16 @@ def test_root_shows_what_the_agent_may_see(harness: ToolHarness) -> None:
 
 
 def test_large_directory_is_cut_with_a_count(harness: ToolHarness) -> None:
-    """The model learns that there is more."""
+    """The model learns that there is more, and how to see it."""
     for number in range(510):
         (harness.workspace / f"f{number:03}").touch()
     lines = harness.told("list_directory").splitlines()
-    assert (lines[0], len(lines), lines[-1]) == ("/workspace: 0 directories, 510 files", 502, "[... 10 more]")
+    title = "/workspace: 0 directories, 510 files"
+    assert (lines[0], len(lines), lines[-1]) == (title, 502, "[... 10 more; go on with after='f499']")
+    assert harness.call("list_directory").truncated
+    rest = harness.call("list_directory", after="f499")
+    assert rest.text.splitlines() == [title, *(f"f{number} (0 bytes)" for number in range(500, 510))]
+    assert not rest.truncated
 
 
 @pytest.fixture
@@ -239,17 +369,17 @@ def library(harness: ToolHarness) -> ToolHarness:
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
-        ({"pattern": r"def \w+\("}, ["/workspace/a.py:3: def one():", "/workspace/b/c.py:1: def two(): pass"]),
-        ({"pattern": "def", "glob": "*.md"}, ["/workspace/b/notes.md:1: one def"]),
-        ({"pattern": "^import|^class"}, ["/workspace/a.py:1: import os", "/workspace/b/c.py:2: class One: pass"]),
-        ({"pattern": "pass$", "path": "b"}, ["/workspace/b/c.py:2: class One: pass"]),
-        ({"pattern": "ONE", "ignore_case": True, "path": "/workspace/a.py"}, ["/workspace/a.py:3: def one():"]),
-        ({"pattern": "(?i)CLASS"}, ["/workspace/b/c.py:2: class One: pass"]),
+        ({"pattern": r"def \w+\("}, ["/workspace/a.py:3:1: def one():", "/workspace/b/c.py:1:1: def two(): pass"]),
+        ({"pattern": "def", "glob": "*.md"}, ["/workspace/b/notes.md:1:5: one def"]),
+        ({"pattern": "^import|^class"}, ["/workspace/a.py:1:1: import os", "/workspace/b/c.py:2:1: class One: pass"]),
+        ({"pattern": "pass$", "path": "b"}, ["/workspace/b/c.py:2:12: class One: pass"]),
+        ({"pattern": "ONE", "ignore_case": True, "path": "/workspace/a.py"}, ["/workspace/a.py:3:5: def one():"]),
+        ({"pattern": "(?i)CLASS"}, ["/workspace/b/c.py:2:1: class One: pass"]),
         (
             {"pattern": r"(o)s\b|x{99}", "glob": "a.*"},
-            ["/workspace/a.py:1: import os", "/workspace/a.py:4:     return os"],
+            ["/workspace/a.py:1:8: import os", "/workspace/a.py:4:12:     return os"],
         ),
-        ({"pattern": "def", "path": ".git"}, ["/workspace/.git/config:1: def hidden"]),
+        ({"pattern": "def", "path": ".git"}, ["/workspace/.git/config:1:1: def hidden"]),
         ({"pattern": "^$", "glob": "b/*", "path": "."}, []),
         ({"pattern": "nowhere"}, []),
     ],
@@ -267,15 +397,52 @@ def test_search_is_bounded(harness: ToolHarness) -> None:
     """In lines, in the length of each, and in time: a pattern that takes too long is told as one."""
     harness.told("write_file", path="many", content="x\n" * 1000 + "y" * 1000 + "\n")
     text = harness.told("search_files", pattern="x")
-    assert text.count("/workspace/many:") == 200
+    assert text.count("\n/workspace/many:") == 199
     assert "stopped after 200 lines" in text
-    assert len(harness.told("search_files", pattern="y")) < 600
+    assert harness.call("search_files", pattern="x").truncated
+    rest = harness.told("search_files", pattern="x", after="/workspace/many:900").splitlines()
+    assert rest[:-1] == [f"/workspace/many:{number}:1: x" for number in range(901, 1001)]
+    assert "after must be PATH:LINE" in harness.refused("search_files", pattern="x", after="many")
+    assert len(harness.told("search_files", pattern="y")) < 700
     harness.told("write_file", path="bad", content="x" * 100_000)
     assert "the pattern was given up" in harness.refused("search_files", pattern="(x+x+)+y", glob="bad")
     assert "not a regular expression" in harness.refused("search_files", pattern="(")
     with (harness.workspace / "huge").open("wb") as file:
         file.truncate(9 << 20)
     assert "1 files are larger than 8 MiB" in harness.told("search_files", pattern="q")
+
+
+def test_search_goes_on_where_it_stopped(harness: ToolHarness) -> None:
+    """By the argument of its note, over all files, and each match is shown once."""
+    for name in ("a", "b", "c"):
+        harness.told("write_file", path=name, content="x\ny\n" * 150)
+    seen: list[str] = []
+    after: dict[str, str] = {}
+    while True:
+        *lines, note = harness.told("search_files", pattern="x", **after).splitlines()
+        seen += lines
+        more = re.search(r"go on with after='(.+)', or", note)
+        if more is None:
+            break
+        after = {"after": more[1]}
+    assert seen == [f"/workspace/{name}:{number}:1: x" for name in "abc" for number in range(1, 300, 2)]
+
+
+def test_match_in_a_long_line_is_shown_with_what_is_around_it(harness: ToolHarness) -> None:
+    """Its column leads to it, and the note says how to read on."""
+    harness.told("write_file", path="a", content="first\n" + "x" * 50_000 + "needle" + "y" * 50_000 + "\n")
+    result = harness.call("search_files", pattern="need(le)")
+    line, note = result.text.splitlines()
+    assert line == "/workspace/a:2:50001: ..." + "x" * 100 + "needle" + "y" * 294 + "..."
+    assert result.truncated
+    assert "1 long lines are shown in part, around the match" in note
+    assert harness.told("read_file", path="a", start_line=2, start_column=50_001).startswith("needleyyy")
+
+
+def test_match_over_several_lines_is_shown_by_its_lines(harness: ToolHarness) -> None:
+    harness.told("write_file", path="a", content="b\na b\nc d\nb\n")
+    lines = harness.told("search_files", pattern="b\nc").splitlines()[:-1]
+    assert lines == ["/workspace/a:2:3: a b", "/workspace/a:3:1: c d"]
 
 
 def test_search_in_nothing_is_told(harness: ToolHarness) -> None:

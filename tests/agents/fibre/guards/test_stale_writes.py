@@ -5,9 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cfs_agents.fibre.guards.files import ChangeLog, StaleWrites, check_claims
 from cfs_agents.tools import FileTools, ToolError, agent_grants
+from cfs_agents.tools.reading import ReadRanges
 from cfs_filesystem import DiskFileSystem
 
 Make = Callable[[str], FileTools]
@@ -158,3 +162,153 @@ def test_other_folders_are_not_looked_at(agent: Make) -> None:
     a.write_file("/storage/x.txt", "1")
     b.write_file("/storage/x.txt", "2")
     assert a.read_file("/storage/x.txt") == "2"
+
+
+def lines(first: int, last: int, word: str = "line") -> str:
+    return "".join(f"{word} {number}\n" for number in range(first, last + 1))
+
+
+def test_what_was_added_behind_a_page_is_not_dropped(agent: Make, work: Path) -> None:
+    """A page is not the whole file: only the ranges that the agent saw count as read."""
+    a, b = agent("a"), agent("b")
+    a.write_file("x.txt", lines(1, 2000))
+    text = b.read_file("x.txt")
+    a.write_file("x.txt", lines(1, 2500))
+    with pytest.raises(ToolError) as refusal:
+        b.write_file("x.txt", text + "of b\n")
+    assert refusal.value.reason == (
+        "x.txt was changed by a since you last read it, and is not overwritten. You have not read its lines 2001-2500."
+        " Read them: read_file(path='/workspace/x.txt', start_line=2001, end_line=2500). Then write what both need."
+    )
+    text += b.read_file("x.txt", 2001, 2500)
+    b.write_file("x.txt", "of b\n")
+    assert (work / "x.txt").read_text() == "of b\n"
+
+
+def test_a_page_of_an_unchanged_file_is_a_part_of_it(agent: Make, work: Path) -> None:
+    a, b = agent("a"), agent("b")
+    a.write_file("x.txt", lines(1, 4500))
+    for start, rest in ((1, "2001-4500"), (2001, "4001-4500")):
+        b.read_file("x.txt", start)
+        with pytest.raises(ToolError, match=f"read only a part of it, and not its lines {rest}"):
+            b.write_file("x.txt", "new")
+    b.read_file("x.txt", 4001)
+    b.write_file("x.txt", "new")
+    assert (work / "x.txt").read_text() == "new"
+
+
+def test_only_the_lines_that_changed_have_to_be_read_again(agent: Make, work: Path) -> None:
+    """In the middle, with another length; what is before and behind them is still known."""
+    a, b = agent("a"), agent("b")
+    a.write_file("x.txt", lines(1, 100))
+    b.read_file("x.txt")
+    a.edit_file("x.txt", "line 50\n", "a longer line 50\nand one more\n")
+    with pytest.raises(ToolError, match=r"not read its lines 50-51\. Read them: .*start_line=50, end_line=51\)"):
+        b.write_file("x.txt", "new")
+    b.read_file("x.txt", 50, 50)
+    with pytest.raises(ToolError, match=r"not its lines 51\."):
+        b.write_file("x.txt", "new")
+    b.read_file("x.txt", 51, 51)
+    b.write_file("x.txt", "new")
+    assert (work / "x.txt").read_text() == "new"
+
+
+def test_an_edit_reads_nothing_but_what_it_replaces(agent: Make) -> None:
+    """It is allowed in any file, and what was read before it stays read."""
+    a, b = agent("a"), agent("b")
+    a.write_file("x.txt", lines(1, 30))
+    b.edit_file("x.txt", "line 7\n", "seven\n")
+    with pytest.raises(ToolError, match="read only a part of it, and not its lines 1-6, 8-30"):
+        b.write_file("x.txt", "new")
+    b.read_file("x.txt", 1, 20)
+    b.edit_file("x.txt", "line 3\n", "three\nand a half\n")
+    with pytest.raises(ToolError, match="not its lines 22-31"):
+        b.write_file("x.txt", "new")
+    b.read_file("x.txt", 22)
+    b.write_file("x.txt", "new")
+
+
+def test_who_read_an_empty_file_does_not_know_what_came_into_it(agent: Make, work: Path) -> None:
+    (work / "x.txt").touch()
+    a, b = agent("a"), agent("b")
+    b.read_file("x.txt")
+    a.write_file("x.txt", "of a\n")
+    with pytest.raises(ToolError, match=r"changed by a since .* not read its lines 1"):
+        b.write_file("x.txt", "of b\n")
+
+
+def test_a_file_that_became_binary_is_not_overwritten(agent: Make, work: Path) -> None:
+    a = agent("a")
+    a.write_file("x.txt", "of a\n")
+    (work / "x.txt").write_bytes(b"\xff\x00")
+    with pytest.raises(ToolError, match="changed by somebody outside since you last read it"):
+        a.write_file("x.txt", "of a again\n")
+
+
+class Reading(RuleBasedStateMachine):
+    """Reads and edits of one agent and changes by others: what counts as read is what the agent has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ranges = ReadRanges()
+        self.present: list[tuple[str, bool]] = [(f"{n}\n", False) for n in range(6)]
+        """The lines, each a text of its own, and whether the agent has seen it."""
+        self.counter = 6
+
+    @property
+    def text(self) -> str:
+        return "".join(line for line, _ in self.present)
+
+    def fresh(self) -> str:
+        self.counter += 1
+        return f"{self.counter}\n"
+
+    @rule(first=st.integers(0, 8), count=st.integers(1, 4))
+    def read(self, first: int, count: int) -> None:
+        last = min(first + count, len(self.present))
+        if first < last:
+            start = sum(len(line) for line, _ in self.present[:first])
+            end = sum(len(line) for line, _ in self.present[:last])
+            self.ranges.add(self.text, start, end)
+            self.present[first:last] = [(line, True) for line, _ in self.present[first:last]]
+
+    @rule(at=st.integers(0, 8))
+    def edit(self, at: int) -> None:
+        if at < len(self.present):
+            before, start = self.text, sum(len(line) for line, _ in self.present[:at])
+            end = start + len(self.present[at][0])
+            self.present[at] = (self.fresh(), True)
+            self.ranges.edited(before, self.text, start, end)
+
+    @rule(at=st.integers(0, 8))
+    def others_insert(self, at: int) -> None:
+        self.present.insert(at, (self.fresh(), False))
+
+    @rule(at=st.integers(0, 8))
+    def others_change(self, at: int) -> None:
+        if at < len(self.present):
+            self.present[at] = (self.fresh(), False)
+
+    @rule(at=st.integers(0, 8))
+    def others_delete(self, at: int) -> None:
+        del self.present[at : at + 1]
+
+    @invariant()
+    def nothing_unseen_counts_as_read(self) -> None:
+        position = 0
+        gaps = self.ranges.gaps(self.text)
+        for line, seen in self.present:
+            if not seen:
+                assert any(start < position + len(line) and position < end for start, end in gaps)
+            position += len(line)
+
+    @rule()
+    def read_what_is_missing(self) -> None:
+        for start, end in self.ranges.gaps(self.text):
+            self.ranges.add(self.text, start, end)
+        self.present = [(line, True) for line, _ in self.present]
+        assert not self.ranges.gaps(self.text)
+
+
+TestReading = Reading.TestCase
+TestReading.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
