@@ -4,9 +4,18 @@ Times are seconds since the epoch (UTC), sizes are bytes of the transcript in UT
 """
 
 from math import inf
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 from cfs.transcript import PREFIXES
 
@@ -87,6 +96,24 @@ class Message(_Wire):
     tool_call_id: str | None = None
     name: str | None = None
     thinking: str | None = None
+    _offload_path: str | None = PrivateAttr(default=None)
+    """Never sent or stored: only the context of an agent knows it."""
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether an agent's context has moved the content to disk; `content` is its placeholder."""
+        return self._offload_path is not None
+
+    @property
+    def offload_path(self) -> str | None:
+        """Where the off-loaded content is."""
+        return self._offload_path
+
+    def offloaded_to(self, path: str | None) -> Self:
+        """Return a copy that says where its content is; None takes that back."""
+        copy = self.model_copy()
+        copy._offload_path = path  # noqa: SLF001 - an attribute of its own class
+        return copy
 
 
 Title = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]

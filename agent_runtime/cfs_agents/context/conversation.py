@@ -118,7 +118,7 @@ class ContextItem:
     """A message of a conversation as it is in the prompt now. A change creates a new item with the same `item_id`.
 
     - `tokens` is the size of the message in the prompt; None until it is counted.
-    - `offloaded`: the content is on disk at `offload_path`, and the message holds a placeholder.
+    - `offloaded`: the content is on disk at `offload_path`, and the message, which says so too, holds a placeholder.
     - `destroyed`: the content was removed because there are newer outputs of the same ephemeral tool.
     - `protected`: the item is never changed or removed, like the first message of a task.
     - `pinned`: the item is not off-loaded, because its content was restored.
@@ -139,6 +139,11 @@ class ContextItem:
     stands_for: int = 0
     seen: bool = False
     cut: bool = False
+
+    def __post_init__(self) -> None:
+        """Let the message say where its content is."""
+        if self.message.offload_path != self.offload_path:
+            object.__setattr__(self, "message", self.message.offloaded_to(self.offload_path))
 
     @classmethod
     def of(

@@ -26,9 +26,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import TypeAdapter
+from pydantic import BeforeValidator, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json
 
 from cfs.errors import CfsError, Conflict, InvalidIdentifier, NotFound, StorageFull, Unavailable
@@ -105,19 +105,28 @@ class Unreadable(Exception):
     """A file does not hold an item or an index of ours."""
 
 
+def _seconds(value: Any) -> Any:
+    """Read a time of an earlier version, in ISO 8601, as Unix seconds."""
+    return int(datetime.fromisoformat(value).timestamp()) if isinstance(value, str) else value
+
+
+UnixSeconds = Annotated[int, BeforeValidator(_seconds)]
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """Where an item is on disk, and its description.
 
     `path` (of the JSON) is relative to the session's folder, and None once the files have been cleaned away.
     `size` is the content's bytes in UTF-8, `stored` those of both files. `tokens` is what the item cost in the prompt.
-    `redactions` says how many secrets of which kind are not in the files. `offloaded_at` and `removed_at` are ISO 8601.
+    `redactions` says how many secrets of which kind are not in the files. `offloaded_at` is in Unix seconds, and
+    `microsecond` is the rest of that time; `removed_at` is ISO 8601.
     """
 
     item_id: str
     item_type: ItemType
     path: str | None
-    offloaded_at: str
+    offloaded_at: UnixSeconds
     tokens: int | None
     size: int
     stored: int
@@ -128,11 +137,12 @@ class Record:
     redactions: Mapping[str, int] | None = None
     removed_at: str | None = None
     removed_because: str | None = None
+    microsecond: int = 0
 
     @property
     def time(self) -> datetime:
         """When the item was off-loaded."""
-        return datetime.fromisoformat(self.offloaded_at)
+        return datetime.fromtimestamp(self.offloaded_at, UTC).replace(microsecond=self.microsecond)
 
     @property
     def stem(self) -> str:
@@ -157,11 +167,17 @@ class Record:
     def load(state: Any) -> "Record":
         """Make the record that `dump` described; raises `Unreadable`."""
         try:
-            record: Record = _RECORD.validate_python({"path": None, "tokens": None} | state)
+            record: Record = _RECORD.validate_python({"path": None, "tokens": None} | _with_microsecond(state, state))
             _ = record.time
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, OSError) as error:
             raise Unreadable(str(error)) from error
         return record
+
+
+def _with_microsecond(state: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with the microseconds of a time that an earlier version wrote in ISO 8601."""
+    time = state["offloaded_at"]
+    return {**values, "microsecond": datetime.fromisoformat(time).microsecond} if isinstance(time, str) else {**values}
 
 
 _RECORD = TypeAdapter(Record)
@@ -174,7 +190,7 @@ class Document:
 
     item_id: str
     item_type: ItemType
-    offloaded_at: str
+    offloaded_at: UnixSeconds
     metadata: Mapping[str, Any]
     content: str
 
@@ -187,7 +203,9 @@ class Document:
             kind: redacted.found.get(kind, 0) + rest.found.get(kind, 0) for kind in {**redacted.found, **rest.found}
         }
         metadata = {**rest.value, "tokens": item.tokens, "summary": redact(summary).text, "redactions": found}
-        return cls(item.item_id, item.item_type, now.isoformat(), metadata, redacted.text)
+        metadata |= {"tool_name": rest.value.get("name")} if item.item_type == "tool_result" else {}
+        metadata["microsecond"] = now.microsecond
+        return cls(item.item_id, item.item_type, int(now.timestamp()), metadata, redacted.text)
 
     @property
     def message(self) -> Message:
@@ -228,6 +246,7 @@ class Document:
             self.metadata.get("name") if self.item_type == "tool_result" else None,
             self.metadata.get("tool_call_id"),
             dict(self.metadata.get("redactions", {})) or None,
+            microsecond=self.metadata.get("microsecond", 0),
         )
 
 
@@ -242,9 +261,10 @@ def read_document(data: bytes) -> Document:
         state = json.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
         if state["schema_version"] != SCHEMA_VERSION:
             raise Unreadable(f"an item of version {state['schema_version']!r}")
+        state["metadata"] = _with_microsecond(state, state["metadata"])
         document: Document = _ADAPTER.validate_python(state)
-        _ = document.message, datetime.fromisoformat(document.offloaded_at)
-    except (ValueError, KeyError, TypeError, EOFError, OSError, zlib.error) as error:
+        _ = document.message, datetime.fromtimestamp(document.offloaded_at, UTC)
+    except (ValueError, KeyError, TypeError, EOFError, OSError, OverflowError, zlib.error) as error:
         raise Unreadable(str(error)) from error
     return document
 
@@ -328,13 +348,13 @@ def rebuilt(handle: FsHandle, known: Index) -> Index:
     named = {record.path for record in known}
     found = [record for path in sizes if (record := _read(handle, path, sizes)) is not None]
     kept: dict[str, Record] = {}
-    for record in sorted(found, key=lambda record: (record.path not in named, record.offloaded_at)):
+    for record in sorted(found, key=lambda record: (record.path not in named, record.time)):
         other = kept.setdefault(record.item_id, record)
         if other is not record and other.stem == record.stem:
             handle.delete(f"/{record.path}")  # the same one, compressed or not
         elif other is not record:
             remove_files(handle, record)
-    return Index(sorted(kept.values(), key=lambda record: record.offloaded_at), known.removed)
+    return Index(sorted(kept.values(), key=lambda record: record.time), known.removed)
 
 
 def check_integrity(index: Index, handle: FsHandle) -> list[str]:
@@ -726,7 +746,7 @@ class ContextFileSystem:
         with self._lock:
             folder = self._look()
             records = [*folder.index.removed, *folder.index] if folder else []
-            return sorted(records, key=lambda record: record.offloaded_at)
+            return sorted(records, key=lambda record: record.time)
 
     def path_of(self, record: Record) -> str:
         """Return the path by which the model reads an item's content."""

@@ -44,7 +44,7 @@ class CleaningPolicy:
         """Return the ids of items to remove with the reasons, oldest first; never an id in `keep`."""
         total = sum(record.stored for record in records)
         chosen = []
-        for record in sorted(records, key=lambda record: record.offloaded_at):
+        for record in sorted(records, key=lambda record: record.time):
             if record.item_id in keep:
                 continue
             if self.expire_after is not None and now - record.time > self.expire_after:

@@ -9,7 +9,7 @@ from cfs_agents.context.offload import LONGEST, beginning, ending, headline, pla
 from cfs_agents.context.store import Record
 from tests.agents.context.support import assistant, call, item, result, user
 
-RECORD = Record("item_1", "tool_result", "a.json", "2026-01-02T03:04:05+00:00", 12_000, 48_213, 50_000, "", "shell: ls")
+RECORD = Record("item_1", "tool_result", "a.json", 1_767_323_045, 12_000, 48_213, 50_000, "", "shell: ls")
 
 
 def test_the_three_lines_come_first() -> None:

@@ -11,7 +11,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -75,8 +78,52 @@ def test_a_file_says_what_it_holds(files: ContextFileSystem) -> None:
     assert document["content"] == "one\ntwo\n"
     assert document["metadata"]["tool_call_id"] == "call_7"
     assert document["metadata"]["summary"] == "read_file: one"
-    assert document["offloaded_at"] == offloaded.records[entry.item_id].offloaded_at
-    assert document["offloaded_at"].startswith("2026-01-02T03:04:05")
+    assert document["metadata"]["tool_name"] == "read_file"
+    record = offloaded.records[entry.item_id]
+    assert document["offloaded_at"] == record.offloaded_at == int(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp())
+    assert type(document["offloaded_at"]) is int
+    assert type(json.loads((files.path / "index.json").read_text())["items"][0]["offloaded_at"]) is int
+    stored(files, other := item(user("no tool")))
+    assert "tool_name" not in json.loads((files.path / f"user_message/{other.item_id}.json").read_text())["metadata"]
+
+
+def in_the_earlier_format(folder: Path) -> None:
+    """Write the times of a folder in ISO 8601, without the name of the tool: as the versions until 0.2 did."""
+
+    def earlier(values: dict[str, Any], metadata: dict[str, Any]) -> None:
+        time = datetime.fromtimestamp(values["offloaded_at"], UTC).replace(microsecond=metadata.pop("microsecond"))
+        values["offloaded_at"] = time.isoformat()
+        metadata.pop("tool_name", None)
+
+    for path in folder.rglob("*.json"):
+        document = json.loads(path.read_text())
+        if path.name == "index.json":
+            for line in document["items"]:
+                earlier(line, line)
+        else:
+            earlier(document, document["metadata"])
+        path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_folder_of_an_earlier_version_is_opened(files: ContextFileSystem, *, index: bool) -> None:
+    """With its items in their order, also if the index is lost; what is off-loaded now comes behind them."""
+    entries = [item(result(str(number), f"call_{9 - number}")) for number in range(5)]
+    stored(files, *entries)
+    before = files.history()
+    files.close()
+    in_the_earlier_format(files.path)
+    assert "T03:04:05" in json.loads((files.path / "tool_result/shell/call_9.json").read_text())["offloaded_at"]
+    if not index:
+        (files.path / "index.json").unlink()
+    assert [replace(record, stored=0) for record in files.history()] == [replace(record, stored=0) for record in before]
+    assert [record.item_id for record in before] == [entry.item_id for entry in entries]
+    assert files.check_integrity() == []
+    assert [files.restore(entry.item_id).message.content for entry in entries] == ["0", "1", "2", "3", "4"]
+    stored(files, new := item(user("later")))
+    assert files.history()[-1].item_id == new.item_id
+    files.close()
+    assert [record.item_id for record in files.history()] == [entry.item_id for entry in [*entries, new]]
 
 
 def test_nobody_else_may_look(files: ContextFileSystem) -> None:

@@ -40,6 +40,14 @@ async def test_a_large_result_becomes_a_placeholder_once_it_was_seen(files: Cont
     assert now.offloaded
     assert now.offload_path == path
     assert context.usage.offloaded == 1
+    assert (shown.offloaded, shown.offload_path) == (True, path)
+    assert [message.offloaded for message in await context.prepare()] == [False, False, True, False, False]
+    assert shown.model_dump().keys() == entry.message.model_dump().keys(), "no server is to see it"
+    again = WorkingContext(files)
+    again.load(json.loads(json.dumps(context.dump())))
+    assert (await again.prepare())[2] == shown
+    await again.restore(entry.item_id)
+    assert [message.offload_path for message in await again.prepare()] == [None] * 5
 
 
 async def test_a_small_result_and_the_task_stay(files: ContextFileSystem) -> None:
