@@ -1,6 +1,7 @@
 """The public names of the package, and the runtimes that run an agent."""
 
 import io
+import json
 import math
 import subprocess
 import sys
@@ -12,21 +13,32 @@ import pytest
 
 import cfs_agents
 from cfs.errors import Conflict, InvalidIdentifier, InvalidParameters, InvalidSettings
+from cfs.transports.async_http import AsyncClient
+from cfs.wire import Message, ToolCall
 from cfs_agents import (
     Agent,
     AgentConfig,
     AgentRuntime,
     AsyncAgentRuntime,
+    AsyncPersistentShell,
+    CompleteResponse,
     ConsoleStreamHandler,
+    ContextFileSystem,
+    ContextSynchronizer,
     FileSystemAgent,
+    IncrementalOutputFormatter,
+    OffloadPolicy,
     OperationLogger,
     PathManager,
+    PersistentShell,
+    StreamProcessor,
 )
 from cfs_agents.cli import USUAL_PATIENCE
 from cfs_agents.config import MODEL_VARIABLES
-from cfs_agents.model import seconds_of
+from cfs_agents.context import ContextItem, EstimatingCounter
+from cfs_agents.model import Chunk, ServerModel, seconds_of
 from cfs_agents.testing import ScriptedModel, calls, says
-from cfs_agents.tools import ToolError
+from cfs_agents.tools import Registry, ShellSettings, ToolError
 from tests.agents.file_agent.support import operations
 from tests.server.support import serving
 
@@ -238,6 +250,78 @@ class TestWordsOfEarlierPrograms:
     async def test_another_role_gives_no_task(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidParameters, match="'user'"):
             await AsyncAgentRuntime(writing(tmp_path)).invoke_with_console(role="system", content="x")
+
+    async def test_an_agent_is_named_with_its_window_and_its_directory(self, tmp_path: Path) -> None:
+        agent = FileSystemAgent("main", "context_window_main.md", tmp_path)
+        assert (await AsyncAgentRuntime(agent).invoke("Say hello.")).text
+        assert (tmp_path / "context_window_main.md").exists()
+
+    async def test_an_agent_of_one_call_has_its_context(self, tmp_path: Path) -> None:
+        async with AsyncClient() as client:
+            config = AgentConfig(offload_enabled=True, offload_token_threshold=2000, offload_root_path=tmp_path)
+            agent = Agent(llm=ServerModel(client), config=config)
+            await agent.query("Say hello.")
+        assert [message.role for message in agent.context.context.messages()] == ["user", "assistant"]
+        assert not any(message.offloaded for message in agent.context.context.messages())
+
+    async def test_blocks_of_a_reply_are_printed(self) -> None:
+        out = io.StringIO()
+        processor, formatter = StreamProcessor(), IncrementalOutputFormatter(out)
+        async with AsyncClient() as client:
+            async for item in ServerModel(client).stream([Message(role="user", content="Say hello.")]):
+                if isinstance(item, Chunk | CompleteResponse):
+                    for block in processor.feed(item):
+                        formatter.print(block)
+                    reply = item
+        for block in processor.finish():
+            formatter.print(block)
+        assert isinstance(reply, CompleteResponse)
+        assert reply.message.content
+        assert reply.message.content in out.getvalue()
+
+
+class TestPartsOfEarlierPrograms:
+    """The parts of an agent that programs use by themselves."""
+
+    def test_a_shell_keeps_its_state(self, tmp_path: Path) -> None:
+        with PersistentShell(ShellSettings(directory=tmp_path)) as shell:
+            shell.run("X=4; mkdir sub; cd sub")
+            result = shell.run("echo $X; pwd; exit_here() { return 3; }; exit_here")
+        assert (result.output, result.status) == (f"4\n{tmp_path}/sub\n", 3)
+
+    async def test_a_shell_of_a_loop_keeps_its_state(self, tmp_path: Path) -> None:
+        async with AsyncPersistentShell(ShellSettings(directory=tmp_path)) as shell:
+            await shell.run("X=4")
+            assert (await shell.run("echo $X")).output == "4\n"
+
+    async def test_a_synchronizer_takes_the_window_that_a_model_writes(self) -> None:
+        synchronizer = ContextSynchronizer(EstimatingCounter())
+        result = await Registry([synchronizer.tool()]).call(
+            ToolCall(id="1", name="sync_context", arguments={"new_context_content": "# Current Task\nWait."})
+        )
+        assert result.ok
+        assert synchronizer.take() == "# Current Task\nWait."
+        assert synchronizer.take() is None
+
+    def test_a_policy_names_types_and_a_store_keeps_items(self, tmp_path: Path) -> None:
+        policy = OffloadPolicy(threshold=10, type_enabled={"assistant_message": True})
+        item = ContextItem.of(Message(role="assistant", content="word " * 50))
+        assert policy.type_enabled["tool_result"]
+        assert policy.may_go(item)
+        with ContextFileSystem(tmp_path) as files:
+            record = files.offload([item]).records[item.item_id]
+            document = json.loads((files.path / str(record.path)).read_text())
+            assert files.restore(item.item_id).message == item.message
+        assert document.keys() == {"schema_version", "item_id", "item_type", "offloaded_at", "metadata", "content"}
+
+    def test_paths_of_an_agent_are_those_of_its_directory(self, tmp_path: Path) -> None:
+        """A `PathManager` makes `agent_root` in a project, which is then the `project_root` of the agent."""
+        paths = PathManager(tmp_path)
+        AgentRuntime(writing(paths.agent_root)).run("write")
+        assert paths.resolve_agent_path("a.txt").read_text() == "hello"
+        AgentRuntime(writing(tmp_path / "other")).run("write")
+        assert PathManager(tmp_path / "other", folder="").resolve_agent_path("a.txt").read_text() == "hello"
+        assert not (tmp_path / "other/agent_root").exists()
 
 
 @pytest.fixture

@@ -49,8 +49,8 @@ class FibreConfig:
     command, one at a time, and asks in the agent's session on the server; the first answer counts, and without a server
     it needs `ask`. Commands get the harmless part of the environment, and `keep_variables`. Results above
     `offload_token_threshold` tokens go to files below `.cfs` in the workspace, where the agent's tools can read them.
-    `workflow` is shared by all agents. With `publish` the files are also in the workspace of the root's session on the
-    server, while agents work.
+    `workflow` is shared by all agents. With `look_alikes` files may be created beside those whose names look the same.
+    With `publish` the files are also in the workspace of the root's session on the server, while agents work.
     """
 
     language: Language = "en"
@@ -82,6 +82,7 @@ class FibreConfig:
     tools: Iterable[Tool | Callable[..., Any]] = ()
     workflow: Mapping[str, Any] = field(default_factory=dict)
     publish: bool = True
+    look_alikes: bool = False
 
     def __post_init__(self) -> None:
         """Check it."""

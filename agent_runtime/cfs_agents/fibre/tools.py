@@ -52,7 +52,8 @@ def build_toolset(
     config, guards = orchestrator.config, orchestrator.guards
     files = sub_agent.context.files
     leading = FibreTools(orchestrator, sub_agent).tools(may_spawn=sub_agent.may_spawn, may_finish=not sub_agent.is_root)
-    working: list[Tool] = FileTools(files, guards.gate(sub_agent.agent_id)).tools()
+    gate = guards.gate(sub_agent.agent_id)
+    working: list[Tool] = FileTools(files, gate, look_alikes=config.look_alikes).tools()
     shell = None
     if config.commands is not CommandMode.NONE:
         shell = AsyncPersistentShell(_shell_settings(orchestrator, sub_agent))

@@ -559,6 +559,7 @@ class FileSystemAgentConfig(AgentConfig):
     - `network`: whether sandboxed commands reach the network.
     - `keep_variables`: environment variables that commands get, in addition to harmless ones.
     - `limits`: what commands may use (default: `usual_limits`).
+    - `look_alikes`: whether files may be created beside those whose names look the same.
     - `warn`: called with each warning, one sentence.
     """
 
@@ -568,6 +569,7 @@ class FileSystemAgentConfig(AgentConfig):
     network: bool = False
     keep_variables: frozenset[str] = frozenset()
     limits: Limits | None = None
+    look_alikes: bool = False
     warn: Callable[[str], None] | None = None
 
     @classmethod
@@ -787,6 +789,9 @@ class FileSystemAgent:
         )
         return AsyncPersistentShell(settings)
 
+    def _file_tools(self, handle: FsHandle) -> list[Tool]:
+        return FileTools(handle, look_alikes=self.config.look_alikes).tools()
+
     def _commands(self, handle: FsHandle) -> list[Tool]:
         config = self.config
         if self._shell is None:
@@ -800,7 +805,7 @@ class FileSystemAgent:
         config = self.config
         handle = self._root.handle(agent_grants(self._root.context_window))
         settings = {field.name: getattr(config, field.name) for field in fields(AgentConfig)} | {
-            "tools": [*FileTools(handle).tools(), *self._commands(handle), sync.tool(), *config.tools],
+            "tools": [*self._file_tools(handle), *self._commands(handle), sync.tool(), *config.tools],
             "counter": counter,
             "sync_turn": SyncTurn(prompt=catalogue(config.language).sync_turn, tools=[NAME]),
             "system": None,

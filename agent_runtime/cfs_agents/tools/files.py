@@ -91,8 +91,8 @@ class RefusedPath(ToolError, ValueError):
 class PathManager:
     """Maps the paths of an agent to paths of this machine and back.
 
-    The agent's `/` is the `folder` of `project_root`, which is created. `workspace` is its `/workspace` (default: that
-    folder of its `/`).
+    The agent's `/` is the `folder` of `project_root`, which is created. For the directory of a `FileSystemAgent`, which
+    is its `project_root` itself, give `folder=""`. `workspace` is its `/workspace` (default: that folder of its `/`).
     """
 
     def __init__(
