@@ -268,7 +268,7 @@ class Agent:
         self._llm = llm
         self._system_for = system_for
         self._is_small: bool | None = None
-        """Whether the model has a small context; None until it was asked."""
+        """Whether the model has a small context; None until it has said so. Then it gets what fits any model."""
         self._recorder = recorder or NullRecorder()
         self._watch = watch
         self._unmade: tuple[str, ...] = ()
@@ -465,10 +465,13 @@ class Agent:
             yield Warned(WARNINGS[self._fault])
 
     async def _fit_to_model(self) -> None:
-        """Ask once how much the model reads; the system prompt and the descriptions of the tools follow it."""
+        """Ask how much the model reads; the system prompt and the descriptions of the tools follow it.
+
+        In an outage, the request that follows waits, and the next step asks again.
+        """
         self._is_small = await self._interrupts.guard(has_small_context(self._llm))
         first, *rest = self.context.context.items
-        if self._system_for is not None and first.item_type == "system_prompt":
+        if self._is_small is not None and self._system_for is not None and first.item_type == "system_prompt":
             system = replace(first, message=await self._system_for(self._is_small), tokens=None)
             self.context.context = Context((system, *rest))
 
@@ -519,7 +522,7 @@ class Agent:
         said, thought, stopped = RepeatedText(), RepeatedText(), False
         written = _Written(self.config.thinking_budget)
         stream = cast(
-            "AsyncGenerator[Item, None]", self._llm.stream(messages, tools.schemas(brief=bool(self._is_small)))
+            "AsyncGenerator[Item, None]", self._llm.stream(messages, tools.schemas(brief=self._is_small is not False))
         )
         async with aclosing(stream):
             while (item := await self._interrupts.guard(anext(stream, None))) is not None:

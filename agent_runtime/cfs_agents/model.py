@@ -323,14 +323,15 @@ The embedded model was trained on the words of these.
 """
 
 
-async def has_small_context(model: Model) -> bool:
-    """Return whether a model says that it reads less than `SMALL_CONTEXT`. Raises `CfsError` in an outage."""
+async def has_small_context(model: Model) -> bool | None:
+    """Return whether a model says that it reads less than `SMALL_CONTEXT`; None if that cannot be asked now."""
     try:
-        window = await model.context_window() if isinstance(model, HasContextWindow) else None
+        if isinstance(model, ServerModel):
+            window = await model.ask_context_window()
+        else:
+            window = await model.context_window() if isinstance(model, HasContextWindow) else None
     except CfsError as error:
-        if is_outage(error):
-            raise
-        return False  # a server that does not tell
+        return None if is_passing(error) else False
     return window is not None and window < SMALL_CONTEXT
 
 
@@ -476,9 +477,12 @@ class ServerModel:
 
     async def context_window(self) -> int | None:
         """Return how many tokens the model reads at most, as the server says; None if it does not know."""
+        return await self._retries.call(self.ask_context_window)
+
+    async def ask_context_window(self) -> int | None:
+        """Do the same, and raise the error at once if the server does not answer."""
         if self._window is None:
-            card = (await self._retries.call(lambda: self._client.call(models()))).data[0]
-            self._window = card.max_model_len
+            self._window = (await self._client.call(models())).data[0].max_model_len
         return self._window
 
     def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
