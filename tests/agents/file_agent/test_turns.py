@@ -29,6 +29,10 @@ class Tethered:
         self._model = model
         self._steps = steps
 
+    async def context_window(self) -> int | None:
+        """Return what the server's model reads."""
+        return await self._model.context_window()
+
     async def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
         """Ask the server for a token, and reply with the next step."""
         async for item in self._model.stream(messages, tools):
