@@ -16,7 +16,8 @@ from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.guards.guards import Guards
 from cfs_agents.fibre.orchestrator import FibreOrchestrator, Models, ready
 from cfs_agents.fibre.report import ChunkStream, MessageChunk, Report
-from cfs_agents.fibre.server_sessions import ClaimedTurn, NoSessions, ServerSessions, SessionBackend
+from cfs_agents.fibre.server_sessions import ServerSessions
+from cfs_agents.fibre.session_backend import ClaimedTurn, NoSessions, SessionBackend
 from cfs_agents.fibre.session_files import PUBLISHED, TreeFolder
 from cfs_agents.fibre.state import (
     AgentSpec,

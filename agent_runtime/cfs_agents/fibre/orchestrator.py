@@ -16,7 +16,7 @@ from cfs.api import acting_as
 from cfs.errors import CfsError, Conflict
 from cfs_agents.fibre.guards.guards import Guards, Limits, check_attempts
 from cfs_agents.fibre.report import ChunkStream, Report
-from cfs_agents.fibre.server_sessions import ClaimedTurn, SessionBackend
+from cfs_agents.fibre.session_backend import ClaimedTurn, SessionBackend
 from cfs_agents.fibre.session_files import LEDGER, TreeFolder
 from cfs_agents.fibre.state import (
     AgentSpec,

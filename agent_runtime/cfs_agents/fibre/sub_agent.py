@@ -25,7 +25,7 @@ from cfs_agents.events import AgentEvent, CallFinished, CallStarted, Retrying, T
 from cfs_agents.fibre.guards.guards import Guards
 from cfs_agents.fibre.prompts import PromptForm, form_for, system_prompt
 from cfs_agents.fibre.report import ChunkKind, ChunkStream, Finish, Report, ReportStatus
-from cfs_agents.fibre.server_sessions import ClaimedTurn, NoLease, SessionBackend, TurnLease
+from cfs_agents.fibre.session_backend import ClaimedTurn, NoLease, SessionBackend, TurnLease
 from cfs_agents.fibre.session_files import SessionFolder
 from cfs_agents.fibre.state import (
     FINISH,

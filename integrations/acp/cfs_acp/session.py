@@ -55,7 +55,8 @@ from cfs_agents.events import (
     TurnUsage,
     Warned,
 )
-from cfs_agents.fibre.server_sessions import ClaimedTurn, ServerSessions, TurnLease
+from cfs_agents.fibre.server_sessions import ServerSessions
+from cfs_agents.fibre.session_backend import ClaimedTurn, TurnLease
 from cfs_agents.file_agent.agent import default
 from cfs_agents.messages import Language, catalogue
 from cfs_agents.model import ModelSettings, Outages, Retries, ServerCounter, ServerModel
