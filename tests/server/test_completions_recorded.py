@@ -204,7 +204,7 @@ async def test_deleting_the_session_ends_the_completion(server: ServerHarness) -
     await until(lambda: server.store.find("chat"))
     await server.client.delete("/v1/sessions/chat")
     answer = await asking
-    assert (answer.status_code, answer.json()["error"]["code"]) == (410, "session-deleted")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (410, "session_deleted")
 
 
 async def test_a_turn_that_fails_is_told_to_both() -> None:
