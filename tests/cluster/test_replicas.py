@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from cfs import Session
+from cfs.api import LIFE
 from cfs_server.cluster.placement import slot_of
 from tests.cluster.support import SLOTS, Replicas, names, say, text_of
 from tests.server.support import EventStream, data, kinds
@@ -140,6 +141,26 @@ def test_a_name_can_be_used_again_after_its_session_was_moved_away_or_deleted(th
     for url in three.urls:
         assert text_of(url, shared).startswith("User: new\n")
     assert names(three.urls[0]).count(shared) == 1
+
+
+def test_each_replica_says_what_has_become_of_a_session(three: Replicas, name: str) -> None:
+    """The name stays with the slot that had the session, so the answer is the same wherever the new name belongs."""
+
+    def fates(lives: dict[str, str]) -> set[str]:
+        answers = [
+            get(url, f"/v1/sessions/{session}", **{LIFE: life}) for session, life in lives.items() for url in three.urls
+        ]
+        return {answer.json()["type"].removeprefix("urn:cfs:error:") for answer in answers}
+
+    for number, url in enumerate(three.urls):
+        root, moved = f"{name}-{number}", f"{name}-moved-{number}"
+        created = {session: post(url, "/v1/sessions", {"id": session}) for session in (root, f"{root}/child")}
+        lives = {session: answer.headers[LIFE] for session, answer in created.items()}
+        assert post(url, f"/v1/sessions/{root}/rename", {"id": moved}).status_code == 200
+        assert fates(lives) == {"session-renamed"}
+        assert httpx.delete(f"{url}/v1/sessions/{moved}", timeout=60, trust_env=False).status_code == 204
+        assert fates(lives) == {"session-deleted"}
+        assert fates({root: "00000000"}) == {"session-lost"}
 
 
 def test_of_many_renames_to_one_name_exactly_one_succeeds(three: Replicas, name: str) -> None:
