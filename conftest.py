@@ -13,6 +13,7 @@ from tests.pacing.gate import Gate
 from tests.tiers import TIERS, PureGuard, Times, order_of, tier_of
 
 os.environ["CFS_DATA_DIR"] = "temporary"  # servers that tests start keep nothing in this user's data folder
+os.environ["CFS_CONNECTIONS"] = "none"  # and use none of this user's models
 settings.register_profile("cfs", deadline=None)  # how long an example takes depends on what else runs
 settings.load_profile("cfs")
 pytest_plugins = ["pytester", "pytest_cfs.plugin", "tests.retest"]

@@ -65,8 +65,7 @@ def create_app(
     given, opened_before = journal, workspaces
     if model is not None and model.price is None:
         model = replace(model, price=settings.price)
-    infos = engine.infos() if isinstance(engine, HasModels) else () if model is None else (model,)
-    names = tuple(info.name for info in infos)
+    names = engine.names if isinstance(engine, HasModels) else () if model is None else (model.name,)
     metrics = Metrics(model.engine if model else None)
     dav = make_dav()
 

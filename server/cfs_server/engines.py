@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from pydantic import SecretStr
 
 from cfs_server import models_file
+from cfs_server.configured_models import ConfiguredModels
 from cfs_server.engine.interface import Engine
+from cfs_server.engine.models import EMBEDDED
 from cfs_server.engine.protocol import Options
-from cfs_server.engine.router import ModelRouter
 from cfs_server.engine.scripted import ScriptedEngine
 from cfs_server.models_file import ModelEntry, UpstreamEntry
 from cfs_server.sessions.journal.journal import Journal
@@ -34,8 +35,10 @@ def make_engine(settings: Settings, journal: Journal | None = None) -> Engine:
 
     Each engine is imported here, because it imports libraries that the others do not need.
     """
-    if settings.models is not None:
-        return make_router(settings, journal)
+    if settings.models is not None and (settings.model or settings.upstream or settings.engine == "scripted"):
+        raise ConfigurationError("--models cannot be combined with --model, --upstream or --engine scripted")
+    if settings.models_path is not None:
+        return make_router(settings, settings.models_path, journal)
     if settings.upstream is not None:
         return make_upstream(settings, journal)
     if settings.engine == "scripted":
@@ -43,24 +46,26 @@ def make_engine(settings: Settings, journal: Journal | None = None) -> Engine:
     return _make_local(settings, settings.model, _options(settings))
 
 
-def make_router(settings: Settings, journal: Journal | None = None) -> ModelRouter:
-    """Create the engines of all models of the file. Raises `ConfigurationError`."""
-    if settings.model is not None or settings.upstream is not None or settings.engine == "scripted":
-        raise ConfigurationError("--models cannot be combined with --model, --upstream or --engine scripted")
-    assert settings.models is not None  # noqa: S101 - the caller has looked
+def make_router(settings: Settings, path: Path, journal: Journal | None = None) -> ConfiguredModels:
+    """Create the engines of all models of the file. Raises `ConfigurationError`.
+
+    Unless the file is that of `--models`, the embedded model is one of them, too.
+    """
     from cfs_server.engine.on_demand import MemoryBudget
 
-    file, budget = models_file.read(settings.models), MemoryBudget(settings.models_memory)
-    engines: dict[str, Engine] = {}
-    for name, entry in file.models.items():
-        try:
-            engines[name] = _make_model(settings, entry, journal, budget)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{settings.models}: model {name!r}: {error}") from None
-    return ModelRouter(engines, file.default, {name: entry.price for name, entry in file.models.items()})
+    budget = MemoryBudget(settings.models_memory)
+    make = partial(_make_model, settings, journal=journal, budget=budget)
+    if settings.models is not None:
+        return ConfiguredModels(path, make)
+    on_demand = ModelEntry(name=EMBEDDED, model=models_file.EMBEDDED)
+
+    def embedded(at_once: bool) -> Engine:
+        return _make_local(settings, None, _options(settings)) if at_once else make(on_demand)
+
+    return ConfiguredModels(path, make, embedded, settings.price)
 
 
-def _make_model(settings: Settings, entry: ModelEntry, journal: Journal | None, budget: "MemoryBudget") -> Engine:
+def _make_model(settings: Settings, entry: ModelEntry, *, journal: Journal | None, budget: "MemoryBudget") -> Engine:
     if entry.upstream is not None:
         return make_listed_upstream(settings, entry, journal)
     from cfs_server.engine.on_demand import IDLE_SECONDS, OnDemandEngine

@@ -136,6 +136,8 @@ class Metrics:
             self._engine[f"{name}_total"].set(getattr(stats, name))
         for reason, count in stats.restarts_by_reason.items():
             self._restarts.labels(reason).set(count)
+        for gauge in self._models.values():
+            gauge.clear()  # models may have gone
         for model, each in stats.models.items():
             for name, gauge in self._models.items():
                 gauge.labels(model).set(getattr(each, name.removesuffix("_total")))

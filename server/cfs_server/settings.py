@@ -76,6 +76,12 @@ class Settings(BaseSettings):
         description="TOML file of models, for a server that has several: GGUF files and upstreams, in place of `model`"
         " and `upstream`. What a model of the file does not set is as the settings of upstreams say.",
     )
+    connections: Path | None = Field(
+        None,
+        description="TOML file of connected models, which `cfs connect` writes. It is read if none of `model`, `models`"
+        " and `upstream` is set; `none` reads none. Default: `models.toml` in `cfs` in the user's configuration"
+        " folder, on Linux `~/.config/cfs/models.toml`.",
+    )
     models_memory: ByteSize | None = Field(
         None,
         description="Memory for the models of `models` that this machine runs, such as `8GiB`, by the sizes of their"
@@ -341,6 +347,12 @@ class Settings(BaseSettings):
         return self.models_dir or (self.data_dir or user_data_dir()) / "models"
 
     @property
+    def models_path(self) -> Path | None:
+        """The file of models that the server reads: that of `models` or of `connections`. None if it reads none."""
+        named = self.model or self.upstream or self.engine == "scripted"
+        return self.models or (None if named else self.connections)
+
+    @property
     def host_names(self) -> frozenset[str] | None:
         """Names under which the server may be called; None for any."""
         names = frozenset(name.strip().lower() for name in self.allowed_hosts.split(",") if name.strip())
@@ -434,10 +446,16 @@ def user_data_dir() -> Path:
     return platformdirs.user_data_path("cfs", appauthor=False)
 
 
+def user_connections() -> Path:
+    """Return the file of this user's connected models."""
+    return platformdirs.user_config_path("cfs", appauthor=False) / "models.toml"
+
+
 def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> Settings:
     """Read the settings; raises `ConfigurationError` naming the first one that cannot be used.
 
-    The data folder is the user's unless it is set. `Settings()` itself has a temporary one.
+    The data folder and the file of connected models are the user's unless they are set. `Settings()` itself has a
+    temporary folder, and no file.
     """
     if config is not None and not config.is_file():
         raise ConfigurationError(f"{config}: there is no such configuration file")
@@ -462,9 +480,8 @@ def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> 
         raise ConfigurationError(f"setting {name!r}: {first['msg'].lower()}{_given(first)}") from None
     except ValueError as error:  # a file that is no TOML, an unreadable one
         raise ConfigurationError(f"{config}: {error}") from None
-    if "data_dir" in found.model_fields_set:
-        return found
-    return found.model_copy(update={"data_dir": user_data_dir()})
+    users = {"data_dir": user_data_dir, "connections": user_connections}
+    return found.model_copy(update={name: path() for name, path in users.items() if name not in found.model_fields_set})
 
 
 def _given(problem: Any) -> str:

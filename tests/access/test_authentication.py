@@ -17,9 +17,10 @@ from structlog.testing import capture_logs
 
 from cfs.errors import Unauthorized
 from cfs_server.access import tokens
-from cfs_server.access.auth import Principal, _signature
+from cfs_server.access.auth import Principal
 from cfs_server.app import create_app
 from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.owned_file import signature
 from cfs_server.settings import Settings
 from tests.access.support import Gated, basic, bearer, gated, granted, make
 from tests.server.slow import STRANGERS, WITH_BODIES, SlowUpload
@@ -370,7 +371,7 @@ async def test_a_file_that_breaks_while_the_server_runs_changes_nothing_and_is_l
             await asyncio.to_thread(breaks)
             await until(lambda: any(entry["event"] == "tokens.unreadable" for entry in log))
             assert await gate.status("alice") == 200
-            seen = await asyncio.to_thread(_signature, file)
+            seen = await asyncio.to_thread(signature, file)
             assert gate.server.parts.principals._seen == seen, "it is read again when it changes, not every second"
             await asyncio.to_thread(file.write_text, repaired)
             gate.admit("bob", bob)

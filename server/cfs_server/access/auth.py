@@ -15,6 +15,7 @@ from anyio import CancelScope, CapacityLimiter
 
 from cfs.errors import TooMany, Unauthorized
 from cfs_filesystem import OPERATIONS, Grant, RouterFileSystem
+from cfs_server import owned_file
 from cfs_server.access import tokens
 from cfs_server.access.limits import PrincipalLimits
 from cfs_server.access.tokens import Token, TokensError
@@ -210,7 +211,7 @@ class Principals:
 
     async def load(self, path: Path) -> None:
         """Read the tokens file. Raises `TokensError`."""
-        self._seen = await asyncio.to_thread(_signature, path)
+        self._seen = await asyncio.to_thread(owned_file.signature, path)
         self.use(await asyncio.to_thread(tokens.load, path))
 
     async def watch(self, path: Path) -> None:
@@ -218,7 +219,7 @@ class Principals:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             self._expire()
-            if await asyncio.to_thread(_signature, path) == self._seen:
+            if await asyncio.to_thread(owned_file.signature, path) == self._seen:
                 continue
             try:
                 await self.load(path)
@@ -261,11 +262,3 @@ def _limits(token: Token, defaults: PrincipalLimits) -> PrincipalLimits:
         streams=defaults.streams if own.streams is None else own.streams,
         requests=defaults.requests if own.requests is None else own.requests,
     )
-
-
-def _signature(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size

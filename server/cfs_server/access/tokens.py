@@ -11,14 +11,11 @@ The secrets themselves are not stored. A secret has 256 random bits, so its plai
 """
 
 import contextlib
-import fcntl
 import hashlib
-import os
 import re
 import secrets
-import tempfile
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, get_args
@@ -36,6 +33,7 @@ from pydantic import (
 )
 
 from cfs_filesystem import GrantedOperation, InvalidPathError, Operation, validate_prefix
+from cfs_server import owned_file
 from cfs_server.sessions.ids import SESSIONS, WORKSPACES
 
 PREFIX = "cfs_"
@@ -250,41 +248,14 @@ def _inline(**items: object) -> tomlkit.items.InlineTable:
 
 
 def _change(path: Path, change: Callable[[str], str], *, missing_ok: bool = True) -> None:
-    """Change the file atomically. Only its owner may read a new file.
+    """Change the file; see `owned_file.change`. A file that cannot be read stays as it is."""
 
-    Concurrent changes wait for each other, so that none is lost.
-    """
-    path = path.resolve()  # a symbolic link stays
+    def checked(text: str | None) -> str:
+        if text is not None or not missing_ok:
+            load(path)
+        return change(text or "")
+
     try:
-        with _alone(path.parent):
-            exists = path.exists()
-            if exists or not missing_ok:
-                load(path)
-            _replace(path, change(path.read_text(encoding="utf-8") if exists else ""))
+        owned_file.change(path, checked)
     except OSError as error:
         raise TokensError(f"{path}: {error.strerror}") from None
-
-
-@contextlib.contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Lock the directory. A lock on the file would stay with the old file when it is replaced."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _replace(path: Path, text: str) -> None:
-    descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(made)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        if path.exists():
-            temporary.chmod(path.stat().st_mode & 0o777)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -4,7 +4,7 @@ An engine generates text from structured messages and settings. It builds the pr
 templates or tokens. One conformance class in `tests/engine` runs against every implementation.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -319,7 +319,12 @@ class DescribesItself(Protocol):
 
 @runtime_checkable
 class HasModels(Protocol):
-    """An engine of several models, one of which is the default."""
+    """An engine of several models, one of which is the default. The models may change while it runs."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of all models, the default first. The collection changes when the models change."""
+        ...
 
     def engine_of(self, model: str | None) -> Engine:
         """Return the engine of a model, or of the default. Raises `EngineError` if there is no such model."""

@@ -1,11 +1,15 @@
 """Routes turns to the engines of several models: each model has an engine of its own, and one is the default."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from contextlib import aclosing
 from dataclasses import replace
+from typing import cast
 
 from cfs.errors import EngineError
 from cfs.wire import Price
+from cfs_server.broadcast import Broadcast
 from cfs_server.engine.interface import (
     COUNTERS,
     GAUGES,
@@ -29,10 +33,15 @@ class ModelRouter:
         self, engines: Mapping[str, Engine], default: str, prices: Mapping[str, Price | None] | None = None
     ) -> None:
         """Take the engine of each name, which nothing has started yet, and the name of the default."""
-        self._engines = {default: engines[default], **engines}
+        self._engines = {name: engines[name] for name in (default, *engines) if name in engines}
         self._default = default
-        self._prices = prices or {}
+        self._prices = dict(prices or {})
         self._infos: dict[str, ModelInfo] = {}
+        self._turns: Counter[Engine] = Counter()
+        self._retiring: dict[Engine, asyncio.Task[None]] = {}
+        self._turn_ended = Broadcast()
+        self._past: Counter[str] = Counter()
+        """The counters of engines that have been replaced."""
 
     async def start(self) -> ModelInfo:
         """Start all engines and return the default model. Raises `ModelLoadError`, which names the model."""
@@ -46,7 +55,35 @@ class ModelRouter:
 
     async def stop(self) -> None:
         """Stop all engines at once."""
+        retirements = list(self._retiring.values())
+        for task in retirements:
+            task.cancel()
+        await asyncio.gather(*retirements, return_exceptions=True)
         await asyncio.gather(*(engine.stop() for engine in self._engines.values()))
+
+    def change_models(
+        self, engines: Mapping[str, Engine], default: str, infos: Mapping[str, ModelInfo], prices: Mapping[str, Price]
+    ) -> None:
+        """Use other engines, all of which have been started. Those that are left out stop after their running turns."""
+        before = set(self._engines.values())
+        models = {default: engines[default], **engines}
+        self._engines.clear()
+        self._engines.update(models)
+        self._default = default
+        self._prices = dict(prices)
+        self._infos = {name: self._described(name, infos[name]) for name in models}
+        for engine in before - set(models.values()):
+            self._retiring[engine] = asyncio.create_task(self._retire(engine), name="retiring engine")
+
+    async def _retire(self, engine: Engine) -> None:
+        try:
+            while self._turns[engine]:
+                await self._turn_ended.wait()
+        finally:
+            stats = await engine.stats()
+            self._past.update({name: getattr(stats, name) for name in COUNTERS})
+            await engine.stop()
+            del self._retiring[engine]
 
     # -- several models -------------------------------------------------------------------------------------------
 
@@ -56,6 +93,11 @@ class ModelRouter:
         if engine is None:
             raise EngineError(f"there is no model {model!r} here any more; there are {', '.join(self._engines)}")
         return engine
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of all models, the default first. The collection changes when the models change."""
+        return self._engines.keys()
 
     def infos(self) -> tuple[ModelInfo, ...]:
         """Describe all models as they are now, the default first."""
@@ -83,17 +125,24 @@ class ModelRouter:
         """Predict the wait of a turn for the default model."""
         return self._engines[self._default].predicted_wait(owner, kind)
 
-    def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
         """Let the engine of the request's model answer; see `Engine.generate`."""
+        engine = self.engine_of(request.settings.model)
+        self._turns[engine] += 1
         try:
-            engine = self.engine_of(request.settings.model)
-        except EngineError as error:
-            return _refused(error)
-        return engine.generate(request)
+            items = cast("AsyncGenerator[Delta | Finished]", engine.generate(request))
+            async with aclosing(items) as answer:
+                async for item in answer:
+                    yield item
+        finally:
+            self._turns[engine] -= 1
+            if not self._turns[engine]:
+                del self._turns[engine]
+            self._turn_ended.fire()
 
     def cancel(self, request_id: str) -> None:
         """Stop a generation within one step; unknown ids are ignored."""
-        for engine in self._engines.values():
+        for engine in (*self._engines.values(), *self._retiring):
             engine.cancel(request_id)
 
     def forget(self, cache_key: str) -> None:
@@ -110,17 +159,11 @@ class ModelRouter:
         """Return the sums of all counters, the state of the default, and the figures of each model."""
         found = await asyncio.gather(*(engine.stats() for engine in self._engines.values()))
         stats = dict(zip(self._engines, found, strict=True))
-        total = replace(stats[self._default], models=stats, gauges={}, restarts_by_reason={})
-        total = replace(total, **{name: sum(getattr(each, name) for each in found) for name in (*COUNTERS, *GAUGES)})
+        sums = {name: self._past[name] + sum(getattr(each, name) for each in found) for name in (*COUNTERS, *GAUGES)}
+        total = replace(stats[self._default], models=stats, gauges={}, restarts_by_reason={}, **sums)
         for each in found:
             for name, value in each.gauges.items():
                 total.gauges[name] = total.gauges.get(name, 0.0) + value
             for reason, count in each.restarts_by_reason.items():
                 total.restarts_by_reason[reason] = total.restarts_by_reason.get(reason, 0) + count
         return total
-
-
-async def _refused(error: EngineError) -> AsyncIterator[Delta | Finished]:
-    """Fail as a generation does: when it is read."""
-    raise error
-    yield  # it is a generator

@@ -109,9 +109,9 @@ async def metrics(parts: AppContext, me: Me) -> Response:
 
 
 def _model(parts: Context) -> dict[str, object] | None:
-    if parts.model is None:
+    if not parts.models:
         return None
-    found = asdict(parts.model)
+    found = asdict(parts.models[0])
     return {name: value for name, value in found.items() if name not in ("loaded", "price")}
 
 

@@ -227,6 +227,12 @@ class _Page(BaseModel):
     data: tuple[Model, ...]
 
 
+async def listed(link: Link) -> tuple[Model, ...] | None:
+    """List the models of an upstream; None if it has no list. Raises `Failure` as `find` does."""
+    page = _read(_Page.model_validate_json, await link.get("models"), "")
+    return None if page is None else page.data
+
+
 async def find(link: Link, name: str | None) -> Model:
     """Look for a model; without a name it is the only one that there is.
 
