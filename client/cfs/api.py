@@ -537,6 +537,11 @@ def models() -> "Call[completions.ModelList]":
     return Call(Request("GET", "/v1/models"), _model(ModelList))
 
 
+def connections() -> Call[wire.ConnectionList]:
+    """`GET /v1/connections`: the models of the server's file, which it reads again if it has changed."""
+    return Call(Request("GET", "/v1/connections"), _model(wire.ConnectionList))
+
+
 def count_tokens(request: "completions.TokensRequest") -> "Call[completions.TokenCounts]":
     """`POST /v1/tokens`: the tokens of texts, and of a conversation's prompt."""
     from cfs.completions import TokenCounts

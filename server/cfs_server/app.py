@@ -14,6 +14,7 @@ from cfs_server import errors, openapi
 from cfs_server.access.auth import Principal, Principals, Traffic
 from cfs_server.access.shares import Shares
 from cfs_server.completions.run import EphemeralCompletions
+from cfs_server.connect.manager import ModelConnections
 from cfs_server.dav import ROOT
 from cfs_server.dav.optional import make_dav
 from cfs_server.engine.interface import Engine, HasModels, ModelInfo
@@ -25,6 +26,7 @@ from cfs_server.middleware import RequestMiddleware
 from cfs_server.routes import (
     anthropic,
     completions,
+    connections,
     conversations,
     dashboard,
     events,
@@ -103,6 +105,7 @@ def create_app(
                 requests,
                 renderer,
                 shared,
+                ModelConnections(settings, engine),
             )
             watches = [
                 metrics.watch(store),
@@ -134,7 +137,7 @@ def create_app(
         },  # see cfs_server.tracing
     )
     interfaces = sessions, messages, events, turns, questions, completions, responses, conversations, anthropic, ollama
-    for module in (*interfaces, files, shares, dashboard, health):
+    for module in (*interfaces, files, shares, connections, dashboard, health):
         app.include_router(module.router)
     app.router.routes += [dashboard.ROUTE, Route(ROOT, dav), Mount(ROOT, dav)]
     errors.install(app)

@@ -20,6 +20,7 @@ from typer.main import get_command
 from cfs.cli.app import DEFAULT_URL, CommandGroup, Json, TokenFile, Url, connect, note, print_error
 from cfs.errors import AlreadyExists, ServerError, Unreachable
 from cfs_server import model_cli
+from cfs_server.connect.cli import connect as connect_models
 
 if TYPE_CHECKING:
     from cfs_server.access.tokens import Token, TokenGrant
@@ -380,6 +381,7 @@ def _plain(annotation: Any) -> Any:
     return _plain(members[0]) if len(members) == 1 and isinstance(members[0], type) else str
 
 
+app.command(name="connect")(connect_models)
 app.command()(backup)
 app.command()(restore)
 app.add_typer(store_app, name="store")

@@ -9,7 +9,7 @@ import structlog
 
 from cfs.wire import Price
 from cfs_server import models_file, owned_file
-from cfs_server.engine.interface import Engine, EngineStats, ModelInfo, ModelLoadError
+from cfs_server.engine.interface import Engine, EngineStats, ModelInfo, ModelLoadError, Prepares
 from cfs_server.engine.models import EMBEDDED
 from cfs_server.engine.router import ModelRouter
 from cfs_server.models_file import ModelEntry, ModelsFile
@@ -143,3 +143,6 @@ class ConfiguredModels(ModelRouter):
             prices.setdefault(EMBEDDED, self._price)
         self.change_models(engines, file.default if file.default in engines else next(iter(engines)), infos, prices)
         self.entries, self.faults = file.models, faults
+        default = engines[self._default]
+        if self._embedded is not None and isinstance(default, Prepares):
+            default.prepare()

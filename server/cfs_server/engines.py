@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "CFS_UPSTREAM_KEY"
 _SIGNED = "upstream.signed"
+_TRIAL_TOKENS = 1024
 
 
 def make_engine(settings: Settings, journal: Journal | None = None) -> Engine:
@@ -83,6 +84,17 @@ def _make_model(settings: Settings, entry: ModelEntry, *, journal: Journal | Non
         context_tokens=options.context_tokens,
         idle=IDLE_SECONDS if entry.idle is None else entry.idle,
     )
+
+
+def make_trial(settings: Settings, entry: ModelEntry, seconds: float) -> Engine:
+    """Create an engine for one short reply of a model, which takes as little memory as possible.
+
+    Raises `ConfigurationError`.
+    """
+    if entry.upstream is not None:
+        return make_listed_upstream(settings, entry.model_copy(update={"retries": 0, "timeout": seconds}))
+    spec = None if entry.model == models_file.EMBEDDED else entry.model
+    return _make_local(settings, spec, Options(parallel=1, pool_tokens=_TRIAL_TOKENS, context_tokens=_TRIAL_TOKENS))
 
 
 def make_listed_upstream(

@@ -122,12 +122,17 @@ class ModelsFile:
 def read(path: Path) -> ModelsFile:
     """Read a file of models. Raises `ConfigurationError`."""
     try:
-        text = path.read_text(encoding="utf-8")
-        found = tomllib.loads(text)
+        return parse(path, path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"{path}: this is not a text file") from None
+
+
+def parse(path: Path, text: str) -> ModelsFile:
+    """Read the text of a file of models. Raises `ConfigurationError`."""
+    try:
+        found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path}: {error}") from None
     if unknown := [key for key in found if key not in _KEYS]:

@@ -23,6 +23,7 @@ from cfs_server import logs
 from cfs_server.access import tokens
 from cfs_server.access.limits import ConnectionLimits
 from cfs_server.app import create_app, opened
+from cfs_server.connect import search
 from cfs_server.connections import SWEEPS_A_SECOND, Connections
 from cfs_server.engine.interface import Engine, ModelInfo, ModelLoadError
 from cfs_server.engines import make_engine
@@ -303,6 +304,7 @@ async def _serve(
     url = url_of(listener)
     server = Server(server_config(app, settings.connection_limits), lambda: _announce(url, model, settings))
     ending = asyncio.create_task(_end_on_signal(settings, engine, server, drain))
+    hinting = asyncio.create_task(_hint(settings, model))
     try:
         with contextlib.suppress(SystemExit):  # some versions of uvicorn exit the process when the start fails
             await server.serve(sockets=[listener])
@@ -310,10 +312,17 @@ async def _serve(
             raise ConfigurationError("the application could not be started; its log says why")
     finally:
         ending.cancel()
-        await asyncio.gather(ending, return_exceptions=True)
+        hinting.cancel()
+        await asyncio.gather(ending, hinting, return_exceptions=True)
         if settings.ready_file is not None:
             settings.ready_file.unlink(missing_ok=True)
     _log.info("stopped")
+
+
+async def _hint(settings: Settings, model: ModelInfo) -> None:
+    """Log which models could answer in place of the embedded one."""
+    if settings.models_path is not None and model.embedded and (names := await search.hints(os.environ)):
+        _log.info("models can be connected: run `cfs connect`", sources=", ".join(names))
 
 
 class Config(uvicorn.Config):
@@ -352,7 +361,8 @@ def _say(text: str) -> None:
 def _announce(url: str, model: ModelInfo, settings: Settings) -> None:
     _say(f"listening on {url}")
     store = str(settings.store_file or ("postgresql" if settings.databases else "memory"))
-    _log.info("ready", url=url, model=model.name, context=model.context_tokens, store=store, pid=os.getpid())
+    models = {"models": str(settings.models_path)} if settings.models_path and not model.embedded else {}
+    _log.info("ready", url=url, model=model.name, context=model.context_tokens, store=store, pid=os.getpid(), **models)
     if settings.ready_file is not None:
         try:
             settings.ready_file.write_text(url + "\n")

@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import typer
@@ -174,7 +174,8 @@ class _Up:
             if await mount.ready() is None:
                 return await (mount if server.runs else server).ended()
         shown = url.replace("//127.0.0.1:", "//localhost:").replace("//[::1]:", "//localhost:")
-        text = _welcome(shown, self._directory, self._obstacle, in_background=self._announcement.in_background)
+        model = await asyncio.to_thread(_model_of, url)
+        text = _welcome(shown, model, self._directory, self._obstacle, in_background=self._announcement.in_background)
         self._announcement.make("server", port_of(url), shown, text)
         ends = [asyncio.create_task(child.ended()) for child in self._children]
         while True:
@@ -209,7 +210,25 @@ def _reachable(url: str) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{parts.port}" if host else url
 
 
-def _welcome(url: str, directory: Path | None, obstacle: str | None, *, in_background: bool) -> str:
+def _model_of(url: str) -> str:
+    """Return which model answers by default, as a line; empty if the server does not say."""
+    import json
+
+    from cfs import api
+    from cfs.errors import CfsError
+    from cfs.transports.http import Client
+
+    ready: api.Call[dict[str, Any]] = api.Call(api.Request("GET", "/readyz"), lambda answer: json.loads(answer.body))
+    try:
+        with Client(url) as client:
+            model = client.call(ready)["model"]
+    except (CfsError, ValueError, LookupError, TypeError):
+        return ""
+    hint = ", a toy that is part of CFS; `cfs connect` finds models that talk" if model["embedded"] else ""
+    return f"Model: {model['name']}{hint}.\n"
+
+
+def _welcome(url: str, model: str, directory: Path | None, obstacle: str | None, *, in_background: bool) -> str:
     """Return what to try next: commands that can be copied as they are, in this shell or in another one."""
     path = "" if shutil.which("cfs") else f'export PATH="{Path(sys.executable).parent}:$PATH"'
     address = "" if url == _USUAL_URL else f"export CFS_URL={url}"
@@ -231,7 +250,7 @@ def _welcome(url: str, directory: Path | None, obstacle: str | None, *, in_backg
         else "Ctrl-C ends it). Try in another terminal"
     )
     commands = "".join(f"  {line}\n" for line in lines)
-    return f"\n{without}CFS is ready on {where} ({how}:\n\n{commands}"
+    return f"\n{without}{model}CFS is ready on {where} ({how}:\n\n{commands}"
 
 
 def run_with_parent() -> None:

@@ -4,12 +4,12 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr, ValidationError
@@ -24,9 +24,6 @@ from cfs_server.engine.upstream.connection import Link
 from cfs_server.engine.upstream.engine import DIALECTS
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.models_file import ModelEntry, UpstreamEntry
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 _ANSWER_SECONDS = 3.0
 _PER_SERVER = 3
@@ -50,12 +47,12 @@ class Candidate:
     fault: str = ""
     provider: str = ""
     here: bool = True
-    notes: tuple[str, ...] = field(default=())
+    note: str = ""
 
     def renamed(self, name: str) -> "Candidate":
         """Return the same model with another name."""
         entry = self.entry and self.entry.model_copy(update={"name": name})
-        return Candidate(name, self.where, entry, self.fault, self.provider, self.here, self.notes)
+        return Candidate(name, self.where, entry, self.fault, self.provider, self.here, self.note)
 
 
 async def everything(environment: Mapping[str, str], models_folder: Path) -> list[Candidate]:
@@ -69,15 +66,13 @@ async def everything(environment: Mapping[str, str], models_folder: Path) -> lis
     return _distinct([*candidates, *files])
 
 
-async def target(name: str, model: str | None, environment: Mapping[str, str], folder: Path) -> list[Candidate]:
+async def target(name: str, model: str | None, environment: Mapping[str, str]) -> list[Candidate]:
     """Find the models of one provider, URL, GGUF file or name of a download. Raises `ModelLoadError`."""
     if known := providers.named(name, environment):
         answers = [await _of_provider(provider, environment, model, required=True) for provider in known]
-        found = [candidate for answer in answers for candidate in answer]
-        return _distinct([each for each in found if each.entry] or found[:1])
-    if name.endswith(".gguf") or await asyncio.to_thread(Path(name).expanduser().is_file):
-        path = Path(name).expanduser().absolute()
-        await asyncio.to_thread(models.check, path)
+        candidates = [candidate for answer in answers for candidate in answer]
+        return _distinct([candidate for candidate in candidates if candidate.entry] or candidates[:1])
+    if (path := await asyncio.to_thread(_gguf, name)) is not None:
         return [_file(path)]
     if models.is_download(name):
         return [Candidate(name, "a download", ModelEntry(name=_name(name), model=name))]
@@ -91,6 +86,14 @@ async def target(name: str, model: str | None, environment: Mapping[str, str], f
     except protocol.InvalidOptions as error:
         raise ModelLoadError(str(error)) from None
     return _distinct(await _of_provider(provider, environment, model, required=True))
+
+
+async def hints(environment: Mapping[str, str]) -> list[str]:
+    """Name what could be connected, in a moment: servers of this machine, and variables with keys."""
+    known = providers.configured(environment)
+    servers = [provider for provider in known if provider in providers.SERVERS]
+    names = [provider.title for provider in servers if await _answers(provider.url) and not await _is_cfs(provider)]
+    return [*names, *(variable for provider in known if (variable := provider.key_variable(environment)))]
 
 
 # The models of a server or a service
@@ -134,29 +137,29 @@ async def _of_provider(
     more = f"{len(chosen) - most} more: cfs connect {provider.name}" if most and len(chosen) > most else ""
     return [
         Candidate(
-            _name(found.id),
+            _name(listing.id),
             where,
             ModelEntry(
-                name=_name(found.id),
+                name=_name(listing.id),
                 upstream=(UpstreamEntry(url=provider.url),),
                 kind=provider.kind,
-                upstream_model=found.id,
+                upstream_model=listing.id,
                 key_variable=variable,
                 sampling=provider.sampling,
                 check=False,
-                context=found.context_tokens or None,
+                context=listing.context_tokens or None,
             ),
             provider=provider.name,
             here=provider.here,
-            notes=(more,) if more else (),
+            note=more,
         )
-        for found in chosen[:most]
+        for listing in chosen[:most]
     ]
 
 
 def _chosen(provider: Provider, listed: Iterable[connection.Model], model: str | None) -> list[connection.Model]:
     """Return a named model, all of a server, or one of a service."""
-    known = {found.id: found for found in listed}
+    known = {listing.id: listing for listing in listed}
     if model is not None:
         return [known.get(model) or connection.Model(id=model)]
     if provider.here or not provider.key_variables:
@@ -189,11 +192,11 @@ async def _is_cfs(provider: Provider) -> bool:
     if provider in providers.SERVICES:
         return False
     parts = urlsplit(provider.url)
-    async with _link(f"{parts.scheme}://{parts.netloc}", provider, None) as link:
-        answer = await link.get("/")
     try:
+        async with _link(f"{parts.scheme}://{parts.netloc}", provider, None) as link:
+            answer = await link.get("/")
         return _Index.model_validate_json(answer.body).name == "cfs"
-    except ValidationError:
+    except (Failure, ValidationError):
         return False
 
 
@@ -228,10 +231,10 @@ async def context_in_use(entry: ModelEntry) -> int | None:
 
 
 @asynccontextmanager
-async def _link(url: str, provider: Provider, key: SecretStr | None) -> "AsyncIterator[Link]":
+async def _link(url: str, provider: Provider, key: SecretStr | None) -> AsyncIterator[Link]:
     """Connect to a server for its lists."""
     options = protocol.Options(url, provider.kind, key=key, silence=_ANSWER_SECONDS)
-    headers = DIALECTS[provider.kind](options, "").headers(key and key.get_secret_value())
+    headers = DIALECTS[provider.kind](options, "").headers(key.get_secret_value() if key else None)
     link = await asyncio.to_thread(Link, options, headers)
     try:
         yield link
@@ -286,6 +289,15 @@ def _ollama_files(environment: Mapping[str, str]) -> dict[Path, str]:
             digest = next(layer["digest"] for layer in layers if layer["mediaType"] == _OLLAMA_MODEL)
             files[root / "blobs" / str(digest).replace(":", "-")] = f"{manifest.parent.name}:{manifest.name}"
     return files
+
+
+def _gguf(name: str) -> Path | None:
+    """Return the path of a file that is named; None if it is no path of one. Raises `ModelLoadError`."""
+    path = Path(name).expanduser().absolute()
+    if not name.endswith(".gguf") and not path.is_file():
+        return None
+    models.check(path)
+    return path
 
 
 def _file(path: Path, name: str | None = None) -> Candidate:

@@ -318,6 +318,15 @@ class DescribesItself(Protocol):
 
 
 @runtime_checkable
+class Prepares(Protocol):
+    """An engine whose model is loaded for its first turn, or earlier."""
+
+    def prepare(self) -> None:
+        """Begin to load the model, so that the first turn need not wait for it."""
+        ...
+
+
+@runtime_checkable
 class HasModels(Protocol):
     """An engine of several models, one of which is the default. The models may change while it runs."""
 

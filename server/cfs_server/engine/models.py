@@ -12,10 +12,7 @@ from cfs_server.engine.catalogue import HubFile
 from cfs_server.engine.interface import ModelLoadError
 
 EMBEDDED = "cfs-demo"
-TOY = (
-    f"{EMBEDDED} is a toy of a few megabytes, for trying CFS without a download. A model that talks:"
-    " cfs serve --model smollm2"
-)
+TOY = f"{EMBEDDED} is a toy of a few megabytes, for trying CFS without a download. `cfs connect` finds models that talk"
 """Note for the users of the embedded model."""
 NO_TEMPLATE = (
     "this model has no chat template that CFS can use, so its prompts are plain transcripts; a base model continues"

@@ -247,6 +247,11 @@ class OnDemandEngine:
         finally:
             self._release()
 
+    def prepare(self) -> None:
+        """Start the worker now, so that the first turn need not wait for it."""
+        if self._task is None and not self._stopped:
+            self._task = asyncio.create_task(self._live(), name=f"model {self._name}")
+
     def cancel(self, request_id: str) -> None:
         """Stop a generation within one step; unknown ids are ignored."""
         if request_id in self._pending:
@@ -326,8 +331,7 @@ class OnDemandEngine:
                     raise EngineError(self._reason)
                 if request_id in self._cancelled:
                     return None
-                if self._task is None:
-                    self._task = asyncio.create_task(self._live(), name=f"model {self._name}")
+                self.prepare()
                 await self._changed.wait()
             if request_id in self._cancelled:
                 return None

@@ -36,6 +36,7 @@ from cfs_server.access.auth import Principal, Principals
 from cfs_server.access.shares import Shares
 from cfs_server.completions.run import AuthorizedCompletions, EphemeralCompletions
 from cfs_server.completions.stored import StoredResponses, UnnamedSessions
+from cfs_server.connect.manager import ModelConnections
 from cfs_server.engine.interface import Engine, HasModels, ModelInfo
 from cfs_server.errors import invalid
 from cfs_server.event_streams import EventStream, Frames, Streams
@@ -188,6 +189,7 @@ class Context:
     requests: Requests
     renderer: Renderer
     shares: Shares
+    connections: ModelConnections
     started_at: float = field(default_factory=time.time)
     unnamed: UnnamedSessions = field(default_factory=UnnamedSessions)
 
