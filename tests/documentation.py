@@ -132,7 +132,8 @@ class Reader:
         path = f"{CFS.parent}{os.pathsep}{os.environ['PATH']}"
         url = f"http://127.0.0.1:{port}"
         self._env = environment(PATH=path, HOME=str(home), LC_ALL="C.UTF-8", CFS_PORT=str(port), CFS_URL=url)
-        self._env = {name: value for name, value in self._env.items() if name not in ("CFS_DATA_DIR", "XDG_DATA_HOME")}
+        ours = ("CFS_DATA_DIR", "CFS_CONNECTIONS", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
+        self._env = {name: value for name, value in self._env.items() if name not in ours}
         self._env = self._env if env is None else env
         self._shell = subprocess.Popen(
             ["bash"],

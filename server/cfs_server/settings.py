@@ -96,6 +96,13 @@ class Settings(BaseSettings):
     engine: Literal["llama", "scripted"] = Field(
         "llama", description="`llama` runs the model; `scripted` repeats each message, for tests."
     )
+    engine_pool: ByteSize | None = Field(
+        None,
+        ge=1 << 20,
+        description="Memory for the computed state of running and recent conversations of a model that this machine"
+        " runs, such as `1GiB`. Default: that of two full contexts (1 GiB at most) or the size of the model, whichever"
+        " is more, but at most a quarter of the machine's memory.",
+    )
     engine_disk: Path | None = Field(
         None,
         description="Folder for the engine's cache of computed sessions; memory only unless set. The files reveal"

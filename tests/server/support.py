@@ -292,7 +292,7 @@ class Process:
 def environment(**more: str) -> dict[str, str]:
     """The test's environment without settings of CFS. A server in it keeps nothing unless `more` says where."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("CFS_")}
-    return ours | {"CFS_DATA_DIR": "temporary"} | more
+    return ours | {"CFS_DATA_DIR": "temporary", "CFS_CONNECTIONS": "none"} | more
 
 
 def run_cfs(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

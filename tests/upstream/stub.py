@@ -157,16 +157,16 @@ class Stub(ABC):
         except NotAllowed as refusal:
             self.refused.append(refusal.message)
             body = self.error(refusal.kind, refusal.message, refusal.extra)
-            await _send_json(send, refusal.status, body)
+            await send_json(send, refusal.status, body)
 
     async def _route(self, method: str, path: str, receive: Receive, send: Send) -> None:
         match method, path.removeprefix("/v1"):
             case "GET", "/models" if self.models is not None:
-                await _send_json(send, 200, {"object": "list", "data": [self.model(name) for name in self.models]})
+                await send_json(send, 200, {"object": "list", "data": [self.model(name) for name in self.models]})
             case "GET", found if self.models is not None and found.removeprefix("/models/") in {*self.models, "alias"}:
-                await _send_json(send, 200, self.model(found.removeprefix("/models/")))
+                await send_json(send, 200, self.model(found.removeprefix("/models/")))
             case "GET", "/health":
-                await _send_json(send, 200, {})
+                await send_json(send, 200, {})
             case "POST", self.path:
                 await self._turn(await _body(receive), receive, send)
             case _:
@@ -186,7 +186,7 @@ class Stub(ABC):
         if isinstance(act, Refusal):
             if act.together is not None:
                 await act.together.wait()
-            await _send_json(send, act.status, self.error(act.kind, act.message, act.extra), act.headers)
+            await send_json(send, act.status, self.error(act.kind, act.message, act.extra), act.headers)
             return
         if isinstance(act, Raw):
             await _send(send, 200, act.body, {"content-type": act.content_type})
@@ -253,7 +253,8 @@ async def _body(receive: Receive) -> bytes:
             return body
 
 
-async def _send_json(send: Send, status: int, body: Any, headers: Mapping[str, str] | None = None) -> None:
+async def send_json(send: Send, status: int, body: Any, headers: Mapping[str, str] | None = None) -> None:
+    """Answer with JSON."""
     await _send(send, status, json.dumps(body).encode(), {"content-type": "application/json"} | dict(headers or {}))
 
 
@@ -277,7 +278,11 @@ def _server(stub: Stub) -> _Server:
 def _listen(port: int) -> socket.socket:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError:
+        listener.close()
+        raise
     listener.listen()
     return listener
 
@@ -294,10 +299,10 @@ async def served(stub: Stub, port: int = 0) -> AsyncIterator[str]:
 
 
 @contextmanager
-def served_aside(stub: Stub) -> Iterator[str]:
+def served_aside(stub: Stub, port: int = 0) -> Iterator[str]:
     """Serve in a thread, for programs that a test runs as processes."""
     server = _server(stub)
-    with _listen(0) as listener:
+    with _listen(port) as listener:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
         thread.start()
         try:

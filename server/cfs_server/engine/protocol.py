@@ -34,8 +34,8 @@ class Options:
     """Sequences that are decoded together; more turns wait."""
     pool_tokens: int = 0
     """Cells of the shared pool that holds the attention state of all sequences."""
-    pool_bytes: int = 1 << 30
-    """Most memory that the pool takes, unless its size in tokens is given; at most a quarter of the machine's."""
+    pool_bytes: int = 0
+    """Most memory that the pool takes, unless its size in tokens is given."""
     context_tokens: int = 0
     """Longest sequence; zero means the length of the model's training."""
     threads: int = 0

@@ -279,6 +279,9 @@ class LlamaEngine:
             )
             if applies
         )
+        if (plan := ready.plan) is not None:
+            size = f"{plan.pool_bytes / (1 << 20):.0f} MiB"
+            _log.info("memory for conversations", model=model.name, pool=size, tokens=plan.pool_tokens)
         for note in notes:
             (_log.info if note == models.TOY else _log.warning)(note)
         return ModelInfo(

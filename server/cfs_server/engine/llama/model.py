@@ -26,6 +26,8 @@ from cfs_server.engine.protocol import Options
 Name = Literal["attention", "sliding window", "recurrent", "hybrid"]
 LEAST_TOKENS = 4096
 """A pool is never smaller than this, if the model's context is not."""
+LEAST_BYTES, MOST_BYTES = 128 << 20, 1 << 30
+"""The pool of a small model: at least this, and at most, however long its context is."""
 _TOKENS = 3
 _TOLERANCE = 0.02
 """Restored state may give logits that differ by so much of the largest."""
@@ -253,9 +255,10 @@ def load(path: str, options: Options, log: NativeLog, *, extra_buffers: bool) ->
         parallel=min(options.parallel, int(lib.llama_max_parallel_sequences())),
         threads=options.threads or _threads(model),
     )
-    plan = make_plan(
-        _examine(path, model, options, log), options, int(lib.llama_model_n_ctx_train(model)), _budget(options)
-    )
+    architecture, trained = _examine(path, model, options, log), int(lib.llama_model_n_ctx_train(model))
+    full_context = min(options.context_tokens or trained, trained) * architecture.cell_bytes
+    budget = budget_of(options, _memory(), int(lib.llama_model_size(model)), full_context)
+    plan = make_plan(architecture, options, trained, budget)
     options = replace(
         options,
         context_tokens=plan.context_tokens,
@@ -310,9 +313,19 @@ def _threads(model: Any) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _budget(options: Options) -> int:
-    """Memory that the pool may take unless its size in tokens is given."""
-    return min(options.pool_bytes, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
+def budget_of(options: Options, memory: int, weights: int, context: int) -> int:
+    """Return the memory for the pool in bytes: the given one, or what suits the machine's memory and the model.
+
+    `weights` are the bytes of the model, and `context` those of one context of full length. A pool that is much larger
+    than the model helps little: two contexts are enough, or as many bytes as the model has, in a quarter of the memory.
+    """
+    if options.pool_bytes:
+        return options.pool_bytes
+    return min(memory // 4, max(weights, LEAST_BYTES, min(2 * context, MOST_BYTES)))
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _examine(path: str, model: Any, options: Options, log: NativeLog) -> ModelArchitecture:
