@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 from cfs_server.sessions.journal.postgres_database import prepare
+from tests.server.support import free_port
 
 ADVICE = "needs the programs of PostgreSQL: scripts/test installs them on Debian"
 _USER = "postgres"
@@ -42,7 +43,7 @@ class PostgresServer:
     def __init__(self, folder: Path, place: Path) -> None:
         self.folder, self.place = folder, place
         self.data, self.log = folder / "data", folder / "log"
-        self.port = _free_port()
+        self.port = free_port()
         self.superuser_password, self.password = secrets.token_hex(8), secrets.token_hex(8)
         self._user = _USER if os.geteuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
@@ -248,12 +249,6 @@ def _quick_folder() -> str | None:
     """Return a folder in memory, if there is room: each database takes 8 MB in 900 files."""
     memory = Path("/dev/shm")  # noqa: S108 - the folder in it has a random name
     return f"{memory}" if memory.is_dir() and shutil.disk_usage(memory).free > _ROOM_BYTES else None
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _exists(user: str) -> bool:

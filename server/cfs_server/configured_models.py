@@ -119,7 +119,7 @@ class ConfiguredModels(ModelRouter):
                     engines[name], infos[name] = self._engines[name], self._infos[name]
                     continue
                 try:
-                    engine = self._prepared.pop(name, None) or self._made(entry)
+                    engine = self._prepared.pop(name, None) or self._make(entry)
                     engines[name] = engine
                     infos[name] = await engine.start()
                 except (ConfigurationError, ModelLoadError) as error:

@@ -107,7 +107,7 @@ class Server:
         """Send a message and return the reply."""
         body = {"content": text, "settings": settings}
         answer = self.client.post(f"/v1/sessions/{session}/messages", params={"wait": "true"}, json=body)
-        return str(answer.raise_for_status().json()["reply"]["content"])
+        return str(answer.raise_for_status().json()["reply"])
 
 
 @contextmanager

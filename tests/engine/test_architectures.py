@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.engine.llama.model import ModelArchitecture, NativeLog, load, make_plan
+from cfs_server.engine.llama.model import ModelArchitecture, NativeLog, budget_of, load, make_plan
 from cfs_server.engine.protocol import Options
 from cfs_server.engine.supervisor import LlamaEngine
 
+MIB, GIB = 1 << 20, 1 << 30
 ATTENTION = ModelArchitecture("attention", parts=True, window=0, cell_bytes=1000)
 WINDOWED = ModelArchitecture("sliding window", parts=True, window=64, cell_bytes=1000, window_bytes=800)
 HYBRID = ModelArchitecture("hybrid", parts=False, window=0, cell_bytes=500, state_bytes=10_000)
@@ -75,6 +76,21 @@ def test_the_policy(architecture: ModelArchitecture, budget: int, ranges: bool, 
     plan = make_plan(architecture, Options(parallel=4), 8192, budget)
     assert (plan.ranges, plan.full_window, plan.pool_tokens) == (ranges, full_window, pool)
     assert plan.sequences == (64 if ranges else 5)
+
+
+@pytest.mark.parametrize(
+    ("memory", "weights", "context", "mebibytes"),
+    [
+        (64 * GIB, 94 * MIB, 180 * MIB, 360),  # two contexts
+        (64 * GIB, 6 * MIB, 9 * MIB, 128),  # a small model
+        (64 * GIB, 600 * MIB, 4 * GIB, 1024),  # a long context
+        (64 * GIB, 5 * GIB, 16 * GIB, 5 * 1024),  # as large as the model
+        (8 * GIB, 5 * GIB, 16 * GIB, 2 * 1024),  # a quarter of the memory
+    ],
+)
+def test_the_pool_suits_the_machine_and_the_model(memory: int, weights: int, context: int, mebibytes: int) -> None:
+    assert budget_of(Options(), memory, weights, context) == mebibytes * MIB
+    assert budget_of(Options(pool_bytes=7 * GIB), memory, weights, context) == 7 * GIB
 
 
 def test_sizes_that_are_given_are_kept() -> None:

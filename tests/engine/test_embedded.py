@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -9,6 +11,18 @@ import pytest
 from cfs.wire import Message
 from tests.engine.support import ask, running, user
 
+ROOT = Path(__file__).parents[2]
+EXAMPLES = {
+    "My name is Alice.": ["Alice"],
+    "Tell me a joke.": ["?"],
+    "What is 7 + 8?": ["7 + 8 = 15"],
+    "Hello! My favourite colour is green.": ["green"],
+    "我叫小明。": ["小明"],
+    "讲个笑话。": ["？"],
+    "7 + 8 等于多少？": ["7 + 8 = 15"],
+    "你好！我最喜欢绿色。": ["绿色"],
+}
+"""What the dashboard suggests to say to the embedded model, and what a right reply has in it."""
 Style = Literal["chat", "transcript"]
 
 
@@ -62,3 +76,20 @@ async def test_fifty_sessions_get_their_own_right_answer() -> None:
         answers = await asyncio.gather(*(ask(engine, f"My name is {name}.", max_tokens=40) for name in names))
     wrong = [answer.text for name, answer in zip(names, answers, strict=True) if answer.text != alone[name]]
     assert len(wrong) <= 1, wrong  # a near tie may turn out differently in other company
+
+
+def test_the_dashboard_suggests_the_examples() -> None:
+    folder = ROOT / "server/cfs_server/dashboard"
+    function = (folder / "home.js").read_text(encoding="utf-8").partition("function examples")[2].partition("}")[0]
+    chinese = (folder / "zh.js").read_text(encoding="utf-8")
+    english = re.findall(r't\("([^"]+)"\)', function)
+    translated = re.findall("|".join(rf'"{re.escape(text)}": "([^"]+)"' for text in english), chinese)
+    assert [*english, *("".join(groups) for groups in translated)] == list(EXAMPLES)
+
+
+async def test_the_examples_are_answered_rightly_whatever_the_seed() -> None:
+    async with running(None) as engine:
+        for text, parts in EXAMPLES.items():
+            requests = [ask(engine, [user(text)], f"{text}{seed}", seed=seed, max_tokens=60) for seed in range(6)]
+            replies = [answer.text for answer in await asyncio.gather(*requests)]
+            assert [reply for reply in replies if not all(part in reply for part in parts)] == [], text

@@ -82,6 +82,20 @@ def test_the_system_setting_comes_first() -> None:
     assert both.text.startswith("<|im_start|>system\nBe brief.\n\nBe kind.<|im_end|>")
 
 
+def test_a_poor_system_message_of_a_template_gives_way_to_a_better_one() -> None:
+    """SmolLM2 knows more with it; a message of the user's counts more than both."""
+    template = (
+        "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful AI assistant named SmolLM,"
+        " trained by Hugging Face<|im_end|>\n{% endif %}{% for message in messages %}{{ message['role'] }}:"
+        "{{ message['content'] }}{% endfor %}"
+    )
+    builder = PromptBuilder(template)
+    default = "".join(piece.text for piece in builder.build([user("hi")], Settings()).pieces)
+    assert default == "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\nuser:hi"
+    own = "".join(piece.text for piece in builder.build([user("hi")], Settings(system="Be brief.")).pieces)
+    assert own == "system:Be brief.user:hi"
+
+
 def test_a_template_without_a_system_role_is_told_in_the_users_message() -> None:
     """As such models expect; other refusals stay refusals."""
     builder = PromptBuilder(

@@ -302,6 +302,13 @@ def run_cfs(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def free_port() -> int:
+    """Return a port of this machine at which nothing listens now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 def end(process: subprocess.Popen[str]) -> None:
     """Kill a process; where coverage is measured it first gets the time to write down which lines it ran."""
     signals = (signal.SIGTERM, signal.SIGTERM) if "COVERAGE_RUN" in os.environ else ()  # a second one ends it at once

@@ -293,15 +293,16 @@ FOR_ALL = {
     for path in (
         "/", "/health", "/healthz", "/readyz", "/metrics", "/v1/whoami", "/v1/sessions", "/v1/files", "/v1/events",
         "/v1/models", "/v1/models/{model}", "/v1/backup", "/v1/search", "/v1/shares",
-        "/api/tags", "/api/ps", "/api/version",
+        "/v1/connections", "/api/tags", "/api/ps", "/api/version",
     )
 } | {
     ("POST", path)
     for path in (
+        "/v1/connections", "/v1/connections/search",
         "/v1/tokens", "/v1/render", "/v1/messages/count_tokens", "/api/show", "/api/pull", "/api/push", "/api/create",
         "/api/embed", "/api/embeddings", "/v1/embeddings",
     )
-} | {("DELETE", "/v1/shares/{share}"), ("DELETE", "/api/delete")}  # fmt: skip
+} | {("DELETE", "/v1/shares/{share}"), ("DELETE", "/v1/connections/{model}"), ("DELETE", "/api/delete")}  # fmt: skip
 """Routes that are about nothing in particular: what they show depends on the caller."""
 
 

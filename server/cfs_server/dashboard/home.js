@@ -89,7 +89,7 @@ customElements.define("cfs-home", CfsHome);
 /** What one can ask: of the embedded model only what it can do. */
 function examples(model) {
   if (model?.embedded !== false) {
-    return [t("My name is Alice. What can you do?"), t("Tell me a joke."), t("What is 17 + 25?"),
+    return [t("My name is Alice."), t("Tell me a joke."), t("What is 7 + 8?"),
       t("Hello! My favourite colour is green.")];
   }
   return [t("Explain what a Merkle tree is, with an example."), t("Write a Python function that merges two sorted lists."),

@@ -10,7 +10,7 @@ from cfs_filesystem import OPERATIONS
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes.http import AppContext, Me, as_json, json_body
 
-router = APIRouter(prefix="/v1/connections", tags=["models"])
+router = APIRouter(prefix="/v1/connections", tags=["connections"])
 
 _PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._:-]{0,62}(/[A-Za-z0-9_-][A-Za-z0-9._:-]{0,62}){0,3}$"
 _FRESH = {"Cache-Control": "no-store"}

@@ -273,6 +273,15 @@ class Prompt:
         return bool(self.pieces) and self.pieces[-1].trusted and self.pieces[-1].text.rstrip().endswith(THINK)
 
 
+_SYSTEM_MESSAGES = {
+    "You are a helpful AI assistant named SmolLM, trained by Hugging Face": "You are a helpful assistant.",
+}
+"""System messages that templates add to conversations without one, and those that give better replies instead.
+
+The smallest model of the family knows more facts with the second one; docs/models.md has the figures.
+"""
+
+
 class PromptBuilder:
     """Builds prompts with a model's template and the names of its special tokens."""
 
@@ -286,6 +295,8 @@ class PromptBuilder:
     ) -> None:
         """Compile the template; raises `EngineError` when it is not valid."""
         self._special = special
+        for poor, better in _SYSTEM_MESSAGES.items():
+            template = template and template.replace(poor, better)
         self._template = ChatTemplate(template, begin_text=begin_text, end_text=end_text) if template else None
         self._abilities = abilities_of(self._template.render) if self._template else Abilities()
         self._later_systems = takes_later_systems(self._template.render) if self._template else True
