@@ -10,6 +10,7 @@ import psutil
 from cfs_server.engine.models import EMBEDDED
 from tests.connect.support import Machine, OllamaStub, Server, ollama, service
 from tests.models.support import table
+from tests.server.support import TEXT
 from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.stub import MODEL, served_aside
 
@@ -126,7 +127,8 @@ def test_a_running_turn_ends_although_its_model_is_gone(machine: Machine) -> Non
             assert server.reply("other", "quick answer") == "quick answer"
             for _ in lines:
                 pass
-        assert server.client.get("/v1/sessions/chat").json()["messages"][-1]["content"] == words
+        transcript = server.client.get("/v1/sessions/chat", params={"wait": 60}, headers=TEXT).text
+        assert transcript == f"User: {words}\nAssistant: {words}\n"
 
 
 def test_a_model_whose_entry_stays_keeps_its_worker(machine: Machine, tiny: Path) -> None:

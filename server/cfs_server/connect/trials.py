@@ -19,9 +19,9 @@ from cfs_server.models_file import ModelEntry
 from cfs_server.settings import ConfigurationError, Settings
 
 SECONDS = 60.0
-"""How long a model may take, unless the user says otherwise: a server may have to load it."""
+"""How long a model may take to reply, unless the user says otherwise: a server may have to load it."""
 _PROMPT = "Say hello."
-_TOKENS = 32
+_TOKENS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,7 @@ async def _try(settings: Settings, candidate: Candidate, seconds: float) -> Tria
     if entry is None or fault:
         return Trial(candidate, fault=fault)
     try:
-        async with asyncio.timeout(seconds):
-            usage = await _usage(make_trial(settings, entry, seconds))
+        usage = await _usage(make_trial(settings, entry, seconds), seconds)
     except TimeoutError:
         return Trial(candidate, fault=f"no reply within {seconds:g} seconds")
     except (ConfigurationError, ModelLoadError) as error:
@@ -111,16 +110,17 @@ def _too_large(entry: ModelEntry | None) -> str:
     return f"it has {size / gib:.1f} GiB, and this machine {memory / gib:.1f} GiB of memory" if size > memory else ""
 
 
-async def _usage(engine: Engine) -> Usage:
-    """Let an engine make one short reply."""
+async def _usage(engine: Engine, seconds: float) -> Usage:
+    """Let an engine make one short reply. The time to download or load a file does not count."""
     settings = TurnSettings(max_tokens=_TOKENS, temperature=0)
     request = GenerationRequest("trial", "trial", (Message(role="user", content=_PROMPT),), settings)
     usage = Usage()
     try:
         await engine.start()
-        async for item in engine.generate(request):
-            if isinstance(item, Finished):
-                usage = item.usage
+        async with asyncio.timeout(seconds):
+            async for item in engine.generate(request):
+                if isinstance(item, Finished):
+                    usage = item.usage
     finally:
         await engine.stop()
     return usage
