@@ -32,8 +32,9 @@ def checks() -> Iterator[Check]:
         yield needed("settings", str(error), "correct the variables CFS_*; docs/configuration.md lists them")
         return
     yield _embedded()
-    if settings.models is not None:
-        yield from _models(settings, settings.models)
+    path = settings.models_path
+    if path is not None and (settings.models is not None or path.exists()):
+        yield from _models(settings, path)
     if settings.upstream is not None:
         yield _upstream(settings)
     if settings.model is not None:
