@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from cfs_server.connect.providers import KEY_VARIABLES
+from cfs_server.connect.providers import SERVICES
 from tests.server.support import Process, run_cfs, serving
 from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.stub import KEY, MODEL, Message, Receive, Send, Stub, served_aside
@@ -52,7 +52,7 @@ class Machine:
     env: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        services = dict.fromkeys((*KEY_VARIABLES, "OPENAI_BASE_URL"), "")
+        services = {name: "" for provider in SERVICES for name in (*provider.key_variables, "OPENAI_BASE_URL")}
         folders = {f"XDG_{name}_HOME": str(self.home / name.lower()) for name in ("CONFIG", "DATA", "STATE", "CACHE")}
         others = {"LLAMA_CACHE": "", "HF_HOME": "", "HF_HUB_CACHE": "", "OLLAMA_MODELS": "", "OLLAMA_HOST": NOTHING}
         own = {"HOME": str(self.home), "CFS_CONNECTIONS": str(self.file)}

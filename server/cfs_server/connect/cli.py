@@ -122,7 +122,7 @@ def _connect(
     trials = asyncio.run(_trials(settings, target, model, seconds))
     working = [entry for trial in trials if (entry := trial.entry) is not None]
     if as_json:
-        typer.echo(json.dumps([trial.shown().model_dump(exclude_none=True) for trial in trials]))
+        typer.echo(json.dumps([trial.summary().model_dump(exclude_none=True) for trial in trials]))
     elif trials:
         _table([_row(trial) for trial in trials])
     for trial in trials:
@@ -161,12 +161,12 @@ async def _trials(settings: "Settings", target: str | None, model: str | None, s
 
 
 def _row(trial: "Trial") -> tuple[str, ...]:
-    shown = trial.shown()
-    first = f"{shown.first_token_seconds:.2f} s" if shown.first_token_seconds is not None else ""
-    speed = f"{shown.tokens_per_second:.0f}" if shown.tokens_per_second else ""
-    context = str(shown.context or "") or ("unknown" if shown.works else "")
-    where = shown.where.replace(f"{Path.home()}/", "~/")
-    return shown.name, where, context, first, speed, "works" if shown.works else " ".join(shown.reason.split())
+    summary = trial.summary()
+    first = f"{summary.first_token_seconds:.2f} s" if summary.first_token_seconds is not None else ""
+    speed = f"{summary.tokens_per_second:.0f}" if summary.tokens_per_second else ""
+    context = str(summary.context or "") or ("unknown" if summary.works else "")
+    where = summary.where.replace(f"{Path.home()}/", "~/")
+    return summary.name, where, context, first, speed, "works" if summary.works else " ".join(summary.reason.split())
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> None:

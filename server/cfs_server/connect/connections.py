@@ -49,7 +49,7 @@ def remove(path: Path, name: str) -> list[str]:
     Raises `ConfigurationError` if there is none of this name.
     """
     entries = models_file.read(path).models if path.exists() else {}
-    names = [name] if name in entries else [each for each, entry in entries.items() if provider_of(entry) == name]
+    names = [name] if name in entries else [other for other, entry in entries.items() if provider_of(entry) == name]
     if not names:
         listed = f"there are {', '.join(entries)}" if entries else "there are none"
         raise ConfigurationError(f"no model {name!r} is connected; {listed}")

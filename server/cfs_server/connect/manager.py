@@ -53,14 +53,17 @@ class ModelConnections:
         async with self._searching:
             candidates = await search.everything(os.environ, self._settings.models_folder)
             self._trials = {trial.candidate.name: trial for trial in await try_all(self._settings, candidates)}
-        known = {(connections.place_of(entry), entry.upstream_model) for entry in models.entries.values()}
+        connected = {(connections.place_of(entry), entry.upstream_model) for entry in models.entries.values()}
 
         def is_connected(trial: Trial) -> bool:
             entry = trial.candidate.entry
-            return entry is not None and (connections.place_of(entry), entry.upstream_model) in known
+            return entry is not None and (connections.place_of(entry), entry.upstream_model) in connected
 
-        shown = [trial.shown().model_copy(update={"connected": is_connected(trial)}) for trial in self._trials.values()]
-        return CandidateList(candidates=tuple(shown))
+        return CandidateList(
+            candidates=tuple(
+                trial.summary().model_copy(update={"connected": is_connected(trial)}) for trial in self._trials.values()
+            )
+        )
 
     async def connect(self, names: Sequence[str], default: str | None) -> ConnectionList:
         """Connect models of the last search. Raises `InvalidParameters` for those that it has not found working."""

@@ -106,7 +106,6 @@ SERVICES = (
 )
 """Services on the network, which are used if their key is in the environment."""
 
-KEY_VARIABLES = tuple(name for provider in SERVICES for name in provider.key_variables)
 _DATE = 1000
 _NO_CHAT = re.compile(
     r"embed|rerank|bge-|minilm|whisper|tts|speech|audio|realtime|transcri|moderation|dall-e|image|sora|ocr|guard",
@@ -135,8 +134,8 @@ def configured(environment: Mapping[str, str]) -> list[Provider]:
 def of_url(url: str, environment: Mapping[str, str]) -> Provider:
     """Return the known provider at a URL, or a new one of its host's name. Raises `protocol.InvalidOptions`."""
     address = protocol.address(url)
-    known = {identity(provider.url): provider for provider in (*SERVERS, *SERVICES, *configured(environment))}
-    if (provider := known.get(identity(address))) is not None:
+    providers = {identity(provider.url): provider for provider in (*SERVERS, *SERVICES, *configured(environment))}
+    if (provider := providers.get(identity(address))) is not None:
         return provider
     host = urlsplit(address).hostname or ""
     return Provider(host, host, address, protocol.kind_of(address), here=is_here(host))

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -49,14 +49,13 @@ class Candidate:
 
     def renamed(self, name: str) -> "Candidate":
         """Return the same model with another name."""
-        entry = self.entry and self.entry.model_copy(update={"name": name})
-        return Candidate(name, self.where, entry, self.fault, self.provider, self.here, self.note)
+        return replace(self, name=name, entry=self.entry and self.entry.model_copy(update={"name": name}))
 
 
 async def everything(environment: Mapping[str, str], models_folder: Path) -> list[Candidate]:
     """Find all models: those of servers first, then those of services, then files. Nothing is tried."""
-    known = providers.configured(environment)
-    lists = await asyncio.gather(*(_of_provider(provider, environment, most=_PER_SERVER) for provider in known))
+    sources = providers.configured(environment)
+    lists = await asyncio.gather(*(_of_provider(provider, environment, most=_PER_SERVER) for provider in sources))
     candidates = [candidate for listed in lists for candidate in listed]
     candidates.sort(key=lambda candidate: not candidate.here)
     has_ollama = any(candidate.provider == "ollama" for candidate in candidates)
@@ -66,8 +65,8 @@ async def everything(environment: Mapping[str, str], models_folder: Path) -> lis
 
 async def target(name: str, model: str | None, environment: Mapping[str, str]) -> list[Candidate]:
     """Find the models of one provider, URL, GGUF file or name of a download. Raises `ModelLoadError`."""
-    if known := providers.named(name, environment):
-        answers = [await _of_provider(provider, environment, model, required=True) for provider in known]
+    if sources := providers.named(name, environment):
+        answers = [await _of_provider(provider, environment, model, required=True) for provider in sources]
         candidates = [candidate for answer in answers for candidate in answer]
         return _distinct([candidate for candidate in candidates if candidate.entry] or candidates[:1])
     if (path := await asyncio.to_thread(_gguf, name)) is not None:
@@ -88,10 +87,10 @@ async def target(name: str, model: str | None, environment: Mapping[str, str]) -
 
 async def hints(environment: Mapping[str, str]) -> list[str]:
     """Name what could be connected, in a moment: servers of this machine, and variables with keys."""
-    known = providers.configured(environment)
-    servers = [provider for provider in known if provider in providers.SERVERS]
+    sources = providers.configured(environment)
+    servers = [provider for provider in sources if provider in providers.SERVERS]
     names = [provider.title for provider in servers if await _answers(provider.url) and not await _is_cfs(provider)]
-    return [*names, *(variable for provider in known if (variable := provider.key_variable(environment)))]
+    return [*names, *(variable for provider in sources if (variable := provider.key_variable(environment)))]
 
 
 # The models of a server or a service
@@ -157,13 +156,13 @@ async def _of_provider(
 
 def _chosen(provider: Provider, listed: Iterable[connection.Model], model: str | None) -> list[connection.Model]:
     """Return a named model, all of a server, or one of a service."""
-    known = {listing.id: listing for listing in listed}
+    listings = {listing.id: listing for listing in listed}
     if model is not None:
-        return [known.get(model) or connection.Model(id=model)]
+        return [listings.get(model) or connection.Model(id=model)]
     if provider.here or not provider.key_variables:
-        return [known[name] for name in providers.chat_models(list(known))]
-    name = providers.preferred_model(provider, list(known))
-    return [] if name is None else [known[name]]
+        return [listings[name] for name in providers.chat_models(list(listings))]
+    name = providers.preferred_model(provider, list(listings))
+    return [] if name is None else [listings[name]]
 
 
 async def _answers(url: str) -> bool:

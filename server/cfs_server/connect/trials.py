@@ -39,7 +39,7 @@ class Trial:
         """The entry for the file of models, if the model works."""
         return None if self.fault else self.candidate.entry
 
-    def shown(self) -> ConnectionCandidate:
+    def summary(self) -> ConnectionCandidate:
         """Return what callers see."""
         entry = self.candidate.entry
         return ConnectionCandidate(
