@@ -299,10 +299,13 @@ def configure(session: str, patch: wire.SettingsPatch) -> Call[wire.Settings]:
     return Call(_json("PATCH", path_of(session, "settings"), patch), _model(wire.Settings))
 
 
-def replace(session: str, text: str, etag: str) -> Call[wire.SessionInfo]:
-    """`PUT /v1/sessions/{id}/transcript`: an edited history in place of the version that `etag` names (S14)."""
+def replace(session: str, text: str, etag: str, delay: float = 0.0) -> Call[wire.SessionInfo]:
+    """`PUT /v1/sessions/{id}/transcript`: an edited history in place of the version that `etag` names (S14).
+
+    A turn that this starts begins after `delay` seconds.
+    """
     headers = {"Content-Type": TEXT, "If-Match": etag}
-    request = Request("PUT", path_of(session, "transcript"), headers=headers, body=text.encode())
+    request = Request("PUT", path_of(session, "transcript"), _delay(delay), headers, text.encode())
     return Call(request, _model(wire.SessionInfo))
 
 
@@ -339,10 +342,13 @@ def sub_sessions(session: str) -> Call[wire.SessionTree]:
 # -- messages and events ----------------------------------------------------------------------------------------------
 
 
-def append(session: str, content: bytes) -> Call[wire.Accepted]:
-    """`POST /v1/sessions/{id}/messages` with plain text: one message, as if it were written to a file (S3, S4)."""
+def append(session: str, content: bytes, delay: float = 0.0) -> Call[wire.Accepted]:
+    """`POST /v1/sessions/{id}/messages` with plain text: one message, as if it were written to a file (S3, S4).
+
+    Its turn begins after `delay` seconds, or as soon as somebody waits for the reply.
+    """
     headers = {"Content-Type": TEXT, "Accept": JSON}
-    request = Request("POST", path_of(session, "messages"), headers=headers, body=content)
+    request = Request("POST", path_of(session, "messages"), _delay(delay), headers, content)
     return Call(request, _model(wire.Accepted))
 
 
@@ -607,6 +613,10 @@ def _json(
 def _read(session: str, accept: str, wait: float | None) -> Request:
     params = {} if wait is None else {"wait": _seconds(wait)}
     return Request("GET", path_of(session), params, {"Accept": accept}, wait_seconds=wait or 0.0)
+
+
+def _delay(seconds: float) -> dict[str, str]:
+    return {"delay": _seconds(seconds)} if seconds else {}
 
 
 def _seconds(value: float) -> str:

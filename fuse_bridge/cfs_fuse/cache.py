@@ -4,7 +4,7 @@ import logging
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -124,6 +124,8 @@ class Cache:
         self._entries: dict[str, Entry] = {}
         self._families: dict[str, set[str]] = {}
         self._moving: Entry | None = None
+        self.on_added: Callable[[str], None] = lambda _name: None
+        """Called with the name of each session that is added; the lock is held."""
 
     @property
     def online(self) -> bool:
@@ -146,7 +148,7 @@ class Cache:
         return self._entries.get(session_id)
 
     def holds(self, session_id: str) -> bool:
-        """Return whether a session of this name exists; requires the lock."""
+        """Return whether a session of this name exists, as far as is known; needs no server."""
         return session_id in self._entries
 
     def roots(self) -> list[str]:
@@ -295,6 +297,7 @@ class Cache:
     def _add(self, entry: Entry) -> None:
         self._entries[entry.id] = entry
         self._families.setdefault(entry.id.partition("/")[0], set()).add(entry.id)
+        self.on_added(entry.id)
 
     def _tell(self, entry: Entry, event: StreamEvent) -> None:
         for listener in tuple(entry.listeners):

@@ -13,17 +13,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 from cfs import api
 from cfs.bodies import Append, Import, has_turns, judge
-from cfs.errors import Busy, Forbidden, TooLarge, UnsupportedMedia
+from cfs.errors import Busy, CfsError, Forbidden, TooLarge, UnsupportedMedia
 from cfs.state import ShownText, TurnState
 from cfs.stream import StreamEvent
 from cfs_fuse.cache import Cache, Entry, Transcripts
-from cfs_fuse.paths import Attributes, FileAttributes
+from cfs_fuse.new_files import NewFiles
+from cfs_fuse.paths import Attributes, FileAttributes, MountPath, ScratchPath, SessionPath, parse_path
 from cfs_fuse.server import Server, Waiter
 
 # Temporary files of editors and desktops: held in memory up to a limit, never sent to the server
@@ -50,6 +51,9 @@ class ScratchFiles:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: dict[str, Scratch] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
 
     def names(self) -> list[str]:
         """List the names."""
@@ -79,6 +83,10 @@ class ScratchFiles:
             self.truncate(found, 0)
         return found
 
+    def put(self, name: str, data: bytes) -> None:
+        """Store a file with this content; raises `OSError` (ENOSPC)."""
+        self.write(self.open(name, os.O_CREAT | os.O_TRUNC), data, 0)
+
     def write(self, file: Scratch, data: bytes, offset: int) -> None:
         """Write at an offset; raises `OSError` (ENOSPC)."""
         with self._lock:
@@ -102,6 +110,12 @@ class ScratchFiles:
         self.get(name)
         with self._lock:
             self._files.pop(name, None)
+
+    def discard(self, name: str) -> None:
+        """Delete a file if it exists, because a session has its name now; open handles keep it."""
+        if name in self._files:
+            with self._lock:
+                self._files.pop(name, None)
 
     def rename(self, name: str, new: str) -> None:
         """Rename a file, replacing an existing one; raises `OSError` (ENOENT)."""
@@ -168,6 +182,28 @@ class BridgeContext:
         self.commit_writes = commit_writes
         self.transcripts = Transcripts(server, cache)
         self.scratch = ScratchFiles()
+        self.new_files = NewFiles(cache)
+        cache.on_added = self.scratch.discard
+
+    def resolve(self, path: str) -> MountPath:
+        """Return what a path names; raises `OSError` as `parse_path` does.
+
+        A session is a session on every interface, whatever its name. Only other names can be temporary files: those
+        that programs use for them, and those of temporary files that are there.
+        """
+        place = parse_path(path)
+        match place:
+            case ScratchPath(name) if self.cache.holds(name):
+                return SessionPath(name)
+            case SessionPath(name) if name in self.scratch and not self.cache.holds(name):
+                return ScratchPath(name)
+        return place
+
+    def hurry(self, entry: Entry) -> None:
+        """Let the delayed turn of a new file begin: somebody waits for the reply."""
+        if self.new_files.is_delayed(entry):
+            with suppress(CfsError):
+                self.server.call(api.wait(entry.id, 0.0))
 
     def seen(self, entry: Entry, number: int) -> None:
         """Wait until an event of a session has arrived, so that the caller sees its own change."""
@@ -183,25 +219,33 @@ class BridgeContext:
         with self.cache.lock:
             if self.cache.settled(entry):
                 return
+        self.hurry(entry)
         self.transcripts.get(entry)
         with self.cache.lock:
             self.waiter.at_most(self.cache.moved(entry), lambda: self.cache.settled(entry), OPENING_SECONDS)
 
-    def write_over(self, entry: Entry, body: bytes, base: bytes) -> None:
-        """Interpret a body that may be the whole file by the rules of `cfs.bodies`, and apply it."""
+    def write_over(self, entry: Entry, body: bytes, base: bytes) -> int:
+        """Interpret a body that may be the whole file by the rules of `cfs.bodies`, and apply it.
+
+        Returns how many turns it has.
+        """
         transcript = self.transcripts.get(entry) if has_turns(body) else b""
         verdict = judge(body, transcript, base=base)
         if isinstance(verdict, Append):
-            self.append(entry, verdict.text.encode())
-        elif isinstance(verdict, Import):
-            etag = self.server.text(entry.id).etag
-            self.seen(entry, self.server.call(api.replace(entry.id, verdict.transcript, etag)).event)
+            return self.append(entry, verdict.text.encode())
+        if isinstance(verdict, Import):
+            etag, delay = self.server.text(entry.id).etag, self.new_files.delay(entry)
+            replaced = self.server.call(api.replace(entry.id, verdict.transcript, etag, delay))
+            self.seen(entry, replaced.event)
+            return int(replaced.state != "idle")
+        return 0
 
-    def append(self, entry: Entry, message: bytes) -> None:
-        """Append one message, and wait for its event."""
-        accepted = self.server.append(entry.id, entry.life, message)
+    def append(self, entry: Entry, message: bytes) -> int:
+        """Append one message, and wait for its event. Returns how many turns it has."""
+        accepted = self.server.append(entry.id, entry.life, message, self.new_files.delay(entry))
         entry.written_at = time.monotonic()
         self.seen(entry, accepted.event)
+        return 1
 
     def require_writable(self, entry: Entry) -> None:
         """Raise the error that prevents writes to a session. Asks the server unless it accepted a write just now."""
@@ -231,6 +275,7 @@ class SessionHandle:
         All reads up to the end see the same text. Reads past the end, or again from the beginning, see newer text.
         """
         self.commit()
+        self._context.new_files.forget(self._entry)
         held = self._snapshot
         if held is None or offset == 0 or (offset >= len(held) and self._ended):
             held = self._snapshot = self._settled(blocking=blocking)
@@ -274,10 +319,12 @@ class SessionHandle:
                 raise UnsupportedMedia("a message must be UTF-8: it ends in the middle of a character")
             with self._context.cache.lock:
                 self._context.cache.check(self._entry)
+            turns = 0
             if whole:
-                self._context.write_over(self._entry, body, self._known_base(body))
+                turns = self._context.write_over(self._entry, body, self._known_base(body))
             elif body.strip():
-                self._context.append(self._entry, body)
+                turns = self._context.append(self._entry, body)
+            self._context.new_files.written(self._entry, body, self._begins_at, turns)
 
     def truncate(self, size: int) -> None:
         """Do nothing: a history cannot be truncated (S3)."""
@@ -419,6 +466,7 @@ class LiveHandle(ControlHandle):
             self._turn = _running(entry)
             self._restored = entry.restored
             entry.listeners.append(self)
+        context.hurry(entry)
         if self._turn is None and not entry.idle:
             self._catch_up()
 

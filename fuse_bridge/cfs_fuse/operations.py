@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from cfs import api
 from cfs.bodies import judge
-from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound
-from cfs.ids import is_scratch, name_below
+from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound, TooLarge, UnsupportedMedia
+from cfs.ids import name_below
 from cfs.transports.disk import CANCEL, LIFE, PREFIX, read_settings, write_settings
 from cfs.wire import Settings, SettingsPatch
 from cfs_fuse.cache import Entry
@@ -44,7 +44,6 @@ from cfs_fuse.paths import (
     ScratchPath,
     SessionPath,
     filesystem,
-    parse_path,
 )
 
 # Extended attributes: the settings of a session as `user.cfs.*` (F6, S9)
@@ -157,6 +156,8 @@ class NameOperations:
         if made:  # so it is writable, and empty
             entry.written_at = time.monotonic()
             self._context.transcripts.begin(entry)
+            if not self._context.commit_writes:
+                self._context.new_files.created(entry)
         return entry
 
     def delete(self, entry: Entry) -> None:
@@ -167,7 +168,10 @@ class NameOperations:
             self._context.waiter.briefly(cache.moved(entry), lambda: entry.deleted, SEEN_SECONDS)
 
     def rename(self, entry: Entry, target: str, *, replacing: bool) -> None:
-        """Rename a session. Onto an existing session, its text is handled like a write to that session."""
+        """Rename a session. Onto an existing session, its text is handled like a write to that session.
+
+        If it is the temporary file of a program, its text is what the program has written, and it gets no reply.
+        """
         cache = self._context.cache
         if (there := cache.find(target)) is None:
             self._context.server.call(api.rename(entry.id, target))
@@ -176,11 +180,29 @@ class NameOperations:
             return
         if not replacing:
             raise AlreadyExists(f"there is a session {target!r} already")
-        if there is not entry:
-            if not entry.idle:
-                raise Conflict(f"session {entry.id!r} is generating")
-            self._context.write_over(there, self._context.transcripts.get(entry), b"")
+        if there is entry:
+            return
+        if (data := self._context.new_files.data(entry)) is not None:
+            self._replace(there, entry, data)
+            return
+        if not entry.idle:
+            raise Conflict(f"session {entry.id!r} is generating")
+        self._context.write_over(there, self._context.transcripts.get(entry), b"")
+        self.delete(entry)
+
+    def _replace(self, there: Entry, entry: Entry, data: bytes) -> None:
+        """Save a file by a temporary one, which is deleted after the data has arrived: nothing is lost in between.
+
+        A temporary file that is refused is no message. It stays as a file of the mount, as on a disk.
+        """
+        try:
+            self._context.write_over(there, data, b"")
+        except (Conflict, TooLarge, UnsupportedMedia):
+            if "/" not in entry.id:  # there are no temporary files among the sub-sessions
+                self._context.scratch.put(entry.id, data)
             self.delete(entry)
+            raise
+        self.delete(entry)
 
     def publish(self, name: str, target: str, *, replacing: bool) -> None:
         """Rename a temporary file to a session, as editors and `rsync` do."""
@@ -277,7 +299,7 @@ class Operations:
         """Return the attributes of a file or a directory."""
         if fi is not None and (handle := self._handles.get(fi.fh)) is not None:
             return handle.attributes()
-        context, place = self._context, parse_path(_given(path))
+        context, place = self._context, self._context.resolve(_given(path))
         match place:
             case SessionPath(name):
                 entry = context.cache.get(name)
@@ -300,7 +322,7 @@ class Operations:
     def opendir(self, path: str) -> int:
         """Store which directory was opened: the kernel does not repeat it."""
         number = next(self._numbers)
-        self._directories[number] = parse_path(path)
+        self._directories[number] = self._context.resolve(path)
         return number
 
     @translate_errors
@@ -310,7 +332,7 @@ class Operations:
         directories, files = [".", ".."], []
         match self._directories[number]:
             case Root():
-                files = [name for name in cache.roots() if not is_scratch(name)] + self._context.scratch.names()
+                files = cache.roots() + self._context.scratch.names()
             case ControlDirectory():
                 files = cache.roots()
             case Families():
@@ -335,7 +357,7 @@ class Operations:
     @translate_errors
     def create(self, path: str, _mode: int, fi: Any) -> int:
         """Create and open a file."""
-        place = parse_path(path)
+        place = self._context.resolve(path)
         if isinstance(place, SessionPath) and self._context.cache.find(place.id) is None:
             fi.fh = self._keep(
                 SessionHandle(self._context, self._names.make(place.id, exclusive=bool(fi.flags & os.O_EXCL)), fi.flags)
@@ -346,7 +368,7 @@ class Operations:
     @translate_errors
     def open(self, path: str, fi: Any) -> int:
         """Open a file. Missing write access fails here, as many programs ignore errors of `close`."""
-        return self._open(parse_path(path), fi, fi.flags)
+        return self._open(self._context.resolve(path), fi, fi.flags)
 
     def _open(self, place: MountPath, fi: Any, flags: int) -> int:
         context = self._context
@@ -404,7 +426,7 @@ class Operations:
     @translate_errors
     def mknod(self, path: str, mode: int, _device: int) -> int:
         """Create a file without opening it."""
-        place = parse_path(path)
+        place = self._context.resolve(path)
         if not stat.S_ISREG(mode):
             raise OSError(errno.EOPNOTSUPP, "there are only sessions here")
         if isinstance(place, SessionPath):
@@ -418,7 +440,7 @@ class Operations:
     @translate_errors
     def unlink(self, path: str) -> int:
         """Delete a session with its sub-sessions, or a temporary file. Waiting readers are woken."""
-        match parse_path(path):
+        match self._context.resolve(path):
             case SessionPath(name):
                 self._names.delete(self._context.cache.get(name))
             case ScratchPath(name):
@@ -433,7 +455,7 @@ class Operations:
         if flags & ~RENAME_NOREPLACE:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         replacing = not flags & RENAME_NOREPLACE
-        match parse_path(old), parse_path(new):
+        match self._context.resolve(old), self._context.resolve(new):
             case ScratchPath(name), ScratchPath(target):
                 self._context.scratch.rename(name, target)
             case SessionPath(name), SessionPath(target):
@@ -448,7 +470,7 @@ class Operations:
         """Truncate a temporary file; a session stays unchanged (S3)."""
         if fi is not None and (handle := self._handles.get(fi.fh)) is not None:
             handle.truncate(size)
-        elif path is not None and isinstance(place := parse_path(path), ScratchPath):
+        elif path is not None and isinstance(place := self._context.resolve(path), ScratchPath):
             self._context.scratch.truncate(self._context.scratch.get(place.name), size)
         return 0
 
@@ -464,7 +486,7 @@ class Operations:
     @translate_errors
     def listxattr(self, path: str) -> list[str]:
         """List the settings of a session."""
-        place = parse_path(path)
+        place = self._context.resolve(path)
         return list_of(self._context, self._context.cache.get(place.id)) if isinstance(place, SessionPath) else []
 
     @translate_errors
@@ -472,7 +494,7 @@ class Operations:
         """Read a setting. The kernel and `ls` also ask for many other attributes."""
         if name.startswith("system."):
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        place = parse_path(path) if name.startswith(PREFIX) else None
+        place = self._context.resolve(path) if name.startswith(PREFIX) else None
         if not isinstance(place, SessionPath):
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
         return read(self._context, self._context.cache.get(place.id), name)
@@ -480,7 +502,7 @@ class Operations:
     @translate_errors
     def setxattr(self, path: str, name: str, value: bytes, _options: int) -> int:
         """Change a setting."""
-        place = parse_path(path)
+        place = self._context.resolve(path)
         if not isinstance(place, SessionPath):
             raise OSError(errno.EOPNOTSUPP, "only sessions have settings")
         write(self._context, self._context.cache.get(place.id), name, value)
@@ -491,7 +513,7 @@ class Operations:
         """Reset a setting to its default."""
         if name.startswith("system."):  # the kernel sets an access list that is equivalent to the mode this way
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        place = parse_path(path)
+        place = self._context.resolve(path)
         if not isinstance(place, SessionPath):
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
         remove(self._context, self._context.cache.get(place.id), name)

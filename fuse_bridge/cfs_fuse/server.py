@@ -132,13 +132,13 @@ class Server:
         """Send a call and wait for its answer."""
         return self._waiter.call(lambda: self.client.call(call))
 
-    def append(self, session: str, life: str, message: bytes) -> wire.Accepted:
-        """Append a message to an existing session; never creates one.
+    def append(self, session: str, life: str, message: bytes, delay: float = 0.0) -> wire.Accepted:
+        """Append a message to an existing session; never creates one. Its turn begins after `delay` seconds.
 
         An empty message changes nothing and only checks that the session is writable. Raises `Gone` if the session was
         deleted, even if another one has its name now.
         """
-        call = api.append(session, message)
+        call = api.append(session, message, delay)
         headers = {**call.request.headers, "If-Match": "*"} | ({api.LIFE: life} if life else {})
         return self.call(replace(call, request=replace(call.request, headers=headers)))
 

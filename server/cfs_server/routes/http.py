@@ -324,6 +324,15 @@ Me = Annotated[Caller, Depends(_caller)]
 Sessions = Annotated[AuthorizedSessions, Depends(_sessions)]
 SessionId = Annotated[str, Depends(_session_id)]
 Seconds = Annotated[float, Query(ge=0, le=86_400, allow_inf_nan=False)]
+Delay = Annotated[
+    float,
+    Query(
+        ge=0,
+        le=10,
+        description="Seconds until a turn that this starts begins, unless somebody waits for it: time to delete the"
+        " session again.",
+    ),
+]
 Accept = Annotated[str | None, Header(include_in_schema=False)]
 IfMatch = Annotated[
     str | None,

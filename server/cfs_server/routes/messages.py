@@ -1,6 +1,7 @@
 """Writes a message to a session and returns its turn in the requested form (S3, S4, H1)."""
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -31,6 +32,7 @@ from cfs_server.routes.disconnects import DisconnectChoice, OnDisconnect, cancel
 from cfs_server.routes.events import SessionView
 from cfs_server.routes.http import (
     Accept,
+    Delay,
     IfMatch,
     Life,
     Me,
@@ -92,6 +94,7 @@ async def post_message(
     ticket: Idempotency,
     wait: Wait = "false",
     transcript: Annotated[bool, Query(description="With `wait`: also the transcript up to the reply.")] = False,
+    delay: Delay = 0.0,
     accept: Accept = None,
     if_match: IfMatch = None,
     life: Life = None,
@@ -119,7 +122,7 @@ async def post_message(
             if asked is None:
                 session = sessions.open(id)
                 return _accepted(session, None, session.log.last, 0)
-            session, turn, event = sessions.submit(id, asked)
+            session, turn, event = sessions.submit(id, replace(asked, delay=0.0 if shown else delay))
             bound = Bound(session.key, turn.id, event.number, len(turn.message.content.encode()))
             ticket.bind(bound)
     else:

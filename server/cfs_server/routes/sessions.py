@@ -28,6 +28,7 @@ from cfs_server.openapi import NOT_MODIFIED, answer, body, problems
 from cfs_server.routes import http as media
 from cfs_server.routes.http import (
     Accept,
+    Delay,
     IfMatch,
     IfNoneMatch,
     LongText,
@@ -218,6 +219,7 @@ async def replace_transcript(
     request: Request,
     id: SessionId,  # noqa: A002
     sessions: Sessions,
+    delay: Delay = 0.0,
     if_match: IfMatch = None,
 ) -> Response:
     """Replace the history with an edited transcript."""  # S14
@@ -236,7 +238,7 @@ async def replace_transcript(
         history = await apart(request, partial(read_history, text, sessions.limits.messages, known))
         if session.etag != etag:  # it has changed in the meantime, which `If-Match: *` allows
             history = None
-    sessions.replace(id, history, etag)
+    sessions.replace(id, history, etag, delay)
     return as_json(info(session, sessions), headers=session_headers(session, session.etag))
 
 

@@ -304,24 +304,26 @@ class AuthorizedSessions:
         self._require_new(new)
         return self._store.rename(session_id, new)
 
-    def fill(self, session_id: str, transcript: str | Weighed) -> Session:
+    def fill(self, session_id: str, transcript: str | Weighed, delay: float = 0.0) -> Session:
         """Set the first messages of a session, which is created if needed (S14). Requires the right to write.
+
+        An unanswered user message at its end gets its turn after `delay` seconds; see `TurnRequest`.
 
         Raises `Conflict` if the session already has messages.
         """
         self._require_new(session_id)
         session = self._store.find(session_id)
         if session is None:
-            return self._store.create(session_id, None, transcript, self._account)
+            return self._store.create(session_id, None, transcript, self._account, delay)
         if len(session.history) > 0:
             raise Conflict(f"session {session_id!r} has a history already")
-        return self._store.replace(session_id, transcript, session.etag)
+        return self._store.replace(session_id, transcript, session.etag, delay)
 
-    def replace(self, session_id: str, transcript: str | Weighed, etag: str) -> Session:
+    def replace(self, session_id: str, transcript: str | Weighed, etag: str, delay: float = 0.0) -> Session:
         """Replace the history with an edited transcript; see `SessionStore.replace`."""
         self.require("write", session_id)
         self.require("delete", session_id)
-        return self._store.replace(session_id, transcript, etag)
+        return self._store.replace(session_id, transcript, etag, delay)
 
     def _require_new(self, session_id: str) -> None:
         """Check the right to write, also for the parent sessions that would be created."""

@@ -309,19 +309,39 @@ class Session(SessionState):
         waits = not self.idle
         self.apply(TurnQueued(request))
         turn = self.queue[-1]
+        if request.delay and not waits and request.view is None:
+            added = self.apply(MessageAdded(turn.message, turn.id, opens=True))
+            self._delay(turn)
+            self.publish_state(turn.id)
+            assert added is not None  # noqa: S101 - this change publishes an event
+            return turn, added
         announced = self.publish_state(turn.id) if waits else None
         event = self.advance()
         return turn, announced or event or self.publish_state(turn.id)
 
-    def answer_last(self) -> None:
-        """Start a turn for the last message if it is an unanswered user message (S14)."""
+    def answer_last(self, delay: float = 0.0) -> None:
+        """Start a turn for the last message if it is an unanswered user message (S14), after a delay in seconds."""
         last = self.history.last
         if self.idle and last is not None and last.role == "user":
-            self.apply(TurnQueued(TurnRequest(last), base=len(self.history) - 1))
+            self.apply(TurnQueued(TurnRequest(last, delay=delay), base=len(self.history) - 1))
             turn = self.queue[-1]
+            if delay:
+                self._delay(turn)
             self.advance()
             if self.running is not turn:
                 self.publish_state(turn.id)
+
+    def _delay(self, turn: Turn) -> None:
+        """Begin the only turn after its delay. The message is in the history already, so that readers see it."""
+        turn.delayed = True
+        turn.timer = asyncio.get_running_loop().call_later(turn.request.delay, self.hurry)
+
+    def hurry(self) -> None:
+        """Begin a delayed turn now: its delay is over, or somebody waits for its reply."""
+        if self.queue and (turn := self.queue[0]).delayed:
+            turn.delayed = False
+            _stop_timer(turn)
+            self.advance()
 
     def check_settings(self, patch: SettingsPatch) -> None:
         """Raise `InvalidSettings` if a setting cannot be set here."""
@@ -345,7 +365,7 @@ class Session(SessionState):
 
     def cancel(self, *, queued: bool) -> tuple[int, int]:
         """Stop the running turn, and the waiting ones if `queued`. Return how many of each (S12)."""
-        waiting = list(self.queue) if queued else []
+        waiting = [turn for turn in self.queue if queued or turn.delayed]
         for turn in waiting:
             self._end(turn, "cancelled")
         running = self.running
@@ -454,8 +474,8 @@ class Session(SessionState):
         first: Event | None = None
         while self.running is None and self.queue:
             turn = self.queue[0]
-            if turn.generate and self.settings.driver == "agent":
-                break  # an agent will claim it
+            if turn.delayed or (turn.generate and self.settings.driver == "agent"):
+                break  # its delay ends, or an agent will claim it
             added = self._begin(turn)
             first = first or added
             if self.running is turn:
@@ -468,6 +488,7 @@ class Session(SessionState):
         Returns the event of the message. A refused turn ends here and changes nothing else.
         """
         added: Event | None = None
+        turn.delayed = False
         if turn.base is None:
             if (refusal := self._refusal(turn.request)) is not None:
                 self._end(turn, "error", failure=refusal)
@@ -727,7 +748,7 @@ class Session(SessionState):
         """Raise `AssertionError` if the parts of the session contradict each other."""
         self.history.check_integrity()
         self.log.check_integrity()
-        if self.running is None and self.queue and self.settings.driver == "model":
+        if self.running is None and self.queue and self.settings.driver == "model" and not self.queue[0].delayed:
             raise AssertionError(f"{self.id}: turns wait and none runs")
         if any(turn.state is not TurnState.QUEUED for turn in self.queue):
             raise AssertionError(f"{self.id}: a turn in the queue is not queued")

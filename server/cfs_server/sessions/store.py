@@ -324,11 +324,12 @@ class SessionStore:
         patch: SettingsPatch | None = None,
         transcript: str | Weighed | None = None,
         account: StorageUsage | None = None,
+        delay: float = 0.0,
     ) -> Session:
         """Create a session. A transcript, as text or already parsed, becomes its history (S14).
 
-        A transcript that ends with an unanswered user message starts a turn. The same is true for `replace` and `fork`.
-        Raises `AlreadyExists`.
+        A transcript that ends with an unanswered user message starts a turn, after `delay` seconds. The same is true
+        for `replace` and, without a delay, for `fork`. Raises `AlreadyExists`.
         """
         name = new_id(self.is_free) if session_id is None else check_id(session_id)
         if name in self._sessions:
@@ -338,7 +339,7 @@ class SessionStore:
         history, settings = self.read(transcript or ""), self._defaults.patched(patch)
         self._check_unanswered(name, history.messages, settings, account or self.account)
         session = self._create(name, settings, history, account)
-        session.answer_last()
+        session.answer_last(delay)
         return session
 
     def submit(
@@ -443,8 +444,11 @@ class SessionStore:
             return transcript
         return read_history(transcript, self.limits.messages, known)
 
-    def replace(self, session_id: str, transcript: str | Weighed, etag: str) -> Session:
-        """Replace the history with an edited transcript if `etag` is the current one (S14)."""
+    def replace(self, session_id: str, transcript: str | Weighed, etag: str, delay: float = 0.0) -> Session:
+        """Replace the history with an edited transcript if `etag` is the current one (S14).
+
+        A turn that this starts begins after `delay` seconds; see `TurnRequest`.
+        """
         session = self.get(session_id)
         history = self.read(transcript, () if isinstance(transcript, Weighed) else session.history.messages)
         if etag not in ("*", session.etag):
@@ -454,7 +458,7 @@ class SessionStore:
         self._check_unanswered(session_id, history.messages, session.settings, session.account)
         session.replace_history(history)
         self.histories.touch(session)
-        session.answer_last()
+        session.answer_last(delay)
         return session
 
     def _check_unanswered(
@@ -484,8 +488,9 @@ class SessionStore:
         """Wait until a session is settled (S7, S13). Return False if the time-out is reached first.
 
         Raises `Gone` if it is deleted during the wait, and `Unavailable` if the store ends. A waiter costs one future,
-        which the change itself wakes.
+        which the change itself wakes. A delayed turn begins at once.
         """
+        session.hurry()
         try:
             async with asyncio.timeout(timeout):
                 while not session.deleted and not self.is_settled(session):

@@ -76,7 +76,8 @@ class TurnRequest:
     `view` is the conversation before the message as its writer knows it. When the turn starts, a different history is
     replaced by it (H4) if the writer `may_replace` it. None leaves the history unchanged. Without `generate` the
     message is only added to the history, in the order of the queue. `logprobs` requests that many log-probabilities per
-    token.
+    token. The turn begins after `delay` seconds, or as soon as somebody waits for it: until then its writer can take
+    the message back.
     """
 
     message: Message
@@ -89,6 +90,7 @@ class TurnRequest:
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: ToolChoice = "auto"
     parallel_calls: bool = True
+    delay: float = 0.0
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     accepted_at: float = field(default_factory=time.time)
 
@@ -153,8 +155,9 @@ class Turn:
     of a busy session copies the messages before it. `said` is what was streamed so far, `stored` the number of its
     pieces that are in messages which an agent has added in between. An expired `lease` stays: its agent may
     continue until another one claims the turn. `stop` is the stop string that ended the reply, if that is known;
-    `warnings` are those of the engine. `times` counts how often this process has begun the reply. These, `task`,
-    `timer` and `result` belong to the running process only.
+    `warnings` are those of the engine. `times` counts how often this process has begun the reply. `delayed` says that
+    it waits for the end of its delay. These, `task`, `timer` and `result` belong to the running process only: after a
+    restart no turn is delayed.
     """
 
     request: TurnRequest
@@ -168,6 +171,7 @@ class Turn:
     stop: str = ""
     warnings: tuple[str, ...] = ()
     times: int = 1
+    delayed: bool = False
     result: asyncio.Future[TurnResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @classmethod
