@@ -34,6 +34,16 @@ def mount(
         Literal["close", "write"],
         typer.Option(help="When written text becomes a message: when the file is closed, or with each write."),
     ] = "close",
+    rename_wait: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=10,
+            metavar="SECONDS",
+            help="How long the first reply in a new session waits for the file to be renamed over another one, as"
+            " programs do that save by a temporary file. Reading the session ends the wait.",
+        ),
+    ] = 0.5,
     background: Annotated[
         bool, typer.Option("--background/--foreground", help="Return as soon as the mount is ready.")
     ] = False,
@@ -82,7 +92,17 @@ def mount(
         else:
             from cfs_fuse.mount import Options, run
 
-            run(Options(directory, url, token, commit_writes=commit == "write", shared=allow_other), ready)
+            run(
+                Options(
+                    directory,
+                    url,
+                    token,
+                    commit_writes=commit == "write",
+                    shared=allow_other,
+                    rename_wait=rename_wait,
+                ),
+                ready,
+            )
     except (CannotMountError, OSError) as error:
         print_error(str(error))
         raise typer.Exit(1) from None
@@ -90,10 +110,10 @@ def mount(
 
 def _check_usage(context: typer.Context) -> None:
     """Raise `typer.BadParameter` for an option that cannot be combined with --dav."""
-    for name in ("url", "commit"):
+    for name in ("url", "commit", "rename_wait"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(f"--{name} cannot be combined with --dav")
+            raise typer.BadParameter(f"--{name.replace('_', '-')} cannot be combined with --dav")
 
 
 def _say(text: str, *, detach: bool) -> None:

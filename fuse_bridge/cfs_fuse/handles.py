@@ -173,7 +173,14 @@ class BridgeContext:
     """The parts of one bridge that all open files share: server, cache and others."""
 
     def __init__(
-        self, server: Server, cache: Cache, waiter: Waiter, attributes: FileAttributes, *, commit_writes: bool
+        self,
+        server: Server,
+        cache: Cache,
+        waiter: Waiter,
+        attributes: FileAttributes,
+        *,
+        commit_writes: bool,
+        rename_wait: float,
     ) -> None:
         self.server = server
         self.cache = cache
@@ -182,7 +189,7 @@ class BridgeContext:
         self.commit_writes = commit_writes
         self.transcripts = Transcripts(server, cache)
         self.scratch = ScratchFiles()
-        self.new_files = NewFiles(cache)
+        self.new_files = NewFiles(cache, rename_wait)
         cache.on_added = self.scratch.discard
 
     def resolve(self, path: str) -> MountPath:

@@ -27,13 +27,17 @@ _ENDED_EARLY = 8
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to mount where. `commit_writes` makes every write a message; `shared` allows other users."""
+    """What to mount where. `commit_writes` makes every write a message; `shared` allows other users.
+
+    `rename_wait` is how long the first turn of a new session waits for a rename, in seconds.
+    """
 
     directory: Path
     url: str | None = None
     token: str | None = None
     commit_writes: bool = False
     shared: bool = False
+    rename_wait: float = 0.5
 
 
 def run(options: Options, ready: Callable[[str], None]) -> None:
@@ -55,6 +59,7 @@ def run(options: Options, ready: Callable[[str], None]) -> None:
             waiter,
             FileAttributes(shared=options.shared),
             commit_writes=options.commit_writes,
+            rename_wait=options.rename_wait,
         )
         watcher.start()
         _wait_for(cache)

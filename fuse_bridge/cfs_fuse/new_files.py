@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from cfs.stream import StreamEvent
 from cfs_fuse.cache import Cache, Entry
 
-DELAY_SECONDS = 0.5
-"""How long the first turn of a new session waits for a rename. Who reads the session ends the wait."""
 NEW_SECONDS = 10.0
 """How long after its last write a file can be a temporary one, even if its turn has begun."""
 CAP_BYTES = 64 << 20
@@ -59,8 +57,10 @@ class NewFile:
 class NewFiles:
     """The new files of one mount: the newest ones, up to a number and a size."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, rename_wait: float) -> None:
+        """Begin without files. The first turn of each waits `rename_wait` seconds for a rename, or for a reader."""
         self._lock = cache.lock
+        self._rename_wait = rename_wait
         self._files: OrderedDict[Entry, NewFile] = OrderedDict()
 
     def created(self, entry: Entry) -> None:
@@ -75,7 +75,8 @@ class NewFiles:
     def delay(self, entry: Entry) -> float:
         """Return for how many seconds the turn of a message has to wait: only the first turn of a new file does."""
         file = self._files.get(entry)
-        return DELAY_SECONDS if file is not None and not file.data and not file.messages else 0.0
+        new = file is not None and not file.started and (file.is_temporary or not (file.data or file.messages))
+        return self._rename_wait if new else 0.0
 
     def is_delayed(self, entry: Entry) -> bool:
         """Return whether the turn of a new file waits."""
