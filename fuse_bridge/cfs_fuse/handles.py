@@ -210,7 +210,7 @@ class BridgeContext:
         """Let the delayed turn of a new file begin: somebody waits for the reply."""
         if self.new_files.is_delayed(entry):
             with suppress(CfsError):
-                self.server.call(api.wait(entry.id, 0.0))
+                self.server.call(api.transcript(entry.id, wait=0.0))
 
     def seen(self, entry: Entry, number: int) -> None:
         """Wait until an event of a session has arrived, so that the caller sees its own change."""

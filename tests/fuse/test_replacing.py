@@ -18,14 +18,14 @@ OLD = "User: old\nAssistant: old\n"
 
 
 @pytest.fixture(scope="module")
-def patient(stage: Stage, tmp_path_factory: pytest.TempPathFactory, mount: Mount) -> Iterator[Mount]:  # noqa: ARG001
+def patient(stage: Stage, tmp_path_factory: pytest.TempPathFactory, mount: Mount) -> Iterator[Mount]:
     """A mount that waits for a rename as long as it can, so that a slow machine makes no difference."""
     with mounting(stage.url, tmp_path_factory.mktemp("patient") / "cfs", "--rename-wait", "10") as here:
         yield here
 
 
 @pytest.fixture(scope="module")
-def hasty(stage: Stage, tmp_path_factory: pytest.TempPathFactory, mount: Mount) -> Iterator[Mount]:  # noqa: ARG001
+def hasty(stage: Stage, tmp_path_factory: pytest.TempPathFactory, mount: Mount) -> Iterator[Mount]:
     """A mount that waits for no rename: the turn of a temporary file begins before it is renamed."""
     with mounting(stage.url, tmp_path_factory.mktemp("hasty") / "cfs", "--rename-wait", "0") as here:
         yield here
@@ -77,9 +77,7 @@ CASES = {
     ),
     "rsync": Case("cp $M/f $T/f; echo more >> $T/f; rsync $T/f $M/f", ["more"], needs="rsync"),
     "rsync --inplace": Case("cp $M/f $T/f; echo more >> $T/f; rsync --inplace -W $T/f $M/f", ["more"], needs="rsync"),
-    "rsync --temp-dir": Case(
-        "cp $M/f $T/f; echo more >> $T/f; rsync --temp-dir=$M $T/f $M/f", ["more"], needs="rsync"
-    ),
+    "rsync --temp-dir": Case("cp $M/f $T/f; echo more >> $T/f; rsync --temp-dir=$M $T/f $M/f", ["more"], needs="rsync"),
     "patch": Case(
         "cp $M/f $T/f; (cat $T/f; echo more) > $T/g; diff -u $T/f $T/g > $T/p; patch --no-backup-if-mismatch $M/f $T/p",
         ["more"],
@@ -197,7 +195,7 @@ def test_a_conversation_that_was_read_is_no_temporary_file(patient: Mount, stage
     assert stage.asked(f"{name}-new") == ["hi"]
 
 
-def test_the_message_of_a_dead_mount_is_answered(stage: Stage, tmp_path: Path, mount: Mount, name: str) -> None:  # noqa: ARG001
+def test_the_message_of_a_dead_mount_is_answered(stage: Stage, tmp_path: Path, mount: Mount, name: str) -> None:
     """The mount dies between the close and the rename: the server has the message, and answers it."""
     with mounting(stage.url, tmp_path / "cfs", "--rename-wait", "1") as here:
         (here / name).write_text("hi\n")

@@ -19,7 +19,7 @@ from cfs_filesystem import OPERATIONS, FileSystemError, Path
 from cfs_server.access.auth import Principal
 from cfs_server.dav import ROOT, get
 from cfs_server.dav.scratch import ClientStates
-from cfs_server.dav.sessions import SessionPath, SessionTree, SubSessionTree, in_sessions, in_sub_sessions
+from cfs_server.dav.sessions import SessionPath, SessionTree, SubSessionTree, in_sub_sessions
 from cfs_server.errors import MEDIA_TYPE
 from cfs_server.file_service import alone, problem_of, received, stored
 from cfs_server.idempotency import Ticket, ticket_of
@@ -297,7 +297,9 @@ def _documents(store: SessionStore, journal: Journal, space: str, counts: Callab
 def _exists(store: SessionStore, mount: str, url: str) -> bool:
     """Return whether there is something at a URL of a mount. Files of workspaces are not checked."""
     path = unquote(url).removeprefix(mount)
-    place = in_sessions(path) if mount == SESSIONS else in_sub_sessions(path) if mount == SUB_SESSIONS else None
+    if mount == SESSIONS:
+        return store.find(path.strip("/")) is not None
+    place = in_sub_sessions(path) if mount == SUB_SESSIONS else None
     return mount == WORKSPACES_MOUNT or (isinstance(place, SessionPath) and store.find(place.id) is not None)
 
 

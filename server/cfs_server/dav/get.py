@@ -53,7 +53,10 @@ async def read(request: Request, tree: SessionTree, path: str, *, seconds: float
     """
     match tree.resolve(path):
         case SessionPath(session_id):
-            return await read_session(request, tree.gate, session_id, seconds=seconds)
+            response = await read_session(request, tree.gate, session_id, seconds=seconds)
+            if not _is_head(request):
+                tree.note_read(session_id)
+            return response
         case ScratchPath():
             file = tree.scratch(path)
             shown = _Shown(f'"{file.etag}"', file.changed_at, "application/octet-stream", _FOREIGN)

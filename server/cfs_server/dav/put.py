@@ -20,6 +20,7 @@ from functools import partial
 from cfs.bodies import Append, Import, Nothing, Replace, Verdict, has_turns, judge
 from cfs.errors import Forbidden, PreconditionFailed, TooLarge
 from cfs.wire import Message
+from cfs_server.dav.new_files import RENAME_WAIT_SECONDS, NewFiles
 from cfs_server.routes.http import strong_tags, unchanged
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.history import History, Weighed, decode_message, read_history, rendered_in_thread
@@ -59,9 +60,10 @@ class Recent:
 class Clients:
     """The programs of one principal. Used on the event loop only."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, rename_wait: float = RENAME_WAIT_SECONDS) -> None:
         self._uploads = Recent(_DELETE_SECONDS, clock)
         self._aside = Recent(_ASIDE_SECONDS, clock)
+        self.new_files = NewFiles(clock, rename_wait)
 
     def uploads(self, user_agent: str, session_id: str) -> None:
         """Record that a program sends content to a session, whatever the result."""
@@ -213,7 +215,8 @@ def _base(base: Sent | int, body: bytes, transcript: bytes) -> bytes:
 class Put:
     """One body for a session.
 
-    `hint` is an ETag as in `If-Match`, but an unknown one is not an error.
+    `hint` is an ETag as in `If-Match`, but an unknown one is not an error. `then` is called in the same step in which
+    the body is applied, so that nothing can happen in between.
     """
 
     def __init__(
@@ -224,7 +227,9 @@ class Put:
         body: bytes,
         conditions: Conditions,
         hint: str = "",
+        then: Callable[[], None] = lambda: None,
     ) -> None:
+        self._then = then
         self._gate = gate
         self._clients = clients
         self._id = session_id
@@ -320,21 +325,33 @@ class Put:
         return tuple(bases), replaceable
 
     def _do(self, session: Session | None, sight: Sight, verdict: Verdict, history: Weighed | None = None) -> str:
-        match verdict:
-            case Append(text):
-                content = decode_message(text.encode(), limit=self._gate.limits.message_bytes)
-                if content is not None:
-                    session, *_ = self._gate.submit(self._id, TurnRequest(Message(role="user", content=content)))
-                    return self._name_of_sent(session)
-            case Import(transcript):
-                session = self._gate.fill(self._id, history or transcript)
-            case Replace(transcript) if sight.etag is not None:
-                session = self._gate.replace(self._id, history or transcript, sight.etag)
-        session = session or self._gate.open(self._id)
+        new_files, is_new = self._clients.new_files, session is None
+        session, is_message = self._apply(session, sight, verdict, history)
+        new_files.written(session, self._body, created=is_new)
+        self._then()
+        if is_message:
+            return self._name_of_sent(session)
         same = sight.readable and session.history.size == len(self._body)
         if same and session.history.text.encode() == self._body:
             return session.etag.strip('"')
         return self._name_of_sent(session)
+
+    def _apply(
+        self, session: Session | None, sight: Sight, verdict: Verdict, history: Weighed | None
+    ) -> tuple[Session, bool]:
+        """Apply a verdict. Return the session, and whether it has got a message."""
+        delay = self._clients.new_files.delay(session)
+        match verdict:
+            case Append(text):
+                content = decode_message(text.encode(), limit=self._gate.limits.message_bytes)
+                if content is not None:
+                    request = TurnRequest(Message(role="user", content=content), delay=delay)
+                    return self._gate.submit(self._id, request)[0], True
+            case Import(transcript):
+                return self._gate.fill(self._id, history or transcript, delay), False
+            case Replace(transcript) if sight.etag is not None:
+                return self._gate.replace(self._id, history or transcript, sight.etag), False
+        return session or self._gate.open(self._id), False
 
     def _name_of_sent(self, session: Session) -> str:
         return name_of_sent(session.nonce, session.history.version, len(self._body), self._digest)

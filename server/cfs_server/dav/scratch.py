@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from cfs.errors import NotFound, PreconditionFailed, StorageFull, TooLarge
+from cfs_server.dav.new_files import RENAME_WAIT_SECONDS
 from cfs_server.dav.put import Clients
 from cfs_server.routes.http import matches, unchanged
 from cfs_server.sessions.loop_bridge import LoopBridge
@@ -35,6 +36,9 @@ class ScratchFiles:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._files: dict[str, Scratch] = {}
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._files
 
     def below(self, collection: str) -> list[tuple[str, Scratch]]:
         """Return the files directly in a collection. Its path ends with `/`."""
@@ -82,6 +86,10 @@ class ScratchFiles:
         if self.get(path) is only or only is None:
             del self._files[path]
 
+    def discard(self, path: str) -> None:
+        """Delete a file if it exists."""
+        self._files.pop(path, None)
+
     def move(self, path: str, target: str) -> None:
         """Move a file. An existing target is overwritten. Raises `NotFound`."""
         file = self.get(path)
@@ -103,18 +111,19 @@ _SWEEP_SECONDS = 60.0
 class ClientState:
     """The state of one principal's WebDAV clients."""
 
-    def __init__(self, on_loop: LoopBridge, clock: Callable[[], float]) -> None:
+    def __init__(self, on_loop: LoopBridge, clock: Callable[[], float], rename_wait: float) -> None:
         self.on_loop = on_loop
         self.scratch = ScratchFiles(clock)
-        self.clients = Clients(clock)
+        self.clients = Clients(clock, rename_wait)
 
 
 class ClientStates:
     """The states of all principals. Created and used on the event loop of the sessions."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, rename_wait: float = RENAME_WAIT_SECONDS) -> None:
         self._on_loop = LoopBridge()
         self._clock = clock
+        self._rename_wait = rename_wait
         self._kept: WeakKeyDictionary[object, ClientState] = WeakKeyDictionary()
         self._swept_at = clock()
 
@@ -126,5 +135,5 @@ class ClientStates:
                 kept.scratch.expire()
         found = self._kept.get(principal)
         if found is None:
-            found = self._kept[principal] = ClientState(self._on_loop, self._clock)
+            found = self._kept[principal] = ClientState(self._on_loop, self._clock, self._rename_wait)
         return found

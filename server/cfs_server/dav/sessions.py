@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -11,7 +11,15 @@ from typing import BinaryIO, NamedTuple
 
 from pydantic import ValidationError
 
-from cfs.errors import Conflict, Forbidden, InvalidIdentifier, InvalidSettings, NotFound
+from cfs.errors import (
+    Conflict,
+    Forbidden,
+    InvalidIdentifier,
+    InvalidSettings,
+    NotFound,
+    TooLarge,
+    UnsupportedMedia,
+)
 from cfs.ids import check_id, id_below, is_scratch, name_below
 from cfs.transports.disk import PREFIX, read_settings, write_settings
 from cfs.wire import Settings, SettingsPatch, State
@@ -185,13 +193,16 @@ class SessionTree(Tree):
     """The root sessions that one caller may use, for one request. Used by threads and on the loop.
 
     A caller with any right at a session can see that it exists. Its size and version require the right to list or to
-    read it, as in REST. An id with the form of a scratch file name (`cfs.ids`) cannot be reached here.
+    read it, as in REST. A session is one under any name; other names of a certain form are those of scratch files
+    (`cfs.ids`).
 
     Some programs save by renaming the old file (`chat1` to `chat1~`) and writing a new one. `chat1~` is then a copy of
     the transcript, and the session keeps its id for all clients. A real rename would take the session away from its
     turn, its agent and other clients, and the new file would be another session. If the session were only hidden, a
     crash of the program would lose it. The next PUT therefore finds the session, and the rules find the one added
     message. A program that requires a new file by `If-None-Match: *` is accepted for a minute.
+
+    Other programs write a new file and move it over the old one; see `cfs_server.dav.new_files`.
     """
 
     flat = True
@@ -230,7 +241,7 @@ class SessionTree(Tree):
     def members(self, path: str) -> Iterable[Entry]:
         """Return the entries directly in a collection, all from one moment."""
         rows, collections, scratch = self._on_loop(partial(self._below, self.resolve(path), path))
-        shown = {self.path_of(row.id): row for row in rows if self._is_reachable(row.id)}
+        shown = {self.path_of(row.id): row for row in rows}
         self._rows |= shown
         entries = [row.entry(where) for where, row in shown.items()]
         entries += [Entry(where, collection=True, modified=at) for where, at in collections]
@@ -280,7 +291,7 @@ class SessionTree(Tree):
         """Create an empty session or scratch file if it does not exist (S2)."""
         place = self.resolve(path)
         if isinstance(place, SessionPath):
-            self._on_loop(partial(self.gate.open, place.id))
+            self._on_loop(partial(self._make, place.id))
         elif isinstance(place, ScratchPath):
             if self.look(path) is None:
                 self._on_loop(partial(self._scratch.put, self._key(path), b""))
@@ -315,10 +326,19 @@ class SessionTree(Tree):
                 raise self._no_file(target if isinstance(source, SessionPath | ScratchPath) else path)
 
     def move(self, path: str, target: str, *, overwrite: bool = True) -> None:  # noqa: ARG002
-        """Rename a session (S14). A scratch file moved onto it is a PUT. For a move to a scratch file see the class."""
+        """Rename a session (S14). A scratch file moved onto it is a PUT. For a move to a scratch file see the class.
+
+        So is a new file that a program has just written; it is deleted in the same step. If its body is refused, it
+        becomes a scratch file, because it is no message.
+        """
         match self.resolve(path), self.resolve(target):
             case SessionPath(source), SessionPath(new):
-                self._on_loop(partial(self.gate.rename, source, new))
+                with self._on_loop.within(self.gate.loaded(source)):
+                    body = self._on_loop(partial(self._temporary, source, new))
+                if body is None:
+                    self._on_loop(partial(self.gate.rename, source, new))
+                else:
+                    self._replace(path, source, new, body)
             case SessionPath(source), ScratchPath():
                 self._copy_to_scratch(path, target)
                 self._on_loop(partial(self._set_aside, source))
@@ -331,12 +351,15 @@ class SessionTree(Tree):
                 raise self._no_file(target if isinstance(source, SessionPath | ScratchPath) else path)
 
     def may_overwrite(self, path: str, target: str) -> bool:
-        """Return whether the target may be replaced. A session never replaces another; a scratch file is a PUT."""
+        """Return whether the target may be replaced: by the temporary file of a program, but by no other session."""
         match self.resolve(path), self.resolve(target):
             case _, ScratchPath():
                 return True
             case ScratchPath(), SessionPath():
                 return True
+            case SessionPath(source), SessionPath(new):
+                with self._on_loop.within(self.gate.loaded(source)):
+                    return self._on_loop(partial(self._temporary, source, new)) is not None
         return False
 
     def may_write(self, path: str) -> bool:
@@ -358,19 +381,40 @@ class SessionTree(Tree):
         self._properties.pop(path, None)
         return True
 
+    def resolve(self, path: str) -> MountPath | None:
+        """Return the meaning of a path. A session has its name on all interfaces, whatever name it is.
+
+        Threads call this, too: the store and the scratch files are only asked for a name.
+        """
+        place = self._parse(path)
+        is_scratch = self._key(path) in self._scratch
+        match place:
+            case ScratchPath():
+                place = self._session_named(path) or place
+            case SessionPath(session_id) if is_scratch and self.gate.known(session_id) is None:
+                place = ScratchPath(path)
+        if is_scratch and not isinstance(place, ScratchPath):  # a session has its name now
+            self._on_loop(partial(self._scratch.discard, self._key(path)))
+        return place
+
+    def note_read(self, session_id: str) -> None:
+        """Note that somebody has read a session. Runs on the event loop."""
+        if (session := self.gate.known(session_id)) is not None:
+            self._clients.new_files.forget(session)
+
     # -- overridden for the sub-sessions --------------------------------------------------------------------------
 
-    def resolve(self, path: str) -> MountPath | None:
-        """Return the meaning of a path."""
+    def _parse(self, path: str) -> MountPath | None:
         return in_sessions(path)
+
+    def _session_named(self, path: str) -> MountPath | None:
+        """Return the session at a path that has the form of a scratch file's."""
+        name = path.strip("/")
+        return SessionPath(name) if _is_legal(name) and self.gate.known(name) is not None else None
 
     def path_of(self, session_id: str) -> str:
         """Return the path of a session."""
         return "/" + session_id
-
-    def _is_reachable(self, session_id: str) -> bool:
-        """Return whether the path of a session leads to it."""
-        return not is_scratch(session_id)
 
     def _listed(self, place: MountPath | None) -> list[Session]:
         """Return the sessions directly in a collection. Runs on the loop."""
@@ -409,6 +453,7 @@ class SessionTree(Tree):
     ) -> tuple[list[Row], list[tuple[str, float]], list[tuple[str, Scratch]]]:
         mine = self._scratch.below(self._key(path).rstrip("/") + "/")
         files = [(key.removeprefix(self._mount), file) for key, file in mine]
+        files = [(where, file) for where, file in files if isinstance(self.resolve(where), ScratchPath)]
         return [row_of(each) for each in self._listed(place)], self._collections(place), files
 
     def _row_of(self, session_id: str) -> Row | None:
@@ -418,6 +463,27 @@ class SessionTree(Tree):
     def _delete(self, session_id: str) -> None:
         self._clients.require_may_delete(self._user_agent, session_id)
         self.gate.delete(session_id)
+
+    def _make(self, session_id: str) -> None:
+        is_new = self.gate.known(session_id) is None
+        session = self.gate.open(session_id)
+        if is_new:
+            self._clients.new_files.written(session, b"", created=True)
+
+    def _temporary(self, source: str, target: str) -> bytes | None:
+        """Return the body of a temporary file that is about to replace a session; None for any other rename."""
+        session = self.gate.known(source)
+        if session is None or source == target or self.gate.known(target) is None:
+            return None
+        return self._clients.new_files.body(session)
+
+    def _drop(self, session_id: str) -> None:
+        with suppress(NotFound):  # somebody else has just deleted it
+            self.gate.delete(session_id)
+
+    def _keep_refused(self, path: str, source: str, body: bytes) -> None:
+        self._scratch.put(self._key(path), body)
+        self._drop(source)
 
     def _set_aside(self, session_id: str) -> None:
         self._clients.sets_aside(self.gate.get(session_id, "read_binary").key)
@@ -458,10 +524,26 @@ class SessionTree(Tree):
         self._put(session_id, file.data, _NO_CONDITIONS, file.view or "")
         return file
 
-    def _put(self, session_id: str, data: bytes, conditions: Conditions, hint: str = "") -> str:
+    def _replace(self, path: str, source: str, target: str, body: bytes) -> None:
+        """Write the body of a temporary file to a session, and delete the file."""
+        self._on_loop(partial(self.gate.require, "delete", source))
+        try:
+            self._put(target, body, _NO_CONDITIONS, then=partial(self._drop, source))
+        except (Conflict, TooLarge, UnsupportedMedia):
+            self._on_loop(partial(self._keep_refused, path, source, body))
+            raise
+
+    def _put(
+        self,
+        session_id: str,
+        data: bytes,
+        conditions: Conditions,
+        hint: str = "",
+        then: Callable[[], None] = lambda: None,
+    ) -> str:
         if is_rclone(self._user_agent):
             self._on_loop(partial(self._clients.uploads, self._user_agent, session_id))
-        return Put(self.gate, self._clients, session_id, data, conditions, hint).run(self._on_loop)
+        return Put(self.gate, self._clients, session_id, data, conditions, hint, then).run(self._on_loop)
 
     def _sees(self, session_id: str) -> bool:
         """Return whether the caller may know more about a session than its existence."""
@@ -491,17 +573,18 @@ class SubSessionTree(SessionTree):
     flat = False
     _mount = "/dav/sub_sessions"
 
-    def resolve(self, path: str) -> MountPath | None:
-        """Return the meaning of a path."""
+    def _parse(self, path: str) -> MountPath | None:
         return in_sub_sessions(path)
+
+    def _session_named(self, path: str) -> MountPath | None:
+        name = path.strip("/")
+        legal = "/" not in name and _is_legal(name)
+        return Family(name) if legal and self.gate.enter(name) is not None else None
 
     def path_of(self, session_id: str) -> str:
         """Return the path of a sub-session."""
         root = session_id.partition("/")[0]
         return f"/{root}/{name_below(root, session_id)}"
-
-    def _is_reachable(self, session_id: str) -> bool:  # noqa: ARG002 - each is
-        return True
 
     def _listed(self, place: MountPath | None) -> list[Session]:
         return self.gate.below(place.root) if isinstance(place, Family) else []

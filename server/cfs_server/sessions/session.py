@@ -297,7 +297,7 @@ class Session(SessionState):
             model = request.model(self.settings)
             wait = predicted_wait(self._services.engine, model, self.account.owner, kind_of(self.id))
             self._services.limits.check_wait(wait)
-        if len(self.queue) >= self._services.limits.queued_turns:
+        if len(self.queue) - self._is_delayed >= self._services.limits.queued_turns:
             raise TooMany(
                 f"{len(self.queue)} turns wait in this session already; try again when some are answered",
                 retry_after=_RETRY_SECONDS,
@@ -338,10 +338,16 @@ class Session(SessionState):
 
     def hurry(self) -> None:
         """Begin a delayed turn now: its delay is over, or somebody waits for its reply."""
-        if self.queue and (turn := self.queue[0]).delayed:
+        if self._is_delayed:
+            turn = self.queue[0]
             turn.delayed = False
             _stop_timer(turn)
             self.advance()
+
+    @property
+    def _is_delayed(self) -> bool:
+        """Whether no turn runs only because the first one is delayed."""
+        return bool(self.queue) and self.queue[0].delayed
 
     def check_settings(self, patch: SettingsPatch) -> None:
         """Raise `InvalidSettings` if a setting cannot be set here."""
@@ -748,7 +754,7 @@ class Session(SessionState):
         """Raise `AssertionError` if the parts of the session contradict each other."""
         self.history.check_integrity()
         self.log.check_integrity()
-        if self.running is None and self.queue and self.settings.driver == "model" and not self.queue[0].delayed:
+        if self.running is None and self.queue and self.settings.driver == "model" and not self._is_delayed:
             raise AssertionError(f"{self.id}: turns wait and none runs")
         if any(turn.state is not TurnState.QUEUED for turn in self.queue):
             raise AssertionError(f"{self.id}: a turn in the queue is not queued")
