@@ -263,15 +263,21 @@ def create(
     settings: wire.SettingsPatch | None = None,
     transcript: str | None = None,
     messages: tuple[wire.Message, ...] = (),
+    *,
+    look_alike: bool = False,
 ) -> Call[wire.SessionInfo]:
-    """`POST /v1/sessions`: make a session, with a history if a transcript or messages are given (S2, S14)."""
+    """`POST /v1/sessions`: make a session, with a history if a transcript or messages are given (S2, S14).
+
+    Raises `LooksAlike` if another session has a name that looks like this one, unless `look_alike` allows it.
+    """
     new = wire.NewSession(
         id=None if session is None else check_id(session),
         settings=settings or wire.SettingsPatch(),
         transcript=transcript,
         messages=messages,
     )
-    return Call(_json("POST", ROOT, new), _model(wire.SessionInfo))
+    params = {"look_alike": "allow"} if look_alike else {}
+    return Call(_json("POST", ROOT, new, params=params), _model(wire.SessionInfo))
 
 
 def read(session: str, wait: float | None = None) -> Call[wire.SessionDetail]:

@@ -22,6 +22,7 @@
     ├── NotAcceptable
     ├── Conflict                the state does not allow it now
     │   ├── AlreadyExists
+    │   ├── LooksAlike          another session's name looks like this one (S1)
     │   ├── PreconditionFailed  If-Match names another version (H3)
     │   └── InProgress          the first request with this idempotency key is still running
     ├── PreconditionRequired    If-Match is missing where it is needed
@@ -233,6 +234,12 @@ class AlreadyExists(Conflict):
     title = "Already exists"
 
 
+class LooksAlike(Conflict):
+    """Another session has a name that looks like this one; `existing` is its name (S1)."""
+
+    title = "Looks alike"
+
+
 class PreconditionFailed(Conflict):
     """`If-Match` names another version than the current one (RFC 9110, 13.1.1)."""
 
@@ -439,6 +446,7 @@ TABLE: dict[type[CfsError], Row] = {
     NotAcceptable: Row("not-acceptable", 406, errno.EOPNOTSUPP),
     Conflict: Row("conflict", 409, errno.EPERM),
     AlreadyExists: Row("already-exists", 409, errno.EEXIST),
+    LooksAlike: Row("looks-alike", 409, getattr(errno, "ENOTUNIQ", errno.EEXIST)),
     PreconditionFailed: Row("precondition-failed", 412, errno.ESTALE),
     InProgress: Row("in-progress", 409, errno.EBUSY),
     PreconditionRequired: Row("precondition-required", 428, errno.EPERM),

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -88,7 +89,7 @@ class Stage:
     def say(self, session: str, text: str, *, wait: bool = True) -> None:
         """Send a message over HTTP."""
         params = {"wait": "true"} if wait else {}
-        answer = self.client.post(f"/v1/sessions/{session}/messages", content=text.encode(), params=params)
+        answer = self.client.post(f"/v1/sessions/{quote(session)}/messages", content=text.encode(), params=params)
         assert answer.status_code in (200, 202), answer.text
         self._shown(session, wait=wait)
 
@@ -112,23 +113,24 @@ class Stage:
         path = self.mount / session
         until(path.exists)
         if wait:
-            size = self.client.get(f"/v1/sessions/{session}").json()["size"]
+            size = self.client.get(f"/v1/sessions/{quote(session)}").json()["size"]
             until(lambda: path.stat().st_size == size)
 
     def text(self, session: str) -> str:
         """Read a transcript over HTTP, when it is settled."""
-        answer = self.client.get(f"/v1/sessions/{session}", params={"wait": 20}, headers={"Accept": "text/plain"})
+        params, headers = {"wait": 20}, {"Accept": "text/plain"}
+        answer = self.client.get(f"/v1/sessions/{quote(session)}", params=params, headers=headers)
         assert answer.status_code == 200, answer.text
         return answer.text
 
     def state(self, session: str) -> str:
         """Ask what a session does."""
-        found: str = self.client.get(f"/v1/sessions/{session}").json()["state"]
+        found: str = self.client.get(f"/v1/sessions/{quote(session)}").json()["state"]
         return found
 
     def messages(self, session: str) -> list[tuple[str, str]]:
         """Read the messages over HTTP, when they are settled."""
-        found = self.client.get(f"/v1/sessions/{session}", params={"wait": 20}).json()["history"]
+        found = self.client.get(f"/v1/sessions/{quote(session)}", params={"wait": 20}).json()["history"]
         return [(message["role"], message["content"]) for message in found]
 
     def asked(self, session: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import BinaryIO, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from anyio import to_thread
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -221,7 +221,7 @@ class Dav:
         if mount is None:
             raise NotFound(f"there is nothing at {path}")
         scope["route"] = _Shown(mount)
-        caller = Caller(scope["cfs.principal"], scope["app"].state.cfs)
+        caller = Caller(scope["cfs.principal"], scope["app"].state.cfs, QueryParams(scope["query_string"]))
         below = path.removeprefix(mount).rstrip("/") or "/"
         tree = self._tree(mount, caller, Headers(scope=scope).get("user-agent", ""), ticket_of(scope))
         if scope["method"] == "GET":  # or HEAD, which the middleware has changed to GET

@@ -5,7 +5,7 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass, field
 from email.message import Message as MimeHeader
 from email.utils import formatdate, parsedate_to_datetime
@@ -226,9 +226,15 @@ class Caller:
 
     __slots__ = ("_parts", "principal", "sessions")
 
-    def __init__(self, principal: Principal, parts: Context) -> None:
+    def __init__(self, principal: Principal, parts: Context, query: Mapping[str, str]) -> None:
+        """Authorize a request. Raises `InvalidParameters` if its query has another `look_alike` than `allow`."""
         self.principal = principal
-        self.sessions = AuthorizedSessions(parts.store, principal.authorization, principal.account)
+        look_alike = query.get("look_alike")
+        if look_alike not in (None, "allow"):
+            raise invalid([{"loc": ("query", "look_alike"), "msg": "the only value is 'allow'"}])
+        self.sessions = AuthorizedSessions(
+            parts.store, principal.authorization, principal.account, look_alikes=look_alike is not None
+        )
         self._parts = parts
 
     @property
@@ -287,7 +293,7 @@ def settings_of(request: Request) -> Settings:
 
 
 async def _caller(request: Request) -> Caller:
-    return Caller(request.scope["cfs.principal"], request.app.state.cfs)
+    return Caller(request.scope["cfs.principal"], request.app.state.cfs, request.query_params)
 
 
 async def _sessions(request: Request) -> AuthorizedSessions:

@@ -15,6 +15,7 @@ from cfs.errors import (
     InvalidParameters,
     InvalidSettings,
     InvalidTranscript,
+    LooksAlike,
     NotAcceptable,
     NotFound,
     PreconditionFailed,
@@ -86,7 +87,7 @@ async def list_sessions(
     status_code=201,
     responses={
         201: answer("Made", state=True, location=True, json=wire.SessionInfo),
-        **problems(*_ID, *_BODY, InvalidSettings, InvalidTranscript, AlreadyExists, StorageFull),
+        **problems(*_ID, *_BODY, InvalidSettings, InvalidTranscript, AlreadyExists, LooksAlike, StorageFull),
     },
     openapi_extra=body(required=False, json=wire.NewSession),
 )
@@ -262,7 +263,7 @@ async def cancel(
     status_code=201,
     responses={
         201: answer("Copied", state=True, location=True, json=wire.SessionInfo),
-        **problems(*_ID, *_BODY, NotFound, AlreadyExists, StorageFull),
+        **problems(*_ID, *_BODY, NotFound, AlreadyExists, LooksAlike, StorageFull),
     },
     openapi_extra=body(required=False, json=wire.ForkRequest),
 )
@@ -280,7 +281,7 @@ async def fork(
     "/{id:session}/rename",
     responses={
         200: answer("Renamed", state=True, location=True, json=wire.SessionInfo),
-        **problems(*_ID, *_BODY, NotFound, AlreadyExists, Conflict, StorageFull),
+        **problems(*_ID, *_BODY, NotFound, AlreadyExists, LooksAlike, Conflict, StorageFull),
     },
     openapi_extra=body(json=wire.RenameRequest),
 )

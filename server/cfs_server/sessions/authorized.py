@@ -16,13 +16,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 
-from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidIdentifier, SessionDeleted, SessionLost, departed
+from cfs.errors import (
+    CfsError,
+    Conflict,
+    Forbidden,
+    Gone,
+    InvalidIdentifier,
+    LooksAlike,
+    SessionDeleted,
+    SessionLost,
+    departed,
+)
 from cfs.wire import SettingsPatch
 from cfs_filesystem import OPERATIONS, InvalidPathError, Operation, Path
 from cfs_server.sessions.authorization import Access, Authorization
 from cfs_server.sessions.events import Event, EventLog
 from cfs_server.sessions.history import Weighed
-from cfs_server.sessions.ids import SESSIONS, copy_ids, id_of, new_id, path_of
+from cfs_server.sessions.ids import SESSIONS, copy_ids, id_of, new_id, parent_of, path_of
+from cfs_server.sessions.look_alikes import difference
 from cfs_server.sessions.quotas import Limits, StorageUsage
 from cfs_server.sessions.rights import SETTINGS, Right
 from cfs_server.sessions.search import Match, search
@@ -35,12 +46,18 @@ _ORIGINS = ("renamed_to", "renamed_from", "forked_from")
 
 
 class AuthorizedSessions:
-    """The session operations of one caller. New sessions count for its account."""
+    """The session operations of one caller. New sessions count for its account.
 
-    __slots__ = ("_account", "_authorization", "_handle", "_store")  # each open stream has one
+    If the caller allows `look_alikes`, a new session may have a name that looks like that of another one.
+    """
 
-    def __init__(self, store: SessionStore, authorization: Authorization, account: StorageUsage) -> None:
+    __slots__ = ("_account", "_authorization", "_handle", "_look_alikes", "_store")  # each open stream has one
+
+    def __init__(
+        self, store: SessionStore, authorization: Authorization, account: StorageUsage, *, look_alikes: bool = False
+    ) -> None:
         self._store = store
+        self._look_alikes = look_alikes
         self._authorization = authorization
         self._handle = authorization.handle
         self._account = account
@@ -301,7 +318,7 @@ class AuthorizedSessions:
         """Change the id of a session; see `SessionStore.rename`."""
         self.require("read_binary", session_id)
         self.require("delete", session_id)
-        self._require_new(new)
+        self._require_new(new, instead_of=session_id)
         return self._store.rename(session_id, new)
 
     def fill(self, session_id: str, transcript: str | Weighed, delay: float = 0.0) -> Session:
@@ -325,11 +342,27 @@ class AuthorizedSessions:
         self.require("delete", session_id)
         return self._store.replace(session_id, transcript, etag, delay)
 
-    def _require_new(self, session_id: str) -> None:
-        """Check the right to write, also for the parent sessions that would be created."""
+    def _require_new(self, session_id: str, instead_of: str | None = None) -> None:
+        """Check the right to write, also for the parent sessions that would be created.
+
+        Raises `LooksAlike` for a new name that looks like another one, unless that one is given up for it.
+        """
         self.require("write", session_id)
-        for name in self._store.missing(session_id):
+        missing = self._store.missing(session_id)
+        for name in missing:
             self.require("write", name)
+        if missing and parent_of(missing[0]) is None and not self._look_alikes:
+            self._require_distinct(missing[0], instead_of)
+
+    def _require_distinct(self, name: str, instead_of: str | None) -> None:
+        """Raise `LooksAlike` if the caller may know of another session whose name looks like this one."""
+        for other in self._store.look_alikes.of(name):
+            if other != instead_of and self.known(other) is not None:
+                raise LooksAlike(
+                    f"the session {other!r} has a name that looks like {name!r} (they differ in"
+                    f" {difference(name, other)}): use that name, another one, or ?look_alike=allow",
+                    existing=other,
+                )
 
     # -- waiting and following ------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from cfs_server.sessions.history_cache import HistoryCache
 from cfs_server.sessions.ids import ancestors_of, copy_ids, family_of, is_within, new_id, parent_of
 from cfs_server.sessions.journal.journal import Journal
 from cfs_server.sessions.journal.records import decode
+from cfs_server.sessions.look_alikes import LookAlikes
 from cfs_server.sessions.quotas import Limits, Quota, StorageUsage, Used
 from cfs_server.sessions.session import Services, Session
 from cfs_server.sessions.state import NO_MESSAGES, WHOLE, Created, Deleted, Record, Renamed
@@ -181,6 +182,8 @@ class SessionStore:
         self._by_key: dict[str, Session] = {}
         self._children: dict[str, list[str]] = {}
         self._roots: list[str] = []
+        self.look_alikes = LookAlikes(self._sessions)
+        """The root sessions by what their names look like."""
         self._tasks = asyncio.TaskGroup()
         self.draining = False
         self.histories = HistoryCache(journal, self.limits.memory, self._spawn)
@@ -666,12 +669,16 @@ class SessionStore:
         self._sessions[session.id] = self._by_key[session.key] = session
         self.histories.touch(session)
         insort(self._siblings(session.id), session.id)
+        if parent_of(session.id) is None:  # the names of sub-sessions have only plain characters
+            self.look_alikes.add(session.id)
 
     def _remove(self, session_id: str) -> None:
         session = self._sessions.pop(session_id)
         del self._by_key[session.key]
         self.histories.forget(session)
         self._hints.taken_away(session_id)
+        if parent_of(session_id) is None:
+            self.look_alikes.remove(session_id)
         siblings = self._siblings(session_id)
         del siblings[bisect_left(siblings, session_id)]
         if not siblings and (parent := parent_of(session_id)) is not None:
@@ -714,6 +721,7 @@ class SessionStore:
         """Raise `AssertionError` if ids, families or sessions contradict each other."""
         self.bus.check_integrity()
         self.histories.check_integrity()
+        self.look_alikes.check_integrity(set(self._roots))
         busy = {session.id for session in self if not session.idle}
         self._hints.check_integrity(busy, {session.key for session in self})
         size = sum(session.history.cost + session.waiting_bytes for session in self)
