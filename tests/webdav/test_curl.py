@@ -141,3 +141,21 @@ def test_a_workspace(curl: Curl, stage: Stage, name: str) -> None:
     assert curl.status(f"{folder}/small", "-X", "MOVE", "-H", f"Destination: {public}{folder}/tls") == 201
     assert curl.status(f"{folder}/tls", "-X", "MOVE", "-H", "Destination: https://example.com/dav/x") == 502
     assert curl.status(f"{folder}/", "-X", "DELETE") == 204
+
+
+def test_a_new_file_is_moved_over_a_session(curl: Curl, stage: Stage, name: str) -> None:
+    """PUT and MOVE, as editors with WebDAV save: the addition is the message, an edit is refused and stays a file."""
+    stage.say(name, "one")
+    move = ("-X", "MOVE", "-H", f"Destination: {curl.root}/sessions/{name}")
+    assert curl.status(f"/sessions/{name}.new", "-T", "-", text=f"{ONE}two\n") == 201
+    assert curl.status(f"/sessions/{name}.new", *move) == 204
+    assert stage.asked(name) == ["one", "two"]
+    assert curl.status(f"/sessions/{name}.new", "-T", "-", text=ONE.replace("User: one", "User: six")) == 201
+    assert curl.status(f"/sessions/{name}.new", *move) == 409
+    assert stage.asked(name) == ["one", "two"]
+    assert f"{name}.new" not in stage.sessions()
+    assert "User: six" in curl(f"/sessions/{name}.new")
+    assert curl.status(f"/sessions/{name}.new", "-X", "DELETE") == 204
+    assert curl.status(f"/sessions/{name}.other", "-T", "-", text="hi") == 201
+    assert curl(f"/sessions/{name}.other") == "User: hi\nAssistant: hi\n"
+    assert curl.status(f"/sessions/{name}.other", *move) == 403, "it was read: a conversation replaces nothing"

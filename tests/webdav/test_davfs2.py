@@ -215,3 +215,27 @@ def test_a_workspace(stage: Stage, tmp_path: Path) -> None:
                 assert client.put("/v1/files/workspaces/main/conflict", content=b"theirs\n").status_code in (200, 204)
             assert refused(here, []) == "old\nmine\n"
             reads(here / "conflict", "theirs\n")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "(cat $M/f; echo two) > $M/f.tmp; mv $M/f.tmp $M/f",
+        "t=$(mktemp $M/f.XXXXXX); (cat $M/f; echo two) > $t; mv -f $t $M/f",
+        "cd $M; python3 -c \"import os; t=open('f').read(); open('f.n','w').write(t+'two'); os.replace('f.n','f')\"",
+        "sed -i '$a two' $M/f",
+        "perl -i -pe '$_ .= qq(two\\n) if eof' $M/f",
+    ],
+    ids=["mv", "mktemp", "python", "sed", "perl"],
+)
+def test_programs_save_by_a_temporary_file(mount: Mount, stage: Stage, name: str, script: str) -> None:
+    """What was added is the message; the temporary file is gone everywhere; later messages replace nothing."""
+    stage.say(name, "one")
+    until(lambda: (mount / name).exists())
+    reads(mount / name, ONE)
+    before = stage.sessions()
+    shell(mount, script.replace("/f", f"/{name}").replace("'f", f"'{name}"))
+    until(lambda: stage.sessions() == before)
+    shell(mount, f"echo three >> $M/{name}")  # davfs2 adds it to its own copy, which lacks the reply
+    asked(stage, name, "one", "two", "three")
+    reads(mount / name, f"{ONE}User: two\nAssistant: two\nUser: three\nAssistant: three\n")

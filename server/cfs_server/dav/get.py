@@ -56,6 +56,8 @@ async def read(request: Request, tree: SessionTree, path: str, *, seconds: float
             response = await read_session(request, tree.gate, session_id, seconds=seconds)
             if not _is_head(request):
                 tree.note_read(session_id)
+            elif (etag := tree.etag_after_move(session_id)) is not None:
+                response.headers["ETag"] = f'"{etag}"'
             return response
         case ScratchPath():
             file = tree.scratch(path)

@@ -64,6 +64,7 @@ class Clients:
         self._uploads = Recent(_DELETE_SECONDS, clock)
         self._aside = Recent(_ASIDE_SECONDS, clock)
         self.new_files = NewFiles(clock, rename_wait)
+        self._moved: OrderedDict[str, str] = OrderedDict()
 
     def uploads(self, user_agent: str, session_id: str) -> None:
         """Record that a program sends content to a session, whatever the result."""
@@ -82,6 +83,21 @@ class Clients:
                 " session because its size differs from what was sent: use --ignore-size --ignore-checksum, or delete"
                 " it later"
             )
+
+    def moves(self, user_agent: str, session_id: str, etag: str) -> None:
+        """Record the ETag of the bytes that davfs2 has moved to a session.
+
+        It asks for the ETag by a HEAD afterwards, and believes that it has this version. With the ETag of a transcript
+        that it does not have, it would show its own bytes, and its next change would replace the transcript by them.
+        """
+        if is_davfs2(user_agent):
+            self._moved[session_id] = etag
+            while len(self._moved) > _KEPT:
+                self._moved.popitem(last=False)
+
+    def moved(self, user_agent: str, session_id: str) -> str | None:
+        """Return the ETag, without quotes, for the HEAD with which davfs2 asks what it has moved."""
+        return self._moved.pop(session_id, None) if is_davfs2(user_agent) else None
 
     def sets_aside(self, key: str) -> None:
         """Record that a program copied a session by renaming it and will write it again."""

@@ -397,6 +397,10 @@ class SessionTree(Tree):
             self._on_loop(partial(self._scratch.discard, self._key(path)))
         return place
 
+    def etag_after_move(self, session_id: str) -> str | None:
+        """Return the ETag for a HEAD of what this client has just moved to a session; None if it has not."""
+        return self._clients.moved(self._user_agent, session_id)
+
     def note_read(self, session_id: str) -> None:
         """Note that somebody has read a session. Runs on the event loop."""
         if (session := self.gate.known(session_id)) is not None:
@@ -521,17 +525,19 @@ class SessionTree(Tree):
     def _publish(self, path: str, session_id: str) -> Scratch:
         """Write a scratch file to a session. Return the scratch file."""
         file = self._on_loop(partial(self._scratch.get, self._key(path)))
-        self._put(session_id, file.data, _NO_CONDITIONS, file.view or "")
+        etag = self._put(session_id, file.data, _NO_CONDITIONS, file.view or "")
+        self._on_loop(partial(self._clients.moves, self._user_agent, session_id, etag))
         return file
 
     def _replace(self, path: str, source: str, target: str, body: bytes) -> None:
         """Write the body of a temporary file to a session, and delete the file."""
         self._on_loop(partial(self.gate.require, "delete", source))
         try:
-            self._put(target, body, _NO_CONDITIONS, then=partial(self._drop, source))
+            etag = self._put(target, body, _NO_CONDITIONS, then=partial(self._drop, source))
         except (Conflict, TooLarge, UnsupportedMedia):
             self._on_loop(partial(self._keep_refused, path, source, body))
             raise
+        self._on_loop(partial(self._clients.moves, self._user_agent, target, etag))
 
     def _put(
         self,
