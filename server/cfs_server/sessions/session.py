@@ -312,9 +312,7 @@ class Session(SessionState):
         if request.delay and not waits and request.view is None:
             added = self.apply(MessageAdded(turn.message, turn.id, opens=True))
             self._delay(turn)
-            self.publish_state(turn.id)
-            assert added is not None  # noqa: S101 - this change publishes an event
-            return turn, added
+            return turn, added or self.publish_state(turn.id)
         announced = self.publish_state(turn.id) if waits else None
         event = self.advance()
         return turn, announced or event or self.publish_state(turn.id)
@@ -327,26 +325,24 @@ class Session(SessionState):
             turn = self.queue[-1]
             if delay:
                 self._delay(turn)
+                return
             self.advance()
             if self.running is not turn:
                 self.publish_state(turn.id)
 
     def _delay(self, turn: Turn) -> None:
         """Begin the only turn after its delay. The message is in the history already, so that readers see it."""
-        turn.delayed = True
-        turn.timer = asyncio.get_running_loop().call_later(turn.request.delay, self.hurry)
+        turn.delayed, turn.timer = True, asyncio.get_running_loop().call_later(turn.request.delay, self.hurry)
+        self.publish_state(turn.id)
 
     def hurry(self) -> None:
         """Begin a delayed turn now: its delay is over, or somebody waits for its reply."""
         if self._is_delayed:
-            turn = self.queue[0]
-            turn.delayed = False
-            _stop_timer(turn)
+            self.queue[0].stop_timer()
             self.advance()
 
     @property
     def _is_delayed(self) -> bool:
-        """Whether no turn runs only because the first one is delayed."""
         return bool(self.queue) and self.queue[0].delayed
 
     def check_settings(self, patch: SettingsPatch) -> None:
@@ -583,7 +579,7 @@ class Session(SessionState):
         error = None if failure is None else failure.detail
         self._withdraw(turn)
         self.apply(TurnEnded(turn.id, reason, reply, usage, error, announced))
-        _stop_timer(turn)
+        turn.stop_timer()
         if not turn.result.done():
             turn.result.set_result(TurnResult(reply, reason, usage, self.log.last, len(self.history), failure, calls))
 
@@ -660,7 +656,7 @@ class Session(SessionState):
             return
         self._withdraw(turn)
         self.apply(LeaseExpired(turn.id))
-        _stop_timer(turn)
+        turn.stop_timer()
         self.advance()
         self.publish_state(turn.id)
 
@@ -688,7 +684,7 @@ class Session(SessionState):
             self._start_timer(turn, seconds)
 
     def _start_timer(self, turn: Turn, seconds: float) -> None:
-        _stop_timer(turn)
+        turn.stop_timer()
         turn.timer = asyncio.get_running_loop().call_later(seconds, self.expire, turn)
 
     # -- questions of the agent to a person (A5) ------------------------------------------------------------------
@@ -775,15 +771,10 @@ def _stop(turn: Turn, reason: CfsError) -> None:
     """End the task and the timer of a turn. Its waiters get the reason."""
     if turn.task is not None:
         turn.task.cancel()
-    _stop_timer(turn)
+    turn.stop_timer()
     if not turn.result.done():
         turn.result.set_exception(reason)
         turn.result.exception()  # mark the exception as retrieved: often there is no waiter
-
-
-def _stop_timer(turn: Turn) -> None:
-    if turn.timer is not None:
-        turn.timer.cancel()
 
 
 def _same(one: str, other: str) -> bool:

@@ -189,6 +189,12 @@ class Turn:
             raise InvalidTransition(f"turn {self.id} is {self.state} and cannot become {state}")
         self.state = state
 
+    def stop_timer(self) -> None:
+        """Stop the timer of the lease or of the delay, which is over."""
+        self.delayed = False
+        if self.timer is not None:
+            self.timer.cancel()
+
     @property
     def id(self) -> str:
         """The id of the turn."""
