@@ -25,8 +25,8 @@ def open_own_folder(
     folder = open_beneath(base, ())
     try:
         for part in parts:
-            aside = _put_aside(folder, part)
-            if aside is not None:
+            if _is_no_folder(folder, part):
+                aside = put_aside(folder, part)
                 warn(f"{part} in {base} was no folder: it is now called {aside}, and an empty folder has its place")
             below = open_beneath(folder, (part,), make=True, mode=mode)
             os.close(folder)
@@ -37,13 +37,11 @@ def open_own_folder(
     return folder
 
 
-def _put_aside(folder: int, name: str) -> str | None:
-    """Rename what has the name of a folder and is none; return its new name."""
-    try:
-        if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            return None
-    except FileNotFoundError:
-        return None
+def put_aside(folder: int, name: str) -> str:
+    """Rename what has a name in an open folder to `NAME.aside-1`, or the next number; return its new name.
+
+    Raises `OSError`.
+    """
     for number in count(1):
         free = f"{name}.aside-{number}"
         with suppress(FileNotFoundError):
@@ -52,3 +50,9 @@ def _put_aside(folder: int, name: str) -> str | None:
         os.rename(name, free, src_dir_fd=folder, dst_dir_fd=folder)
         return free
     raise AssertionError  # pragma: no cover - the numbers have no end
+
+
+def _is_no_folder(folder: int, name: str) -> bool:
+    with suppress(FileNotFoundError):
+        return not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    return False

@@ -56,7 +56,7 @@ class Messages:
     - `at_work` (names): an agent answers while its children work.
     - `wait_ends` (agent): a wait ends early because of a message. `sent` (agent): a message was delivered.
     - `no_report`: a child answered and never reported.
-    - `no_answer` (turns), `too_long` (seconds), `stopped`, `parent_over`: why an agent was ended.
+    - `no_answer` (turns), `too_long` (seconds), `stopped`, `parent_over`, `lost` (files): why an agent was ended.
     """
 
     go_on: str
@@ -119,6 +119,7 @@ class Messages:
     too_long: str
     stopped: str
     parent_over: str
+    lost: str
 
 
 _ENGLISH = Messages(
@@ -189,6 +190,7 @@ _ENGLISH = Messages(
     too_long="it took longer than {:g} s",
     stopped="it was cancelled",
     parent_over="its parent has ended",
+    lost="it is lost, as these files of it were damaged: {}",
 )
 
 _CHINESE = Messages(
@@ -254,6 +256,7 @@ _CHINESE = Messages(
     too_long="用时超过 {:g} 秒",
     stopped="它被取消了",
     parent_over="它的上级已结束",
+    lost="它已丢失，因为它的这些文件已损坏：{}",
 )
 
 

@@ -30,6 +30,7 @@ from cfs.errors import (
     Unreachable,
 )
 from cfs.transports.async_http import AsyncClient
+from cfs_agents.own_files import Warn, usable_file, without_damage
 from cfs_filesystem import EntryMeta, FsHandle
 
 _log = structlog.get_logger(__name__)
@@ -66,8 +67,9 @@ Reserve: TypeAlias = Callable[[str], AbstractContextManager[object]]
 class PublishedWorkspace:
     """The workspace below `prefix` of the handle `files`, and its copy `/workspaces/NAME` on a server.
 
-    `memory` is a file that holds, between runs, which versions were equal. A caller that may not use the workspace on
-    the server goes on without it. Use it from one event loop; any number of tasks may.
+    `memory` is a file that holds, between runs, which versions were equal; `warn` gets a sentence if it is damaged. A
+    caller that may not use the workspace on the server goes on without it. Use it from one event loop; any number of
+    tasks may.
     """
 
     def __init__(
@@ -78,14 +80,16 @@ class PublishedWorkspace:
         prefix: str,
         memory: Path,
         reserve: Reserve = lambda _: nullcontext(),
+        warn: Warn = _log.warning,
     ) -> None:
         self._client = client
         self._there = f"/workspaces/{name}/"
         self._files = files
         self._here = prefix
         self._memory = memory
+        self._warn = warn
         self._reserve = reserve
-        self._store, self._base = _recalled(memory)
+        self._store, self._base = self._recalled()
         """The store of the server, and by path in the workspace what was equal there and here."""
         self._remembered = dict(self._base)
         self._failed: dict[str, tuple[str | None, str | None]] = {}
@@ -326,16 +330,33 @@ class PublishedWorkspace:
 
     def _remember(self) -> None:
         """Store which versions were equal. Where that is lost, contents are compared, so a kill or crash is no harm."""
-        self._memory.parent.mkdir(exist_ok=True)
-        self._memory.write_text(json.dumps({"store": self._store, "files": self._base}), encoding="utf-8")
+        try:
+            self._memory.parent.mkdir(exist_ok=True)
+            path = usable_file(self._memory, self._warn)
+            path.write_text(json.dumps({"store": self._store, "files": self._base}), encoding="utf-8")
+        except OSError as error:
+            self._tell("published.not_stored", ExceptionGroup("", [error]))
         self._remembered = dict(self._base)
 
+    def _recalled(self) -> tuple[str, dict[str, Base]]:
+        """Return the stored server and versions; without them contents are compared."""
+        try:
+            path = usable_file(self._memory, self._warn)
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            return stored["store"], {name: (here, there) for name, (here, there) in stored["files"].items()}
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            problem = "is damaged: all files are compared, and one that was deleted on one side only comes back"
+            try:
+                without_damage(path, NOTHING_EQUAL, problem, self._warn)
+            except OSError:
+                self._warn(f"{self._memory} {problem} ({error})")
+        return "", {}
 
-def _recalled(memory: Path) -> tuple[str, dict[str, Base]]:
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        found = json.loads(memory.read_text(encoding="utf-8"))
-        return found["store"], {path: (here, there) for path, (here, there) in found["files"].items()}
-    return "", {}
+
+NOTHING_EQUAL = b'{"store": "", "files": {}}'
+"""The content of the memory before any file was equal."""
 
 
 def _etag(version: str) -> str:

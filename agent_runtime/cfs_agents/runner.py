@@ -22,7 +22,7 @@ from cfs.transports.async_http import AsyncClient
 from cfs_agents.config import Outcome
 from cfs_agents.console import CommandQuestions, ConsoleStreamHandler, listed
 from cfs_agents.context import CachedCounter, TokenCounter
-from cfs_agents.events import AgentEvent, Finished
+from cfs_agents.events import AgentEvent, Finished, Warned
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.report import ChangeKind, MessageChunk
 from cfs_agents.fibre.state import FibreConfig
@@ -148,7 +148,7 @@ class TreeRunner(Runner[FibreAgent]):
         self._announcement = Announcement()
 
     def _make(self, client: AsyncClient, model: ServerModel, counter: TokenCounter) -> FibreAgent:
-        config = replace(self._config, counter=counter)
+        config = replace(self._config, counter=counter, warn=_warn)
         return FibreAgent(
             self._options.root, model, config, session=self._session, client=client, retries=self._retries
         )
@@ -211,6 +211,10 @@ class TreeRunner(Runner[FibreAgent]):
                     show(f"{self._session}: [{kind}: {visible(listed(paths))}]\n")
 
 
+def _warn(sentence: str) -> None:
+    note(f"[warning: {visible(sentence)}]")
+
+
 def _server_away(error: CfsError) -> None:
     note(f"[waiting for the server: {error.detail}]")
 
@@ -258,7 +262,7 @@ class AgentSession(Runner[FileSystemAgent]):
         self._console = ConsoleStreamHandler()
 
     def _make(self, client: AsyncClient, model: ServerModel, counter: TokenCounter) -> FileSystemAgent:
-        config, options = replace(self._config, counter=counter), self._options
+        config, options = replace(self._config, counter=counter, warn=self._warn), self._options
         return FileSystemAgent(
             project_root=options.root, model=model, config=config, publish=options.publish, client=client
         )
@@ -325,6 +329,9 @@ class AgentSession(Runner[FileSystemAgent]):
                 self.work(entry[1:] if entry.startswith("//") else entry)
         return True
 
+    def _warn(self, sentence: str) -> None:
+        self._console.show(Warned(sentence))
+
     def _do(self, events: AsyncGenerator[AgentEvent, None]) -> None:
         self._run(self._show(events), stop=self._agent.interrupt)
         _require_answer(self._agent.outcome)
@@ -333,6 +340,8 @@ class AgentSession(Runner[FileSystemAgent]):
         async with aclosing(events):
             async for event in events:
                 await self._quiet()
+                if isinstance(event, Warned):
+                    continue  # shown when it was warned
                 if not isinstance(event, Finished) or event.reason in ("answered", "unverified"):
                     self._console.show(event)
         self._console.reset()

@@ -28,6 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Self
 
+import structlog
 from pydantic import BeforeValidator, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -35,8 +36,10 @@ from cfs.errors import CfsError, Conflict, InvalidIdentifier, NotFound, StorageF
 from cfs.wire import Message
 from cfs_agents.context.conversation import ContextItem, ItemType
 from cfs_agents.context.redaction import redact, redact_json
-from cfs_agents.folders import open_own_folder
+from cfs_agents.folders import open_own_folder, put_aside
 from cfs_filesystem import DiskFileSystem, FileSystemError, FsHandle, Grant, NotFoundError, open_beneath, remove_empty
+
+_log = structlog.get_logger(__name__)
 
 # -- names of files and sessions --------------------------------------------------------------------------------------
 
@@ -338,15 +341,15 @@ def decoded(data: bytes) -> Index:
         raise Unreadable(str(error)) from error
 
 
-def rebuilt(handle: FsHandle, known: Index) -> Index:
+def rebuilt(handle: FsHandle, known: Index, put_aside: Callable[[str], object]) -> Index:
     """Return the index of the items that are on disk; `known` is the last index.
 
     Every item is read. If a crash left one in two places, the place that `known` names stays, else the older one. Texts
-    that are missing or have another length are written again.
+    that are missing or differ are written again. What is in the way of one is `put_aside`.
     """
     sizes = {meta["path"][1:]: meta["size"] for meta in handle.list("/")}
     named = {record.path for record in known}
-    found = [record for path in sizes if (record := _read(handle, path, sizes)) is not None]
+    found = [record for path in sizes if (record := _read(handle, path, sizes, put_aside)) is not None]
     kept: dict[str, Record] = {}
     for record in sorted(found, key=lambda record: (record.path not in named, record.time)):
         other = kept.setdefault(record.item_id, record)
@@ -368,7 +371,8 @@ def check_integrity(index: Index, handle: FsHandle) -> list[str]:
             problems.append(f"{record.item_id} is not what its file says")
     if len(index.stems()) != len(index.records):
         problems.append("two items share a name")
-    unlisted = sizes.keys() - {INDEX} - {path for record in index for path in (record.path, record.text_path)}
+    listed = {INDEX} | {path for record in index for path in (record.path, record.text_path)}
+    unlisted = {path for path in sizes if ".aside-" not in path} - listed
     return [*problems, *(f"{path} belongs to no item" for path in sorted(unlisted))]
 
 
@@ -379,8 +383,10 @@ def remove_files(handle: FsHandle, record: Record) -> None:
             handle.delete(f"/{path}")
 
 
-def _read(handle: FsHandle, path: str, sizes: Mapping[str, int]) -> Record | None:
-    """Read an item, and write its text again where that is missing or cut off, as no write waits for it.
+def _read(
+    handle: FsHandle, path: str, sizes: Mapping[str, int], put_aside: Callable[[str], object] = lambda _: None
+) -> Record | None:
+    """Read an item, and write its text again where that is missing or differs, as no write waits for it.
 
     Return None for a file that holds no item.
     """
@@ -389,13 +395,24 @@ def _read(handle: FsHandle, path: str, sizes: Mapping[str, int]) -> Record | Non
     try:
         data = handle.read_binary(f"/{path}")
         document = read_document(data)
-        record = document.record(path, len(data) + len(document.text()))
-        if sizes.get(record.text_path or "") != record.size:
-            with suppress(OSError):  # a full disk; the item itself can be read all the same
-                handle.write(f"/{record.text_path}", document.text())
-    except (Unreadable, FileSystemError):
+    except (Unreadable, FileSystemError, OSError):
         return None
+    record = document.record(path, len(data) + len(document.text()))
+    text = record.text_path or ""
+    if sizes.get(text) != record.size or not _holds(handle, text, document.text()):
+        with suppress(OSError, FileSystemError):  # a full disk; the item itself can be read all the same
+            try:
+                handle.write(f"/{text}", document.text())
+            except (OSError, FileSystemError):
+                put_aside(text)
+                handle.write(f"/{text}", document.text())
     return record
+
+
+def _holds(handle: FsHandle, path: str, content: bytes) -> bool:
+    with suppress(OSError, FileSystemError):
+        return handle.read_binary(f"/{path}") == content
+    return False
 
 
 # -- the folder of a session ------------------------------------------------------------------------------------------
@@ -414,8 +431,9 @@ class Folder:
     has the folder open, and `Unavailable` or `StorageFull` if the disk refuses.
     """
 
-    def __init__(self, path: Path, trusted: Path, *, durable: bool) -> None:
+    def __init__(self, path: Path, trusted: Path, *, durable: bool, warn: Callable[[str], None]) -> None:
         self.path = path
+        self._warn = warn
         self.descriptor = -1
         self._trusted = trusted
         self._parts = path.relative_to(trusted).parts
@@ -495,14 +513,40 @@ class Folder:
 
     def _rebuild(self) -> Index:
         """Build the index from the files, so that it is correct after any crash; writes it if it has changed."""
-        known = Index()
-        with suppress(Unreadable, FileSystemError):
-            known = decoded(self.handle.read_binary(f"/{INDEX}"))
-        self.index = rebuilt(self.handle, known)
-        if self.index.records and [*self.index] != [*known]:
+        known = self._known()
+        self.index = rebuilt(self.handle, known, self._put_aside)
+        if lost := [record for record in known if record.item_id not in self.index.records]:
+            names = ", ".join(self._put_aside(record.path or "") for record in lost)
+            self._warn(f"off-loaded results in {self.path} are missing or damaged, and lost: {names}")
+        if [*self.index] != [*known]:
             with suppress(OSError):  # a full disk: the next process builds the same index
                 self.save()
         return self.index
+
+    def _known(self) -> Index:
+        """Read the stored index. One that is damaged is replaced; what is no file of the runtime is put aside."""
+        problem = f"{INDEX} in {self.path} is damaged: it is made again from the files of the items"
+        try:
+            os.close(os.open(INDEX, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.descriptor))
+            return decoded(self.handle.read_binary(f"/{INDEX}"))
+        except FileNotFoundError:
+            return Index()
+        except Unreadable:
+            self._warn(problem)
+        except (FileSystemError, OSError):
+            self._warn(f"{problem}, and kept as {self._put_aside(INDEX)}")
+        return Index()
+
+    def _put_aside(self, path: str) -> str:
+        """Rename a file that cannot be used; return the path that it has now."""
+        *folders, name = path.split("/")
+        with suppress(OSError):
+            folder = open_beneath(self.descriptor, folders)
+            try:
+                return "/".join([*folders, put_aside(folder, name)])
+            finally:
+                os.close(folder)
+        return path
 
 
 def _wait_for(name: str, directory: int) -> None:
@@ -573,6 +617,7 @@ class ContextFileSystem:
     - `shown_as` replaces the root in the paths that the model sees, for file tools with paths of their own.
     - `durable` waits for the disk. Without it a crash of the machine (not of the process) can lose the last items.
     - `reserve` is the number of bytes that stay free on the disk.
+    - `warn` gets a sentence if files of the session were damaged.
     - `trusted` is a directory above the folder that others (an agent's commands) cannot replace; no link below it is
       followed. It is the root unless given.
 
@@ -589,6 +634,7 @@ class ContextFileSystem:
         trusted: Path | None = None,
         durable: bool = True,
         reserve: int = RESERVE,
+        warn: Callable[[str], None] = _log.warning,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.root = Path(root if root is not None else DEFAULT_ROOT).expanduser().absolute()
@@ -599,6 +645,7 @@ class ContextFileSystem:
         self._trusted = self.root if trusted is None else trusted.absolute()
         self._durable = durable
         self._reserve = reserve
+        self._warn = warn
         self._folder: Folder | None = None
         self._lock = threading.RLock()
 
@@ -619,7 +666,7 @@ class ContextFileSystem:
 
     def _open(self) -> Folder:
         if self._folder is None:
-            self._folder = Folder(self.path, self._trusted, durable=self._durable)
+            self._folder = Folder(self.path, self._trusted, durable=self._durable, warn=self._warn)
         return self._folder
 
     def _look(self) -> Folder | None:

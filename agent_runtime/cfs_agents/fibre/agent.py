@@ -9,6 +9,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+import structlog
+
 from cfs.api import acting_as
 from cfs.errors import CfsError, Conflict, NotFound, SessionDeleted, SessionRenamed
 from cfs.ids import check_id
@@ -37,6 +39,8 @@ from cfs_agents.published import PublishedWorkspace
 from cfs_agents.tools import command_mode
 from cfs_agents.tools.files import WORKSPACE
 from cfs_filesystem import OPERATIONS, DiskFileSystem, Grant
+
+_log = structlog.get_logger(__name__)
 
 _PERMISSION = "read, write and delete below /workspace"
 _NEXT_SECONDS = 20.0
@@ -76,6 +80,8 @@ class FibreAgent:
         command_mode(self.config.commands, self.config.ask, elsewhere=client is not None)
         self._chunks = ChunkStream()
         self._busy = False
+        self.warnings: list[str] = []
+        """What was wrong with the files of the tree and has been put right, a sentence each."""
 
     async def __aenter__(self) -> Self:
         await to_the_end(self._open)
@@ -87,7 +93,7 @@ class FibreAgent:
         await to_the_end(self._close)
 
     def _open(self) -> None:
-        self._folder = TreeFolder(self._path, self.session)
+        self._folder = TreeFolder(self._path, self.session, self._warn)
         try:
             self._disk = DiskFileSystem(self._folder.workspace, prefix=f"{WORKSPACE}/", durable=True)
             self._orchestrator = FibreOrchestrator(
@@ -97,6 +103,12 @@ class FibreAgent:
         except BaseException:
             self._folder.close()
             raise
+
+    def _warn(self, sentence: str) -> None:
+        _log.warning("fibre.files_damaged", reason=sentence)
+        self.warnings.append(sentence)
+        if self.config.warn is not None:
+            self.config.warn(sentence)
 
     def _close(self) -> None:
         self._orchestrator.warden.close()
@@ -113,6 +125,7 @@ class FibreAgent:
             f"{WORKSPACE}/",
             self._folder.path / PUBLISHED,
             partial(guards.ledger.writing, None),
+            self._warn,
         )
 
     def _fresh(self) -> SubAgentRecord:
@@ -226,7 +239,7 @@ class FibreAgent:
         """
         root, backend = self._orchestrator.root, self._backend
         await self.attach()
-        if self.unfinished:
+        if self.unfinished or self._orchestrator.lost:
             async with aclosing(self._stream(None)) as chunks:
                 async for chunk in chunks:
                     yield chunk

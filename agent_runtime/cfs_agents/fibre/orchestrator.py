@@ -15,7 +15,7 @@ import structlog
 from cfs.api import acting_as
 from cfs.errors import CfsError, Conflict
 from cfs_agents.fibre.guards.guards import Guards, Limits, check_attempts
-from cfs_agents.fibre.report import ChunkStream, Report
+from cfs_agents.fibre.report import ChunkStream
 from cfs_agents.fibre.session_backend import ClaimedTurn, SessionBackend
 from cfs_agents.fibre.session_files import LEDGER, TreeFolder
 from cfs_agents.fibre.state import (
@@ -30,6 +30,7 @@ from cfs_agents.fibre.state import (
     load_sub_agents,
 )
 from cfs_agents.fibre.sub_agent import Claim, FibreSubAgent, SubAgentState, TreeResources
+from cfs_agents.file_agent.run_log import DiskError
 from cfs_agents.messages import catalogue
 from cfs_agents.model import Model, is_outage
 from cfs_agents.published import PublishedWorkspace
@@ -61,6 +62,8 @@ class FibreOrchestrator:
         self.backend = backend
         self.sub_agents: dict[str, FibreSubAgent] = {}
         """By their ids, parents first."""
+        self.lost: set[str] = set()
+        """Ids of sub-agents whose files were damaged, until their parents have been notified."""
         self.warden = Warden()
         """Ends the processes of all shells of the tree."""
         self.guards = Guards(
@@ -69,6 +72,8 @@ class FibreOrchestrator:
             limits=Limits(config.max_depth, config.max_alive, config.max_agents),
             lock_seconds=config.lock_seconds,
             language=config.language,
+            warn=folder.warn,
+            expected=folder.is_begun,
         )
         self.consent = Consent(config.ask) if config.commands is CommandMode.ASK else None
         self._resources = TreeResources(
@@ -87,9 +92,15 @@ class FibreOrchestrator:
 
     def load(self, fresh: SubAgentRecord, context: SubSessionContext) -> None:
         """Load the sub-agents that are on disk; the root is `fresh` when there are none. Blocks."""
-        self._add(load_root(self._folder, fresh, context))
-        for stored in load_sub_agents(self._folder, lambda agent_id: self.sub_agents[agent_id].context):
-            self._add(stored)
+        root = load_root(self._folder, fresh, context)
+        self._add(root)
+        others = load_sub_agents(
+            self._folder, root, lambda agent_id: self.sub_agents[agent_id].context, self.config.language
+        )
+        for stored, lost in others:
+            sub_agent = self._add(stored)
+            if lost:
+                self.lost.add(sub_agent.agent_id)
 
     def _add(self, stored: StoredAgent) -> FibreSubAgent:
         record, context, folder = stored
@@ -158,6 +169,10 @@ class FibreOrchestrator:
             self._finish_turn(sub_agent)
         else:
             self.wake(sub_agent)
+        if sub_agent.agent_id in self.lost:
+            self.lost.discard(sub_agent.agent_id)
+            with suppress(CfsError):  # its turn must not wait for ever
+                await self.backend.cancel(sub_agent.session_id)
         if sub_agent.parent is not None and not self._open_above(sub_agent, sub_agent.parent):
             sub_agent.kill("cancelled", catalogue(self.config.language).parent_over)
 
@@ -229,12 +244,10 @@ class FibreOrchestrator:
                 claim = ready(turn)
             await sub_agent.run(claim, message)
         except CfsError as error:  # the state cannot be stored, for example because the disk is full
-            if is_outage(error):
+            if is_outage(error) or (sub_agent.is_root and isinstance(error, DiskError)):
                 raise  # which ends the whole tree, to be resumed later
             _log.error("sub_agent.lost", session=sub_agent.session_id, reason=error.detail)
-            sub_agent.report = sub_agent.report or Report(sub_agent.agent_id, "failed", reasons=(error.detail,))
-            with suppress(CfsError):  # it is in the inbox
-                await sub_agent.notify_parent(sub_agent.report)
+            await sub_agent.lose(error.detail)
         finally:
             sub_agent.rest()
         if not sub_agent.is_root:

@@ -3,14 +3,15 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
-from cfs.errors import Unavailable
+from cfs.errors import CfsError, Unavailable
 from cfs.wire import LEASE_SECONDS, Message, ToolCall, Usage
 from cfs_agents.agent import added
 from cfs_agents.config import MAX_ROUNDS
@@ -18,9 +19,10 @@ from cfs_agents.context import OFFLOAD_THRESHOLD, Change, Context, ContextFileSy
 from cfs_agents.events import Finished
 from cfs_agents.fibre.prompts import PromptForm
 from cfs_agents.fibre.report import Report
-from cfs_agents.fibre.session_files import SessionFolder, TreeFolder
+from cfs_agents.fibre.session_files import SessionFolder, StoredState, TreeFolder
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.messages import Language, catalogue
+from cfs_agents.own_files import Warn
 from cfs_agents.recorder import NewContext
 from cfs_agents.tools import Ask, CommandMode, Tool, command_mode
 from cfs_agents.tools.commands import COMMAND
@@ -50,7 +52,8 @@ class FibreConfig:
     it needs `ask`. Commands get the harmless part of the environment, and `keep_variables`. Results above
     `offload_token_threshold` tokens go to files below `.cfs` in the workspace, where the agent's tools can read them.
     `workflow` is shared by all agents. With `look_alikes` files may be created beside those whose names look the same.
-    With `publish` the files are also in the workspace of the root's session on the server, while agents work.
+    With `publish` the files are also in the workspace of the root's session on the server, while agents work. `warn` is
+    called with one sentence for each file of an agent that is damaged.
     """
 
     language: Language = "en"
@@ -83,6 +86,7 @@ class FibreConfig:
     workflow: Mapping[str, Any] = field(default_factory=dict)
     publish: bool = True
     look_alikes: bool = False
+    warn: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
         """Check it."""
@@ -245,13 +249,17 @@ class SubSessionContext:
             system_context=copied | added,
         )
 
-    def offloaded(self) -> ContextFileSystem:
-        """Return the store of its long results: among the shared files, where its tools can read them (O1)."""
+    def offloaded(self, warn: Warn) -> ContextFileSystem:
+        """Return the store of its long results: among the shared files, where its tools can read them (O1).
+
+        `warn` gets a sentence if files of it are damaged.
+        """
         return ContextFileSystem(
             self.agent_workspace / _OFFLOADED,
             self.agent_config.name,
             shown_as=_SHOWN_OFFLOADED,
             trusted=self.agent_workspace,
+            warn=warn,
         )
 
 
@@ -580,41 +588,94 @@ StoredAgent = tuple[SubAgentRecord, SubSessionContext, SessionFolder]
 
 
 def load_root(folder: TreeFolder, fresh: SubAgentRecord, context: SubSessionContext) -> StoredAgent:
-    """Load the root, or return a fresh one if there is none. Blocks."""
+    """Load the root, or return a fresh one if there is none. It goes on with what is not damaged. Blocks."""
     place = folder.main()
-    stored = _load(place)
+    stored = place.load(SubAgentRecord.model_validate)
     if stored is None:
         return fresh, context, place
-    record, messages = stored
-    return record, _with(context, messages, spec_of(record)), place
+    record = fresh if stored.status is None else SubAgentRecord.model_validate(stored.status)
+    if stored.losses:
+        _save_rest(record, stored.messages, place)
+    return record, _with(context, stored.messages, spec_of(record)), place
 
 
-def _load(folder: SessionFolder) -> tuple[SubAgentRecord, list[Message]] | None:
-    """Read a sub-agent; None if nothing was saved. Raises `Unavailable` if its files are damaged."""
-    stored = folder.load()
-    if stored is None:
-        return None
-    try:
-        return SubAgentRecord.model_validate(stored[0]), stored[1]
-    except ValidationError as error:
-        detail = f"{folder.path} cannot be read: {error}; move it away to continue without it"
-        raise Unavailable(detail) from None
+def _save_rest(record: SubAgentRecord, messages: Sequence[Message], folder: SessionFolder) -> None:
+    """Store what is left of an agent, so that its loss is reported once. Calls without a result may have happened."""
+    results = {message.tool_call_id for message in messages if message.role == "tool"}
+    calls = [call.id for message in messages for call in message.tool_calls]
+    record.begun, record.asking = [call for call in calls if call not in results], ""
+    folder.save(record.model_dump(mode="json"), messages, rest=True)
 
 
-def load_sub_agents(folder: TreeFolder, context_of: Callable[[str], SubSessionContext]) -> Iterator[StoredAgent]:
-    """Load the sub-agents, parents first. `context_of` returns the context of one that was loaded before. Blocks.
+def load_sub_agents(
+    folder: TreeFolder, root: StoredAgent, context_of: Callable[[str], SubSessionContext], language: Language
+) -> Iterator[tuple[StoredAgent, bool]]:
+    """Load the sub-agents, parents first, and whether each is lost because a file of it is damaged. Blocks.
 
-    A folder without a status was left by a kill in the middle of a spawn, and is skipped.
+    `context_of` returns the context of one that was loaded before. A lost one is done, and its report says so. A folder
+    without a state was left by a kill in the middle of a spawn, and is skipped.
     """
-    found = []
-    for agent_id in folder.subs():
-        place = folder.sub(agent_id)
-        if (stored := _load(place)) is not None:
-            found.append((*stored, place))
-    for record, messages, place in sorted(found, key=lambda each: (each[0].depth, each[0].created_at)):
-        assert record.parent_id is not None  # noqa: S101 - only the root has none
-        above = context_of(record.parent_id)
-        yield record, _with(above.child(spec_of(record)), messages, spec_of(record)), place
+    places = {agent_id: folder.sub(agent_id) for agent_id in folder.subs()}
+    stored = {agent_id: state for agent_id, place in places.items() if (state := _load(place)) is not None}
+    records = {root[0].agent_id: root[0]} | {
+        agent_id: SubAgentRecord.model_validate(state.status)
+        for agent_id, state in stored.items()
+        if state.status is not None
+    }
+    spawned = {
+        message.content: agent_id
+        for agent_id, messages in [
+            (root[0].agent_id, root[1].message_manager.messages),
+            *((agent_id, state.messages) for agent_id, state in stored.items()),
+        ]
+        for message in messages
+        if message.role == "tool" and message.name == SPAWN
+    }
+
+    def record_of(agent_id: str) -> SubAgentRecord:
+        """Return a record, or make one for an agent whose status is lost: below the agent that started it."""
+        if agent_id not in records:
+            parent = record_of(spawned.pop(agent_id, root[0].agent_id))
+            records[agent_id] = SubAgentRecord(
+                session_id=f"{parent.session_id}/{agent_id}",
+                agent_id=agent_id,
+                agent_name=agent_id,
+                requested_name=agent_id,
+                parent_id=parent.agent_id,
+                parent_session_id=parent.session_id,
+                depth=parent.depth + 1,
+                order=root[0].tasks,
+                state="working",
+            )
+        return records[agent_id]
+
+    for record in sorted(map(record_of, stored), key=lambda record: (record.depth, record.created_at)):
+        state, place = stored[record.agent_id], places[record.agent_id]
+        above = context_of(record.parent_id if record.parent_id in records else root[0].agent_id)
+        if state.losses:
+            _end_lost(record, catalogue(language).lost.format(", ".join(state.losses)))
+            with suppress(CfsError):  # then it is lost again at the next start
+                _save_rest(record, state.messages, place)
+        yield (record, _with(above.child(spec_of(record)), state.messages, spec_of(record)), place), bool(state.losses)
+
+
+def _load(folder: SessionFolder) -> StoredState | None:
+    """Read a sub-agent; a folder that cannot be read is one whose files are lost."""
+    try:
+        return folder.load(SubAgentRecord.model_validate)
+    except Unavailable as error:
+        folder.warn(error.detail)
+        return StoredState(None, [], (folder.path.name,))
+
+
+def _end_lost(record: SubAgentRecord, reason: str) -> None:
+    """End the task of an agent whose files are damaged. A report of before stays."""
+    report = report_of(record) if record.state == "done" else None
+    if report is None:
+        report = Report(record.agent_id, "failed")
+    record.state, record.report_delivered, record.finish = "done", False, None
+    record.report = state_of(replace(report, reasons=(*report.reasons, reason)))
+    record.tasks += 1  # for its parent this is news
 
 
 def spec_of(record: SubAgentRecord) -> AgentSpec:

@@ -301,6 +301,7 @@ class FibreSubAgent:
         self.tree = tree
         self.record = record
         self.context = context
+        self._folder = folder
         self.parent = parent
         self.children: list[FibreSubAgent] = []
         if parent is not None:
@@ -593,7 +594,7 @@ class FibreSubAgent:
         config, record = self.tree.config, self.record
         tools, self._shell = self.tree.toolset(self)
         if config.offload_enabled:
-            self._files = self.context.offloaded()
+            self._files = self.context.offloaded(self._folder.warn)
         limits = AgentConfig(
             tools=tools,
             max_rounds=record.max_turns,
@@ -795,6 +796,21 @@ class FibreSubAgent:
         own = {None, self.agent_id, *(each.agent_id for each in self.below())}
         guards.ended(self.agent_id)
         return replace(report, facts=tuple(change for change in report.facts if change.by in own))
+
+    async def lose(self, reason: str) -> None:
+        """End its task as failed, because its state cannot be stored. The others of the tree go on."""
+        record = self.record
+        if self.report is None or record.state != "done":
+            self.report = Report(self.agent_id, "failed", reasons=(reason,))
+        record.state, record.report, record.report_delivered = "done", state_of(self.report), self.is_root
+        record.lease = None
+        self.tree.guards.ended(self.agent_id)
+        with suppress(CfsError):
+            await self.tree.backend.cancel(self.session_id)
+        self.output.chunk("ended", content=self.report.text(self.tree.config.language))
+        await self.end_below()
+        with suppress(CfsError):
+            await self.notify_parent(self.report)
 
     async def finish_turn(self, turn: ClaimedTurn | None) -> None:
         """End a turn whose report was stored by a process that was killed then."""

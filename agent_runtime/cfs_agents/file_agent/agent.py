@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Annotated, ClassVar, Self, TypeVar
 
+import structlog
+
 from cfs.errors import CfsError, Conflict, InvalidIdentifier, NotFound, Unavailable
 from cfs.ids import check_id
 from cfs.transports.async_http import AsyncClient
@@ -50,6 +52,7 @@ from cfs_agents.file_agent.run_log import (
 from cfs_agents.folders import open_own_folder
 from cfs_agents.messages import LANGUAGES, Language, after_sync, catalogue, system_prompt
 from cfs_agents.model import Model, ModelSettings, ServerModel
+from cfs_agents.own_files import Warn, replace_file, usable_file, without_damage
 from cfs_agents.published import PublishedWorkspace
 from cfs_agents.recorder import NewContext
 from cfs_agents.tools import (
@@ -75,6 +78,8 @@ from cfs_agents.tools.registry import ToolResult
 from cfs_agents.tracing import task_events
 from cfs_filesystem import OPERATIONS, ConflictError, DiskFileSystem, FsHandle, Grant, NotFoundError, open_beneath
 
+_log = structlog.get_logger(__name__)
+
 # The directory of an agent, with all of its state (A1).
 #
 #     agent_root/
@@ -95,22 +100,31 @@ _FULL_GUIDELINE = "/guideline_full.md"
 """The file of the package with the default guideline for models whose context is not small."""
 _FOLDERS = (WORKSPACE, f"{STORAGE}/documents", f"{STORAGE}/few_shots", HISTORY, OFFLOADED, "/logs")
 _MOST_BYTES = 4 << 20
+_LOST_BLOCK = bytes(16)
+"""NUL bytes that no text has: they are in the place of what a disk has lost."""
 
 
 class AgentRoot:
     """An agent's directory. Only one object at a time can have it open; threads may share that object.
 
-    `context_file` is the name of the file that holds the context window. Raises `Conflict` if another program has the
-    directory open, and `Unavailable` or `StorageFull` if the disk refuses.
+    `context_file` is the name of the file that holds the context window. `warn` gets a sentence for each repair; a
+    missing guideline or window is one if `begun` says that the agent has worked before. Raises `Conflict` if another
+    program has the directory open, and `Unavailable` or `StorageFull` if the disk refuses.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], language: Language = "en", context_file: str = CONTEXT_WINDOW[1:]
+        self,
+        path: str | os.PathLike[str],
+        language: Language = "en",
+        context_file: str = CONTEXT_WINDOW[1:],
+        *,
+        warn: Warn = _log.warning,
+        begun: bool = False,
     ) -> None:
         self.path = Path(path).expanduser().resolve()
         self.language: Language = language
-        self.warnings: list[str] = []
-        """What was wrong with the directory and has been put right, a sentence each."""
+        self.warn = warn
+        self._begun = begun
         self.context_window = f"/{context_file}"
         """Logical path of the context window."""
         with disk_errors(self.path):
@@ -120,7 +134,7 @@ class AgentRoot:
                 self._disk = DiskFileSystem(self.path, durable=True)
                 everything = Grant(prefix="/", ops=OPERATIONS)
                 self._handle: FsHandle = self._disk.create_handle([everything])
-                self._complete()
+                self.complete()
             except BaseException:
                 self._unlock()
                 raise
@@ -142,12 +156,26 @@ class AgentRoot:
             pass
         return unlock
 
-    def _complete(self) -> None:
+    def complete(self) -> None:
+        """Make what is missing, and put aside what cannot be used. Raises `OSError`."""
         for folder in _FOLDERS:
-            os.close(open_own_folder(self.path, folder[1:].split("/"), warn=self.warnings.append))
-        for name, text in ((GUIDELINE, GUIDELINE), (self.context_window, CONTEXT_WINDOW)):
-            with suppress(ConflictError):  # it exists
-                self._handle.write(name, default(text, self.language), overwrite=False)
+            os.close(open_own_folder(self.path, folder[1:].split("/"), warn=self.warn))
+        self._complete_text(GUIDELINE, default(GUIDELINE, self.language), write=False)
+        window = self._complete_text(self.context_window, default(CONTEXT_WINDOW, self.language), write=True)
+        self.context_window = f"/{window.name}"
+        self._begun = True
+
+    def _complete_text(self, logical: str, text: str, *, write: bool) -> Path:
+        """Write the default in place of a text that is missing, empty, or no text; return its path."""
+        path = usable_file(self.path / logical[1:], self.warn, write=write)
+        if not path.exists():
+            replace_file(path, text.encode())
+            if self._begun:
+                self.warn(f"{path.name} in {self.path} is missing: the default is used in its place")
+        elif not (size := path.stat().st_size) or (size <= _MOST_BYTES and _LOST_BLOCK in path.read_bytes()):
+            problem = "holds NUL bytes" if size else "is empty"
+            return without_damage(path, text.encode(), f"{problem}: the default is used in its place", self.warn)
+        return path
 
     def handle(self, grants: Iterable[Grant]) -> FsHandle:
         """Return a handle with these grants; writes wait for the disk."""
@@ -378,6 +406,8 @@ class FileRecorder:
         """Build the system prompt from the present files. Blocks."""
         language = self._root.language
         root = self._root
+        with disk_errors(root.path):
+            root.complete()
         text = system_prompt(root.guideline(), root.window(), tree(root.path), language, root.context_window)
         return Message(role="system", content=text)
 
@@ -469,18 +499,22 @@ class RootWatch:
     """Watches which files of the workspace and the storage change, by the agent, its commands or others.
 
     The state at the beginning of a task is on disk, so another process continues with it. `warn` is called with a
-    sentence if some changes may be missing.
+    sentence if some changes may be missing, and `repaired` one for each repair of the stored state.
     """
 
     _AGENT = "agent"
     _PLACES: ClassVar[Mapping[str, str]] = {f"{WORKSPACE}/": "workspace/", f"{STORAGE}/": "storage/"}
 
-    def __init__(self, root: AgentRoot, ledger: str = LEDGER, warn: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, root: AgentRoot, ledger: str = LEDGER, warn: Warn = lambda _: None, repaired: Warn = _log.warning
+    ) -> None:
         self._root = root
         self._warn = warn
         apart = (HISTORY[1:], OFFLOADED[1:])  # the runtime's own
         folders = ("workspace", "storage")
-        self._ledger = ChangeLog(root.path, root.path / ledger, only=folders, apart=apart, contents=False)
+        with disk_errors(root.path):
+            file = root.path / ledger
+            self._ledger = ChangeLog(root.path, file, only=folders, apart=apart, contents=False, warn=repaired)
 
     def ensure(self) -> None:
         """Start watching a task that a version without a watch has begun. Blocks."""
@@ -653,7 +687,7 @@ class FileSystemAgent:
             return None
         handle = self._root.handle([Grant(prefix=WORKSPACE, ops=OPERATIONS)])
         memory = self._root.path / self._own(PUBLISHED)
-        return PublishedWorkspace(self._client, self.publish, handle, f"{WORKSPACE}/", memory)
+        return PublishedWorkspace(self._client, self.publish, handle, f"{WORKSPACE}/", memory, warn=self._warned)
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 
@@ -736,11 +770,17 @@ class FileSystemAgent:
     def _open(self, model: Model) -> None:
         config = self.config
         counter = config.counter or EstimatingCounter()
-        self._root = AgentRoot(self.project_root, config.language, self.context_file)
+        ledger = self._own(LEDGER)
+        begun = os.path.lexists(self.project_root.expanduser() / ledger)
+        early: list[str] = []  # before there is a log to write them to
+        self._root = AgentRoot(self.project_root, config.language, self.context_file, warn=early.append, begun=begun)
         try:
-            self._run_log = RunLog(self._root.path / self._own(RUN_LOG))
-            log = OperationLogger(self._root.path / "logs")
-            self._log = AgentLog(self._root.path / "logs", self.agent_id)
+            self._log = AgentLog(self._root.path / "logs", self.agent_id, early.append)
+            for sentence in early:
+                self._warned(sentence)
+            self._root.warn = self._warned
+            self._run_log = RunLog(self._root.path / self._own(RUN_LOG), self._warned, begun=begun)
+            log = OperationLogger(self._root.path / "logs", warn=self._warned)
         except BaseException:
             self._root.close()
             raise
@@ -753,9 +793,13 @@ class FileSystemAgent:
         self._shell = self._make_shell()
         storage = self._root.path / STORAGE[1:]
         self._files = ContextFileSystem(
-            self._root.path / OFFLOADED[1:], self._own(_CONVERSATION), shown_as=OFFLOADED, trusted=storage
+            self._root.path / OFFLOADED[1:],
+            self._own(_CONVERSATION),
+            shown_as=OFFLOADED,
+            trusted=storage,
+            warn=self._warned,
         )
-        self._watch = RootWatch(self._root, self._own(LEDGER), lambda sentence: self._agent.warn(sentence))
+        self._watch = RootWatch(self._root, ledger, lambda sentence: self._agent.warn(sentence), self._warned)
         self._agent = Agent(
             model,
             self._agent_config(sync, counter),
@@ -764,8 +808,6 @@ class FileSystemAgent:
             watch=self._watch,
             system_for=self._system_for,
         )
-        for sentence in self._root.warnings:
-            self._warned(sentence)
         self._agent.tools.on_error = lambda call, error: self._log.error(f"the tool {call.name} failed", error)
 
     def _own(self, name: str) -> str:

@@ -24,11 +24,11 @@ import logging
 import os
 import queue
 import threading
-import weakref
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
@@ -36,13 +36,28 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import structlog
+
 from cfs.errors import StorageFull, Unavailable
 from cfs.wire import ToolCall
 from cfs_agents.context import Change, Context, ContextItem
 from cfs_agents.context.redaction import redact, redact_json
 from cfs_agents.events import Finished
+from cfs_agents.own_files import (
+    Warn,
+    cut_torn_line,
+    encoded_line,
+    is_intact,
+    open_file,
+    replace_file,
+    usable_file,
+    without_damage,
+    write_all,
+)
 from cfs_agents.tools.registry import shortened, text_of
 from cfs_filesystem import FileSystemError
+
+_log = structlog.get_logger(__name__)
 
 # A disk that is nearly full, said before it happens; and what a failure of the disk means (A7).
 
@@ -79,17 +94,21 @@ class Disk:
         return None
 
 
+class DiskError(Unavailable):
+    """Files cannot be read or written. Waiting does not help, other than for a server that is away."""
+
+
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Raise what a failure of the disk means: `StorageFull`, or `Unavailable` for any other."""
+    """Raise what a failure of the disk means: `StorageFull`, or `DiskError` for any other."""
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
             raise StorageFull(f"the disk of {path} is full: make room, then resume; nothing is lost") from None
-        raise Unavailable(f"{path}: {error.strerror or error}") from None
+        raise DiskError(f"{path}: {error.strerror or error}") from None
     except FileSystemError as error:
-        raise Unavailable(f"{path}: {error}") from None
+        raise DiskError(f"{path}: {error}") from None
 
 
 # The operation log: what an agent did, a line of JSON each (A6).
@@ -120,12 +139,19 @@ class Operation:
 class OperationLogger:
     """Appends operations to the file of the day in a folder, a line of JSON each; threads may share it.
 
-    Secrets are taken out, long texts are shortened. Raises `StorageFull` and `Unavailable`.
+    Secrets are taken out, long texts are shortened. `warn` gets a sentence for each repair. Raises `StorageFull` and
+    `Unavailable`.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        warn: Warn = _log.warning,
+    ) -> None:
         self._folder = Path(folder)
         self._now = now
+        self._warn = warn
         self._lock = threading.Lock()
         with disk_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -151,41 +177,56 @@ class OperationLogger:
         line = _line(operation, now)
         path = self._folder / f"operations_{now:%Y%m%d}.jsonl"
         with self._lock, disk_errors(path):
-            _append(path, line)
+            _append(usable_file(path, self._warn), line)
             self._newest_ids.append(operation.id)
 
     def _repaired(self) -> list[str]:
-        """Cut off a last line that a crash left in pieces; return the ids of the newest lines."""
+        """Put aside a newest file with damaged lines; return the ids of the newest lines.
+
+        A last line that a crash left in pieces is cut off.
+        """
         logs = sorted(self._folder.glob("operations_*.jsonl"))
         if not logs:
             return []
-        with logs[-1].open("rb+") as file:
-            size = file.seek(0, os.SEEK_END)
-            start = file.seek(max(0, size - _TAIL))
-            tail = file.read()
-            whole = tail.rfind(b"\n") + 1
-            if whole < len(tail) and (whole or not start):
-                file.truncate(start + whole)
-        ids = []
-        for line in tail[:whole].splitlines():
-            with suppress(ValueError, TypeError, KeyError):  # the first may be cut, as the reading began in it
-                ids.append(str(json.loads(line)["id"]))
-        return ids
+        path = usable_file(logs[-1], self._warn)
+        if not path.exists():
+            return []
+        size = path.stat().st_size
+        file = open_file(path)
+        try:
+            cut_torn_line(file)
+            start = max(0, size - _TAIL)
+            tail = os.pread(file, _TAIL, start)
+        finally:
+            os.close(file)
+        lines = tail.splitlines()[1 if start else 0 :]  # the reading may begin within a line
+        ids = [_id_in(line) for line in lines]
+        if None in ids or not size:
+            good = [line for line in path.read_bytes().splitlines(keepends=True) if _id_in(line) is not None]
+            problem = "is empty" if not size else "has lines that cannot be read: they are left out"
+            without_damage(path, b"".join(good), problem, self._warn)
+            if not good:
+                path.unlink()
+        return [each for each in ids if each is not None]
+
+
+def _id_in(line: bytes) -> str | None:
+    """Return the id in a line of the log; None for a line that is none."""
+    try:
+        return str(json.loads(line)["id"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def _append(path: Path, line: bytes) -> None:
-    """Append a line, or nothing of it."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    """Append a line, or nothing of it. A line before it that has no end, as somebody has cut the file, stays apart."""
+    file = open_file(path)
     try:
-        before = os.fstat(descriptor).st_size
-        try:
-            if os.write(descriptor, line) < len(line):
-                raise OSError(28, "No space left on device")
-        except OSError:
-            os.ftruncate(descriptor, before)
-            raise
+        size = os.fstat(file).st_size
+        apart = b"\n" if size and os.pread(file, 1, size - 1) != b"\n" else b""
+        write_all(file, apart + line, wait=False)
     finally:
-        os.close(descriptor)
+        os.close(file)
 
 
 def _line(operation: Operation, now: datetime) -> bytes:
@@ -228,12 +269,15 @@ _LOG_BYTES = 1 << 20
 class AgentLog:
     """Writes lines and tracebacks to `agent.log` in a folder, by a thread of its own, so no task waits for the disk.
 
-    There are two files of at most 1 MiB each. Secrets are taken out. A full disk loses lines, never a task.
+    There are two files of at most 1 MiB each. Secrets are taken out. A disk that takes no lines loses them, never a
+    task. `warn` gets a sentence for each repair.
     """
 
-    def __init__(self, folder: Path, agent_id: str) -> None:
+    def __init__(self, folder: Path, agent_id: str, warn: Warn = _log.warning) -> None:
         lines: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        file = _LogFile(folder / AGENT_LOG, maxBytes=_LOG_BYTES, backupCount=1, delay=True)
+        with disk_errors(folder):
+            path = usable_file(folder / AGENT_LOG, warn)
+        file = _LogFile(path, maxBytes=_LOG_BYTES, backupCount=1, delay=True)
         self._logger = logging.Logger(agent_id, logging.INFO)  # noqa: LOG001 - it belongs to this agent alone
         into_queue = QueueHandler(lines)
         into_queue.setFormatter(_Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -316,21 +360,31 @@ class RunState:
 class RunLog:
     """Appends to the run log of an agent, and reads it; threads may share it.
 
+    `warn` gets a sentence for each repair. An empty or missing log is one if the agent has `begun` a task before. The
+    lines stay in memory, so what others do to the file in the meantime loses nothing.
+
     Raises `StorageFull` and `Unavailable`; what could not be written whole is not there at all.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, warn: Warn = _log.warning, *, begun: bool = False) -> None:
+        self._warn = warn
         self._lock = threading.Lock()
-        self._lines = 0
+        self._lines: list[bytes] = []
         self._generation = 0
+        self._file = -1
         with disk_errors(path):
-            self._file = _opened(path)
-            try:
-                _cut_torn_line(self._file)
-            except BaseException:
-                os.close(self._file)
-                raise
+            was_there = path.is_file()
+            self._path = usable_file(path, warn)
+            self._open()
+            if cut_torn_line(self._file):
+                warn(f"the last line of {path.name} in {path.parent} was incomplete: it is left out")
+            if os.fstat(self._file).st_size == 0:
+                if begun:
+                    problem = "is empty" if was_there else "is missing"
+                    warn(f"{path.name} in {path.parent} {problem}: the agent begins with an empty conversation")
+                    self._generation = int(time.time())  # above that of the log that was lost
+                write_all(self._file, encoded_line(_head(self._generation)), wait=False)
+            self._lines = self._content().splitlines(keepends=True)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -340,21 +394,34 @@ class RunLog:
             self._file = -1
 
     def read(self) -> RunState:
-        """Tell what is written. Raises `Unavailable` where a line cannot be read, which no crash leaves behind."""
-        state = RunState()
+        """Return what is written. Lines from the first damaged one on are put aside, and `warn` says so.
+
+        Calls that have no result then may have happened. Raises `Unavailable` for a log of a later version.
+        """
         with self._lock, disk_errors(self._path):
-            self._lines = 0
-            for number, line in enumerate(_lines(self._path), 1):
-                try:
-                    _apply(state, json.loads(line), number)
-                except (ValueError, TypeError, KeyError) as error:
-                    raise Unavailable(
-                        f"line {number} of {self._path} cannot be read ({type(error).__name__}: {error});"
-                        " move the file away to go on without it"
-                    ) from None
-                self._lines = number
-            self._generation = state.generation
+            state, lines, damage = self._read()
+            if damage:
+                problem = f"cannot be read from line {len(lines) + 1} on ({damage}): the agent goes on from before it"
+                self._lines = lines + [
+                    encoded_line({"kind": "intent", "call": call.model_dump(mode="json")})
+                    for call in state.context.open_calls
+                ]
+                self._rewrite(without_damage(self._path, b"".join(self._lines), problem, self._warn))
+                state, lines, _ = self._read()
+            self._lines, self._generation = lines, state.generation
         return state
+
+    def _read(self) -> tuple[RunState, list[bytes], str]:
+        """Read up to the first damaged line; return the state, the good lines, and what is wrong with the next one."""
+        state, lines = RunState(), list[bytes]()
+        for number, line in enumerate(self._content().splitlines(keepends=True), 1):
+            before = replace(state, begun=set(state.begun))
+            try:
+                _apply(state, json.loads(line), number)
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                return before, lines, type(error).__name__
+            lines.append(line)
+        return state, lines, ""
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -395,22 +462,42 @@ class RunLog:
         """Replace this log by a new one with these messages, in one step."""
         with self._lock, disk_errors(self._path):
             messages = ({"kind": "item", "item": item.dump(), "broken": {}} for item in items)
-            lines = [_head(self._generation + 1), *messages]
-            replace_file(self._path, b"".join(map(_encoded, lines)))
-            os.close(self._file)
-            self._file = _opened(self._path)
-            self._lines, self._generation = len(lines), self._generation + 1
+            lines = [encoded_line(record) for record in (_head(self._generation + 1), *messages)]
+            path = usable_file(self._path, self._warn)
+            replace_file(path, b"".join(lines))
+            self._rewrite(path)
+            self._lines, self._generation = lines, self._generation + 1
 
     def place(self) -> str:
         """Name the place that the next line will have, among all the run logs of this agent."""
         with self._lock:
-            return f"{self._generation}.{self._lines + 1}"
+            return f"{self._generation}.{len(self._lines) + 1}"
 
     def _append(self, *records: Mapping[str, Any], wait: bool = False) -> None:
+        lines = [encoded_line(record) for record in records]
         with self._lock, disk_errors(self._path):
-            new = records if self._lines else (_head(self._generation), *records)
-            _write(self._file, b"".join(map(_encoded, new)), wait=wait)
-            self._lines += len(new)
+            if not is_intact(self._path, self._file, sum(map(len, self._lines))):
+                problem = "was changed by another program while the agent had it open: it is written again"
+                self._rewrite(without_damage(self._path, b"".join(self._lines), problem, self._warn))
+            try:
+                write_all(self._file, b"".join(lines), wait=wait)
+            except PermissionError:
+                path = usable_file(self._path, self._warn)
+                replace_file(path, b"".join([*self._lines, *lines]))
+                self._rewrite(path)
+            self._lines += lines
+
+    def _open(self) -> None:
+        self._file = open_file(self._path)
+
+    def _content(self) -> bytes:
+        return os.pread(self._file, os.fstat(self._file).st_size, 0)
+
+    def _rewrite(self, path: Path) -> None:
+        """Go on with the file that has just been written at this path."""
+        os.close(self._file)
+        self._path = path
+        self._open()
 
 
 def _apply(state: RunState, record: Mapping[str, Any], number: int) -> None:
@@ -418,7 +505,10 @@ def _apply(state: RunState, record: Mapping[str, Any], number: int) -> None:
     kind = record["kind"]
     if kind == "head":
         if record["version"] != VERSION:
-            raise ValueError(f"it is of version {record['version']!r}")
+            raise Unavailable(
+                f"the journal is of version {record['version']!r}, and this program reads version {VERSION}: use a"
+                " later one, or move the journal away to go on without it"
+            )
         state.generation = record["generation"]
     elif kind == "item":
         item = ContextItem.load(record["item"])
@@ -447,99 +537,5 @@ def _apply(state: RunState, record: Mapping[str, Any], number: int) -> None:
         raise ValueError(f"line {number} is of the kind {kind!r}")
 
 
-# -- the file ---------------------------------------------------------------------------------------------------------
-
-
 def _head(generation: int) -> dict[str, Any]:
     return {"kind": "head", "version": VERSION, "generation": generation}
-
-
-def _encoded(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(record).encode() + b"\n"
-
-
-def _opened(path: Path) -> int:
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    return os.open(path, flags, 0o600)
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        yield from file
-
-
-def _cut_torn_line(file: int) -> None:
-    """Cut off a last line that has no end: nothing has acted on it yet."""
-    size = end = os.fstat(file).st_size
-    while end > 0:
-        start = max(0, end - 65_536)
-        found = os.pread(file, end - start, start).rfind(b"\n")
-        if found >= 0:
-            end = start + found + 1
-            break
-        end = start
-    if end < size:
-        os.ftruncate(file, end)
-        os.fsync(file)
-
-
-def _write(file: int, data: bytes, *, wait: bool) -> None:
-    """Append all of it, or none of it, and `wait` until the disk has it with all that was written before."""
-    before = os.fstat(file).st_size
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(file, rest) :]
-        if wait:
-            os.fsync(file)
-    except OSError:
-        os.ftruncate(file, before)
-        raise
-
-
-class AppendedFile:
-    """A file of JSON lines that only grows until it is cleared. An incomplete last line is cut off at the opening.
-
-    Methods raise `OSError`.
-    """
-
-    def __init__(self, path: Path) -> None:
-        file = self._file = _opened(path)
-        self._finalize = weakref.finalize(self, os.close, file)
-        _cut_torn_line(file)
-        self.size = os.fstat(file).st_size
-        """Bytes in the file."""
-
-    def append(self, record: Mapping[str, Any], *, wait: bool = True) -> None:
-        """Append a line, or nothing of it; with `wait` the disk has it, and all before it, when this returns."""
-        line = _encoded(record)
-        _write(self._file, line, wait=wait)
-        self.size += len(line)
-
-    def clear(self) -> None:
-        """Remove all lines; the disk has that when this returns."""
-        os.ftruncate(self._file, 0)
-        os.fsync(self._file)
-        self.size = 0
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file atomically; it is on the disk with its name when this returns. Raises `OSError`."""
-    draft = path.with_name(f".{path.name}.new")
-    draft.unlink(missing_ok=True)
-    file = _opened(draft)
-    try:
-        _write(file, data, wait=True)
-    finally:
-        os.close(file)
-    draft.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Flush the names in a folder to the disk. Raises `OSError`."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -32,8 +32,8 @@ from cfs.wire import Message
 from cfs_agents.fibre import session_files
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.state import FibreConfig
-from cfs_agents.file_agent.run_log import AppendedFile
 from cfs_agents.model import Item, Retries
+from cfs_agents.own_files import AppendedFile
 from cfs_agents.testing import Line, ScriptedModel, calls, says, together
 
 MOST_KILLS = 400

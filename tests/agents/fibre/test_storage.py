@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cfs.errors import Conflict, Unavailable
+from cfs.errors import Conflict
 from cfs.wire import Message
-from cfs_agents.fibre.session_files import MESSAGES, STATUS, STEPS, TreeFolder
+from cfs_agents.fibre.session_files import MESSAGES, STATUS, STEPS, StoredState, TreeFolder
 from cfs_agents.fibre.state import SubAgentRecord
 
 SAID = [Message(role="user", content="你好"), Message(role="assistant", content="hello")]
@@ -31,7 +31,7 @@ def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
         place.save(stored(count), SAID[:count])
     changed = [SAID[0], Message(role="assistant", content="hello there")]
     place.save(stored(2), changed)
-    assert folder.sub("a").load() == (stored(2), changed)
+    assert folder.sub("a").load() == StoredState(stored(2), changed)
     assert folder.subs() == ["a"]
     assert (place.path / "agent_workspace").resolve() == folder.workspace.resolve()
     assert json.loads((place.path / MESSAGES).read_text(encoding="utf-8"))[0] == {"role": "user", "content": "你好"}
@@ -45,9 +45,9 @@ def test_files_of_earlier_versions_are_read_and_written_by_their_names(tmp_path:
     whole = record(0).model_dump(mode="json") | old | {"inbox": [news]}
     place = TreeFolder(tmp_path, "main").sub("a")
     place.save(whole, [])
-    status = place.load()
-    assert status is not None
-    loaded = SubAgentRecord.model_validate(status[0])
+    state = place.load()
+    assert state is not None
+    loaded = SubAgentRecord.model_validate(state.status)
     assert loaded.lease is not None
     assert (loaded.lease.turn, loaded.nudges, loaded.report_delivered) == ("t", ["finish"], False)
     assert loaded.inbox[0].is_notification
@@ -66,24 +66,25 @@ def test_steps_are_appended_until_the_task_rests(tmp_path: Path) -> None:
         state = stored(count) | {"items": items[:count]}
         place.save(state, said[:count])
         sizes.append((place.path / STEPS).stat().st_size)
-        states.append((state, said[:count]))
+        states.append(StoredState(state, said[:count]))
     steps = [after - before for before, after in pairwise(sizes)]
     assert max(steps) < 500, "bytes of a step do not grow with the conversation"
     whole = (place.path / STEPS).read_bytes()
     lines = whole.splitlines(keepends=True)
-    for count in range(len(lines)):
+    assert json.loads(lines[0]) == {"generation": 1}, "an empty file is a damaged one"
+    for count in range(1, len(lines)):
         for torn in (b"", lines[count][:-3]):
             (place.path / STEPS).write_bytes(b"".join(lines[:count]) + torn)
-            assert folder.sub("a").load() == states[count]
+            assert folder.sub("a").load() == states[count - 1]
     (place.path / STEPS).write_bytes(whole)
     assert folder.sub("a").load() == states[-1]
     shorter = stored(1) | {"items": [{"item_id": "note"}]}
     place.save(shorter, said[:1])
-    assert folder.sub("a").load() == (shorter, said[:1])
+    assert folder.sub("a").load() == StoredState(shorter, said[:1])
     place.save(shorter, said[:1], rest=True)
-    assert (place.path / STEPS).stat().st_size == 0
+    assert json.loads((place.path / STEPS).read_bytes()) == {"generation": 2}
     (place.path / STEPS).write_bytes(whole)  # as if the kill had come before the steps were cleared
-    assert folder.sub("a").load() == (shorter, said[:1])
+    assert folder.sub("a").load() == StoredState(shorter, said[:1])
     folder.close()
 
 
@@ -107,11 +108,20 @@ def test_one_program_at_a_time(tmp_path: Path) -> None:
     TreeFolder(tmp_path, "main").close()
 
 
-def test_a_file_that_no_crash_leaves_is_told(tmp_path: Path) -> None:
-    folder = TreeFolder(tmp_path, "main")
+def test_of_damaged_messages_the_beginning_is_kept(tmp_path: Path) -> None:
+    """It is said once, and the damaged file is put aside."""
+    warnings: list[str] = []
+    folder = TreeFolder(tmp_path, "main", warnings.append)
     place = folder.sub("a")
-    place.save(stored(0), [])
-    (place.path / MESSAGES).write_text("[{]")
-    with pytest.raises(Unavailable, match="sub_sessions/a"):
-        folder.sub("a").load()
+    place.save(stored(2), SAID)
+    whole = (place.path / MESSAGES).read_text(encoding="utf-8")
+    (place.path / MESSAGES).write_text(whole[:-8], encoding="utf-8")
+    state = folder.sub("a").load()
+    assert state is not None
+    assert (state.messages, state.losses) == (SAID[:1], (MESSAGES,))
+    assert state.status == stored(0), "it counts no messages that are lost"
+    (warning,) = warnings
+    assert "messages.json in" in warning
+    assert "after its first 1 messages" in warning
+    assert (place.path / f"{MESSAGES}.aside-1").read_text(encoding="utf-8") == whole[:-8]
     folder.close()

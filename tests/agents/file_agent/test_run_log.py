@@ -121,15 +121,52 @@ def test_a_restart_is_a_new_generation(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["journal"]
 
 
-@pytest.mark.parametrize("line", ["no JSON\n", '{"kind": "dance"}\n', '{"kind": "head", "version": 9}\n', "[]\n"])
-def test_a_line_that_no_crash_leaves_is_an_error_with_its_number(tmp_path: Path, line: str) -> None:
-    """Guessing would lose what was done: it says which line, and what to do."""
+@pytest.mark.parametrize(
+    "line", ["no JSON\n", '{"kind": "dance"}\n', "[]\n", '"text"\n', '{"kind": "item", "item": 5}\n']
+)
+def test_of_a_damaged_journal_what_is_before_the_damage_is_kept(tmp_path: Path, line: str) -> None:
+    """It is said once, the damaged file is put aside, and calls without a result may have happened."""
+    path, warnings = tmp_path / "journal", list[str]()
+    sizes = write_all(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: sizes[2]] + f"{line}\n".encode() + data[sizes[2] :])
+    journal = RunLog(path, warnings.append)
+    state = journal.read()
+    journal.close()
+    assert [item.message for item in state.context] == [USER.message, ASSISTANT.message]
+    assert (state.begun, state.unfinished) == ({CALL.id}, True)
+    (warning,) = warnings
+    assert warning.startswith(f"journal in {tmp_path} cannot be read from line 4 on (")
+    assert (tmp_path / "journal.aside-1").read_bytes() == data[: sizes[2]] + f"{line}\n".encode() + data[sizes[2] :]
+    again = RunLog(path, warnings.append)
+    assert again.read() == state
+    again.close()
+    assert len(warnings) == 1
+
+
+def test_a_journal_of_a_later_version_is_an_error(tmp_path: Path) -> None:
+    """It is not damaged: nothing of it may be lost."""
     path = tmp_path / "journal"
-    write_all(path)
-    with path.open("a") as file:
-        file.write(line)
-    with pytest.raises(Unavailable, match=r"line 7 of .* move the file away"):
+    path.write_text('{"kind": "head", "version": 9, "generation": 1}\n')
+    with pytest.raises(Unavailable, match="of version 9"):
         told(path)
+
+
+def test_what_others_do_to_a_journal_that_is_open_loses_nothing(tmp_path: Path) -> None:
+    path, warnings = tmp_path / "journal", list[str]()
+    journal = RunLog(path, warnings.append)
+    journal.read()
+    journal.item(USER, {})
+    path.write_bytes(path.read_bytes()[:40])
+    journal.item(ASSISTANT, {})
+    path.unlink()
+    journal.intents([CALL])
+    path.rename(tmp_path / "moved")
+    path.symlink_to("moved")
+    journal.result(RESULT, DONE)
+    journal.close()
+    assert len(told(path).context) == 3
+    assert len(warnings) == 3
 
 
 def test_only_its_owner_can_read_a_journal(tmp_path: Path) -> None:

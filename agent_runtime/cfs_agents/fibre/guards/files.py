@@ -19,6 +19,7 @@ import structlog
 from cfs_agents.context import Context, ContextItem
 from cfs_agents.fibre.report import Change, ChangeKind, Gap
 from cfs_agents.messages import Language, Messages, catalogue
+from cfs_agents.own_files import Warn, usable_file, without_damage
 from cfs_agents.tools.files import WORKSPACE, escaped_name, file_path, unescaped_name
 from cfs_agents.tools.reading import ReadRanges, Unread
 from cfs_agents.tools.registry import ToolError
@@ -70,7 +71,8 @@ class ChangeLog:
     `contents` files are not read, but compared by size and time of last change.
 
     Paths are relative to the root. Its methods block: they look at the disk. Raises `OSError` if its own file cannot be
-    written. Files that cannot be looked at are not: `gap` says why changes may be missing since the last look.
+    written; `warn` gets a sentence for each repair of it, also where an `expected` one is missing. Files that cannot be
+    looked at are not: `gap` says why changes may be missing since the last look.
     """
 
     def __init__(
@@ -81,10 +83,18 @@ class ChangeLog:
         only: Collection[str] = (),
         apart: Collection[str] = (),
         contents: bool = True,
+        warn: Warn = _log.warning,
+        expected: bool = False,
     ) -> None:
         self.gap: Gap | None = None
         self._root = root
         self._file = file
+        self._warn = warn
+        self._expected = expected
+        self._lost = False
+        """Whether it was said that a part of the file is lost."""
+        self._size = 0
+        """Bytes of the file as this object knows it."""
         self._only = frozenset(only)
         self._apart = frozenset(apart)
         self._most_read = _LARGEST_READ if contents else -1
@@ -107,6 +117,10 @@ class ChangeLog:
         """Mark the beginning of an agent's work; if not `again`, an existing mark stays."""
         with self._lock:
             if again or agent_id not in self._marks:
+                if not again and self._file is not None and not self._lost:
+                    self._lose(
+                        f"{self._file.name} does not say when the task of {agent_id} began: changes count from now"
+                    )
                 self._look()
                 self._marks[agent_id] = len(self._entries)
                 self._times[agent_id] = now = self._time()
@@ -120,14 +134,18 @@ class ChangeLog:
             self._marks.clear()
             self._now.clear()
             self._begun.clear()
+            self._unwritten.clear()
             if self._file is not None:
+                self._file = usable_file(self._file, self._warn)
                 self._file.unlink(missing_ok=True)
+                self._size = 0
             self.mark(agent_id)
 
     def _time(self) -> int:
         """Return the time by the file system's clock, in nanoseconds. It lags behind the process's clock."""
         if self._file is None:
             return time.time_ns()
+        self._flush()
         self._file.touch()
         return self._file.stat().st_mtime_ns
 
@@ -304,8 +322,9 @@ class ChangeLog:
         else:
             self._now[path] = now
         by = self._begun.pop(path, None) or by
-        self._entries.append(Entry(path, before, now, by))
-        self._write({"path": escaped_name(path), "before": before, "after": now, "by": by}, at_once=at_once)
+        entry = Entry(path, before, now, by)
+        self._entries.append(entry)
+        self._write(_line_of(entry), at_once=at_once)
 
     @contextmanager
     def _folder_of(self, path: str) -> Iterator[tuple[int, str]]:
@@ -351,19 +370,41 @@ class ChangeLog:
     # -- on disk --------------------------------------------------------------------------------------------------
 
     def _recall(self) -> None:
-        """Read the file; an incomplete last line, left by a kill, is removed."""
-        if self._file is None or not self._file.exists():
+        """Read the file up to the first damaged line. A last line that a kill has left incomplete is removed."""
+        if self._file is None:
             return
-        good = 0
-        for line in self._file.read_bytes().splitlines(keepends=True):
+        self._file = usable_file(self._file, self._lose)
+        there = self._file.exists()
+        if self._expected and not (there and self._file.stat().st_size):
+            problem = "is empty" if there else "is missing"
+            self._lose(f"{self._file.name} in {self._file.parent} {problem}: who changed which files is not known")
+        if not there:
+            return
+        good = bytearray()
+        lines = self._file.read_bytes().splitlines(keepends=True)
+        for number, line in enumerate(lines, 1):
+            whole = line.endswith(b"\n")
             try:
-                self._take(json.loads(line))
-            except (ValueError, KeyError, TypeError):
+                if whole:
+                    self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                whole = False
+            if not whole:
+                if number == len(lines) and b"\0" not in line and not line.endswith(b"\n"):
+                    os.truncate(self._file, len(good))
+                    self._lose(
+                        f"the last line of {self._file.name} in {self._file.parent} was incomplete: it is left out"
+                    )
+                else:
+                    problem = f"cannot be read from line {number} on: who changed which files is not known in full"
+                    self._file = without_damage(self._file, bytes(good), problem, self._lose)
                 break
-            if not line.endswith(b"\n"):
-                break
-            good += len(line)
-        os.truncate(self._file, good)
+            good += line
+        self._size = len(good)
+
+    def _lose(self, sentence: str) -> None:
+        self._lost = True
+        self._warn(sentence)
 
     def _take(self, line: dict[str, Any]) -> None:
         if "mark" in line:
@@ -390,10 +431,31 @@ class ChangeLog:
     def _flush(self) -> None:
         """Append the lines. They survive a kill of this process; `_settle` lets them survive a power loss."""
         lines, self._unwritten = self._unwritten, []
-        if self._file is not None and lines:
+        if self._file is None:
+            return
+        self._file = usable_file(self._file, self._warn)
+        if (self._file.stat().st_size if self._file.exists() else 0) != self._size:
+            problem = "was changed by another program while the agents had it open: it is written again"
+            data = "".join(json.dumps(line) + "\n" for line in self._dumped()).encode()
+            self._file = without_damage(self._file, data, problem, self._warn)
+            self._size = len(data)
+        elif lines:
             self._settled = False
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write("".join(lines))
+            data = "".join(lines).encode()
+            with self._file.open("ab") as file:
+                file.write(data)
+            self._size += len(data)
+
+    def _dumped(self) -> Iterator[dict[str, Any]]:
+        """Return the lines of a file that says the same."""
+        for position in range(len(self._entries) + 1):
+            for agent_id, mark in self._marks.items():
+                if mark == position:
+                    yield {"mark": agent_id} | ({"time": self._times[agent_id]} if agent_id in self._times else {})
+            if position < len(self._entries):
+                yield _line_of(self._entries[position])
+        for path, agent_id in self._begun.items():
+            yield {"begins": escaped_name(path), "by": agent_id}
 
     def _settle(self) -> None:
         """Wait until the disk has all lines."""
@@ -402,6 +464,10 @@ class ChangeLog:
             with self._file.open("rb") as file:
                 os.fsync(file.fileno())
             self._settled = True
+
+
+def _line_of(entry: Entry) -> dict[str, Any]:
+    return {"path": escaped_name(entry.path), "before": entry.before, "after": entry.after, "by": entry.by}
 
 
 def _kind(before: str | None, after: str | None) -> ChangeKind | None:

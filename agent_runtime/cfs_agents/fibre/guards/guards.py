@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
+import structlog
+
 from cfs.errors import TooMany
 from cfs.wire import Usage
 from cfs_agents.claims import named_files
@@ -19,10 +21,13 @@ from cfs_agents.fibre.state import WAIT
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.file_agent.run_log import disk_errors
 from cfs_agents.messages import Language, catalogue
+from cfs_agents.own_files import Warn
 from cfs_agents.repetition import masked
 from cfs_agents.tools import Tool
 from cfs_agents.tools.files import WORKSPACE
 from cfs_agents.tools.registry import ToolError
+
+_log = structlog.get_logger(__name__)
 
 # -- limits of a tree: depth, number of agents, and token budget (B7) -------------------------------------------------
 
@@ -168,7 +173,8 @@ LONG_CONTEXT = 800
 class Guards:
     """The guards of the tree whose shared files are in `workspace`; `ledger` is where their ledger is kept.
 
-    Use it from the event loop; the disk is read in threads.
+    Use it from the event loop; the disk is read in threads. `warn` gets a sentence for each repair of the ledger,
+    also where an `expected` one is missing.
     """
 
     def __init__(
@@ -179,11 +185,14 @@ class Guards:
         limits: Limits | None = None,
         lock_seconds: float = 120.0,
         language: Language = "en",
+        warn: Warn = _log.warning,
+        expected: bool = False,
     ) -> None:
         self.limits = limits or Limits()
         self.locks = Locks(lock_seconds, language=language)
         self.budget = TreeBudget(language)
-        self.ledger = ChangeLog(workspace, ledger)
+        with disk_errors(workspace):
+            self.ledger = ChangeLog(workspace, ledger, warn=warn, expected=expected)
         self._workspace = workspace
         self._language: Language = language
         self._gates: dict[str, StaleWrites] = {}

@@ -193,7 +193,7 @@ def test_any_name_survives_ledger_report_and_reload(names: list[bytes]) -> None:
         folder.save(record.model_dump(mode="json"), [])
         loaded = SessionFolder(Path(place, "session"), link=False).load()
         assert loaded is not None
-        assert report_of(SubAgentRecord.model_validate(loaded[0])) == report
+        assert report_of(SubAgentRecord.model_validate(loaded.status)) == report
         report.text().encode()
         for line in file.read_bytes().splitlines():
             json.dumps(json.loads(line.decode()), ensure_ascii=False).encode()
