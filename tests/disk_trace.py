@@ -71,6 +71,9 @@ def acknowledgements(log: Path, root: Path, sent: str) -> list[Acknowledgement]:
             dirty |= set(_descriptors(arguments)[:1])
         elif name in _NAMING:
             dirty |= set(_folders(arguments))
+            if name.startswith("rename"):  # what had the new name is gone
+                old, new = _names(arguments)
+                dirty = (dirty - {old, new}) | ({new} if old in dirty else set())
     return found
 
 
@@ -109,9 +112,9 @@ def _descriptors(arguments: str) -> list[str]:
 
 def _folders(arguments: str) -> list[str]:
     """Return the directories whose names a call changed; the source of a link under /proc is no name."""
-    found = []
-    for each in _NAMED.finditer(arguments):
-        path = os.path.normpath(os.path.join(each["folder"] or "/", each["name"]))  # noqa: PTH118 - it is text
-        if not path.startswith("/proc/"):
-            found.append(os.path.dirname(path))  # noqa: PTH120
-    return found
+    return [os.path.dirname(path) for path in _names(arguments) if not path.startswith("/proc/")]  # noqa: PTH120
+
+
+def _names(arguments: str) -> list[str]:
+    named = _NAMED.finditer(arguments)
+    return [os.path.normpath(os.path.join(each["folder"] or "/", each["name"])) for each in named]  # noqa: PTH118

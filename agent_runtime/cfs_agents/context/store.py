@@ -795,6 +795,11 @@ class ContextFileSystem:
             records = [*folder.index.removed, *folder.index] if folder else []
             return sorted(records, key=lambda record: record.time)
 
+    def open(self) -> None:
+        """Open the session now, if it exists, so that `warn` hears of damaged files before they are needed."""
+        with self._lock:
+            self._look()
+
     def path_of(self, record: Record) -> str:
         """Return the path by which the model reads an item's content."""
         return f"{self.shown}/{record.text_path}"

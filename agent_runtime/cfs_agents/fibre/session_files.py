@@ -56,11 +56,15 @@ _Row: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What the folder of a sub-agent holds. `status` is None if it is lost; `losses` say what is lost, a line each."""
+    """What the folder of a sub-agent holds.
+
+    `status` is None if it is lost. `losses` names the files that are damaged. `torn` is true if a last step was cut off.
+    """
 
     status: dict[str, Any] | None
     messages: list[Message]
     losses: tuple[str, ...] = ()
+    torn: bool = False
 
 
 class SessionFolder:
@@ -74,6 +78,7 @@ class SessionFolder:
         self._headed = False
         """Whether the steps begin with a line that says their generation, so that an empty file is a damaged one."""
         self._losses: list[str] = []
+        self._torn = False
         self._messages: list[Message] | None = None
         self._rows: list[_Row] = []
         self._status: dict[str, Any] = {}
@@ -148,7 +153,7 @@ class SessionFolder:
                 left.unlink(missing_ok=True)
             if self._is_empty():
                 return None
-            self._losses = []
+            self._losses, self._torn = [], False
             status = self._load_status(check)
             rows = self._load_messages()
             status = self._apply_steps(status, rows, check)
@@ -156,7 +161,7 @@ class SessionFolder:
             status |= {_ITEMS: [], "messages": 0}  # their places are those of other messages
         messages = [Message(**row) for row in rows]
         self._messages, self._rows, self._status = messages, rows, dict(status or {})
-        return StoredState(status, messages, tuple(self._losses))
+        return StoredState(status, messages, tuple(self._losses), self._torn)
 
     def _is_empty(self) -> bool:
         """Whether nothing was stored before a kill: the status is the last of the files that are made."""
@@ -230,6 +235,7 @@ class SessionFolder:
                     _apply(step, new, rows, whole=MESSAGES not in self._losses)
             except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
                 if len(good) + len(line) == len(data) and not line.endswith(b"\n") and b"\0" not in line:
+                    self._torn = True
                     self.warn(f"the last line of {path.name} in {self.path} was incomplete: it is left out")
                 else:
                     problem = f"cannot be read from line {number} on: later steps of the agent are lost"

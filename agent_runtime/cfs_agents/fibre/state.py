@@ -594,7 +594,7 @@ def load_root(folder: TreeFolder, fresh: SubAgentRecord, context: SubSessionCont
     if stored is None:
         return fresh, context, place
     record = fresh if stored.status is None else SubAgentRecord.model_validate(stored.status)
-    if stored.losses:
+    if stored.losses or stored.torn:
         _save_rest(record, stored.messages, place)
     return record, _with(context, stored.messages, spec_of(record)), place
 
@@ -654,6 +654,7 @@ def load_sub_agents(
         above = context_of(record.parent_id if record.parent_id in records else root[0].agent_id)
         if state.losses:
             _end_lost(record, catalogue(language).lost.format(", ".join(state.losses)))
+        if state.losses or state.torn:
             with suppress(CfsError):  # then it is lost again at the next start
                 _save_rest(record, state.messages, place)
         yield (record, _with(above.child(spec_of(record)), state.messages, spec_of(record)), place), bool(state.losses)

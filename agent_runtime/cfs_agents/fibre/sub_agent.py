@@ -595,6 +595,8 @@ class FibreSubAgent:
         tools, self._shell = self.tree.toolset(self)
         if config.offload_enabled:
             self._files = self.context.offloaded(self._folder.warn)
+            with suppress(CfsError):  # a full disk: then nothing is off-loaded
+                await to_the_end(self._files.open)
         limits = AgentConfig(
             tools=tools,
             max_rounds=record.max_turns,

@@ -167,14 +167,17 @@ class AgentRoot:
 
     def _complete_text(self, logical: str, text: str, *, write: bool) -> Path:
         """Write the default in place of a text that is missing, empty, or no text; return its path."""
-        path = usable_file(self.path / logical[1:], self.warn, write=write)
+        repairs: list[str] = []
+        path = usable_file(self.path / logical[1:], repairs.append, write=write)
         if not path.exists():
             replace_file(path, text.encode())
-            if self._begun:
-                self.warn(f"{path.name} in {self.path} is missing: the default is used in its place")
+            if self._begun and not repairs:
+                repairs.append(f"{path.name} in {self.path} is missing: the default is used in its place")
         elif not (size := path.stat().st_size) or (size <= _MOST_BYTES and _LOST_BLOCK in path.read_bytes()):
             problem = "holds NUL bytes" if size else "is empty"
-            return without_damage(path, text.encode(), f"{problem}: the default is used in its place", self.warn)
+            path = without_damage(path, text.encode(), f"{problem}: the default is used in its place", repairs.append)
+        for sentence in repairs:
+            self.warn(sentence)
         return path
 
     def handle(self, grants: Iterable[Grant]) -> FsHandle:
@@ -799,6 +802,8 @@ class FileSystemAgent:
             trusted=storage,
             warn=self._warned,
         )
+        with suppress(CfsError):  # a full disk: then nothing is off-loaded
+            self._files.open()
         self._watch = RootWatch(self._root, ledger, lambda sentence: self._agent.warn(sentence), self._warned)
         self._agent = Agent(
             model,

@@ -373,18 +373,22 @@ class RunLog:
         self._generation = 0
         self._file = -1
         with disk_errors(path):
-            was_there = path.is_file()
-            self._path = usable_file(path, warn)
+            repairs: list[str] = []
+            self._path = usable_file(path, repairs.append)
+            problem = "is empty" if self._path.exists() else "is missing"
             self._open()
-            if cut_torn_line(self._file):
-                warn(f"the last line of {path.name} in {path.parent} was incomplete: it is left out")
+            self._torn = cut_torn_line(self._file)
+            if self._torn:
+                repairs.append(f"the last line of {path.name} in {path.parent} was incomplete: it is left out")
             if os.fstat(self._file).st_size == 0:
                 if begun:
-                    problem = "is empty" if was_there else "is missing"
-                    warn(f"{path.name} in {path.parent} {problem}: the agent begins with an empty conversation")
+                    if not repairs:
+                        repairs.append(f"{path.name} in {path.parent} {problem}: the conversation begins anew")
                     self._generation = int(time.time())  # above that of the log that was lost
                 write_all(self._file, encoded_line(_head(self._generation)), wait=False)
             self._lines = self._content().splitlines(keepends=True)
+        for sentence in repairs:
+            warn(sentence)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -396,19 +400,19 @@ class RunLog:
     def read(self) -> RunState:
         """Return what is written. Lines from the first damaged one on are put aside, and `warn` says so.
 
-        Calls that have no result then may have happened. Raises `Unavailable` for a log of a later version.
+        Calls whose result may be lost with them, or with a last line that was cut off, count as begun. Raises
+        `Unavailable` for a log of a later version.
         """
         with self._lock, disk_errors(self._path):
             state, lines, damage = self._read()
             if damage:
                 problem = f"cannot be read from line {len(lines) + 1} on ({damage}): the agent goes on from before it"
-                self._lines = lines + [
-                    encoded_line({"kind": "intent", "call": call.model_dump(mode="json")})
-                    for call in state.context.open_calls
-                ]
-                self._rewrite(without_damage(self._path, b"".join(self._lines), problem, self._warn))
-                state, lines, _ = self._read()
+                self._rewrite(without_damage(self._path, b"".join(lines), problem, self._warn))
             self._lines, self._generation = lines, state.generation
+        lost = state.context.open_calls if damage or self._torn else ()
+        if calls := [call for call in lost if call.id not in state.begun]:
+            self.intents(calls)
+            state.begun.update(call.id for call in calls)
         return state
 
     def _read(self) -> tuple[RunState, list[bytes], str]:

@@ -375,7 +375,7 @@ class ChangeLog:
             return
         self._file = usable_file(self._file, self._lose)
         there = self._file.exists()
-        if self._expected and not (there and self._file.stat().st_size):
+        if self._expected and not self._lost and not (there and self._file.stat().st_size):
             problem = "is empty" if there else "is missing"
             self._lose(f"{self._file.name} in {self._file.parent} {problem}: who changed which files is not known")
         if not there:
@@ -433,11 +433,12 @@ class ChangeLog:
         lines, self._unwritten = self._unwritten, []
         if self._file is None:
             return
-        self._file = usable_file(self._file, self._warn)
+        repairs: list[str] = []
+        self._file = usable_file(self._file, repairs.append)
         if (self._file.stat().st_size if self._file.exists() else 0) != self._size:
             problem = "was changed by another program while the agents had it open: it is written again"
             data = "".join(json.dumps(line) + "\n" for line in self._dumped()).encode()
-            self._file = without_damage(self._file, data, problem, self._warn)
+            self._file = without_damage(self._file, data, problem, repairs.append)
             self._size = len(data)
         elif lines:
             self._settled = False
@@ -445,6 +446,8 @@ class ChangeLog:
             with self._file.open("ab") as file:
                 file.write(data)
             self._size += len(data)
+        for sentence in repairs[:1]:
+            self._warn(sentence)
 
     def _dumped(self) -> Iterator[dict[str, Any]]:
         """Return the lines of a file that says the same."""
