@@ -48,16 +48,16 @@ def usable_file(path: Path, warn: Warn, *, write: bool = True) -> Path:
     return path
 
 
-def without_damage(path: Path, good: bytes | None, problem: str, warn: Warn) -> Path:
+def without_damage(path: Path, good: bytes | None, problem: str, warn: Warn, *, what: str = "damaged file") -> Path:
     """Put a damaged file aside, and write what is before the damage in its place; return its path.
 
-    `problem` completes a sentence that begins with the name of the file. Without `good` nothing is written. Raises
-    `OSError`.
+    `problem` completes a sentence that begins with the name of the file. Without `good` nothing is written. `what`
+    is the word for what is put aside. Raises `OSError`.
     """
     aside, free = _out_of_the_way(path)
     if good is not None:
         replace_file(free, good)
-    kept = "" if aside is None else f"; the damaged file is kept as {aside.name}"
+    kept = "" if aside is None else f"; the {what} is kept as {aside.name}"
     warn(f"{path.name} in {path.parent} {problem}{kept}")
     return free
 

@@ -321,10 +321,10 @@ def cancel(session: str, *, queued: bool = False, cascade: bool = False) -> Call
     return Call(_json("POST", path_of(session, "cancel"), what), _model(wire.Cancelled))
 
 
-def fork(session: str, copy: str | None = None, messages: int | None = None) -> Call[wire.SessionInfo]:
+def fork(session: str, copy: str | None = None, messages: int | None = None) -> Call[wire.Fork]:
     """`POST /v1/sessions/{id}/fork`: copy the first `messages`, or all, under another id (S14)."""
     how = wire.ForkRequest(id=None if copy is None else check_id(copy), messages=messages)
-    return Call(_json("POST", path_of(session, "fork"), how), _model(wire.SessionInfo))
+    return Call(_json("POST", path_of(session, "fork"), how), _model(wire.Fork))
 
 
 def rename(session: str, to: str) -> Call[wire.SessionInfo]:

@@ -482,6 +482,12 @@ class ForkRequest(_Wire):
     )
 
 
+class Fork(SessionInfo):
+    """A copy of a session. `warnings` say what is not in it: a sentence each for the agent, sub-sessions and files."""
+
+    warnings: tuple[str, ...] = ()
+
+
 class RenameRequest(_Wire):
     """Body of `POST .../rename`."""
 

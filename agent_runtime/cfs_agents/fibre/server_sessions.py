@@ -652,6 +652,9 @@ class ServerSessions:
             info = await self.client.call(api.create(session_id, SettingsPatch(driver="agent"), text or None))
         except AlreadyExists:
             detail = await self.client.call(api.read(session_id))
+            if recorder is not None and recorder.is_unknown(detail):
+                await recorder.adopt(detail.history)
+                stored = recorder.session()
             settings = await self._adopt(detail, stored, driven)
             self._opened(session_id, detail.etag, settings.model_dump(exclude_none=True))
             return False

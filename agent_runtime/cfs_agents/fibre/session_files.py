@@ -58,7 +58,7 @@ _Row: TypeAlias = dict[str, Any]
 class StoredState:
     """What the folder of a sub-agent holds.
 
-    `status` is None if it is lost. `losses` names the files that are damaged. `torn` is true if a last step was cut off.
+    `status` is None if it is lost. `losses` names the files that are damaged. `torn`: the last step was cut off.
     """
 
     status: dict[str, Any] | None
@@ -140,6 +140,14 @@ class SessionFolder:
         text = json.dumps({**status, **private}, ensure_ascii=False) + "\n"
         _replace(usable_file(self.path / STATUS, self.warn), text)
         steps.restart({_GENERATION: self._generation})
+
+    def put_messages_aside(self) -> None:
+        """Put aside a conversation that belongs to another session; the next `save` writes all files."""
+        with disk_errors(self.path):
+            if os.path.lexists(self.path / MESSAGES):
+                problem = "belongs to another session of this name: the agent takes over the history of the present one"
+                without_damage(self.path / MESSAGES, None, problem, self.warn, what="conversation")
+        self._messages = None
 
     # -- reading --------------------------------------------------------------------------------------------------
 

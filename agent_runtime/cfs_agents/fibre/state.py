@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
+from cfs.api import life_in
 from cfs.errors import CfsError, Unavailable
-from cfs.wire import LEASE_SECONDS, Message, ToolCall, Usage
+from cfs.wire import LEASE_SECONDS, Message, SessionDetail, ToolCall, Usage
 from cfs_agents.agent import added
 from cfs_agents.config import MAX_ROUNDS
 from cfs_agents.context import OFFLOAD_THRESHOLD, Change, Context, ContextFileSystem, ContextItem, TokenCounter
@@ -130,6 +131,10 @@ class MessageManager:
     def replace_last(self, message: Message) -> None:
         """Replace the last message: a truncated reply has been continued."""
         self._messages[-1] = message
+
+    def replace_all(self, messages: Sequence[Message]) -> None:
+        """Begin anew with these messages."""
+        self._messages = list(messages)
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -419,6 +424,9 @@ class StoredSession:
     life: str | None = None
 
 
+_IDENTITY = ("session_id", "agent_id", "agent_name", "system_instruction", "max_turns", "timeout", "budget")
+
+
 class SubAgentRecorder:
     """Stores one sub-agent (a `Recorder`) and tracks the required content of its server session.
 
@@ -496,6 +504,26 @@ class SubAgentRecorder:
         if self.record.gone is None:
             self.record.gone = reason
             await self.save()
+
+    def is_unknown(self, detail: SessionDetail) -> bool:
+        """Whether this agent, the root of a tree, knows nothing of its session, or the conversation of another one."""
+        record = self.record
+        if record.parent_id is not None or record.life == life_in(detail.etag):
+            return False
+        return detail.origin is not None if record.life is not None else not self._messages
+
+    async def adopt(self, history: Sequence[Message]) -> None:
+        """Take over the history of its session. A conversation of another session is put aside."""
+        record = self.record
+        if self._messages.messages:
+            await to_the_end(self._folder.put_messages_aside)
+            fresh = SubAgentRecord(
+                **{name: getattr(record, name) for name in _IDENTITY}, state="done", created_at=time.time()
+            )
+            for name in SubAgentRecord.model_fields:
+                setattr(record, name, getattr(fresh, name))
+        self._messages.replace_all(history)
+        await self.save()
 
     async def turn_retaken(self, lease: LeaseRecord) -> None:
         """Store that the server had lost the turn, and that this lease replaces it."""

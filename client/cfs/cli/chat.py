@@ -170,8 +170,11 @@ class Conversation:
                 counts = self._client.call(api.cancel(self.session, queued=True))
                 self._remark(f"[cancelled: {counts.running} running, {counts.queued} waiting]")
             case "/fork":
-                self._name = self._client.call(api.fork(self.session, words[0] if words else None)).id
+                copy = self._client.call(api.fork(self.session, words[0] if words else None))
+                self._name = copy.id
                 self._life.forget()
+                for warning in copy.warnings:
+                    self._remark(f"[{warning}]")
                 self._remark(f"[this is {self._name} now]")
             case _:
                 raise InvalidRequest(f"there is no command {name}: /help lists them; //TEXT sends what begins so")

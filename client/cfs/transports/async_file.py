@@ -30,6 +30,10 @@ def file_of(mount: str, session: str) -> str:
     return os.path.join(mount, ".sub_sessions", root, ".".join(below)) if below else os.path.join(mount, root)  # noqa: PTH118
 
 
+_NOT_COPIED = frozenset({CANCEL, LIFE, f"{PREFIX}driver", f"{PREFIX}paused"})
+"""Attributes of a session itself, and of the agent that answers it: a copy is answered as a new session is."""
+
+
 class AsyncFileTransport:
     """One session of a directory, by its file.
 
@@ -155,7 +159,7 @@ class AsyncFileTransport:
                 name = f"{self._id}-{next(numbers)}"
         with contextlib.suppress(OSError):  # some mounts have no attributes
             for attribute, value in (await self._disk.attributes(self._path)).items():
-                if attribute.startswith(PREFIX) and attribute not in (CANCEL, LIFE):
+                if attribute.startswith(PREFIX) and attribute not in _NOT_COPIED:
                     await self._disk.set_attribute(path, attribute, value)
         return name
 

@@ -262,7 +262,7 @@ async def cancel(
     "/{id:session}/fork",
     status_code=201,
     responses={
-        201: answer("Copied", state=True, location=True, json=wire.SessionInfo),
+        201: answer("Copied", state=True, location=True, json=wire.Fork),
         **problems(*_ID, *_BODY, NotFound, AlreadyExists, LooksAlike, StorageFull),
     },
     openapi_extra=body(required=False, json=wire.ForkRequest),
@@ -274,7 +274,25 @@ async def fork(
 ) -> Response:
     """Copy a session. The copy is independent."""  # S14
     async with sessions.loaded(id):
-        return _made(sessions.fork(id, how.id, how.messages), sessions, 201)
+        source = sessions.get(id)
+        copy = sessions.fork(id, how.id, how.messages)
+        left_out = _left_out(source, copy, len(sessions.children(source)))
+        answer = wire.Fork(**dict(info(copy, sessions)), warnings=left_out)
+        return as_json(answer, 201, _headers_of(copy, sessions))
+
+
+def _left_out(source: Session, copy: Session, children: int) -> tuple[str, ...]:
+    """Say what a copy does not have: sub-sessions, and the agent of the original with its files."""
+    warnings = []
+    if source.settings.driver == "agent":
+        attach = f"`cfs agent serve --session {copy.id}` attaches one to {copy.id}"
+        warnings.append(
+            f"the agent of {source.id} answers there only, and the driver is {copy.settings.driver}: {attach}"
+        )
+        warnings.append(f"files are not copied: /workspaces/{source.id} stays with {source.id}")
+    if children:
+        warnings.append(f"sub-sessions are not copied: {source.id} has {children}")
+    return tuple(warnings)
 
 
 @router.post(
@@ -339,5 +357,8 @@ def _listing(shown: BaseModel, headers: dict[str, str], if_none_match: str | Non
 
 
 def _made(session: Session, sessions: AuthorizedSessions, status: int) -> Response:
-    headers = session_headers(session, view_etag(session, sessions)) | {"Location": location(session.id)}
-    return as_json(info(session, sessions), status, headers)
+    return as_json(info(session, sessions), status, _headers_of(session, sessions))
+
+
+def _headers_of(session: Session, sessions: AuthorizedSessions) -> dict[str, str]:
+    return session_headers(session, view_etag(session, sessions)) | {"Location": location(session.id)}

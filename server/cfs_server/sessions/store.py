@@ -394,7 +394,8 @@ class SessionStore:
         """Copy a session's settings, and its history or the first `messages` of it (S14).
 
         Without this number, the copy of a busy session ends before the running turn, and nothing is generated. With
-        it, a copy that ends with a user message answers it.
+        it, a copy that ends with a user message answers it. An agent answers its session only: the copy has the driver
+        of a new session, and is not paused.
         """
         source, at = self.get(session_id), messages
         name = next(filter(self.is_free, copy_ids(session_id))) if new is None else check_id(new)
@@ -403,11 +404,12 @@ class SessionStore:
         if at is not None and at > len(source.history):
             raise Conflict(f"session {session_id!r} has {len(source.history)} messages; it cannot fork at {at}")
         history = source.settled_history() if at is None else source.history.until(at)
+        settings = source.settings.model_copy(update={"driver": self._defaults.driver, "paused": False})
         if at is not None:
-            self._check_unanswered(name, history.messages, source.settings, account or self.account)
+            self._check_unanswered(name, history.messages, settings, account or self.account)
         whole = at is None or at >= len(source.history)
         window = source.history.window if whole and source.history.window.cut < len(history.messages) else WHOLE
-        copy = self._create(name, source.settings, history, account, window=window, forked_from=source.id)
+        copy = self._create(name, settings, history, account, window=window, forked_from=source.id)
         if at is not None:
             copy.answer_last()
         return copy

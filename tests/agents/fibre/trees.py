@@ -69,17 +69,22 @@ class ScriptedModels:
 
 @asynccontextmanager
 async def tree(
-    folder: Path, scripted: Any, url: str | None = None, retries: Retries | None = None, **config: Any
+    folder: Path,
+    scripted: Any,
+    url: str | None = None,
+    retries: Retries | None = None,
+    session: str = "main",
+    **config: Any,
 ) -> AsyncIterator[FibreAgent]:
-    """An agent `main` below a folder, whose sessions are on a server if there is one."""
+    """An agent `main`, or of another session, below a folder, whose sessions are on a server if there is one."""
     settings = FibreConfig(**({"tick_seconds": 0.02} | config))
     if url is None:
-        async with FibreAgent(folder, scripted, settings) as agent:
+        async with FibreAgent(folder, scripted, settings, session=session) as agent:
             yield agent
         return
     async with (
         AsyncClient(url) as client,
-        FibreAgent(folder, scripted, settings, client=client, retries=retries) as agent,
+        FibreAgent(folder, scripted, settings, session=session, client=client, retries=retries) as agent,
     ):
         yield agent
 
