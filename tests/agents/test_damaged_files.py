@@ -58,7 +58,7 @@ def missing(path: Path) -> None:
 
 
 def link(path: Path) -> None:
-    aside = path.parent.parent / f"elsewhere-{path.name}"
+    aside = next(each for each in path.parents if each.name.startswith("cfs-damaged-")) / "elsewhere"
     path.rename(aside)
     path.symlink_to(aside)
 
@@ -68,7 +68,7 @@ def not_writable(path: Path) -> None:
 
 
 def other_owner(path: Path) -> None:
-    """It may not be read. Only root can give files away, and root's rights are dropped for the moment."""
+    """It may not be read. Only root can give files away."""
     path.chmod(0o000)
     if os.getuid() == 0:
         os.seteuid(0)
@@ -78,13 +78,18 @@ def other_owner(path: Path) -> None:
             os.seteuid(NOBODY)
 
 
+def no_rights(path: Path) -> None:
+    """As the file of another owner: for an agent at work, whose threads would get the rights of root for a moment."""
+    path.chmod(0o000)
+
+
 WAYS: Mapping[str, Callable[[Path], None]] = {
     each.__name__: each for each in (cut, zero_length, nul_bytes, wrong_json, missing, link, not_writable, other_owner)
 }
+WITHIN = {**WAYS, "other_owner": no_rights}
 ALL = frozenset(WAYS)
 RIGHTS = frozenset({"not_writable", "other_owner"})
 AWAY = frozenset({"link", "other_owner"})
-CONTENT = frozenset({"cut", "zero_length", "nul_bytes", "wrong_json"})
 
 
 @dataclass(frozen=True)
@@ -290,7 +295,7 @@ async def test_a_file_agent_goes_on_while_a_file_is_damaged(
     place: Path, file_agent_folder: Path, url: str, row: Row, way: str
 ) -> None:
     root, damage = copied(file_agent_folder, place / "agent"), Damage()
-    damage.act = lambda: WAYS[way](only(root, row.pattern))
+    damage.act = lambda: WITHIN[way](only(root, row.pattern))
     script = [write("c.txt", "c"), calls("damage"), write("d.txt", "d"), says("Again.")]
     async with AsyncClient(url) as client:
         options: dict[str, Any] = {"publish": "damaged", "client": client} if row.server else {}
@@ -410,7 +415,7 @@ async def test_a_tree_starts_with_a_damaged_file(place: Path, tree_folder: Path,
 async def test_a_tree_goes_on_while_a_file_is_damaged(place: Path, tree_folder: Path, row: Row, way: str) -> None:
     """All of it is still in memory, so nothing is lost, not even of a child."""
     folder, damage = copied(tree_folder, place / "agents"), Damage()
-    damage.act = lambda: WAYS[way](only(folder / "main", row.pattern))
+    damage.act = lambda: WITHIN[way](only(folder / "main", row.pattern))
     work = [write("c.txt"), calls("damage"), write("d.txt"), finish("done", "c.txt", "d.txt")]
     scripted = ScriptedModels(main=[wait("a"), wait("b"), DONE], a=work, b=[finish("done")])
     async with tree_agent(folder, scripted, tools=[damage.tool()]) as agent:
@@ -439,7 +444,7 @@ async def test_a_tree_compares_its_files_again(place: Path, url: str, way: str, 
     said: list[str] = []
     async with AsyncClient(url) as client:
         for order in range(3):
-            damage.act = partial(WAYS[way], path)
+            damage.act = partial(WITHIN[way], path)
             async with tree_agent(place, scripted, client, session=session, tools=[damage.tool()]) as agent:
                 assert (await agent.run(f"order {order}")).ok
                 said += agent.warnings

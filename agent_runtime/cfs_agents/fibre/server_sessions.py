@@ -658,6 +658,8 @@ class ServerSessions:
             settings = await self._adopt(detail, stored, driven)
             self._opened(session_id, detail.etag, settings.model_dump(exclude_none=True))
             return False
+        if recorder is not None and info.messages and recorder.is_unknown(info):  # it existed, driven by an agent
+            await recorder.adopt((await self.client.call(api.read(session_id))).history)
         self._opened(session_id, info.etag, stored.settings)
         return stored.life is not None
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from cfs.api import life_in
 from cfs.errors import CfsError, Unavailable
-from cfs.wire import LEASE_SECONDS, Message, SessionDetail, ToolCall, Usage
+from cfs.wire import LEASE_SECONDS, Message, SessionInfo, ToolCall, Usage
 from cfs_agents.agent import added
 from cfs_agents.config import MAX_ROUNDS
 from cfs_agents.context import OFFLOAD_THRESHOLD, Change, Context, ContextFileSystem, ContextItem, TokenCounter
@@ -447,6 +447,8 @@ class SubAgentRecorder:
         language: Language = "en",
     ) -> None:
         self.record = record
+        self.adopted = False
+        """Whether the stored conversation has been replaced by that of the session."""
         self.current: Callable[[], Context] | None = None
         self._messages = context.message_manager
         self._memory = context.session_memory_manager
@@ -505,12 +507,12 @@ class SubAgentRecorder:
             self.record.gone = reason
             await self.save()
 
-    def is_unknown(self, detail: SessionDetail) -> bool:
+    def is_unknown(self, info: SessionInfo) -> bool:
         """Whether this agent, the root of a tree, knows nothing of its session, or the conversation of another one."""
         record = self.record
-        if record.parent_id is not None or record.life == life_in(detail.etag):
+        if record.parent_id is not None or record.life == life_in(info.etag):
             return False
-        return detail.origin is not None if record.life is not None else not self._messages
+        return info.origin is not None if record.life is not None else not self._messages
 
     async def adopt(self, history: Sequence[Message]) -> None:
         """Take over the history of its session. A conversation of another session is put aside."""
@@ -523,6 +525,7 @@ class SubAgentRecorder:
             for name in SubAgentRecord.model_fields:
                 setattr(record, name, getattr(fresh, name))
         self._messages.replace_all(history)
+        self.current, self.adopted = None, True
         await self.save()
 
     async def turn_retaken(self, lease: LeaseRecord) -> None:

@@ -548,6 +548,8 @@ class FibreSubAgent:
         turn = await claim()
         if turn is None:
             return Ending("cancelled", Finish(status="failed", summary=""), (say.stopped,))
+        if self.recorder.adopted:
+            self._recall(agent)
         claimed = turn.lease.record
         trace = None if claimed is None else claimed.traceparent
         with tracing.task(self.record.agent_name, self.session_id, trace) as span:
@@ -609,11 +611,17 @@ class FibreSubAgent:
         )
         model = self.tree.models(record.agent_name)
         self._agent = agent = Agent(model, limits, files=self._files, recorder=self.recorder)
+        self._window = await model.context_window() if isinstance(model, HasContextWindow) else None
+        self._form = config.prompt or form_for(self._window)
+        self._recall(agent)
+        return agent
+
+    def _recall(self, agent: Agent) -> None:
+        """Set the conversation to what is stored."""
+        record, self.recorder.adopted = self.record, False
         stored = self.context.session_memory_manager.load(record.items, record.messages)
         newest = {message.content for message in self.context.message_manager.messages[record.messages :]}
         record.inbox = [each for each in record.inbox if self._text_of(each) not in newest]  # taken in, then killed
-        self._window = await model.context_window() if isinstance(model, HasContextWindow) else None
-        self._form = config.prompt or form_for(self._window)
         system = ContextItem.of(Message(role="system", content=self._system_text()))
         calls = stored.open_calls
         begun_once = set(record.begun) - {record.asking}
@@ -621,7 +629,6 @@ class FibreSubAgent:
         begun = record.begun if once else ()
         agent.resume_at(Context((system, *stored.items)), begun=begun, broken=record.broken)
         self.recorder.current = lambda: agent.context.context
-        return agent
 
     async def _begin_turn(self, agent: Agent, turn: ClaimedTurn, message: InboxMessage | None) -> None:
         """Begin with a claimed turn: a new task, or the one that was interrupted."""
