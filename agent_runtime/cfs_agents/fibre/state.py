@@ -525,7 +525,8 @@ class SubAgentRecorder:
             for name in SubAgentRecord.model_fields:
                 setattr(record, name, getattr(fresh, name))
         self._messages.replace_all(history)
-        self.current, self.adopted = None, True
+        context = self._memory.load((), 0)
+        self.current, self.adopted = lambda: context, True
         await self.save()
 
     async def turn_retaken(self, lease: LeaseRecord) -> None:

@@ -1,5 +1,6 @@
 """A copy of a session that an agent answers: what is in it, and what an agent that is attached to it knows (S14)."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -66,7 +67,8 @@ async def test_an_agent_of_a_copy_knows_the_history_of_the_session(
     assert [each["content"] for each in history] == [each.content for each in asked.messages[1:]] + [
         "You asked for a.txt."
     ]
-    assert (tmp_path / "copy/messages.json.aside-1").exists() is before
+    aside = tmp_path / "copy/messages.json.aside-1"
+    assert await asyncio.to_thread(aside.exists) is before
 
 
 def test_the_program_takes_over_the_history_of_a_copy(tmp_path: Path) -> None:
