@@ -34,7 +34,8 @@ HEAD = """# The command line
   machine or `NO_PROXY` names it: by domain, address or network, also with a port. A SOCKS proxy needs
   `pip install 'httpx[socks]'`.
 - Exit codes: 0 success; 1 refused by the server, the turn or task failed, or the output cannot be written; 2 wrong
-  usage; 3 no server responds; 4 an agent claims changes of files that did not happen; 130 interrupted; 141 the reader
+  usage; 3 no server responds; 4 an agent claims changes of files that did not happen; 5
+  an agent asks something and there is no terminal to ask at; 130 interrupted; 141 the reader
   of the output has closed it.
 - `cfs --install-completion` installs shell completion for commands, options and names of sessions.
 

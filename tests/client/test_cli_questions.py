@@ -1,14 +1,17 @@
 """`cfs questions`, `cfs answer` and the SDK: questions of agents from another terminal (A5, C10)."""
 
 import json
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 
 import pytest
 
 from cfs import Conflict, NotFound, Session, api
 from cfs.transports.http import Client
-from cfs.wire import Claim, NewMessage, SettingsPatch
+from cfs.wire import AgentFinish, Claim, NewMessage, SettingsPatch
 from tests.client.harness import HttpHarness
-from tests.client.terminal import cfs, ended
+from tests.client.terminal import CTRL_C, CTRL_D, Running, cfs, ended, terminal
 
 
 def held(client: Client, session: str) -> Claim:
@@ -71,3 +74,154 @@ def test_a_session_object_answers(http_harness: HttpHarness) -> None:
                 asked.answer("deny", first.id)
             asked.answer("deny")
             assert asked.questions() == ()
+
+
+# While a reply is awaited
+
+PROMPT = "allow, always or deny? "
+
+
+class Agent:
+    """An agent of a session that claims the next message when a test lets it."""
+
+    def __init__(self, client: Client, session: str, claim: "Future[Claim | None]") -> None:
+        self.client = client
+        self.session = session
+        self._claim = claim
+
+    @property
+    def claim(self) -> Claim:
+        claim = self._claim.result()
+        assert claim is not None
+        return claim
+
+    def ask(self, text: str) -> str:
+        """Ask whether a command may run; return the id of the question."""
+        return self.client.call(api.ask(self.session, self.claim.claim, text)).id
+
+    def answer_to(self, question: str) -> str | None:
+        """Wait for the answer."""
+        return self.client.call(api.question(self.session, question, wait=60)).answer
+
+    def finish(self) -> None:
+        """End the turn."""
+        self.client.call(api.finish(self.session, self.claim.turn, AgentFinish(claim=self.claim.claim, reply="done")))
+
+
+@contextmanager
+def agent(harness: HttpHarness, session: str) -> Iterator[Agent]:
+    """Wait for the next message of a session as its agent."""
+    with Client(harness.url) as client, ThreadPoolExecutor(1) as pool:
+        client.call(api.create(session, SettingsPatch(driver="agent")))
+        claim = pool.submit(client.call, api.claim(session, lease=3_600, wait=60))
+        harness.wait_until(lambda: harness.server.store.get(session).has_agent)
+        yield Agent(client, session, claim)
+
+
+def test_send_puts_a_question_to_the_user_and_goes_on(http_harness: HttpHarness) -> None:
+    """What was typed before the question is no answer, nor is a word that is no choice."""
+    with agent(http_harness, "main") as main, terminal(http_harness.url, "send", "main", "build it") as screen:
+        assert main.claim.message.content == "build it"
+        screen.line("allow")
+        question = main.ask("make all")
+        before = screen.expect(PROMPT)
+        assert "no agent attached" not in before
+        assert f"main {question[:8]}: run this command?\r\n  | make all" in before
+        screen.line("al")
+        screen.expect(PROMPT)
+        screen.line("den")
+        assert main.answer_to(question) == "deny"
+        main.finish()
+        code, rest = screen.end()
+        assert (code, rest.strip()) == (0, "done")
+
+
+def test_a_question_of_a_sub_agent_is_put_to_the_user_of_the_root(http_harness: HttpHarness) -> None:
+    with agent(http_harness, "main") as main, terminal(http_harness.url, "send", "main", "build it") as screen:
+        assert main.claim
+        coder = held(main.client, "main/coder")
+        question = main.client.call(api.ask("main/coder", coder.claim, "make all"))
+        assert f"main/coder {question.id[:8]}: run this command?" in screen.expect(PROMPT)
+        screen.line("always")
+        assert main.client.call(api.question("main/coder", question.id, wait=60)).answer == "always"
+        main.finish()
+        assert screen.end()[0] == 0
+
+
+def test_a_question_that_is_answered_elsewhere_is_dropped(http_harness: HttpHarness) -> None:
+    with agent(http_harness, "main") as main, terminal(http_harness.url, "send", "main", "build it") as screen:
+        question = main.ask("make all")
+        screen.expect(PROMPT)
+        main.client.call(api.answer("main", question, "deny"))
+        screen.expect("[answered elsewhere: deny]")
+        main.finish()
+        assert screen.end()[0] == 0
+
+
+def test_a_user_may_decline_to_answer_here(http_harness: HttpHarness) -> None:
+    with agent(http_harness, "main") as main, terminal(http_harness.url, "send", "main", "build it") as screen:
+        question = main.ask("make all")
+        screen.expect(PROMPT)
+        screen.type(CTRL_D)
+        screen.expect(f"cfs answer main {question[:8]} allow (or always, deny)]")
+        main.client.call(api.answer("main", question, "allow"))
+        main.finish()
+        assert screen.end()[0] == 0
+
+
+def test_ctrl_c_at_a_question_ends_send_and_leaves_the_question_open(http_harness: HttpHarness) -> None:
+    with agent(http_harness, "main") as main, terminal(http_harness.url, "send", "main", "build it") as screen:
+        question = main.ask("make all")
+        screen.expect(PROMPT)
+        screen.type(CTRL_C)
+        code, rest = screen.end()
+        assert (code, "Traceback" in rest, "cfs cat main" in rest) == (130, False, True)
+        assert [each.id for each in main.client.call(api.questions("main"))] == [question]
+
+
+def test_without_a_terminal_send_says_how_to_answer(http_harness: HttpHarness) -> None:
+    """It does not wait for what nobody may ever say. The turn goes on, and its reply can be read."""
+    with agent(http_harness, "main") as main, Running(http_harness.url, "send", "main", "build it") as program:
+        question = main.ask("make all")
+        line = f"cfs: main asks whether to run 'make all': cfs answer main {question[:8]} allow (or always, deny); "
+        assert program.end() == (5, "", f"{line}then: cfs cat main\n")
+        assert cfs(http_harness.url, "answer", "main", question[:8], "allow").returncode == 0
+        main.finish()
+
+
+def test_chat_puts_a_question_to_the_user_between_two_prompts(http_harness: HttpHarness) -> None:
+    with agent(http_harness, "main") as main, terminal(http_harness.url, "chat", "main") as screen:
+        screen.expect("> ")
+        screen.line("build it")
+        question = main.ask("make all")
+        screen.expect(PROMPT)
+        screen.line("allow")
+        assert main.answer_to(question) == "allow"
+        main.finish()
+        screen.expect("done\r\n")
+        screen.expect("> ")
+        screen.line("/quit")
+        assert screen.end()[0] == 0
+    assert [message.content for message in http_harness.server.store.get("main").history.messages] == [
+        "build it",
+        "done",
+    ]
+
+
+def test_a_piped_chat_says_how_to_answer(http_harness: HttpHarness) -> None:
+    with agent(http_harness, "main") as main, ThreadPoolExecutor(1) as pool:
+        chat = pool.submit(cfs, http_harness.url, "chat", "main", data=b"build it\n")
+        main.ask("make all")
+        code, output, errors = ended(chat.result())
+        assert (code, output, errors.count("\n"), "cfs answer main" in errors) == (5, "", 1, True)
+
+
+def test_an_agent_that_leaves_is_missed(http_harness: HttpHarness) -> None:
+    """A message that the attached agent does not take is announced as one without an agent."""
+    with Client(http_harness.url) as client, agent(http_harness, "main") as main:
+        client.call(api.post("main", NewMessage(content="one")))
+        main.finish()
+        client.call(api.post("main", NewMessage(content="two")))
+        with closing(client.events(api.events("main", after="0"))) as events:
+            waiting = (event.data for event in events if event.data.get("state") == "waiting_for_agent")
+            assert [next(waiting).get("detail") for _ in range(3)] == [None, None, "no agent attached"]

@@ -135,6 +135,8 @@ USAGE = 2
 UNREACHABLE = 3
 UNVERIFIED = 4
 """An agent claims changes of files that did not happen."""
+UNANSWERED = 5
+"""An agent waits for an answer of the user, and there is no terminal to ask at."""
 INTERRUPTED = 130
 """128 plus the number of SIGINT, as in shells."""
 NO_READER = 141
@@ -569,7 +571,7 @@ def _callback(
     """CFS: every conversation with a language model is a file, a URL and a Python object.
 
     Exit codes: 0 success, 1 refused by the server or failed turn, 2 wrong usage, 3 no server, 4 unverified answer of an
-    agent, 130 interrupted.
+    agent, 5 an agent asks and there is no terminal, 130 interrupted, 141 the reader of the output has closed it.
     """
 
 

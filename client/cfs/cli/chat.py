@@ -13,8 +13,9 @@ from typing import Any, Self
 import typer
 
 from cfs import api
-from cfs.cli.app import is_terminal, note, print_error, show
+from cfs.cli.app import UNANSWERED, is_terminal, note, print_error, show
 from cfs.cli.send import answer, note_model, read_settings, remark, write_settings
+from cfs.cli.terminal_questions import TerminalQuestions, UnansweredQuestion
 from cfs.errors import CfsError, EngineError, Gone, InvalidRequest, NotFound
 from cfs.stream import StreamEvent
 from cfs.transports.http import Client
@@ -64,6 +65,7 @@ class Conversation:
         self._interactive = interactive
         self._life = api.Life()
         self._new = False
+        self._questions: TerminalQuestions | None = None
 
     def begin(self) -> None:
         """Show the current state of the conversation; raises errors of the server."""
@@ -128,16 +130,22 @@ class Conversation:
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def _send(self, text: str) -> None:
+        questions = self._questions_of(self.session)
         with TurnInterrupts(self._cancel) as interrupts:
 
             def watch(event: StreamEvent) -> None:
+                questions.watch(event)
                 if event.type == "turn.started":
                     interrupts.turn_runs()
                 if text_of := remark(event):
                     self._remark(text_of)
 
             try:
-                reply = answer(self._client, self.session, NewMessage(content=text), show, watch, self._life)
+                with questions:
+                    reply = answer(self._client, self.session, NewMessage(content=text), show, watch, self._life)
+            except UnansweredQuestion as question:
+                print_error(str(question))
+                raise typer.Exit(UNANSWERED) from None
             except KeyboardInterrupt:
                 if not self._interactive:
                     raise
@@ -151,6 +159,11 @@ class Conversation:
         self._new = False
         if interrupts.seen and not self._interactive:
             raise KeyboardInterrupt
+
+    def _questions_of(self, session: str) -> TerminalQuestions:
+        if self._questions is None or self._questions.session != session:
+            self._questions = TerminalQuestions(self._client, session)
+        return self._questions
 
     def _cancel(self) -> None:
         try:

@@ -63,7 +63,9 @@ def send(
 ) -> None:
     """Send a message to a session and print the reply. If the session does not exist, it is created.
 
-    On a terminal the reply is printed while it is generated. Ctrl-C stops waiting; the turn continues on the server.
+    On a terminal the reply is printed while it is generated, and a question of an agent, such as whether a command may
+    run, is asked there. Without a terminal, a question ends the command with exit code 5 and a line that says how to
+    answer. Ctrl-C stops waiting; the turn continues on the server.
     """
     from cfs.cli.send import read_message, run
 
@@ -83,8 +85,10 @@ def chat(
 ) -> None:
     '''Chat with a session line by line. Replies are printed while they are generated.
 
-    Ctrl-C cancels the running turn and keeps the session; Ctrl-D exits. Put a message of several lines between two
-    """. /help lists the commands. Piped input is read line by line, and the replies go to standard output.
+    Ctrl-C cancels the running turn and keeps the session; Ctrl-D exits. Questions of agents are asked at the terminal;
+    without one, a question ends the command with exit code 5 and a line that says how to answer. Put a message of
+    several lines between two """. /help lists the commands. Piped input is read line by line, and the replies go to
+    standard output.
     '''
     from cfs.cli.chat import run
     from cfs.cli.sessions import latest_session

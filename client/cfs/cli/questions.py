@@ -11,7 +11,8 @@ from cfs.wire import Question, SessionTree
 
 def list_questions(client: Client, session: str | None, *, as_json: bool) -> None:
     """Print the open questions of a session and of those below it, or of all sessions."""
-    found = [(name, each) for name in _asking(client, session) for each in client.call(api.questions(name))]
+    names = _asking(client, session)
+    found = [(name, question) for name in names for question in client.call(api.questions(name))]
     if as_json:
         lines = (f'{{"session":{_text(name)},"question":{each.model_dump_json()}}}' for name, each in found)
         show("[" + ",\n".join(lines) + "]\n")
@@ -19,7 +20,7 @@ def list_questions(client: Client, session: str | None, *, as_json: bool) -> Non
     if not found:
         note("No question is open.")
     for name, question in found:
-        show(_shown(name, question))
+        show(f"{as_lines(name, question)}  {', '.join(question.choices)}\n")
 
 
 def answer_question(client: Client, session: str, words: list[str]) -> None:
@@ -43,7 +44,7 @@ def answer_question(client: Client, session: str, words: list[str]) -> None:
 def _asking(client: Client, session: str | None) -> Iterable[str]:
     """Yield the sessions with open questions."""
     if session is not None:
-        yield from _below(client.call(api.sub_sessions(session)))
+        yield from sessions_with_questions(client, session)
         return
     after = ""
     while True:
@@ -54,6 +55,11 @@ def _asking(client: Client, session: str | None) -> Iterable[str]:
         after = page.next
 
 
+def sessions_with_questions(client: Client, session: str) -> Iterable[str]:
+    """Yield the sessions with open questions, among a session and those below it."""
+    return _below(client.call(api.sub_sessions(session)))
+
+
 def _below(tree: SessionTree) -> Iterable[str]:
     if tree.open_questions:
         yield tree.id
@@ -61,13 +67,13 @@ def _below(tree: SessionTree) -> Iterable[str]:
         yield from _below(child)
 
 
-def _shown(session: str, question: Question) -> str:
+def as_lines(session: str, question: Question) -> str:
     """Return a question with all of its command visible."""
     place = f" in {shapely(question.directory)}" if question.directory else ""
     background = " in the background" if question.background else ""
     lines = [f"{shapely(session)} {question.id[:8]}: run this command{background}{place}?"]
     lines += [f"  | {shapely(line)}" for line in question.text.split("\n")]
-    return "\n".join([*lines, f"  {', '.join(question.choices)}\n"])
+    return "\n".join([*lines, ""])
 
 
 def _text(name: str) -> str:

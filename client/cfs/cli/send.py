@@ -11,7 +11,8 @@ import typer
 from pydantic import ValidationError
 
 from cfs import api
-from cfs.cli.app import REFUSED, UNVERIFIED, did_you_mean, is_terminal, note, print_error, show
+from cfs.cli.app import REFUSED, UNANSWERED, UNVERIFIED, did_you_mean, is_terminal, note, print_error, show
+from cfs.cli.terminal_questions import TerminalQuestions, UnansweredQuestion
 from cfs.errors import CfsError, InvalidSettings
 from cfs.state import TurnReader
 from cfs.stream import StreamEvent
@@ -38,13 +39,15 @@ def run(
 ) -> None:
     """Send a message and print the reply.
 
-    Exits with `REFUSED` if the turn failed or was cancelled, and with `UNVERIFIED` if an agent's answer is not true.
+    Exits with `REFUSED` if the turn failed or was cancelled, with `UNVERIFIED` if an agent's answer is not true, and
+    with `UNANSWERED` if an agent asks something and there is no terminal.
     """
     streaming = is_terminal(sys.stdout) and not as_json
     first: list[int] = []
 
     def watch(event: StreamEvent) -> None:
         first.append(event.number)
+        questions.watch(event)
         if streaming and (text := remark(event)):
             note(text)
 
@@ -52,15 +55,14 @@ def run(
         accepted = client.call(api.post(session, message), idempotency_key=idempotency_key)
         show(accepted.model_dump_json() + "\n" if as_json else "")
         return
+    questions = TerminalQuestions(client, session)
+    write = show if streaming else lambda _: None
     try:
-        reply = answer(
-            client,
-            session,
-            message,
-            show if streaming else lambda _: None,
-            watch,
-            idempotency_key=idempotency_key,
-        )
+        with questions:
+            reply = answer(client, session, message, write, watch, idempotency_key=idempotency_key)
+    except UnansweredQuestion as question:
+        print_error(f"{question}; then: cfs cat {session}")
+        raise typer.Exit(UNANSWERED) from None
     except KeyboardInterrupt:
         note(f"\nThe turn continues: cfs cat {session}")
         raise
@@ -168,7 +170,7 @@ def remark(event: StreamEvent) -> str | None:
     """Describe an event for a user who waits for a reply; None for events that need no remark."""
     match event.type:
         case "state.changed" if event.data["state"] == "waiting_for_agent":
-            return f"[{event.data.get('detail') or 'waiting for an agent'}]"
+            return f"[{event.data['detail']}]" if "detail" in event.data else None
         case "message.added":
             return "\n".join(_call(call) for call in event.data["message"].get("tool_calls", ())) or None
         case "stale":

@@ -117,13 +117,14 @@ async def _next(
 ) -> Turn | None:
     """Claim a turn as soon as one is available; None when the time is over."""
     asked = session.id
-    try:
-        async with asyncio.timeout(seconds):
-            while (turn := _try(session, lease)) is None:
-                await session.log.broadcast.wait()
-                sessions.require_still(session, asked, "read_binary", "write")
-    except TimeoutError:
-        return None
+    with session.agent_waiting():
+        try:
+            async with asyncio.timeout(seconds):
+                while (turn := _try(session, lease)) is None:
+                    await session.log.broadcast.wait()
+                    sessions.require_still(session, asked, "read_binary", "write")
+        except TimeoutError:
+            return None
     assert turn.lease is not None  # noqa: S101 - it has just been made
     ticket.bind(Bound(session.key, turn.id, secret=turn.lease.secret))
     return turn

@@ -11,8 +11,10 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Self
 
 import structlog
@@ -105,6 +107,9 @@ from cfs_server.sessions.turns import CANCELLED, Lease, Turn, TurnRequest, TurnR
 _RETRY_SECONDS = 1.0
 _ANNOUNCED_EACH = 256
 """Maximum number of messages of one request with an event each. For more, readers fetch the session again."""
+AGENT_SECONDS = 5.0
+"""How long an agent counts as attached between two of its calls."""
+
 _GRACE = LEASE_SECONDS
 """Seconds for which an agent keeps a turn that it took back late, until its call has set a new lease."""
 
@@ -115,7 +120,8 @@ _log = structlog.get_logger(__name__)
 class Services:
     """What a session needs from its store. `record` receives each change and returns its sequence number.
 
-    `root_key` returns the key of the root of a session's tree. `models` are the names that the setting `model` may
+    `root_key` returns the key of the root of a session's tree, `attended` whether an agent answers in it.
+    `models` are the names that the setting `model` may
     have; if it is empty, they are not known.
     """
 
@@ -127,6 +133,7 @@ class Services:
     tools_changed: Callable[["Session"], None]
     record: Callable[["Session", Record], int]
     root_key: Callable[["Session"], str]
+    attended: Callable[["Session"], bool]
     models: Collection[str] = ()
     clock: Callable[[], float] = time.time
 
@@ -144,7 +151,7 @@ class Session(SessionState):
     of the nonce and the version of the history (H3).
     """
 
-    __slots__ = ("_services", "changed", "log")
+    __slots__ = ("_agent_at", "_agents_waiting", "_services", "changed", "log")
 
     def __init__(
         self, created: Created, services: Services, account: StorageUsage, recorded: tuple[int, Record] | None = None
@@ -180,6 +187,7 @@ class Session(SessionState):
         self.log = log
         self.seq = self.begins_at = 0
         self._services = services
+        self._agents_waiting, self._agent_at = 0, -inf
 
     def head(self) -> Head:
         """Return the state without the messages."""
@@ -226,10 +234,21 @@ class Session(SessionState):
 
     def publish_state(self, turn: str | None = None) -> Event:
         """Publish the current state, and wake the waiters for a settled session (S7, S13)."""
-        event = self.apply(StateAnnounced(turn))
+        attended = self.state == "waiting_for_agent" and self._services.attended(self)
+        event = self.apply(StateAnnounced(turn, attended))
         assert event is not None  # noqa: S101 - this change publishes an event
         self._services.state_changed(self)
+        if attended:
+            first = self.queue[0]
+            _stop_timer(first)
+            first.timer = asyncio.get_running_loop().call_later(AGENT_SECONDS, self._report_unclaimed, first)
         return event
+
+    def _report_unclaimed(self, turn: Turn) -> None:
+        """Announce that no agent is attached, after an attached one has not claimed a turn."""
+        if self.state == "waiting_for_agent" and self.queue[0] is turn:
+            self.apply(StateAnnounced(turn.id))
+            self._services.state_changed(self)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -592,7 +611,25 @@ class Session(SessionState):
     #
     # An agent claims a turn, works under a lease that each of its calls renews, and finishes the turn. When the lease
     # expires, the agent is considered dead and another one may claim the turn. A late agent gets its turn back with its
-    # next call, unless another agent has claimed it.
+    # next call, unless another agent has claimed it. Between two calls an agent counts as attached for a short time.
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether an agent holds a turn, waits for one, or has called a moment ago."""
+        if self.running is not None and self.running.lease is not None:
+            return True
+        return self._agents_waiting > 0 or time.monotonic() - self._agent_at < AGENT_SECONDS
+
+    @contextmanager
+    def agent_waiting(self) -> Iterator[None]:
+        """Count an agent that waits for a turn during a block; one that disconnects is detached."""
+        self._agents_waiting += 1
+        self._agent_at = -inf
+        try:
+            yield
+            self._agent_at = time.monotonic()
+        finally:
+            self._agents_waiting -= 1
 
     def claim(self, lease_seconds: float) -> Turn | None:
         """Lease the next waiting turn to the caller; None if there is none.
@@ -654,6 +691,7 @@ class Session(SessionState):
         """End an expired lease. Its turn waits for the next claim."""
         if self.running is not turn:
             return
+        self._agent_at = -inf
         self._withdraw(turn)
         self.apply(LeaseExpired(turn.id))
         turn.stop_timer()
@@ -668,6 +706,7 @@ class Session(SessionState):
             raise NotFound("this turn is not running: it has ended, was cancelled, or its lease ran out")
         if turn.lease is None or not _same(turn.lease.secret, secret):
             raise Forbidden("another agent holds this turn")
+        self._agent_at = time.monotonic()
         return turn
 
     def _take_back(self, turn_id: str, secret: str) -> None:

@@ -277,16 +277,17 @@ class SettingsChanged:
 
 @dataclass(frozen=True, slots=True)
 class StateAnnounced:
-    """The current state is published. `turn` is the turn that caused it."""
+    """The current state is published. `turn` is the turn that caused it; `attended` says that an agent is attached."""
 
     turn: str | None = None
+    attended: bool = False
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
         """Change only the time of the last event."""
         data: dict[str, Any] = {"state": session.state, "queued": len(session.queue)}
         if self.turn is not None:
             data["turn"] = self.turn
-        if session.state == "waiting_for_agent":
+        if session.state == "waiting_for_agent" and not self.attended:
             data["detail"] = "no agent attached"
         return (EventDraft(session.id, "state.changed", data),)
 

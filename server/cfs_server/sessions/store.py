@@ -207,6 +207,7 @@ class SessionStore:
             self._tools_changed,
             self._recorded,
             self._root_key,
+            self._attended,
             models,
             self.clock,
         )
@@ -703,6 +704,11 @@ class SessionStore:
         """Return the key of the root of a session's tree; its own if the root has been deleted."""
         root = self._sessions.get(family_of(session.id))
         return session.key if root is None else root.key
+
+    def _attended(self, session: Session) -> bool:
+        """Return whether an agent is attached to a session, or to one above it: an agent answers in its whole tree."""
+        lineage = (session, *filter(None, map(self._sessions.get, ancestors_of(session.id))))
+        return any(one.has_agent for one in lineage)
 
     def _state_changed(self, session: Session) -> None:
         session.changed.fire()
