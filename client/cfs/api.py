@@ -7,11 +7,11 @@ Errors are those of `cfs.errors`, as the server raised them.
 import dataclasses
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from urllib.parse import quote
 
 from pydantic import BaseModel, ValidationError
@@ -263,6 +263,7 @@ def create(
     settings: wire.SettingsPatch | None = None,
     transcript: str | None = None,
     messages: tuple[wire.Message, ...] = (),
+    tokens: int = 0,
     *,
     look_alike: bool = False,
 ) -> Call[wire.SessionInfo]:
@@ -275,9 +276,17 @@ def create(
         settings=settings or wire.SettingsPatch(),
         transcript=transcript,
         messages=messages,
+        **({"tokens": tokens} if tokens else {}),  # servers of before do not know it
     )
     params = {"look_alike": "allow"} if look_alike else {}
     return Call(_json("POST", ROOT, new, params=params), _model(wire.SessionInfo))
+
+
+def import_sessions(sessions: Sequence[wire.NewSession], *, check: bool = False) -> Call[wire.ImportResult]:
+    """`POST /v1/imports`: create many sessions, parents first, or only check what would become of each."""
+    return Call(
+        _json("POST", "/v1/imports", wire.Import(sessions=tuple(sessions), check=check)), _model(wire.ImportResult)
+    )
 
 
 def read(session: str, wait: float | None = None) -> Call[wire.SessionDetail]:
@@ -445,6 +454,25 @@ def answer(session: str, question: str, answer: str | None, claim: str | None = 
 
 def _question(session: str, question: str) -> str:
     return path_of(session, f"questions/{quote(question, safe='')}")
+
+
+# -- shares -----------------------------------------------------------------------------------------------------------
+
+
+def share(session: str, access: Literal["read", "write"], expires: float | None = None) -> Call[wire.NewlyShared]:
+    """`POST /v1/shares`: make a link to a session and all below it, which ends after some seconds (G9)."""
+    new = wire.NewShare(session=check_id(session), access=access, expires=expires)
+    return Call(_json("POST", "/v1/shares", new), _model(wire.NewlyShared))
+
+
+def shares(session: str) -> Call[wire.ShareList]:
+    """`GET /v1/shares`: the caller's own shares of a session (G9)."""
+    return Call(Request("GET", "/v1/shares", {"session": check_id(session)}), _model(wire.ShareList))
+
+
+def revoke_share(share: str) -> Call[None]:
+    """`DELETE /v1/shares/{id}`: its token is refused at once, and its connections end (G9)."""
+    return Call(Request("DELETE", f"/v1/shares/{quote(share, safe='')}"), _nothing)
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

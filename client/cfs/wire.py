@@ -321,12 +321,42 @@ class SessionTree(SessionInfo):
 
 
 class NewSession(_Wire):
-    """Body of `POST /v1/sessions`. Its history is a `transcript`, or `messages` with all that a transcript lacks."""
+    """Body of `POST /v1/sessions`. Its history is a `transcript`, or `messages` with all that a transcript lacks.
+
+    `tokens` are those that the session has used on another server.
+    """
 
     id: Annotated[str | None, _NewId] = None
     settings: SettingsPatch = SettingsPatch()
     transcript: Annotated[str | None, Field(json_schema_extra={"pattern": TRANSCRIPT_PATTERN})] = None
     messages: tuple[Message, ...] = ()
+    tokens: Annotated[int, Field(ge=0, lt=2**53), _Integral] = 0
+
+
+class Import(_Wire):
+    """Body of `POST /v1/imports`: named sessions, parents first. With `check` nothing is created."""
+
+    sessions: Annotated[tuple[NewSession, ...], Field(max_length=1_000)]
+    check: bool = False
+
+
+class Imported(_Wire):
+    """What became of one session of an import.
+
+    `created`; with `check` `absent`, as it can be created; `same`, as it exists and begins with the same messages;
+    `other`, as another conversation has the name; `elsewhere`, as another replica has to create it, by
+    `POST /v1/sessions`; `refused`, for the reason in `error`.
+    """
+
+    id: str
+    outcome: Literal["created", "absent", "same", "other", "elsewhere", "refused"]
+    error: str | None = None
+
+
+class ImportResult(_Wire):
+    """What became of each session of an import, in their order."""
+
+    results: tuple[Imported, ...]
 
 
 RESPONSE_FORMAT = {

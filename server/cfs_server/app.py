@@ -32,6 +32,7 @@ from cfs_server.routes import (
     events,
     files,
     health,
+    imports,
     messages,
     ollama,
     questions,
@@ -137,7 +138,7 @@ def create_app(
         },  # see cfs_server.tracing
     )
     interfaces = sessions, messages, events, turns, questions, completions, responses, conversations, anthropic, ollama
-    for module in (*interfaces, files, shares, connections, dashboard, health):
+    for module in (*interfaces, imports, files, shares, connections, dashboard, health):
         app.include_router(module.router)
     app.router.routes += [dashboard.ROUTE, Route(ROOT, dav), Mount(ROOT, dav)]
     errors.install(app)

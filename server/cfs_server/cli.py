@@ -187,6 +187,7 @@ def backup(
     """
     from cfs import api
     from cfs.cli.archive import complete_file
+    from cfs.cli.progress import progress
     from cfs_server.sessions.journal import maintenance
     from cfs_server.sessions.journal.sqlite_file import StoreInUse
 
@@ -194,14 +195,15 @@ def backup(
         source = url
         if store is None:
             try:
-                with connect(url, token_file) as client:
-                    client.download(api.backup(), target.write)
+                with connect(url, token_file) as client, progress("backing up", in_bytes=True) as advance:
+                    client.download(api.backup(), lambda data: advance(target.write(data)))
             except Unreachable:
                 source = ""
         if store is not None or not source:
             path = _store_file(store)
             try:
-                maintenance.copy(path, target)
+                with progress("backing up"):
+                    maintenance.copy(path, target)
             except StoreInUse as error:
                 raise ServerError(f"{error}. If that is a server, give its --url") from None
             source = str(path)
@@ -219,13 +221,15 @@ def restore(
     The sessions that were there before are set aside, not deleted. Clients notice that the sessions are not those that
     they have seen: their cursors and versions are no longer valid.
     """
+    from cfs.cli.progress import progress
     from cfs_server.sessions.journal import maintenance
 
     path = _store_file(store)
     with _told():
         if not force and path.exists() and (there := maintenance.describe(path)).sessions:
             raise AlreadyExists(f"{path} holds {_size_of(there)}; --force sets the file aside and replaces it")
-        aside = maintenance.restore(file, path)
+        with progress("restoring"):
+            aside = maintenance.restore(file, path)
         found = maintenance.describe(path)
     note(f"cfs: {_size_of(found)} restored to {path}")
     if aside is not None:

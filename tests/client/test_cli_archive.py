@@ -1,16 +1,19 @@
 """`cfs export` and `cfs import`: all sessions as files that can be read without CFS, and back (C10)."""
 
+import io
 import json
+import re
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from cfs import api
 from cfs.transports.http import Client
-from cfs.wire import Message, NewMessage, SettingsPatch, ToolCall
+from cfs.wire import Message, NewMessage, Settings, SettingsPatch, ToolCall
 from tests.client.harness import HttpHarness
-from tests.client.terminal import cfs, ended
+from tests.client.terminal import cfs, ended, terminal
 from tests.server.support import serving
 
 ASKED = Message(role="user", content="What is in notes.txt?")
@@ -150,3 +153,57 @@ def test_what_is_no_export_is_refused_in_one_line(http_harness: HttpHarness, tmp
     code, _, errors = ended(cfs(http_harness.url, "import", str(file)))
     assert (code, errors.count("\n"), str(file) in errors) == (1, 1, True), errors
     assert contents(http_harness.url) == {}
+
+
+def write_export(file: Path, sessions: Iterable[dict[str, object]]) -> None:
+    """Write an export as `cfs export` does."""
+    with tarfile.open(file, "w") as archive:
+
+        def add(name: str, value: object) -> None:
+            member, data = tarfile.TarInfo(f"cfs-export/{name}"), json.dumps(value).encode()
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+        for session in sessions:
+            add(f"sessions/{session['id']}/session.json", {"format": 1, "settings": Settings().model_dump()} | session)
+        add("index.json", {"format": 1})
+
+
+def test_sessions_are_imported_in_batches_with_their_tokens(http_harness: HttpHarness, tmp_path: Path) -> None:
+    """Many sessions share a request and a commit of the journal."""
+    file = tmp_path / "x.tar"
+    history = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    write_export(file, ({"id": f"s{n}", "history": history, "tokens": n} for n in range(2_000)))
+    with serving("--engine", "scripted", "--store", str(tmp_path / "sessions.db")) as other:
+        assert ended(cfs(other.url, "import", str(file))) == (0, "", "cfs: 2000 sessions imported\n")
+        with Client(other.url) as client:
+            assert client.call(api.read("s1234")).tokens == 1_234
+            counted = client.call(api.Call(api.Request("GET", "/metrics"), lambda answer: answer.body.decode()))
+        figures = dict(re.findall(r"^cfs_store_(commits|records)_total (\S+)$", counted, re.MULTILINE))
+        assert (float(figures["records"]) >= 2_000, float(figures["commits"]) < 20) == (True, True), figures
+        again = ended(cfs(other.url, "import", str(file)))
+        assert again == (0, "", "cfs: 0 sessions imported; 2000 of 2000 were there already\n")
+
+
+def test_a_session_that_cannot_be_imported_is_reported_and_the_others_are(tmp_path: Path) -> None:
+    file = tmp_path / "x.tar"
+    history = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    write_export(file, ({"id": name, "history": history * n} for name, n in (("a", 1), ("long", 9), ("b", 1))))
+    with serving("--engine", "scripted", "--max-messages", "4") as server:
+        code, output, errors = ended(cfs(server.url, "import", str(file)))
+        assert (code, output) == (1, "")
+        reported, summary = errors.splitlines()
+        assert reported.startswith("cfs: 'long' was not imported: ")
+        assert summary == "cfs: 2 sessions imported; 1 not imported"
+        assert contents(server.url).keys() == {"a", "b"}
+
+
+def test_progress_is_shown_on_a_terminal_only(http_harness: HttpHarness, tmp_path: Path) -> None:
+    fill(http_harness.url)
+    file = tmp_path / "x.tar"
+    with terminal(http_harness.url, "export", "--all", str(file)) as screen:
+        code, shown = screen.end()
+        assert (code, "exporting" in shown) == (0, True)
+    with terminal(http_harness.url, "import", str(file)) as screen:
+        code, shown = screen.end()
+        assert (code, "checking" in shown, "0 sessions imported" in shown) == (0, True, True)

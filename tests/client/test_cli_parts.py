@@ -4,7 +4,7 @@ import pytest
 
 from cfs.cli import send
 from cfs.cli.app import print_error, visible
-from cfs.cli.send import read_settings, write_settings
+from cfs.cli.settings import read_settings, write_settings
 from cfs.errors import InvalidSettings
 from cfs.stream import StreamEvent
 from cfs.wire import Settings, SettingsPatch

@@ -138,7 +138,7 @@ def test_send_puts_a_question_to_the_user_and_goes_on(http_harness: HttpHarness)
 
 def test_a_question_of_a_sub_agent_is_put_to_the_user_of_the_root(http_harness: HttpHarness) -> None:
     with agent(http_harness, "main") as main, terminal(http_harness.url, "send", "main", "build it") as screen:
-        assert main.claim
+        assert main.claim.session == "main"
         coder = held(main.client, "main/coder")
         question = main.client.call(api.ask("main/coder", coder.claim, "make all"))
         assert f"main/coder {question.id[:8]}: run this command?" in screen.expect(PROMPT)

@@ -1,6 +1,7 @@
 """The token of the command line: from the environment or from a file, and what the server says without (G9, C10)."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -63,3 +64,29 @@ def test_doctor_knows_whose_token_it_is(guarded: Guarded) -> None:
     assert "you are alice and may use /sessions/alice" in checks["token"]["found"]
     assert checks["engine"]["status"] == "warning"
     assert "a token that may list '/'" in checks["engine"]["advice"]
+
+
+def test_a_refused_token_names_where_to_give_another(guarded: Guarded) -> None:
+    for token in ("", "wrong"):
+        code, output, errors = ended(cfs(guarded.url, "ls", CFS_TOKEN=token))
+        assert (code, output, errors.count("\n")) == (1, "", 1)
+        assert "CFS_TOKEN" in errors
+        assert "--token-file" in errors
+
+
+def test_a_link_is_made_listed_and_revoked(guarded: Guarded) -> None:
+    assert cfs(guarded.url, "send", "alice", "hello", CFS_TOKEN=guarded.token).returncode == 0
+    for access in ("read", "write"):
+        command = ["share", "create", "alice", "--access", access, "--expires", "2h"]
+        code, output, errors = ended(cfs(guarded.url, *command, CFS_TOKEN=guarded.token))
+        address, _, token = output.strip().partition("/#share=")
+        assert (code, address) == (0, guarded.url)
+        (share,) = re.findall(r"cfs share revoke (\S+)`", errors)
+        assert cfs(guarded.url, "cat", "alice", CFS_TOKEN=token).returncode == 0
+        sent = cfs(guarded.url, "send", "alice", "more", "--no-wait", CFS_TOKEN=token).returncode
+        assert sent == (0 if access == "write" else 1)
+        listed = ended(cfs(guarded.url, "share", "list", "alice", CFS_TOKEN=guarded.token))[1]
+        assert re.fullmatch(rf"{share}  {access:<5}  ends \d{{4}}-\d\d-\d\d \d\d:\d\dZ\n", listed)
+        assert ended(cfs(guarded.url, "share", "revoke", share, CFS_TOKEN=guarded.token)) == (0, "", "")
+        assert cfs(guarded.url, "cat", "alice", CFS_TOKEN=token).returncode == 1
+        assert ended(cfs(guarded.url, "share", "list", "alice", CFS_TOKEN=guarded.token))[1] == ""

@@ -204,6 +204,7 @@ CALLS: dict[tuple[str, str], list[Call]] = {
     ("POST", S + "/{id}/questions/{question}"): [
         Call(needs=WRITE, about=AGENT, json={"answer": "deny", "claim": "{claim}"}, status=200, repeats=True)
     ],
+    ("POST", "/v1/imports"): [Call(needs=WRITE, json={"sessions": [{"id": "{id}"}]}, status=200, repeats=True)],
     ("POST", "/v1/shares"): [
         Call(needs=SHARED, json={"session": "{id}"}, status=201, repeats=True),
         Call(needs=SHARED | WRITE, json={"session": "{id}", "access": "write"}, status=201, repeats=True),

@@ -1,5 +1,16 @@
 """The command line of CFS."""
 
-from cfs.cli.app import main
+import sys
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Run `cfs`. An interrupt is one line at any moment, also while the program is being imported."""
+    try:
+        from cfs.cli.app import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("cfs: interrupted\n")
+        sys.exit(130)

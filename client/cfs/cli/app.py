@@ -21,7 +21,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
-from cfs.errors import CfsError, InvalidRequest, NotFound, Unreachable, Unverified
+from cfs.errors import CfsError, InvalidRequest, NotFound, Unauthorized, Unreachable, Unverified
 
 if TYPE_CHECKING:
     from cfs.transports.http import Client
@@ -153,6 +153,9 @@ def exit_codes() -> Iterator[None]:
         print_error(error.detail)
         raise typer.Exit(code_of(error)) from None
     except KeyboardInterrupt:
+        if is_terminal(sys.stderr):
+            typer.echo(err=True)  # behind the ^C
+        print_error("interrupted")
         raise typer.Exit(INTERRUPTED) from None
     except OSError as error:
         raise typer.Exit(_print_system_error(error)) from None
@@ -303,6 +306,9 @@ def connect(url: str, token_file: Path | None, *, timeout: float = 30.0) -> Iter
         except NotFound as error:
             error.detail += similar_session(client, error)
             raise
+        except Unauthorized as error:
+            error.detail += "; set CFS_TOKEN, or name a file with --token-file"
+            raise
         except Unreachable as error:
             error.detail += _other_servers()
             raise
@@ -350,6 +356,7 @@ GROUP = "cfs.commands"
 BUILDS = "cfs.builds"
 _SESSIONS, _SERVER = "Sessions", "Server and mount"
 _OWN = {
+    "ask": _SESSIONS,
     "send": _SESSIONS,
     "chat": _SESSIONS,
     "cat": _SESSIONS,
@@ -357,6 +364,10 @@ _OWN = {
     "search": _SESSIONS,
     "ps": _SESSIONS,
     "open": _SESSIONS,
+    "set": _SESSIONS,
+    "rename": _SESSIONS,
+    "fork": _SESSIONS,
+    "share": _SESSIONS,
     "rm": _SESSIONS,
     "questions": _SESSIONS,
     "answer": _SESSIONS,
@@ -420,7 +431,7 @@ def _summary(command: Any) -> str:
 
 def did_you_mean(names: Iterable[str]) -> str:
     """Return a sentence that suggests names, to follow another one; empty without names."""
-    found = " or ".join(repr(name) for name in names)
+    found = " or ".join(map(repr, names))
     return f". Did you mean {found}?" if found else ""
 
 
@@ -488,7 +499,9 @@ class _Commands(_Group):
         return self.commands.get(cmd_name) or self._of_rooms().get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Resolve a command; an unknown one may belong to a package that could not be loaded."""
+        """Resolve a command; an unknown one may be a question, or belong to a package that could not be loaded."""
+        if _is_question(args[0]):
+            args = ["ask", *args]
         if self.get_command(ctx, args[0]) is None and not self._similar(ctx, args[0]):
             for extra, reason in self._missing.items():
                 ctx.fail(
@@ -515,11 +528,18 @@ class _Commands(_Group):
         return self._brought
 
 
+def _is_question(text: str) -> bool:
+    """Return whether an argument is no attempt at the name of a command: it has a space, or letters that none has."""
+    return not text.startswith("-") and (len(text.split()) > 1 or not text.isascii())
+
+
 def _own_command(name: str) -> Any:
     """Create a command from the function of its name in `cfs.cli.commands`."""
     app = CommandGroup(add_completion=False)
     commands = import_module("cfs.cli.commands")
     function = getattr(commands, name, None) or getattr(commands, f"{name}_")  # a name may be a keyword of Python
+    if isinstance(function, CommandGroup):
+        return get_group(function)
     app.command(name, context_settings=_CONTEXTS.get(name))(function)
     return get_command(app)
 

@@ -9,27 +9,43 @@ import json
 import os
 import tarfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import typer
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cfs import api
-from cfs.cli.app import note
-from cfs.errors import AlreadyExists, InvalidRequest, NotFound, TooLarge
+from cfs.cli.app import REFUSED, note, print_error
+from cfs.cli.progress import progress
+from cfs.errors import AlreadyExists, CfsError, InvalidRequest, MethodNotAllowed, NotFound, TooLarge, Unreachable
 from cfs.ids import check_id
 from cfs.transcript import render
 from cfs.transports.http import Client
-from cfs.wire import Message, NewMessage, SessionDetail, SessionInfo, Settings, SettingsPatch
+from cfs.wire import (
+    Imported,
+    Message,
+    NewMessage,
+    NewSession,
+    SessionDetail,
+    SessionInfo,
+    Settings,
+    SettingsPatch,
+)
 
 FORMAT = 1
 _ROOT = "cfs-export"
 _INDEX = f"{_ROOT}/index.json"
 _PAGE = 500
+_BATCH = 500
+"""Maximum number of sessions that one request imports."""
+_BATCH_CHARACTERS = 1 << 20
+_OVERHEAD = 200
+"""Estimated characters of a session or a message besides its content."""
 _README = """\
 These are sessions of CFS, exported by `cfs export`. The text is UTF-8.
 
@@ -57,6 +73,7 @@ class _Exported(BaseModel):
     settings: Settings
     history: tuple[Message, ...] = ()
     queue: tuple[Message, ...] = ()
+    tokens: int = 0
 
     @property
     def root(self) -> str:
@@ -71,11 +88,15 @@ def export_sessions(client: Client, file: Path, sessions: Iterable[str] | None, 
     """Write sessions with their sub-sessions to a tar file, compressed if its name ends in `gz`. None means all."""
     found = _all(client) if sessions is None else [client.call(api.read(name)) for name in sessions]
     count = 0
-    with complete_file(file, force=force) as target, tarfile.open(mode=_mode(file), fileobj=target) as archive:
+    with (
+        complete_file(file, force=force) as target,
+        tarfile.open(mode=_mode(file), fileobj=target) as archive,
+        progress("exporting") as advance,
+    ):
         _add(archive, f"{_ROOT}/README.txt", _README)
         tree = []
         for info in found:
-            node = _export(client, archive, info)
+            node = _export(client, archive, info, advance)
             if node is not None:
                 tree.append(node)
                 count += _count(node)
@@ -85,12 +106,15 @@ def export_sessions(client: Client, file: Path, sessions: Iterable[str] | None, 
     note(f"cfs: {_sessions(count)} in {file}")
 
 
-def _export(client: Client, archive: tarfile.TarFile, info: SessionInfo) -> dict[str, Any] | None:
+def _export(
+    client: Client, archive: tarfile.TarFile, info: SessionInfo, advance: Callable[[int], object]
+) -> dict[str, Any] | None:
     """Add a session and those below it; None if it has been deleted since it was listed."""
     try:
         found = client.call(api.read(info.id))
     except NotFound:
         return None
+    advance(1)
     folder = f"{_ROOT}/sessions/{found.id}"
     _add(archive, f"{folder}/transcript.txt", render(found.history), found.updated_at)
     detail = {"format": FORMAT, **found.model_dump(mode="json")}
@@ -101,7 +125,7 @@ def _export(client: Client, archive: tarfile.TarFile, info: SessionInfo) -> dict
         "messages": found.messages,
         "created_at": found.created_at,
         "updated_at": found.updated_at,
-        "sub_sessions": [node for child in below if (node := _export(client, archive, child)) is not None],
+        "sub_sessions": [node for child in below if (node := _export(client, archive, child, advance)) is not None],
     }
 
 
@@ -153,13 +177,17 @@ def import_sessions(client: Client, file: Path, *, rename: bool) -> None:
     """Create the sessions of an export on a server.
 
     A session that is there already with the same messages, or with more of them, is left as it is. If another
-    conversation has the name, nothing is imported, or with `rename` the session gets a new name.
+    conversation has the name, nothing is imported, or with `rename` the session gets a new name. Exits with `REFUSED`
+    if some sessions could not be created; each is reported, and the others are imported.
     """
     families = _families(_read(file))
+    everything = [session for family in families.values() for session in family]
+    with progress("checking", len(everything)) as advance:
+        outcomes = dict(_outcomes(client, [_new(session, session.root) for session in everything], advance, check=True))
     names: dict[str, str] = {}
     taken = []
     for root, family in families.items():
-        if _fits(client, family, root):
+        if all(outcomes[session.id].outcome in ("absent", "same", "refused") for session in family):
             names[root] = root
         elif rename:
             names[root] = _free_name(client, family, root)
@@ -171,12 +199,99 @@ def import_sessions(client: Client, file: Path, *, rename: bool) -> None:
             f"nothing was imported: the server has other conversations in {shown}; delete or rename them, or"
             " import under new names with --rename"
         )
-    made = sum(_create(client, session, names[root]) for root, family in families.items() for session in family)
+    same = {name for name, result in outcomes.items() if result.outcome == "same"}
+    todo = [session for session in everything if session.id not in same or names[session.root] != session.root]
+    with progress("importing", len(todo)) as advance:
+        made = dict(_outcomes(client, [_new(session, names[session.root]) for session in todo], advance))
+    created = {name for name, result in made.items() if result.outcome == "created"}
+    for session in everything:
+        if (name := _name(session, names[session.root])) in created:
+            for message in session.queue:
+                waiting = NewMessage(content=message.content, role=message.role, tool_call_id=message.tool_call_id)
+                client.call(api.post(name, waiting))
     for root, name in names.items():
         if name != root:
             note(f"cfs: {root!r} is {name!r} here")
-    there = sum(map(len, families.values())) - made
-    note(f"cfs: {_sessions(made)} imported" + (f"; {there} of {made + there} were there already" if there else ""))
+    failures = [result for result in made.values() if result.outcome not in ("created", "same")]
+    for failure in failures:
+        print_error(f"{failure.id!r} was not imported: {failure.error or 'another conversation has the name'}")
+    there = len(everything) - len(created) - len(failures)
+    note(
+        f"cfs: {_sessions(len(created))} imported"
+        + (f"; {there} of {len(everything)} were there already" if there else "")
+        + (f"; {len(failures)} not imported" if failures else "")
+    )
+    if failures:
+        raise typer.Exit(REFUSED)
+
+
+def _new(session: _Exported, root: str) -> NewSession:
+    """Return a session as it is created, with a root that may be renamed."""
+    defaults = Settings()
+    changed = {key: value for key, value in session.settings if value != getattr(defaults, key)}
+    tokens = {"tokens": session.tokens} if session.tokens else {}  # servers of before do not know it
+    return NewSession(id=_name(session, root), settings=SettingsPatch(**changed), messages=session.history, **tokens)
+
+
+def _outcomes(
+    client: Client, sessions: Sequence[NewSession], advance: Callable[[int], object], *, check: bool = False
+) -> Iterator[tuple[str, Imported]]:
+    """Create sessions in batches, or only check them, and yield what became of each by its name."""
+    for batch in _batches(sessions):
+        for result in _batch(client, batch, check=check):
+            yield result.id, result
+        advance(len(batch))
+
+
+def _batches(sessions: Sequence[NewSession]) -> Iterator[list[NewSession]]:
+    batch: list[NewSession] = []
+    size = 0
+    for session in sessions:
+        length = sum(len(message.content) for message in session.messages) + _OVERHEAD * (len(session.messages) + 1)
+        if batch and (len(batch) == _BATCH or size + length > _BATCH_CHARACTERS):
+            yield batch
+            batch, size = [], 0
+        batch.append(session)
+        size += length
+    if batch:
+        yield batch
+
+
+def _batch(client: Client, batch: list[NewSession], *, check: bool) -> Iterator[Imported]:
+    try:
+        results = client.call(api.import_sessions(batch, check=check)).results
+    except TooLarge:  # the limit of this server is smaller
+        if len(batch) > 1:
+            half = len(batch) // 2
+            yield from _batch(client, batch[:half], check=check)
+            yield from _batch(client, batch[half:], check=check)
+            return
+        results = (Imported(id=batch[0].id or "", outcome="elsewhere"),)
+    except (NotFound, MethodNotAllowed):  # a server of before
+        results = tuple(Imported(id=session.id or "", outcome="elsewhere") for session in batch)
+    for session, result in zip(batch, results, strict=True):
+        yield _single(client, session, check=check) if result.outcome == "elsewhere" else result
+
+
+def _single(client: Client, session: NewSession, *, check: bool) -> Imported:
+    """Create or check one session by requests of its own."""
+    name = session.id or ""
+    existing = _find(client, name)
+    if existing is not None:
+        same = existing.history[: len(session.messages)] == session.messages
+        return Imported(id=name, outcome="same" if same else "other")
+    if check:
+        return Imported(id=name, outcome="absent")
+    try:
+        client.call(api.create(name, session.settings, messages=session.messages, tokens=session.tokens))
+    except Unreachable:
+        raise
+    except TooLarge as error:
+        advice = "the settings max_body_bytes and max_messages of this server must be larger for the import"
+        return Imported(id=name, outcome="refused", error=f"{error.detail}; {advice}")
+    except CfsError as error:
+        return Imported(id=name, outcome="refused", error=error.detail)
+    return Imported(id=name, outcome="created")
 
 
 def _sessions(count: int) -> str:
@@ -231,7 +346,8 @@ def _families(sessions: Iterable[_Exported]) -> dict[str, list[_Exported]]:
 
 def _fits(client: Client, family: Iterable[_Exported], root: str) -> bool:
     """Return whether each session is absent on the server, or the same conversation."""
-    return all(_is_same(_find(client, _name(session, root)), session) for session in family)
+    checked = _outcomes(client, [_new(session, root) for session in family], lambda _: None, check=True)
+    return all(result.outcome in ("absent", "same", "refused") for _, result in checked)
 
 
 def _find(client: Client, name: str) -> SessionDetail | None:
@@ -239,11 +355,6 @@ def _find(client: Client, name: str) -> SessionDetail | None:
         return client.call(api.read(name))
     except NotFound:
         return None
-
-
-def _is_same(found: SessionDetail | None, session: _Exported) -> bool:
-    """Return whether there is no such session, or one that begins with the same messages."""
-    return found is None or found.history[: len(session.history)] == session.history
 
 
 def _free_name(client: Client, family: Iterable[_Exported], root: str) -> str:
@@ -256,22 +367,3 @@ def _free_name(client: Client, family: Iterable[_Exported], root: str) -> str:
 def _name(session: _Exported, root: str) -> str:
     """Return the name of a session whose root is renamed."""
     return root + session.id.removeprefix(session.root)
-
-
-def _create(client: Client, session: _Exported, root: str) -> bool:
-    """Create a session with its messages; return False if it exists."""
-    name, defaults = _name(session, root), Settings()
-    changed = {key: value for key, value in session.settings if value != getattr(defaults, key)}
-    try:
-        client.call(api.create(name, SettingsPatch(**changed), messages=session.history))
-    except AlreadyExists:
-        return False
-    except TooLarge as error:
-        raise TooLarge(
-            f"{name!r} is too large for this server: {error.detail}; its settings max_body_bytes and max_messages"
-            " must be larger for the import. The sessions before it are imported"
-        ) from None
-    for message in session.queue:
-        waiting = NewMessage(content=message.content, role=message.role, tool_call_id=message.tool_call_id)
-        client.call(api.post(name, waiting))
-    return True

@@ -14,7 +14,8 @@ import typer
 
 from cfs import api
 from cfs.cli.app import UNANSWERED, is_terminal, note, print_error, show
-from cfs.cli.send import answer, note_model, read_settings, remark, write_settings
+from cfs.cli.send import answer, note_model, remark
+from cfs.cli.settings import read_settings, write_settings
 from cfs.cli.terminal_questions import TerminalQuestions, UnansweredQuestion
 from cfs.errors import CfsError, EngineError, Gone, InvalidRequest, NotFound
 from cfs.stream import StreamEvent

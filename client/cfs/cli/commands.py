@@ -2,13 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from cfs.cli.app import (
     DEFAULT_URL,
     Background,
+    CommandGroup,
     Json,
     OptionalSession,
     OptionalSessions,
@@ -18,10 +19,22 @@ from cfs.cli.app import (
     Url,
     check_name,
     connect,
+    note,
     read_token,
     session_names,
     show,
 )
+
+TurnSetting = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Setting for this turn only, such as temperature=0 or max_tokens=50 (repeatable).",
+        show_default=False,
+    ),
+]
+NewName = Annotated[str, typer.Argument(metavar="NEW", help="The new name.", callback=check_name, show_default=False)]
 
 
 def send(
@@ -35,15 +48,7 @@ def send(
             show_default=False,
         ),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Setting for this turn only, such as temperature=0 or max_tokens=50 (repeatable).",
-            show_default=False,
-        ),
-    ] = None,
+    settings: TurnSetting = None,
     idempotency_key: Annotated[
         str | None,
         typer.Option(
@@ -72,6 +77,31 @@ def send(
     message = read_message(text or [], settings or [])
     with connect(url, token_file) as client:
         run(client, session, message, wait=wait, as_json=as_json, idempotency_key=idempotency_key)
+
+
+def ask(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="TEXT", help="The question; several words are joined by spaces.", show_default=False),
+    ],
+    settings: TurnSetting = None,
+    as_json: Json = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Ask a question in today's session and print the reply. `cfs 'a question in quotes'` is short for it.
+
+    The session is named after the date, such as 2027-01-31; its name is printed on standard error.
+    """
+    from datetime import datetime
+
+    from cfs.cli.send import read_message, run
+
+    session = f"{datetime.now().astimezone():%Y-%m-%d}"
+    message = read_message(words, settings or [])
+    with connect(url, token_file) as client:
+        note(f"[session {session}]")
+        run(client, session, message, wait=True, as_json=as_json)
 
 
 def chat(
@@ -238,6 +268,129 @@ def answer(
 
     with connect(url, token_file) as client:
         answer_question(client, session, words)
+
+
+def set_(
+    session: Session,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="New values, such as temperature=0.2 or model=smollm2; KEY= restores the default. Without any, the"
+            " settings are printed.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Change the settings of a session, or print them."""
+    from cfs.cli.sessions import configure_session
+
+    with connect(url, token_file) as client:
+        configure_session(client, session, assignments or [], as_json=as_json)
+
+
+def rename(
+    session: Annotated[
+        str,
+        typer.Argument(
+            metavar="OLD",
+            help="Name of the session.",
+            callback=check_name,
+            autocompletion=session_names,
+            show_default=False,
+        ),
+    ],
+    name: NewName,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Give a session another name, and its sub-sessions with it."""
+    from cfs import api
+
+    with connect(url, token_file) as client:
+        client.call(api.rename(session, name))
+
+
+def fork(
+    session: Session,
+    copy: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NEW",
+            help="Name of the copy (default: SESSION-2, or the next number).",
+            callback=check_name,
+            show_default=False,
+        ),
+    ] = None,
+    messages: Annotated[
+        int | None,
+        typer.Option("--messages", min=0, help="Copy only so many messages from the beginning.", show_default=False),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Copy a session, and print the name of the copy. Both go on independently."""
+    from cfs import api
+
+    with connect(url, token_file) as client:
+        show(client.call(api.fork(session, copy, messages)).id + "\n")
+
+
+share = CommandGroup("Make, list and revoke links that let others read a session, or write to it.")
+
+
+@share.command(name="create")
+def create_share(
+    session: Session,
+    access: Annotated[
+        Literal["read", "write"], typer.Option("--access", help="Whether the link allows to write messages, too.")
+    ] = "read",
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            "--expires",
+            metavar="TIME",
+            help="When the link ends: after 12h, 30d or 1y (default: never).",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Make a link to a session and all below it, and print it. It contains a token that is shown only once."""
+    from cfs.cli.shares import create, seconds_until
+
+    seconds = seconds_until(expires)
+    with connect(url, token_file) as client:
+        create(client, session, access, seconds, as_json=as_json)
+
+
+@share.command(name="list")
+def list_shares(session: Session, as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
+    """List your links to a session: id, what each allows, and when it ends."""
+    from cfs.cli.shares import print_shares
+
+    with connect(url, token_file) as client:
+        print_shares(client, session, as_json=as_json)
+
+
+@share.command(name="revoke")
+def revoke_share(
+    share_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Id of the link, as `cfs share list` prints it.", show_default=False)
+    ],
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Revoke a link. Whoever reads by it is cut off at once."""
+    from cfs import api
+
+    with connect(url, token_file) as client:
+        client.call(api.revoke_share(share_id))
 
 
 def rm(

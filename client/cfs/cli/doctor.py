@@ -221,7 +221,7 @@ def run(url: str, token_file: Path | None, *, as_json: bool) -> None:
     for check in _checks(url, token_file):
         found.append(check)
         if not as_json:
-            show(_line(check))
+            typer.echo(_line(check), nl=False, color=has_colours(sys.stdout))
     healthy = all(check.status != "error" for check in found)
     if as_json:
         show(json.dumps({"ok": healthy, "checks": [asdict(check) for check in found]}, ensure_ascii=False) + "\n")

@@ -2,16 +2,14 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
-from difflib import get_close_matches
-from typing import Any, TypeVar
 
 import typer
-from pydantic import ValidationError
 
 from cfs import api
-from cfs.cli.app import REFUSED, UNANSWERED, UNVERIFIED, did_you_mean, is_terminal, note, print_error, show
+from cfs.cli.app import INTERRUPTED, REFUSED, UNANSWERED, UNVERIFIED, is_terminal, note, print_error, show
+from cfs.cli.settings import read_settings
 from cfs.cli.terminal_questions import TerminalQuestions, UnansweredQuestion
 from cfs.errors import CfsError, InvalidSettings
 from cfs.state import TurnReader
@@ -24,8 +22,6 @@ from cfs.wire import Message, NewMessage, Reply, TurnSettings, Usage
 _LONGEST_CALL = 200
 _FIRST_MESSAGE = 2
 """Number of the event with the first message of a new session; the session's creation is 1."""
-Patch = TypeVar("Patch", bound=TurnSettings)
-_TEXTS = frozenset({"system", "prompt_style", "driver", "overflow", "model"})
 
 
 def run(
@@ -64,8 +60,8 @@ def run(
         print_error(f"{question}; then: cfs cat {session}")
         raise typer.Exit(UNANSWERED) from None
     except KeyboardInterrupt:
-        note(f"\nThe turn continues: cfs cat {session}")
-        raise
+        note(f"\ncfs: interrupted; the turn continues: cfs cat {session}")
+        raise typer.Exit(INTERRUPTED) from None
     if as_json:
         show(reply.model_dump_json() + "\n")
     elif streaming or reply.error is None:
@@ -184,51 +180,3 @@ def _call(call: dict[str, object]) -> str:
     arguments = json.dumps(call.get("arguments"), ensure_ascii=False)
     shortened = arguments if len(arguments) <= _LONGEST_CALL else arguments[:_LONGEST_CALL] + "..."
     return f"[{call.get('name')} {shortened}]"
-
-
-# Settings on the command line: KEY=VALUE (S9)
-
-
-def read_settings(assignments: Iterable[str], kind: type[Patch]) -> Patch:
-    """Parse `temperature=0`, `stop=END` or `stop=["a", "b"]`; an empty value means the default.
-
-    Raises `InvalidSettings`, which names the setting and the reason.
-    """
-    values: dict[str, Any] = {}
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals:
-            raise InvalidSettings(f"{assignment!r} is no setting: write KEY=VALUE, such as temperature=0")
-        if key not in kind.model_fields:
-            similar = did_you_mean(get_close_matches(key, kind.model_fields, n=1))
-            raise InvalidSettings(f"there is no setting {key!r} here, but {', '.join(kind.model_fields)}{similar}")
-        values[key] = _value(key, text)
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InvalidSettings(f"{first['loc'][0]}: {first['msg'].lower()} (given: {first['input']!r})") from None
-
-
-def write_settings(settings: TurnSettings | Any) -> list[str]:
-    """Format settings as `read_settings` accepts them."""
-    shown = settings.model_dump(mode="json")
-    return [f"{key}={_written(value)}" for key, value in shown.items()]
-
-
-def _value(key: str, text: str) -> Any:
-    if not text:
-        return None
-    if key in _TEXTS:
-        return text
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text
-    return [text] if key == "stop" and not isinstance(value, list) else value
-
-
-def _written(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,10 +1,10 @@
-"""`cfs ls`, `cfs ps`, `cfs rm` and `cfs cat`: list, delete and print sessions."""
+"""`cfs ls`, `cfs ps`, `cfs set`, `cfs rm` and `cfs cat`: list, configure, delete and print sessions."""
 
 import json
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
@@ -13,11 +13,12 @@ import typer
 
 from cfs import api
 from cfs.cli.app import REFUSED, note, print_error, show, similar_session
-from cfs.errors import CfsError, NotFound, Timeout, Unreachable
+from cfs.cli.settings import read_settings, write_settings
+from cfs.errors import CfsError, InvalidSettings, NotFound, Timeout, Unreachable
 from cfs.stream import StreamEvent
 from cfs.transcript import PREFIXES, render, render_one
 from cfs.transports.http import Client
-from cfs.wire import Message, SessionDetail, SessionInfo
+from cfs.wire import Message, SessionDetail, SessionInfo, SettingsPatch
 
 # `cfs cat` (S6, S11)
 
@@ -215,6 +216,19 @@ def latest_session(client: Client) -> str:
     if newest is None:
         raise NotFound("there is no session yet; `cfs chat` begins one")
     return newest.id
+
+
+def configure_session(client: Client, session: str, assignments: Sequence[str], *, as_json: bool) -> None:
+    """Change settings, or print them if there is nothing to change. Raises `typer.BadParameter`."""
+    try:
+        patch = read_settings(assignments, SettingsPatch)
+    except InvalidSettings as error:
+        raise typer.BadParameter(error.detail) from None
+    settings = client.call(api.configure(session, patch) if assignments else api.settings(session))
+    if as_json:
+        show(settings.model_dump_json() + "\n")
+    elif not assignments:
+        show("".join(f"{line}\n" for line in write_settings(settings)))
 
 
 def delete_sessions(client: Client, sessions: Iterable[str], *, force: bool) -> None:

@@ -45,9 +45,12 @@ class Address:
 def address_of(url: str | None = None, token: str | None = None) -> Address:
     """Build an address; `CFS_URL` and `CFS_TOKEN` are the defaults. Raises `InvalidRequest` if there is no URL.
 
-    An empty token is no token, whatever the variable says.
+    A URL without a scheme, such as `localhost:8000`, is one of HTTP. An empty token is no token, whatever the variable
+    says.
     """
     url = (url or os.environ.get(URL_VARIABLE, "")).rstrip("/")
+    if url and "://" not in url:
+        url = f"http://{url}"
     if not _is_server(url):
         raise InvalidRequest(
             f"{url!r} is not the URL of a server: give one such as http://127.0.0.1:8000, or set {URL_VARIABLE}"

@@ -54,7 +54,7 @@ from cfs_server.routes.http import (
     view_etag,
 )
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.history import Weighed, read_history, rendered, take_messages
+from cfs_server.sessions.history import Weighed, history_of, read_history, rendered
 from cfs_server.sessions.loop_bridge import aside
 from cfs_server.sessions.session import Session
 
@@ -97,12 +97,8 @@ async def create_session(
     """Create a session. A transcript, or messages, become its history."""  # S2, S14
     if new.id is not None:
         sessions.require("write", new.id)
-    if new.messages and new.transcript:
-        raise InvalidParameters("a session begins with `messages` or with a `transcript`, not with both")
-    most = sessions.limits.messages
-    text = partial(read_history, new.transcript or "", most)
-    history = await apart(request, partial(take_messages, new.messages, most) if new.messages else text)
-    return _made(sessions.create(new.id, new.settings, history), sessions, 201)
+    history = await apart(request, partial(history_of, new, sessions.limits.messages))
+    return _made(sessions.create(new.id, new.settings, history, new.tokens), sessions, 201)
 
 
 @router.get(

@@ -252,14 +252,22 @@ class AuthorizedSessions:
 
     # -- creating and changing ------------------------------------------------------------------------------------
 
+    def is_free(self, session_id: str) -> bool:
+        """Return whether a session with this id can be created here; see `SessionStore.is_free`."""
+        return self._store.is_free(session_id)
+
     def create(
-        self, session_id: str | None = None, patch: SettingsPatch | None = None, transcript: str | Weighed | None = None
+        self,
+        session_id: str | None = None,
+        patch: SettingsPatch | None = None,
+        transcript: str | Weighed | None = None,
+        tokens: int = 0,
     ) -> Session:
         """Create a session; see `SessionStore.create`."""
         name = new_id(self._store.is_free) if session_id is None else session_id
         self._require_new(name)
         self._require_settings(name, patch)
-        return self._store.create(name, patch, transcript, self._account)
+        return self._store.create(name, patch, transcript, self._account, tokens)
 
     def open(self, session_id: str) -> Session:
         """Return a session to write to. It is created if it does not exist (S2)."""

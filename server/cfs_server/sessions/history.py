@@ -10,9 +10,9 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import Any, Self
 
-from cfs.errors import ContextTooLong, TooLarge, UnsupportedMedia
+from cfs.errors import ContextTooLong, InvalidParameters, TooLarge, UnsupportedMedia
 from cfs.transcript import BOM, PREFIXES, from_elsewhere, parse, render, render_one, shown
-from cfs.wire import Message, Settings
+from cfs.wire import Message, NewSession, Settings
 from cfs_server.engine.fitting import TOKEN_CHARACTERS, exchanges, leading_systems
 from cfs_server.sessions.loop_bridge import AT_ONCE_BYTES, LoopBridge, aside
 from cfs_server.sessions.quotas import StorageUsage
@@ -115,6 +115,13 @@ def read_history(transcript: str, most: int, known: Iterable[Message] = ()) -> W
     kept = [*takewhile(lambda pair: pair[1] == (pair[0].role, shown(pair[0])), zip(known, turns, strict=False))]
     read = [Message.model_validate({"role": turn.role, "content": turn.content}) for turn in turns[len(kept) :]]
     return Weighed.of([message for message, _ in kept] + read)
+
+
+def history_of(new: NewSession, most: int) -> Weighed:
+    """Return the history of a new session. Raises `InvalidParameters`, `InvalidTranscript` or `TooLarge`."""
+    if new.messages and new.transcript:
+        raise InvalidParameters("a session begins with `messages` or with a `transcript`, not with both")
+    return take_messages(new.messages, most) if new.messages else read_history(new.transcript or "", most)
 
 
 def take_messages(messages: tuple[Message, ...], most: int) -> Weighed:

@@ -120,9 +120,8 @@ _log = structlog.get_logger(__name__)
 class Services:
     """What a session needs from its store. `record` receives each change and returns its sequence number.
 
-    `root_key` returns the key of the root of a session's tree, `attended` whether an agent answers in it.
-    `models` are the names that the setting `model` may
-    have; if it is empty, they are not known.
+    `root_key` returns the key of the root of a session's tree, `attended` whether an agent answers in it. `models` are
+    the names that the setting `model` may have; if it is empty, they are not known.
     """
 
     engine: Engine

@@ -20,7 +20,7 @@ import structlog
 
 from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound, PreconditionFailed, Unavailable
 from cfs.ids import check_id
-from cfs.wire import Message, Settings, SettingsPatch
+from cfs.wire import Message, Settings, SettingsPatch, Usage
 from cfs_server import tracing
 from cfs_server.engine.interface import Engine, Hint, predicted_wait
 from cfs_server.sessions.events import Archive, Event, EventBus, new_nonce
@@ -33,7 +33,7 @@ from cfs_server.sessions.journal.records import decode
 from cfs_server.sessions.look_alikes import LookAlikes
 from cfs_server.sessions.quotas import Limits, Quota, StorageUsage, Used
 from cfs_server.sessions.session import Services, Session
-from cfs_server.sessions.state import NO_MESSAGES, WHOLE, Created, Deleted, Record, Renamed
+from cfs_server.sessions.state import NO_MESSAGES, WHOLE, Created, Deleted, Record, Renamed, TokensSpent
 from cfs_server.sessions.turns import Turn, TurnRequest, TurnState, kind_of
 
 _CHECKPOINT_SECONDS = 5.0
@@ -329,8 +329,11 @@ class SessionStore:
         transcript: str | Weighed | None = None,
         account: StorageUsage | None = None,
         delay: float = 0.0,
+        tokens: int = 0,
     ) -> Session:
         """Create a session. A transcript, as text or already parsed, becomes its history (S14).
+
+        `tokens` are those that it has used on another server.
 
         A transcript that ends with an unanswered user message starts a turn, after `delay` seconds. The same is true
         for `replace` and, without a delay, for `fork`. Raises `AlreadyExists`.
@@ -343,6 +346,8 @@ class SessionStore:
         history, settings = self.read(transcript or ""), self._defaults.patched(patch)
         self._check_unanswered(name, history.messages, settings, account or self.account)
         session = self._create(name, settings, history, account)
+        if tokens:
+            session.apply(TokensSpent(Usage(prompt_tokens=tokens)))
         session.answer_last(delay)
         return session
 
