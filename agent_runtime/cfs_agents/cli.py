@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cfs.cli.app import DEFAULT_URL, Background, CommandGroup, Json, Session, TokenFile, Url, connect, read_token, show
+from cfs.cli.app import (
+    DEFAULT_URL,
+    Background,
+    CommandGroup,
+    Json,
+    Session,
+    TokenFile,
+    Url,
+    columns,
+    connect,
+    read_token,
+    show,
+)
 from cfs.errors import CfsError
 
 if TYPE_CHECKING:
@@ -212,6 +224,7 @@ def tree(session: Tree = "main", as_json: Json = False, url: Url = DEFAULT_URL, 
     """
     from cfs import api
     from cfs.tree import read_agents
+    from cfs_agents.tree_lines import tree_lines
 
     with connect(url, token_file) as client:
         found = client.call(api.sub_sessions(session))
@@ -219,7 +232,7 @@ def tree(session: Tree = "main", as_json: Json = False, url: Url = DEFAULT_URL, 
         if as_json:
             show(json.dumps(_nested(found, agents)) + "\n")
         else:
-            show("".join(_line(agent, agents[0].depth) for agent in agents))
+            show("".join(f"{line}\n" for line in tree_lines(agents, time.time(), columns(sys.stdout))))
 
 
 def pause(session: Session, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
@@ -248,10 +261,6 @@ def _pause(session: str, url: str, token_file: Path | None, *, paused: bool) -> 
         client.call(api.configure(session, SettingsPatch(paused=paused)))
 
 
-_REASON = 80
-"""Characters of a reason that are shown."""
-
-
 def _nested(tree: "SessionTree", agents: "Sequence[TreeAgent]") -> dict[str, Any]:
     """Return the sessions as the server lists them, each with what is known of its agent."""
     known = {agent.session: agent for agent in agents}
@@ -266,34 +275,6 @@ def _nested(tree: "SessionTree", agents: "Sequence[TreeAgent]") -> dict[str, Any
         }
 
     return node(tree)
-
-
-def _line(agent: "TreeAgent", top: int) -> str:
-    """Write one agent: what it took, and the tool that runs, or why it did not finish."""
-    from cfs.cli.sessions import duration
-
-    name = agent.session if agent.depth == top else "  " * (agent.depth - top) + agent.name
-    messages = f"{agent.messages:>4} {'message ' if agent.messages == 1 else 'messages'}"
-    tokens = f"{agent.tokens:>9} tokens" if agent.tokens else " " * 16
-    queued = f" +{agent.queued}" if agent.queued else ""
-    last = ""
-    if agent.tool is not None:
-        since = "" if agent.tool_since is None else duration(time.time() - agent.tool_since)
-        last = f"{agent.tool} {since}"
-    elif agent.outcome is not None and not agent.outcome.ok:
-        last = agent.outcome.text.partition("\n")[0][:_REASON]
-    line = f"{name:<32} {_state(agent):<10} {messages} {tokens} {duration(agent.seconds):>7}{queued}  {last}"
-    return f"{line.rstrip()}\n"
-
-
-def _state(agent: "TreeAgent") -> str:
-    if agent.state == "idle" and agent.outcome is not None:
-        return agent.outcome.status
-    if agent.paused:
-        return "paused"
-    if agent.open_questions:
-        return "asks you"
-    return {"idle": "idle", "generating": "working", "waiting_for_agent": "no agent"}[agent.state]
 
 
 def _tree_config(

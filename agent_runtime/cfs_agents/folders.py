@@ -7,11 +7,10 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-import structlog
-
+from cfs_agents.logs import get_logger
 from cfs_filesystem import open_beneath
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def open_own_folder(

@@ -15,8 +15,6 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext,
 from pathlib import Path
 from typing import TypeAlias
 
-import structlog
-
 from cfs import api
 from cfs.errors import (
     CfsError,
@@ -30,10 +28,11 @@ from cfs.errors import (
     Unreachable,
 )
 from cfs.transports.async_http import AsyncClient
+from cfs_agents.logs import get_logger
 from cfs_agents.own_files import Warn, usable_file, without_damage
 from cfs_filesystem import EntryMeta, FsHandle
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 PASSED_OVER = frozenset({".cfs", ".git", ".venv", "__pycache__", "node_modules"})
 """Folders of programs for themselves, which stay here."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -64,7 +65,8 @@ class Runner(Generic[AgentT]):
         self._stack = AsyncExitStack()
 
     def __enter__(self) -> Self:
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the runner shows progress
+        errors = structlog.make_filtering_bound_logger(40)  # the runner shows progress
+        structlog.configure(wrapper_class=errors, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
         tracing.start("cfs-agent")
         try:
             self._agent = self._runner.run(self._open())

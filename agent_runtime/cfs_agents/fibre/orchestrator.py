@@ -10,8 +10,6 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
-import structlog
-
 from cfs.api import acting_as
 from cfs.errors import CfsError, Conflict
 from cfs_agents.fibre.guards.guards import Guards, Limits, check_attempts
@@ -31,12 +29,13 @@ from cfs_agents.fibre.state import (
 )
 from cfs_agents.fibre.sub_agent import Claim, FibreSubAgent, SubAgentState, TreeResources
 from cfs_agents.file_agent.run_log import DiskError
+from cfs_agents.logs import get_logger
 from cfs_agents.messages import catalogue
 from cfs_agents.model import Model, is_outage
 from cfs_agents.published import PublishedWorkspace
 from cfs_agents.tools import AsyncPersistentShell, CommandMode, Consent, Tool, ToolError, Warden
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 Models: TypeAlias = Callable[[str], Model]
 """Returns the model that answers for an agent, by the agent's name."""

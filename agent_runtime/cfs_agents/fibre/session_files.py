@@ -24,12 +24,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import structlog
 
 from cfs.errors import Conflict
 from cfs.wire import Message
 from cfs_agents.file_agent.run_log import disk_errors
 from cfs_agents.folders import open_own_folder
+from cfs_agents.logs import get_logger
 from cfs_agents.own_files import AppendedFile, Warn, replace_file, sync_folder, usable_file, without_damage
 from cfs_agents.published import NOTHING_EQUAL
 
@@ -50,7 +50,7 @@ _ITEMS = "items"
 _GENERATION = "generation"
 _HEADED = "steps_have_head"
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 _Row: TypeAlias = dict[str, Any]
 
 

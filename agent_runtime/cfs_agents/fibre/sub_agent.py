@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-import structlog
-
 from cfs.errors import CfsError, SessionDeleted, SessionRenamed, TooMany
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents import tracing
@@ -43,13 +41,14 @@ from cfs_agents.fibre.state import (
     tree_budget_of,
 )
 from cfs_agents.file_agent.agent import to_the_end
+from cfs_agents.logs import get_logger
 from cfs_agents.messages import Language, catalogue, format_changes
 from cfs_agents.model import HasContextWindow, Model, is_outage
 from cfs_agents.published import PublishedWorkspace
 from cfs_agents.tools import CALL_ID, AsyncPersistentShell, Tool
 from cfs_agents.tools.files import LIST_DIRECTORY, READ_FILE, SEARCH_FILES, WRITE_FILE
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 # -- states -----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
-import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
@@ -27,6 +26,7 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
 from cfs.text_values import read_texts
 from cfs.wire import Message, ToolCall
+from cfs_agents.logs import get_logger
 from cfs_agents.tracing import tool_call, tool_ended
 from cfs_filesystem import FileSystemError
 
@@ -490,7 +490,7 @@ def tool(
 
 # -- the registry -----------------------------------------------------------------------------------------------------
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 CALL_ID: ContextVar[str] = ContextVar("CALL_ID", default="")
 """Id of the model's call that is running; empty if Python code calls a tool."""

@@ -6,6 +6,7 @@ imported when the command runs or is listed, so that short commands are fast.
 
 import os
 import re
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -57,6 +58,11 @@ def is_terminal(stream: TextIO) -> bool:
 def has_colours(stream: TextIO) -> bool:
     """Return whether to use colours: on a terminal that supports them, unless NO_COLOR is set."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def columns(stream: TextIO) -> int | None:
+    """Return the columns of a terminal; None for other streams, whose lines have any length."""
+    return shutil.get_terminal_size().columns if is_terminal(stream) else None
 
 
 def visible(text: str) -> str:

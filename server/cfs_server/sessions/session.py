@@ -239,7 +239,7 @@ class Session(SessionState):
         self._services.state_changed(self)
         if attended:
             first = self.queue[0]
-            _stop_timer(first)
+            first.stop_timer()
             first.timer = asyncio.get_running_loop().call_later(AGENT_SECONDS, self._report_unclaimed, first)
         return event
 

@@ -14,10 +14,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from cfs_agents.context import Context, ContextItem
 from cfs_agents.fibre.report import Change, ChangeKind, Gap
+from cfs_agents.logs import get_logger
 from cfs_agents.messages import Language, Messages, catalogue
 from cfs_agents.own_files import Warn, usable_file, without_damage
 from cfs_agents.tools.files import WORKSPACE, escaped_name, file_path, unescaped_name
@@ -48,7 +47,7 @@ _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLON
 """Errors of a path at which there is no file of the workspace. After any other error there may be one."""
 
 _Stamp = tuple[int, int, int, int]
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from functools import partial
 from shlex import quote
 from typing import Any, TypeAlias, TypeVar
 
-import structlog
-
+from cfs_agents.logs import get_logger
 from cfs_agents.tools.registry import in_thread
 from cfs_agents.tools.shell.census import boot_ticks
 from cfs_agents.tools.shell.output import PIPE_SIZE, Outlet
@@ -221,7 +220,7 @@ async def _async_ready(wanted: Readable) -> set[int]:
 
 # -- one command (A5) -------------------------------------------------------------------------------------------------
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 LAST_RESORT_SECONDS = 20.0
 """Time limit of operations that take milliseconds: the start of bash, and its end after SIGKILL."""

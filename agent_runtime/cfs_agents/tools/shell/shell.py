@@ -11,8 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import structlog
-
+from cfs_agents.logs import get_logger
 from cfs_agents.tools.registry import ShellClosed, ShellUnavailable
 from cfs_agents.tools.shell import protocol
 from cfs_agents.tools.shell.census import awaits_input, kill_all, members, new_cookie
@@ -75,7 +74,7 @@ class Job:
 # 4. The control descriptor is closed, but bash runs (a command closed the descriptor, or `exec` replaced bash by a
 #    program). The runtime closes the input of bash, so that bash ends after the command, as in case 3.
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _KILL_PASSES = 1
 
