@@ -57,6 +57,7 @@ from cfs.errors import (
 if typing.TYPE_CHECKING:
     from cfs.async_session import AsyncChatIterator, AsyncSession
     from cfs.async_tree import AsyncTree
+    from cfs.options import SessionOptions, TurnOptions
     from cfs.response import Response
     from cfs.session import ChatIterator, Session
     from cfs.tools import FunctionTool, Tool
@@ -103,6 +104,7 @@ __all__ = [
     "Session",
     "SessionDeleted",
     "SessionLost",
+    "SessionOptions",
     "SessionRenamed",
     "Settings",
     "StorageFull",
@@ -115,6 +117,7 @@ __all__ = [
     "TreeAgent",
     "TreeFile",
     "TreeOutcome",
+    "TurnOptions",
     "Unauthorized",
     "Unavailable",
     "Unreachable",
@@ -136,12 +139,14 @@ _LATER = {
     "FunctionTool": "cfs.tools",
     "Response": "cfs.response",
     "Session": "cfs.session",
+    "SessionOptions": "cfs.options",
     "Settings": "cfs.wire",
     "Tool": "cfs.tools",
     "Tree": "cfs.tree",
     "TreeAgent": "cfs.tree_state",
     "TreeFile": "cfs.tree_state",
     "TreeOutcome": "cfs.tree_state",
+    "TurnOptions": "cfs.options",
     "Usage": "cfs.wire",
 }
 

@@ -70,6 +70,20 @@ def random_names() -> Iterator[str]:
         most = min(most * 4, 10**9)
 
 
+_SUFFIX = "0123456789abcdefghjkmnpqrstvwxyz"
+_SUFFIX_LENGTH = 11
+
+
+def unique_name() -> str:
+    """Return a name such as `calm-otter-7k3mq9xt2vb`, which no other session has: it has 67 random bits.
+
+    Nobody is asked whether it is free, so that a session can be named before a server is reached.
+    """
+    random = SystemRandom()
+    suffix = "".join(random.choices(_SUFFIX, k=_SUFFIX_LENGTH))
+    return f"{random.choice(ADJECTIVES)}-{random.choice(ANIMALS)}-{suffix}"
+
+
 ROUTE_WORDS = frozenset(
     {
         "messages",

@@ -5,17 +5,17 @@ There is an async and a sync version; tools/unasync.py generates the sync one.
 """
 
 import os
-import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import count
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from pydantic import BaseModel, ValidationError
 
 from cfs.errors import Conflict, EngineError, InvalidParameters, InvalidReply, InvalidRequest, NotFound, TooManyRounds
-from cfs.ids import check_id
+from cfs.ids import check_id, unique_name
+from cfs.options import SessionOptions, TurnOptions
 from cfs.response import TRIES, Form, Response, respond
 from cfs.stream import Outcome
 from cfs.tools import MAX_ROUNDS, Tool, Toolbox, ToolRequest
@@ -51,9 +51,9 @@ class ChatIterator(Iterator[str]):
 class Session:
     """One session, by its name: over HTTP, or as a file of a mount.
 
-    Without a `path` it gets a new name. It is accessed at `url` or through the directory `mount`; the default is
-    `CFS_URL` if set, and `/cfs` otherwise. `token` defaults to `CFS_TOKEN`. A call that takes longer than `timeout`
-    seconds (None: no limit) raises `Timeout`, and the turn continues.
+    Without a `path` it gets a new name, such as `calm-otter-7k3mq9xt2vb`. It is accessed at `url` or through the
+    directory `mount`; the default is `CFS_URL` if set, and `/cfs` otherwise. `token` defaults to `CFS_TOKEN`. A call
+    that takes longer than `timeout` seconds (None: no limit) raises `Timeout`, and the turn continues.
 
     The object caches nothing: each call reads the current state (C2). A session that does not exist is created on first
     use, as `open` does with `O_CREAT`: by entering the context manager, or else by the first call. Leaving the context
@@ -131,7 +131,7 @@ class Session:
         tools: Iterable[Tool] = (),
         auto_tool: bool = True,
         max_rounds: int = MAX_ROUNDS,
-        settings: Mapping[str, Any] | None = None,
+        settings: TurnOptions | None = None,
         timeout: float | None = None,
         idempotency_key: str | None = None,
     ) -> Response: ...
@@ -145,7 +145,7 @@ class Session:
         tools: Iterable[Tool] = (),
         auto_tool: bool = True,
         max_rounds: int = MAX_ROUNDS,
-        settings: Mapping[str, Any] | None = None,
+        settings: TurnOptions | None = None,
         timeout: float | None = None,
         idempotency_key: str | None = None,
     ) -> Response[Model]: ...
@@ -158,7 +158,7 @@ class Session:
         tools: Iterable[Tool] = (),
         auto_tool: bool = True,
         max_rounds: int = MAX_ROUNDS,
-        settings: Mapping[str, Any] | None = None,
+        settings: TurnOptions | None = None,
         timeout: float | None = None,
         idempotency_key: str | None = None,
     ) -> Response | Response[Model]:
@@ -206,7 +206,7 @@ class Session:
         *,
         tools: Iterable[Tool] = (),
         max_rounds: int = MAX_ROUNDS,
-        settings: Mapping[str, Any] | None = None,
+        settings: TurnOptions | None = None,
         timeout: float | None = None,
         idempotency_key: str | None = None,
     ) -> ChatIterator:
@@ -254,7 +254,7 @@ class Session:
 
     # -- acting ---------------------------------------------------------------------------------------------------
 
-    def configure(self, **changes: Any) -> Settings:
+    def configure(self, **changes: Unpack[SessionOptions]) -> Settings:
         """Change settings and return all of them (S9). None resets a setting to its default.
 
         Raises `InvalidParameters` for an invalid name or value. As a file: `setxattr user.cfs.NAME`. Over HTTP:
@@ -449,7 +449,7 @@ def _keys(key: str | None) -> Keys:
 def _name(path: str | os.PathLike[str] | None, place: str) -> str:
     """Return the name of a session; it may be given as the path of its file in the mount."""
     if path is None:
-        return str(uuid.uuid4())
+        return unique_name()
     name = os.fspath(path)
     return name.removeprefix(place.rstrip("/") + "/")
 
@@ -459,7 +459,7 @@ def _check_rounds(rounds: int, most: int, outcome: Outcome) -> None:
         raise TooManyRounds(f"the model called tools {most} times in a row", last_reply=outcome.reply)
 
 
-def _turn_settings(settings: Mapping[str, Any] | None) -> TurnSettings:
+def _turn_settings(settings: TurnOptions | None) -> TurnSettings:
     return _checked(TurnSettings, settings or {})
 
 

@@ -10,13 +10,13 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, cast
 
 from cfs import api
 from cfs.errors import CfsError, InvalidTranscript, TooMany, Unavailable, Unreachable
 from cfs.sse import ServerSentEvent, SSEDecoder
 from cfs.transcript import PREFIXES, Turn, parse
-from cfs.wire import FinishReason, ToolCall, Usage
+from cfs.wire import EventType, FinishReason, ToolCall, Usage
 
 # Finding the reply to a message in a growing transcript (C3, C4)
 #
@@ -94,6 +94,10 @@ FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 
 
+EventName = EventType | Literal["connected"]
+"""What may have happened; `connected` is of the client, if it was asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
     """One event. A stream resumes after `id`; `data` is what happened, by the `type` (docs/sessions.md).
@@ -102,7 +106,7 @@ class StreamEvent:
     all sessions, nor where a connection was lost before the first event). `time` is in seconds since the epoch.
     """
 
-    type: str
+    type: EventName
     data: dict[str, Any]
     id: str = ""
     session: str = ""
@@ -218,10 +222,11 @@ def read_event(raw: ServerSentEvent) -> StreamEvent:
         found = json.loads(raw.data)
     except ValueError:
         raise Unreachable(f"the stream holds something that is no event of CFS: {raw.data[:80]!r}") from None
-    if raw.event in ("stale", "goodbye"):
-        return StreamEvent(raw.event, found, raw.id)
+    kind = cast("EventName", raw.event)
+    if kind in ("stale", "goodbye"):
+        return StreamEvent(kind, found, raw.id)
     return StreamEvent(
-        raw.event,
+        kind,
         found["data"],
         raw.id,
         found["session"],

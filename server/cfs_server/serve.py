@@ -161,7 +161,8 @@ async def serve(settings: Settings) -> None:
                 async with _workspaces(settings) as workspaces:
                     await _serve_with(settings, journal, workspaces, listener)
         except StoreInUse as error:
-            raise ConfigurationError(f"{error}; choose another --data-dir, or --store memory") from None
+            advice = "end that one (`cfs down` does in the background), or choose another --data-dir, or --store memory"
+            raise ConfigurationError(f"{error}; {advice}") from None
         except StoreFailed as error:
             raise ConfigurationError(str(error)) from None
 

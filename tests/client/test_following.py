@@ -9,7 +9,7 @@ import pytest
 from cfs import Forbidden, Gone, TooMany, Unavailable, Unreachable, api
 from cfs.sse import ServerSentEvent
 from cfs.state import TurnReader
-from cfs.stream import EventSource, StreamEvent, read_event
+from cfs.stream import EventName, EventSource, StreamEvent, read_event
 from cfs.transcript import Turn
 from cfs.wire import NewMessage
 
@@ -134,7 +134,7 @@ def test_stale_and_goodbye_have_no_envelope() -> None:
     assert (event.type, event.data, event.id, event.turn) == ("stale", {"asked": 1, "last": 9}, "n-9", None)
 
 
-def event(kind: str, **data: Any) -> StreamEvent:
+def event(kind: EventName, **data: Any) -> StreamEvent:
     return StreamEvent(kind, {"turn": "t", **data})
 
 
@@ -224,7 +224,7 @@ def test_what_was_shown_is_not_shown_twice(again: list[str], shown: list[str]) -
     """After a restart of the server the reply begins again."""
     reader = TurnReader("a", Turn("user", "hello"))
 
-    def said(kind: str, **data: Any) -> str:
+    def said(kind: EventName, **data: Any) -> str:
         return reader.feed(StreamEvent(kind, {"turn": "t", **data}))
 
     found = [said("token", text=piece) for piece in ("one ", "two")]

@@ -117,7 +117,7 @@ def test_usage_and_the_reason_of_the_end_are_known(http_harness: HttpHarness) ->
         with pytest.raises(InvalidParameters, match="max_tokens"):
             session.send("x", settings={"max_tokens": 0})
         with pytest.raises(InvalidParameters, match="driver"):
-            session.send("x", settings={"driver": "agent"})
+            session.send("x", settings={"driver": "agent"})  # type: ignore[call-overload]
 
 
 def test_a_reply_that_looks_like_an_error_is_none(http_harness: HttpHarness) -> None:

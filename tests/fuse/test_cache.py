@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cfs.errors import Gone, NotFound, Unauthorized, Unreachable
-from cfs.stream import StreamEvent
+from cfs.stream import EventName, StreamEvent
 from cfs.transcript import Turn, render
 from cfs.wire import SessionInfo, Settings
 from cfs_fuse.cache import Cache, Entry
@@ -21,7 +21,7 @@ class Source:
         self.position = 0
         self.numbers: dict[str, int] = {}
 
-    def make(self, kind: str, session: str, **data: Any) -> StreamEvent:
+    def make(self, kind: EventName, session: str, **data: Any) -> StreamEvent:
         """Make the next event of a session."""
         if kind == "session.created" and "renamed_from" not in data:
             self.numbers[session] = 0

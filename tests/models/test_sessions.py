@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from cfs import Session
-from cfs.cli import send
+from cfs.cli import settings
 from cfs.errors import InvalidSettings
 from cfs.transports import disk
 from cfs.wire import SettingsPatch, TurnSettings
@@ -89,8 +89,8 @@ def test_webdav_shows_and_sets_the_model(models: Models) -> None:
 
 def test_a_name_is_a_text_wherever_settings_are_written() -> None:
     """Although it may look like a number; an empty one is none."""
-    assert send.read_settings(["model=7"], TurnSettings).model == "7"
-    assert send.read_settings(["model="], TurnSettings).model is None
+    assert settings.read_settings(["model=7"], TurnSettings).model == "7"
+    assert settings.read_settings(["model="], TurnSettings).model is None
     assert disk.read_settings({"user.cfs.model": b"7"}).model == "7"
     assert disk.write_settings(SettingsPatch(model="7")) == {"user.cfs.model": b"7"}
 

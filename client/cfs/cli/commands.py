@@ -467,13 +467,14 @@ def up(
     CFS_TOKEN or --token-file. With --background, `cfs logs` shows the log, and `cfs down` ends both.
     """
     from cfs.cli import background
-    from cfs.cli.up import Plan, start
+    from cfs.cli.up import Plan, refuse_second, start
 
     flags = list(arguments or ())
     directory = Path(flags.pop(0)) if flags and not flags[0].startswith("-") else None
     if directory is not None and not mount:
         raise typer.BadParameter("a directory cannot be combined with --no-mount")
     read_token(token_file)
+    refuse_second(flags)
     if in_background:
         raise typer.Exit(background.start())
     raise typer.Exit(start(Plan(directory, tuple(flags), token_file, mount=mount)))

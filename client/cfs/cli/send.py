@@ -137,7 +137,7 @@ def answer(
     session is deleted, and `Unreachable` if the connection is lost.
     """
     reader = TurnReader(session, Turn(message.role, message.content))
-    last = StreamEvent("", {})
+    last = StreamEvent("connected", {})
     turn = None
     life = life or api.Life()
     stream = life.stream(api.converse(session, message))

@@ -9,8 +9,10 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -19,13 +21,15 @@ from urllib.parse import urlsplit
 
 import typer
 
-from cfs.cli.app import DEFAULT_URL, USAGE, main, print_error, visible
-from cfs.cli.background import Announcement, port_of
+from cfs.cli.app import DEFAULT_URL, USAGE, connect, main, print_error, visible
+from cfs.cli.background import Announcement, port_of, running
 from cfs.cli.doctor import mount_obstacle
+from cfs.errors import CfsError, Conflict
 
 DEFAULT_DIRECTORY = Path("/cfs")
 _USUAL_URL = DEFAULT_URL.replace("127.0.0.1", "localhost")
 _LISTENING = "listening on "
+_PROBE_SECONDS = 2.0
 _READY = "ready"
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - an address to replace, not to bind
 _LOG_SECONDS = 60.0
@@ -50,6 +54,36 @@ def start(plan: Plan) -> int:
         print_error(f"cannot mount on {plan.directory}: {obstacle}")
         return USAGE
     return asyncio.run(_Up(plan, directory, obstacle).run())
+
+
+def refuse_second(flags: Sequence[str]) -> None:
+    """Raise `Conflict` if a server answers already where flags of the server want one, and say how to end it."""
+    url = f"http://127.0.0.1:{_port_in(flags)}"
+    if any(server.name == port_of(url) for server in running("server")):
+        raise Conflict(f"your server runs at {url} already: `cfs down --url {url}` ends it")
+    if _answers(url):
+        raise Conflict(f"a server runs at {url} already: Ctrl-C in its terminal ends it, or choose another --port")
+
+
+def _answers(url: str) -> bool:
+    from cfs import api
+
+    try:
+        with socket.create_connection(("127.0.0.1", int(port_of(url))), _PROBE_SECONDS):
+            pass  # most often nobody listens, and httpx need not be imported
+        with connect(url, None, timeout=_PROBE_SECONDS) as client:
+            return bool(client.call(api.store()))
+    except (OSError, ValueError, CfsError):
+        return False
+
+
+def _port_in(flags: Sequence[str]) -> str:
+    for flag, value in zip(flags, (*flags[1:], ""), strict=True):
+        if flag == "--port":
+            return value
+        if flag.startswith("--port="):
+            return flag.removeprefix("--port=")
+    return os.environ.get("CFS_PORT") or str(urlsplit(DEFAULT_URL).port)
 
 
 def _mount_point(plan: Plan) -> tuple[Path | None, str | None]:

@@ -14,7 +14,8 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from cfs import api
 from cfs.cli.chat import TurnInterrupts
-from cfs.cli.send import answer, read_settings, remark
+from cfs.cli.send import answer, remark
+from cfs.cli.settings import read_settings
 from cfs.errors import CfsError
 from cfs.ids import check_id
 from cfs.stream import StreamEvent
