@@ -140,7 +140,7 @@ def completed(url: str, words: str, last: int) -> list[str]:
 
 def test_the_shell_completes_commands_and_names_of_sessions(http_harness: HttpHarness) -> None:
     http_harness.do(lambda: [http_harness.server.store.open(session) for session in ("chat1", "chat2", "other")])
-    assert completed(http_harness.url, "cfs se", 1) == ["send", "search", "serve"]
+    assert completed(http_harness.url, "cfs se", 1) == ["send", "search", "set", "serve"]
     assert completed(http_harness.url, "cfs cat ch", 2) == ["chat1", "chat2"]
     assert completed("http://127.0.0.1:9", f"cfs cat --url {http_harness.url} o", 4) == ["other"]
 

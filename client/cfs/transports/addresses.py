@@ -1,6 +1,7 @@
 """Resolves the server's address, token and timeouts for both HTTP clients. No I/O."""
 
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ _SHORTEST = 0.01
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
+_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/|$)|\[[0-9a-fA-F:.]+\]:\d+(/|$)")
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """A server's URL, the headers of every request to it, and the proxy in between, if there is one."""
@@ -45,11 +49,11 @@ class Address:
 def address_of(url: str | None = None, token: str | None = None) -> Address:
     """Build an address; `CFS_URL` and `CFS_TOKEN` are the defaults. Raises `InvalidRequest` if there is no URL.
 
-    A URL without a scheme, such as `localhost:8000`, is one of HTTP. An empty token is no token, whatever the variable
+    A host with a port, such as `localhost:8000`, is reached by HTTP. An empty token is no token, whatever the variable
     says.
     """
     url = (url or os.environ.get(URL_VARIABLE, "")).rstrip("/")
-    if url and "://" not in url:
+    if _HOST_AND_PORT.match(url):
         url = f"http://{url}"
     if not _is_server(url):
         raise InvalidRequest(
