@@ -117,7 +117,7 @@ async def _next(
 ) -> Turn | None:
     """Claim a turn as soon as one is available; None when the time is over."""
     asked = session.id
-    with session.agent_waiting():
+    with session.attendance.waiting():
         try:
             async with asyncio.timeout(seconds):
                 while (turn := _try(session, lease)) is None:

@@ -11,10 +11,8 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, Self
 
 import structlog
@@ -59,6 +57,7 @@ from cfs_server.engine.interface import (
     engine_of,
     predicted_wait,
 )
+from cfs_server.sessions.attendance import AGENT_SECONDS, Attendance
 from cfs_server.sessions.events import Event, EventBus, EventLog
 from cfs_server.sessions.history import (
     MESSAGE_COST,
@@ -107,9 +106,6 @@ from cfs_server.sessions.turns import CANCELLED, Lease, Turn, TurnRequest, TurnR
 _RETRY_SECONDS = 1.0
 _ANNOUNCED_EACH = 256
 """Maximum number of messages of one request with an event each. For more, readers fetch the session again."""
-AGENT_SECONDS = 5.0
-"""How long an agent counts as attached between two of its calls."""
-
 _GRACE = LEASE_SECONDS
 """Seconds for which an agent keeps a turn that it took back late, until its call has set a new lease."""
 
@@ -150,7 +146,7 @@ class Session(SessionState):
     of the nonce and the version of the history (H3).
     """
 
-    __slots__ = ("_agent_at", "_agents_waiting", "_services", "changed", "log")
+    __slots__ = ("_services", "attendance", "changed", "log")
 
     def __init__(
         self, created: Created, services: Services, account: StorageUsage, recorded: tuple[int, Record] | None = None
@@ -186,7 +182,7 @@ class Session(SessionState):
         self.log = log
         self.seq = self.begins_at = 0
         self._services = services
-        self._agents_waiting, self._agent_at = 0, -inf
+        self.attendance = Attendance()
 
     def head(self) -> Head:
         """Return the state without the messages."""
@@ -244,8 +240,7 @@ class Session(SessionState):
         return event
 
     def _report_unclaimed(self, turn: Turn) -> None:
-        """Announce that no agent is attached, after an attached one has not claimed a turn."""
-        if self.state == "waiting_for_agent" and self.queue[0] is turn:
+        if self.state == "waiting_for_agent" and self.queue[0] is turn:  # no agent is attached any more
             self.apply(StateAnnounced(turn.id))
             self._services.state_changed(self)
 
@@ -610,25 +605,12 @@ class Session(SessionState):
     #
     # An agent claims a turn, works under a lease that each of its calls renews, and finishes the turn. When the lease
     # expires, the agent is considered dead and another one may claim the turn. A late agent gets its turn back with its
-    # next call, unless another agent has claimed it. Between two calls an agent counts as attached for a short time.
+    # next call, unless another agent has claimed it. See `attendance` for when an agent counts as attached.
 
     @property
     def has_agent(self) -> bool:
         """Whether an agent holds a turn, waits for one, or has called a moment ago."""
-        if self.running is not None and self.running.lease is not None:
-            return True
-        return self._agents_waiting > 0 or time.monotonic() - self._agent_at < AGENT_SECONDS
-
-    @contextmanager
-    def agent_waiting(self) -> Iterator[None]:
-        """Count an agent that waits for a turn during a block; one that disconnects is detached."""
-        self._agents_waiting += 1
-        self._agent_at = -inf
-        try:
-            yield
-            self._agent_at = time.monotonic()
-        finally:
-            self._agents_waiting -= 1
+        return (self.running is not None and self.running.lease is not None) or self.attendance.attached
 
     def claim(self, lease_seconds: float) -> Turn | None:
         """Lease the next waiting turn to the caller; None if there is none.
@@ -690,7 +672,7 @@ class Session(SessionState):
         """End an expired lease. Its turn waits for the next claim."""
         if self.running is not turn:
             return
-        self._agent_at = -inf
+        self.attendance.lost()
         self._withdraw(turn)
         self.apply(LeaseExpired(turn.id))
         turn.stop_timer()
@@ -705,7 +687,7 @@ class Session(SessionState):
             raise NotFound("this turn is not running: it has ended, was cancelled, or its lease ran out")
         if turn.lease is None or not _same(turn.lease.secret, secret):
             raise Forbidden("another agent holds this turn")
-        self._agent_at = time.monotonic()
+        self.attendance.called()
         return turn
 
     def _take_back(self, turn_id: str, secret: str) -> None:
@@ -752,8 +734,7 @@ class Session(SessionState):
 
     def question(self, question_id: str) -> Question:
         """Return an open question, or one of the newest closed ones. Raises `NotFound`."""
-        found = self.questions.get(question_id)
-        if found is None:
+        if (found := self.questions.get(question_id)) is None:
             raise NotFound(
                 f"session {self.id!r} has no question {question_id!r}: its turn has ended, or it was answered long ago"
             )
