@@ -3,13 +3,15 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 from playwright.sync_api import Locator, Page, expect
 
 from tests.client.terminal import Running
-from tests.dashboard.support import address
+from tests.dashboard.agent import Agent
+from tests.dashboard.support import address, row
 from tests.server.support import Process
 
 HIDDEN = "touch one # \u202e\u200bpng\n# the second line"
@@ -74,3 +76,34 @@ def test_the_column_of_an_agent_asks_and_an_answer_from_elsewhere_ends_it(
         expect(card(page)).to_have_count(0)
         client.get("/v1/sessions/q-column/wait", params={"timeout": 30}).raise_for_status()
         assert files() == {"two"}
+
+
+def test_a_question_shows_only_what_the_agent_has_said(page: Page, server: Process, client: httpx.Client) -> None:
+    """It names no directory, and all its characters can be seen."""
+    with Agent(client, "q-plain") as agent:
+        agent.begin("Run it")
+        agent.ask("make test")
+        page.goto(address(server.url, "conversation/q-plain"))
+        expect(card(page)).to_have_text("May this command run?make testAllowAlways in this runDeny")
+
+
+def test_no_agent_is_missed_before_it_could_answer(page: Page, server: Process, client: httpx.Client) -> None:
+    """An attached agent needs a moment to claim a message. Without one the page says so after some seconds."""
+    now = datetime.now(UTC)
+    page.clock.install(time=now)
+    page.clock.set_fixed_time(now)
+    client.post("/v1/sessions", json={"id": "q-claim", "settings": {"driver": "agent"}}).raise_for_status()
+    page.goto(address(server.url, "conversation/q-claim"))
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    client.post("/v1/sessions/q-claim/messages", json={"content": "Is somebody there?"}).raise_for_status()
+    badge = page.locator("header .badge")
+    expect(badge).to_have_text("working")
+    expect(row(page, "q-claim")).to_have_attribute("data-state", "generating")
+    expect(page.locator(".waiting")).to_contain_text("Is somebody there?")
+    expect(badge).to_have_text("working")
+    page.clock.set_fixed_time(now + timedelta(seconds=10))
+    expect(badge).to_have_text("waits for an agent")
+    expect(row(page, "q-claim")).to_have_attribute("data-state", "waiting_for_agent")
+    with Agent(client, "q-claim") as agent:
+        agent.claim()
+        expect(badge).to_have_text("working")

@@ -31,7 +31,9 @@ export function stateOf(conversation, node = null) {
   if (node?.open_questions) return ["waiting_for_agent", t("asks you")];
   if (settings?.paused) return ["paused", t("paused")];
   if (state === "generating") return ["generating", t("working")];
-  if (state === "waiting_for_agent") return ["waiting_for_agent", t("waits for an agent")];
+  if (state === "waiting_for_agent") {
+    return node === null || node.waits ? ["waiting_for_agent", t("waits for an agent")] : ["generating", t("working")];
+  }
   const outcome = settings?.driver === "agent" ? outcomeOf(conversation) : null;
   return outcome === null ? ["idle", t("idle")] : [COLOURS[outcome.kind], OUTCOMES[outcome.kind]];
 }

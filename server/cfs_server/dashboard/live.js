@@ -6,6 +6,7 @@ import { listAll } from "./listing.js";
 import { Sessions } from "./sessions.js";
 
 const PAUSE = 1000;
+const REVIEW = 1000;
 
 /** The present state of the server as this tab sees it. */
 export class Live {
@@ -22,6 +23,7 @@ export class Live {
   #held = null; // events that wait for the listing
   #missed = false;
   #ended = false;
+  #timer = 0;
 
   constructor(api) {
     this.#api = api;
@@ -34,10 +36,12 @@ export class Live {
 
   start() {
     this.#feed.run();
+    this.#timer = setInterval(() => this.sessions.review(), REVIEW);
   }
 
   stop() {
     this.#ended = true;
+    clearInterval(this.#timer);
     this.#feed.stop();
   }
 

@@ -5,6 +5,7 @@ import { SessionState, spent } from "./session_state.js";
 
 const KEPT_TURNS = 500;
 const LONGEST = 80; // signs of what a call is about
+const CLAIM = 3000; // milliseconds in which an attached agent claims a message
 const SAME = 1; // second: a message and the start of its turn
 
 /** A session in the tree: its state, and what the timeline shows of it. Times are seconds since the epoch. */
@@ -14,6 +15,8 @@ export class Node extends SessionState {
   /** @type {Node[]} */
   children = []; // in the order of their ids
   busyBelow = 0; // how many sessions below are working
+  /** @type {number | null} */
+  unclaimed = null; // since when a message waits for an agent, by this clock
   known = false; // false: only a name above one that the caller may see
   created = 0;
   updated = 0;
@@ -29,6 +32,11 @@ export class Node extends SessionState {
 
   get busy() {
     return this.state === "generating";
+  }
+
+  /** Whether no agent has claimed a message for so long that none seems to be attached. */
+  get waits() {
+    return this.state === "waiting_for_agent" && (this.unclaimed === null || Date.now() - this.unclaimed >= CLAIM);
   }
 
   get driver() {
@@ -66,7 +74,9 @@ export class Node extends SessionState {
   /** Take an event, unless a listing has told as much already; true when something shown has changed. */
   take(event) {
     this.remember(event);
+    const before = this.state;
     if (!this.apply(event)) return false;
+    if (this.state !== before) this.unclaimed = Date.now();
     this.updated = event.time;
     this.known = true;
     if (event.type === "session.created") this.created = event.time;

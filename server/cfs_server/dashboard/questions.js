@@ -77,14 +77,15 @@ class Card extends HTMLElement {
     this.#buttons = question.choices.map((/** @type {string} */ choice) => el("button", { type: "button",
       className: choice === "allow" ? "button primary" : choice === "deny" ? "button danger" : "button",
       onclick: () => this.#choose(choice, send) }, CHOICES[choice] ?? choice));
-    this.append(
+    const parts = [
       heading,
       el("pre", { tabIndex: 0, "aria-label": t("Command") }, ...shown.map((/** @type {string} */ line) => el("code", {}, line || " "))),
       question.directory ? el("p", { className: "quiet" }, t("In {directory}", { directory: shapely(question.directory) })) : null,
       hides ? el("p", { className: "quiet" }, t("<U+...> stands for a character that cannot be seen.")) : null,
       el("div", { className: "answers" }, ...this.#buttons),
       this.#note,
-    );
+    ];
+    this.append(...parts.filter((part) => part !== null));
   }
 
   /** @param {string} choice @param {(answer: string) => Promise<void>} send */

@@ -86,6 +86,11 @@ export class Sessions {
     }
   }
 
+  /** Let the views look at those again whose messages no agent has claimed: after a while that is shown. */
+  review() {
+    for (const node of this.#nodes.values()) if (node.state === "waiting_for_agent") this.#note(node.id);
+  }
+
   /** Say that a session has changed in a way that no event tells. */
   touch(id) {
     this.#note(id);

@@ -296,7 +296,7 @@ class Row {
     mark(element, "aria-expanded", folds ? unfolded : null);
     mark(element, "aria-selected", chosen);
     mark(element, "data-active", active ? "" : null);
-    mark(element, "data-state", node.paused ? "paused" : node.state);
+    mark(element, "data-state", lookOf(node));
     mark(element, "data-folds", folds ? "" : null);
     const name = nameOf(node.id);
     const title = node.parent === null ? (node.title ?? name) : name; // an agent is known by its name
@@ -313,10 +313,16 @@ class Row {
   }
 }
 
+/** The look of a row: a paused session, or its state. */
+function lookOf(node) {
+  if (node.paused) return "paused";
+  return node.state === "waiting_for_agent" && !node.waits ? "generating" : node.state;
+}
+
 /** What a session does, in a word. */
-export function stateOf(node) {
-  if (node.paused) return t("paused");
-  return { idle: t("idle"), generating: t("working"), waiting_for_agent: t("waits for an agent") }[node.state] ?? node.state;
+function stateOf(node) {
+  const look = lookOf(node);
+  return { paused: t("paused"), idle: t("idle"), generating: t("working"), waiting_for_agent: t("waits for an agent") }[look] ?? look;
 }
 
 /** What a session does besides its state: the tool that works, what is below it, what waits. */
