@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from cfs.api import life_in
 from cfs.errors import Unavailable, departed
-from cfs.stream import Outcome, StreamEvent, asked_last, end_of_answer
+from cfs.stream import Outcome, StreamEvent, asked_last, end_of_answer, error_in
 from cfs.transcript import Turn
 from cfs.wire import FinishReason, Message, Origin, Question, SessionDetail, SessionInfo, Settings, ToolCall, Usage
 
@@ -188,7 +188,8 @@ class SessionState:
     messages themselves if they are followed, and is None if they are unknown. `changed_at` is the time of the
     last change of the transcript in seconds since the epoch, `tokens` what the ended turns cost, `tool` the name of the
     tool that was called and has not answered yet. `open_questions` counts the questions of its agent that wait for an
-    answer; `questions` holds those that are known, by id, oldest first: a listing only counts them.
+    answer; `questions` holds those that are known, by id, oldest first: a listing only counts them. `failed` says
+    whether the newest message is the error of a failed turn.
     """
 
     event: int = 0
@@ -205,6 +206,7 @@ class SessionState:
     history: list[Message] | None = None
     open_questions: int = 0
     questions: dict[str, Question] = field(default_factory=dict)
+    failed: bool = False
     title: str | None = None
     origin: Origin | None = None
     deleted: bool = False
@@ -223,7 +225,7 @@ class SessionState:
         self.tokens, self.tool, self.turn = info.tokens, None, None
         self.settings = self.history = None
         self.open_questions, self.questions = info.open_questions, {}
-        self.title, self.origin = info.title, info.origin
+        self.failed, self.title, self.origin = info.failed, info.title, info.origin
         if isinstance(info, SessionDetail):
             self.settings, self.history = info.settings, list(info.history)
             self.questions = {question.id: question for question in info.questions}
@@ -244,7 +246,7 @@ class SessionState:
                 self.settings = Settings.model_validate(data["settings"])
                 self.history = [] if self.history is not None and not self.messages else None
                 self.deleted, self.renamed_to = False, None
-                self.title = data.get("title")
+                self.title, self.failed = data.get("title"), data.get("failed", False)
                 self.origin = Origin.model_validate(data["origin"]) if "origin" in data else None
                 if "renamed_from" not in data:
                     self.open_questions, self.questions = 0, {}
@@ -252,7 +254,7 @@ class SessionState:
                 self._add(data, event.time)
             case "history.replaced":
                 self.messages, self.size, self.changed_at = data["messages"], data["size"], event.time
-                self.history = None
+                self.history, self.failed = None, data.get("failed", False)
             case "settings.changed":
                 self.settings = Settings.model_validate(data["settings"])
             case "turn.started":
@@ -284,6 +286,7 @@ class SessionState:
         message, index = data["message"], data["index"]
         self.messages, self.changed_at = index + 1, when
         self.size = data.get("size", self.size)
+        self.failed = message["role"] == "assistant" and error_in(message["content"]) is not None
         if self.history is not None:
             self.history[index:] = [Message.model_validate(message)]
         if message["role"] == "user":

@@ -229,6 +229,7 @@ class SessionInfo(_Wire):
     event: int = Field(description="Number of the session's last event.")
     etag: str
     open_questions: int = Field(0, description="Questions of its agent that wait for an answer.")
+    failed: bool = Field(False, description="Whether the newest message is the error of a failed turn.")
     title: str | None = Field(
         None, description="The setting `title`, or what a user wrote first. Null without a right to read."
     )

@@ -16,7 +16,7 @@ from cfs.stream import StreamEvent
 from cfs.transcript import Turn
 from cfs.wire import Event, SessionDetail, Settings
 
-YOUNGER: dict[str, Any] = {"open_questions": 0, "questions": {}, "title": None, "origin": None}
+YOUNGER: dict[str, Any] = {"failed": False, "open_questions": 0, "questions": {}, "title": None, "origin": None}
 FIXTURES = sorted((Path(__file__).parent.parent / "fixtures/events").glob("*.json"))
 
 

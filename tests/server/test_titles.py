@@ -1,18 +1,23 @@
-"""Titles and origins: what listings show of a session's content, to whom, and how copies are named."""
+"""Titles, failures and origins: what listings show of a session's content, to whom, and how copies are named."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from cfs.wire import Message, Origin
+from cfs.errors import EngineError
+from cfs.state import SessionState
+from cfs.stream import StreamEvent
+from cfs.wire import Event, Message, Origin
+from cfs_server.engine.interface import GenerationRequest
 from cfs_server.sessions.history import topic_of
 from cfs_server.sessions.ids import copy_ids
 from cfs_server.sessions.journal.records import encode_head
 from tests.filesystem.support import grant
 from tests.server.guests import guests
-from tests.server.support import EVENTS, EventStream, ServerHarness, data
+from tests.server.support import EVENTS, EventStream, ServerHarness, data, running_server
 from tests.sessions.disk import Disk
 from tests.sessions.test_restore import run
 
@@ -124,6 +129,54 @@ async def test_title_of_a_session_of_an_older_version_is_found() -> None:
         r.store.checkpoint(10)
     async with run(disk) as r:
         assert r.store.get("a").title == "Plan a garden"
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+def breaks(request: GenerationRequest) -> Iterator[str]:
+    if request.messages[-1].content == "break":
+        raise EngineError("it broke")
+    yield "yes"
+
+
+async def failures(server: ServerHarness, session: str) -> tuple[bool, bool]:
+    """Whether a listing calls the newest message an error, and whether the events do."""
+    listed = await info(server.client, session)
+    state = SessionState()
+    async with await EventStream.open(server.url, f"{SESSIONS}/{session}/events?after=0", EVENTS) as stream:
+        while state.event < listed["event"]:
+            raw = await stream.next()
+            assert raw is not None
+            event = Event.model_validate_json(raw.data)
+            state.apply(StreamEvent(event.type, event.data, number=event.number, time=event.time))
+    return listed["failed"], state.failed
+
+
+async def test_listing_and_events_say_that_the_newest_message_is_an_error() -> None:
+    async with running_server(breaks) as server:
+        await server.say("a", "break", wait="true")
+        assert await failures(server, "a") == (True, True)
+        await fork(server.client, "a", id="copy")
+        assert await failures(server, "copy") == (True, True)
+        await server.say("a", "and now?", wait="true")
+        assert await failures(server, "a") == (False, False)
+        place = f"{SESSIONS}/a/transcript"
+        text = "User: break\nAssistant: [Error: it broke]\n"
+        await server.client.put(place, content=text, headers={"If-Match": "*"})
+        assert await failures(server, "a") == (True, True)
+        await server.client.put(place, content="User: hello\nAssistant: yes\n", headers={"If-Match": "*"})
+        assert await failures(server, "a") == (False, False)
+
+
+async def test_a_failure_outlives_a_restart() -> None:
+    disk = Disk()
+    async with run(disk, breaks, clean=True) as r:
+        r.say("a", "break")
+        await r.settled("a")
+    async with run(disk, breaks) as r:
+        assert not r.store.get("a").history.loaded
+        assert r.store.get("a").info(0).failed
 
 
 # -- copies -----------------------------------------------------------------------------------------------------------

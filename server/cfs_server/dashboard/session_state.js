@@ -1,6 +1,8 @@
 // The state of a session, computed from its events: the twin of `cfs.state` in Python, without imports.
 // Both run the same recorded events, tests/fixtures/events/*.json.
 
+const ERROR = /^\[Error: [^]*\]$/;
+
 /** One turn: what it has generated so far, and its result once it has ended. */
 export class TurnState {
   text = "";
@@ -62,6 +64,7 @@ export class SessionState {
   history = null; // the messages themselves, where they are followed
   open_questions = 0; // of its agent
   questions = {}; // those that are known, by id, oldest first: a listing only counts them
+  failed = false; // the newest message is the error of a failed turn
   title = null;
   origin = null; // {session, messages} of the original, for a copy
   deleted = false;
@@ -82,6 +85,7 @@ export class SessionState {
     this.settings = info.settings ?? null;
     this.history = info.history ? [...info.history] : null;
     this.open_questions = info.open_questions ?? 0;
+    this.failed = info.failed ?? false;
     this.title = info.title ?? null;
     this.origin = info.origin ?? null;
     this.questions = Object.fromEntries((info.questions ?? []).map((question) => [question.id, question]));
@@ -96,6 +100,7 @@ export class SessionState {
     switch (type) {
       case "session.created":
         this.title = data.title ?? null;
+        this.failed = data.failed ?? false;
         this.origin = data.origin ?? null;
         this.life = data.life ?? "";
         this.changed_at = time;
@@ -118,6 +123,7 @@ export class SessionState {
         this.size = data.size;
         this.changed_at = time;
         this.history = null;
+        this.failed = data.failed ?? false;
         break;
       case "settings.changed":
         this.settings = data.settings;
@@ -165,6 +171,7 @@ export class SessionState {
     this.messages = index + 1;
     this.changed_at = time;
     this.size = size ?? this.size;
+    this.failed = message.role === "assistant" && ERROR.test(message.content);
     this.history?.splice(index, Infinity, message);
     if (message.role === "user") this.state = state ?? "generating";
     else if (message.role === "tool") this.tool = null;

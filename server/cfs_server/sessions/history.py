@@ -209,7 +209,7 @@ class HistoryHead:
 
     `begins_at` is the record that contains the first messages. `since` is the version and the number of messages when
     all messages were replaced. `leading` is the number of system messages at the beginning, `calls_tools` whether the
-    newest message calls tools.
+    newest message calls tools, `failed` whether it is the error of a failed turn.
     """
 
     count: int
@@ -223,6 +223,7 @@ class HistoryHead:
     leading: int = 0
     calls_tools: bool = False
     topic: str | None = None
+    failed: bool = False
 
 
 class HistoryNotLoaded(Exception):
@@ -254,6 +255,7 @@ class History:
         "calls_tools",
         "changed_at",
         "cost",
+        "failed",
         "leading",
         "since",
         "size",
@@ -284,7 +286,7 @@ class History:
         history._resized(head.size, head.cost, head.changed_at)
         history._absent, history.version, history.since = head.count, head.version, head.since
         history.window, history.leading, history.calls_tools = head.window, head.leading, head.calls_tools
-        history.topic = head.topic
+        history.topic, history.failed = head.topic, head.failed
         return history
 
     def head(self, begins_at: int) -> HistoryHead:
@@ -301,6 +303,7 @@ class History:
             self.leading,
             self.calls_tools,
             self.topic,
+            self.failed,
         )
 
     def __len__(self) -> int:
@@ -337,6 +340,7 @@ class History:
         self._times[:0] = array("d", [at for _, at in messages[: self._absent]])
         self._absent, self._present = 0, self.cost
         self.topic = topic_of(self._messages)  # an older version may have stored another one, or none
+        self.failed = is_error_reply(self._messages[-1])  # which an older version has not stored
 
     def require_loaded(self) -> None:
         """Raise `HistoryNotLoaded` unless all messages are in memory."""
@@ -472,7 +476,7 @@ class History:
         cost = cost_of(message)
         if self.leading == len(self) and message.role == "system":
             self.leading += 1
-        self.calls_tools = bool(message.tool_calls)
+        self.calls_tools, self.failed = bool(message.tool_calls), is_error_reply(message)
         if self.topic == "":
             self.topic = topic_of([message])
         self._messages.append(message)
@@ -511,6 +515,7 @@ class History:
         self.since = (self.version, len(self._messages))
         self.leading, self.topic = leading_systems(self._messages), topic_of(self._messages)
         self.calls_tools = bool(self._messages) and bool(self._messages[-1].tool_calls)
+        self.failed = bool(self._messages) and is_error_reply(self._messages[-1])
         self._resized(history.size - self.size, history.cost - self.cost, at)
 
     def _resized(self, growth: int, cost: int, at: float) -> None:
@@ -538,9 +543,10 @@ class History:
         if self.topic != topic_of(self._messages):
             raise AssertionError(f"the topic is not {self.topic!r}")
         newest = self._messages[-1:]
-        if (self.leading, self.calls_tools) != (
+        if (self.leading, self.calls_tools, self.failed) != (
             leading_systems(self._messages),
             any(each.tool_calls for each in newest),
+            any(map(is_error_reply, newest)),
         ):
             raise AssertionError("the values that stay without the messages are wrong")
 

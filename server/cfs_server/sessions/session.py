@@ -272,6 +272,7 @@ class Session(SessionState):
             event=self.log.last,
             etag=self.etag,
             open_questions=len(open_questions(self.questions)),
+            failed=self.history.failed,
             title=self.title,
             origin=self.origin,
         )

@@ -106,6 +106,10 @@ class SessionState:
         """Return the title for an event, if it is another one than before."""
         return {} if self.title == before else {"title": self.title}
 
+    def failure(self) -> dict[str, bool]:
+        """Return for an event without messages whether the newest one is an error, if it is."""
+        return {"failed": True} if self.history.failed else {}
+
     @property
     def waiting_bytes(self) -> int:
         """The memory of what is not in the history: messages that wait, and questions."""
@@ -137,7 +141,8 @@ class SessionState:
         """Return the event that announces the session with its id, and with earlier names of it or of its original."""
         settings, size = self.settings.model_dump(), self.history.size
         data = {"settings": settings, "messages": len(self.history), "size": size, "life": self.nonce, **names}
-        data |= self.retitled(None) | ({} if self.origin is None else {"origin": self.origin.model_dump()})
+        data |= self.retitled(None) | self.failure()
+        data |= {} if self.origin is None else {"origin": self.origin.model_dump()}
         return EventDraft(self.id, "session.created", data)
 
 
@@ -343,6 +348,7 @@ class HistoryReplaced:
         session.history.replace(self.history, at)
         session.history.window = self.window
         data = {"messages": len(session.history), "size": session.history.size, **session.retitled(title)}
+        data |= session.failure()
         return (EventDraft(session.id, "history.replaced", data),)
 
 
