@@ -52,7 +52,7 @@ def test_a_page_without_a_network_catches_up(pages: Pages) -> None:
         page.context.set_offline(False)
         agent.say("after")
         expect(page.locator(".message.growing")).to_contain_text("before, meanwhile, after")
-        expect(row(page, "main")).to_contain_text("1 below")
+        expect(row(page, "main")).to_have_attribute("title", re.compile("1 sub-session"))
 
 
 def test_a_restarted_server_is_found_again(pages: Pages) -> None:
@@ -141,3 +141,44 @@ def test_the_address_names_what_is_shown(pages: Pages) -> None:
         expect(page.get_by_role("tab", name="Settings")).to_have_attribute("aria-selected", "true")
         page.go_back()
         expect(page.get_by_role("heading", name="made here")).to_be_visible()
+
+
+def test_complaints_of_a_lost_connection_end_with_it(pages: Pages) -> None:
+    """A session that could not be read is read, and what is still to be sent stands in the field."""
+    with serving(*QUIET) as server, httpx.Client(base_url=server.url, timeout=60, trust_env=False) as client:
+        for name in ("one", "two"):
+            client.post(f"/v1/sessions/{name}/messages", params={"wait": "true"}, json={"content": f"hello {name}"})
+        page = pages.open(server.url, "conversation/one")
+        expect(messages(page)).to_have_count(2)
+        expect(row(page, "two")).to_be_visible()
+        page.context.set_offline(True)
+        send(page, "meanwhile")
+        lost = page.get_by_text("The server cannot be reached.")
+        expect(page.locator(".composer .complaint")).to_have_text("The server cannot be reached.")
+        row(page, "two").click()
+        expect(page.locator("cfs-session > .note")).to_have_text("The server cannot be reached.")
+        page.context.set_offline(False)
+        expect(messages(page).first).to_contain_text("hello two")
+        expect(lost).to_have_count(0)
+        row(page, "one").click()
+        expect(page.get_by_role("textbox", name="Message")).to_have_value("meanwhile")
+        expect(lost).to_have_count(0)
+
+
+def test_the_complaint_about_a_message_ends_when_the_server_is_back(pages: Pages, tmp_path: Path) -> None:
+    flags = (*QUIET, "--data-dir", str(tmp_path), "--port", str(free_port()))
+    with serving(*flags) as server:
+        httpx.post(f"{server.url}/v1/sessions", json={"id": "one"}, trust_env=False, timeout=60).raise_for_status()
+        page = pages.open(server.url, "conversation/one")
+        expect(page.get_by_text("Live", exact=True)).to_be_visible()
+        server.signal()
+        assert server.ended()[0] == 0
+    expect(page.locator(".connection")).to_have_attribute("data-state", "lost")
+    send(page, "hello")
+    complaint = page.locator(".composer .complaint")
+    expect(complaint).to_have_text("The server cannot be reached.")
+    with serving(*flags):
+        expect(page.locator(".connection")).to_have_attribute("data-state", "live")
+        expect(complaint).to_be_empty()
+        page.get_by_role("button", name="Send").click()
+        expect(messages(page)).to_have_count(2)

@@ -1,13 +1,14 @@
 """The tree of sessions is there and is kept up to date (D1)."""
 
 import re
+from datetime import UTC, datetime, timedelta
 
 import httpx
 from playwright.sync_api import Page, expect
 
 from tests.dashboard.agent import Agent
-from tests.dashboard.support import QUIET, Pages, row
-from tests.server.support import serving
+from tests.dashboard.support import QUIET, Pages, address, row, send, violations
+from tests.server.support import Process, serving
 
 
 def test_sessions_appear_and_go_while_one_looks(page: Page, client: httpx.Client) -> None:
@@ -35,12 +36,12 @@ def test_sub_sessions_are_folded_and_say_what_works(page: Page, client: httpx.Cl
         expect(below).to_contain_text("write_file")
         coder.finish("done", prompt_tokens=900, completion_tokens=300)
         expect(below).to_have_attribute("data-state", "idle")
-        expect(below).to_contain_text("1.2k")
+        expect(below).to_have_attribute("title", re.compile("3 messages\n1200 tokens"))
         expect(below).not_to_contain_text("write_file")
-        expect(top).to_contain_text("1 below")
+        expect(top).to_have_attribute("title", re.compile("1 sub-session"))
         page.reload()  # who looks later sees the same
         top.locator(".twist").click()
-        expect(below).to_contain_text("1.2k")
+        expect(below).to_have_attribute("title", re.compile("1200 tokens"))
 
 
 def test_the_keyboard_moves_through_the_tree(page: Page, client: httpx.Client) -> None:
@@ -86,3 +87,77 @@ def test_a_thousand_sessions_are_there_and_few_are_elements(pages: Pages) -> Non
         expect(row(page, "deep/a/b/c/d/e/f/g/h/i")).to_have_attribute("aria-level", "10")
         row(page, "deep/a/b/c/d/e/f/g/h/i").click()
         expect(page.get_by_role("navigation", name="Path")).to_have_text("deep/a/b/c/d/e/f/g/h/i")
+
+
+def test_failed_and_asking_sessions_are_marked(page: Page, server: Process, client: httpx.Client) -> None:
+    """By a sign and in words, in the sidebar and above the conversation, also for those who look later."""
+    with Agent(client, "t-fails") as failing, Agent(client, "t-asks") as asking:
+        failing.begin("Do it").fail("the model is out of memory")
+        asking.begin("Run it").ask("make test")
+        page.goto(address(server.url, "conversation/t-fails"))
+        for look in (1, 2):
+            failed, asks = row(page, "t-fails"), row(page, "t-asks")
+            expect(failed).to_have_attribute("data-state", "failed")
+            expect(failed.locator(".sign svg")).to_be_visible()
+            expect(failed).to_contain_text("failed")
+            expect(failed).to_have_attribute("aria-label", re.compile("Do it, t-fails, failed"))
+            expect(page.locator("header .badge")).to_have_text("failed")
+            expect(asks).to_have_attribute("data-state", "asking")
+            expect(asks.locator(".sign svg")).to_be_visible()
+            expect(asks).to_contain_text("1 question")
+            assert violations(page) == []
+            if look == 1:
+                page.reload()
+        failing.begin("Once more").finish("done")
+        expect(row(page, "t-fails")).to_have_attribute("data-state", "idle")
+
+
+def test_a_failed_reply_of_the_model_is_not_called_idle(page: Page, server: Process, client: httpx.Client) -> None:
+    transcript = "User: hello\nAssistant: [Error: the model is out of memory]\n"
+    client.post("/v1/sessions", json={"id": "t-model", "transcript": transcript}).raise_for_status()
+    page.goto(address(server.url, "conversation/t-model"))
+    expect(page.locator("header .badge")).to_have_text("failed")
+    expect(row(page, "t-model")).to_have_attribute("data-state", "failed")
+    send(page, "Once more")
+    expect(page.locator("header .badge")).to_have_text("idle")
+    expect(row(page, "t-model")).to_have_attribute("data-state", "idle")
+
+
+def test_the_chosen_session_is_in_sight(pages: Pages) -> None:
+    """After the page has loaded, and when keys go to the next one."""
+    with serving(*QUIET) as server, httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client:
+        for number in range(60):
+            client.post("/v1/sessions", json={"id": f"s{number:02}"}).raise_for_status()
+        page = pages.open(server.url, "conversation/s00")  # the oldest one
+        expect(row(page, "s00")).to_be_in_viewport(ratio=1)
+        page.get_by_role("heading", name="s00").click()
+        page.keyboard.press("Escape")
+        page.goto(address(server.url, "conversation/s30"))
+        expect(row(page, "s30")).to_be_in_viewport(ratio=1)
+        page.get_by_text("60 sessions").click()
+        for number in range(29, 9, -1):
+            page.keyboard.press("j")
+            expect(row(page, f"s{number:02}")).to_be_in_viewport(ratio=1)
+
+
+def test_an_entry_has_two_lines_and_the_whole_title(page: Page, client: httpx.Client) -> None:
+    """Numbers are shown to those who point at it."""
+    title = "Please explain the number seventeen in a way that a child can follow"
+    client.post("/v1/sessions/t-lines/messages", params={"wait": "true"}, json={"content": title}).raise_for_status()
+    entry = row(page, "t-lines")
+    name = entry.locator(".name")
+    expect(name).to_contain_text(title)
+    assert name.evaluate("(element) => [element.scrollHeight, element.clientHeight]") == [40, 40]
+    assert "token" not in entry.inner_text()
+    entry.hover()
+    expect(entry).to_have_attribute("title", re.compile(f"{title}\nt-lines\n2 messages\n\\d+ tokens"))
+
+
+def test_times_are_written_as_the_language_does(pages: Pages, server: Process, client: httpx.Client) -> None:
+    client.post("/v1/sessions/t-time/messages", params={"wait": "true"}, json={"content": "hello"}).raise_for_status()
+    later = datetime.now(UTC) + timedelta(minutes=5, seconds=30)
+    for locale, short, long in (("en-GB", "5m", "changed 5 minutes ago"), ("zh-CN", "5分钟前", "5分钟前更新")):
+        page = pages.open(server.url, locale=locale)
+        page.clock.set_fixed_time(later)
+        expect(row(page, "t-time").locator(".age")).to_have_text(re.compile(short))
+        expect(row(page, "t-time")).to_have_attribute("aria-label", re.compile(long))

@@ -57,6 +57,24 @@ def test_a_draft_is_kept_for_each_session(page: Page, server: Process, client: h
     expect(field).to_have_value("")
 
 
+def test_send_waits_for_something_to_send(page: Page, server: Process, client: httpx.Client) -> None:
+    client.post("/v1/sessions", json={"id": "w-empty"}).raise_for_status()
+    show(page, server, "w-empty")
+    field, button = page.get_by_role("textbox", name="Message"), page.get_by_role("button", name="Send")
+    expect(button).to_be_disabled()
+    field.fill("  \n ")
+    expect(button).to_be_disabled()
+    field.fill("hello")
+    expect(button).to_be_enabled()
+    field.fill("")
+    expect(button).to_be_disabled()
+    page.evaluate(DROP, ["one", "a.txt"])
+    expect(button).to_be_enabled()
+    button.click()
+    expect(messages(page)).to_have_count(2)
+    expect(button).to_be_disabled()
+
+
 def test_a_field_grows_with_its_text_and_enter_sends(page: Page, server: Process, client: httpx.Client) -> None:
     client.post("/v1/sessions", json={"id": "w-lines"}).raise_for_status()
     show(page, server, "w-lines")

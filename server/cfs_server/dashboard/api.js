@@ -1,8 +1,11 @@
 // The server's API, with the token of this tab if there is one.
 
 import { encoded } from "./ids.js";
+import { t } from "./text.js";
 
 const KEPT = "cfs.token";
+/** The status of a `Problem` when nobody answers. */
+export const UNREACHABLE = 0;
 
 /** An answer that is an error; `detail` says what was wrong and what to do. */
 export class Problem extends Error {
@@ -27,14 +30,16 @@ export class Api {
   }
 
   /**
-   * Send a request; raises `Problem` for an error, and `TypeError` when nobody answers.
+   * Send a request; raises `Problem` for an error, also when nobody answers.
    * @param {string} path
    * @param {{ method?: string, headers?: Record<string, string>, body?: BodyInit, signal?: AbortSignal }} [options]
    */
   async request(path, { method = "GET", headers = {}, body, signal } = {}) {
     const token = this.token;
     const sent = token === null ? headers : { ...headers, Authorization: `Bearer ${token}` };
-    const answer = await fetch(path, { method, headers: sent, body, signal, cache: "no-store" });
+    const answer = await fetch(path, { method, headers: sent, body, signal, cache: "no-store" }).catch((error) => {
+      throw error instanceof TypeError ? new Problem(UNREACHABLE, t("The server cannot be reached.")) : error;
+    });
     if (answer.ok) return answer;
     const problem = await answer.json().catch(() => ({}));
     if (answer.status === 401) this.onRefused();

@@ -24,6 +24,7 @@ export class CfsApp extends HTMLElement {
   #sidebar;
   /** @type {any} the session that is shown, or null for the home view */
   #view = null;
+  #lost = false;
   #status = el("div", { className: "unseen", role: "status" });
   #main = el("main", { className: "middle", tabIndex: -1 });
   #onHash = () => this.#show();
@@ -165,6 +166,8 @@ export class CfsApp extends HTMLElement {
     const text = { live: t("Live"), lost: t("Connection lost. Reconnecting") }[state];
     this.#sidebar.connected(state, text);
     if (state === "lost") this.announce(text);
+    else if (this.#lost) this.announce(t("The connection is back"));
+    this.#lost = state === "lost";
   }
 
   #onEvent({ type, session, data }) {

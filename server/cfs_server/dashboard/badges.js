@@ -19,8 +19,8 @@ export const COLOURS = { finished: "good", unverified: "warn", budget: "warn", c
 export const SIGNS = { finished: "check", unverified: "help", budget: "clock", cancelled: "stop", failed: "alert" };
 
 /**
- * The `data-state` and the words of a badge. Only of an agent it is said how its last turn ended: of others their last
- * message says it.
+ * The `data-state` and the words of a badge. Only of an agent it is said how its last turn ended, of others whether it
+ * failed.
  * @param {any} conversation
  * @param {any} node what the tree knows of the same session
  * @returns {[string, string]}
@@ -28,12 +28,13 @@ export const SIGNS = { finished: "check", unverified: "help", budget: "clock", c
 export function stateOf(conversation, node = null) {
   const { gone, settings, state } = conversation;
   if (gone !== null) return ["gone", t("gone")];
-  if (node?.open_questions) return ["waiting_for_agent", t("asks you")];
+  if (node?.open_questions) return ["asking", t("asks you")];
   if (settings?.paused) return ["paused", t("paused")];
   if (state === "generating") return ["generating", t("working")];
   if (state === "waiting_for_agent") {
     return node === null || node.waits ? ["waiting_for_agent", t("waits for an agent")] : ["generating", t("working")];
   }
-  const outcome = settings?.driver === "agent" ? outcomeOf(conversation) : null;
-  return outcome === null ? ["idle", t("idle")] : [COLOURS[outcome.kind], OUTCOMES[outcome.kind]];
+  const outcome = outcomeOf(conversation);
+  const isSaid = settings?.driver === "agent" || outcome?.kind === "failed";
+  return outcome === null || !isSaid ? ["idle", t("idle")] : [COLOURS[outcome.kind], OUTCOMES[outcome.kind]];
 }

@@ -1,8 +1,10 @@
 // The field in which one writes to a session: it grows with the text, keeps a draft, and takes files.
 
+import { Problem, UNREACHABLE } from "./api.js";
 import { Attachments, withFiles } from "./attachments.js";
 import { el, mark, say } from "./dom.js";
 import { icon } from "./icons.js";
+import { LIVE } from "./live.js";
 import { t } from "./text.js";
 
 const DRAFT = "cfs.draft.";
@@ -19,6 +21,8 @@ export class Composer extends HTMLElement {
   #busy = false;
   #sending = false;
   #gone = false;
+  #unreachable = false; // the complaint is that nobody answered
+  #onLive = () => this.#unreachable && say(this.#complaint, "");
   #files;
   #field = el("textarea", { rows: 1, "aria-label": t("Message"), enterKeyHint: "send" });
   #send = el("button", { type: "submit", className: "icon-button primary send", "aria-label": t("Send"), title: t("Send") }, icon("send"));
@@ -56,10 +60,15 @@ export class Composer extends HTMLElement {
 
   connectedCallback() {
     this.append(this.#form);
+    addEventListener(LIVE, this.#onLive);
     const draft = sessionStorage.getItem(this.#key);
     if (draft !== null && this.#field.value === "") this.#field.value = draft;
     this.#fit();
     this.#drawn();
+  }
+
+  disconnectedCallback() {
+    removeEventListener(LIVE, this.#onLive);
   }
 
   focus() {
@@ -88,15 +97,22 @@ export class Composer extends HTMLElement {
   #drawn() {
     this.#field.disabled = this.#gone;
     this.#files.button.disabled = this.#gone;
-    this.#send.disabled = this.#gone || this.#sending || this.#files.sending;
+    this.#send.disabled = this.#gone || this.#sending || this.#files.sending || this.#text.trim() === "";
     this.#stop.hidden = !this.#busy;
     say(this.#hint, this.#files.sending ? t("Uploading files") : "");
   }
 
+  /** What would be sent. */
+  get #text() {
+    return withFiles(this.#field.value, this.#files.names);
+  }
+
   #written() {
+    say(this.#complaint, ""); // it was about another text
     if (this.#field.value === "") sessionStorage.removeItem(this.#key);
     else sessionStorage.setItem(this.#key, this.#field.value);
     this.#fit();
+    this.#drawn();
   }
 
   /** As high as the text; browsers with `field-sizing` do it themselves. */
@@ -109,8 +125,8 @@ export class Composer extends HTMLElement {
   /** @param {SubmitEvent} event */
   async #submit(event) {
     event.preventDefault();
-    const text = withFiles(this.#field.value, this.#files.names);
-    if (text.trim() === "" || this.#send.disabled) return;
+    const text = this.#text;
+    if (this.#send.disabled) return;
     const written = this.#field.value;
     this.#sending = true;
     this.#field.value = "";
@@ -124,6 +140,7 @@ export class Composer extends HTMLElement {
     } catch (error) {
       if (this.#field.value === "") this.#field.value = written; // nothing that was written is lost
       this.#fit();
+      this.#unreachable = error instanceof Problem && error.status === UNREACHABLE;
       say(this.#complaint, /** @type {Error} */ (error).message);
     } finally {
       this.#sending = false;

@@ -8,6 +8,9 @@ import { Sessions } from "./sessions.js";
 const PAUSE = 1000;
 const REVIEW = 1000;
 
+/** The event of the window when the connection is there (again): complaints that it was lost are over. */
+export const LIVE = "cfs-live";
+
 /** The present state of the server as this tab sees it. */
 export class Live {
   sessions = new Sessions();
@@ -24,24 +27,31 @@ export class Live {
   #missed = false;
   #ended = false;
   #timer = 0;
+  /** What could not be read without a connection is read now. */
+  #onLive = () => {
+    for (const { conversation } of this.#open.values()) if (conversation.error !== null) conversation.load();
+    dispatchEvent(new Event(LIVE));
+  };
 
   constructor(api) {
     this.#api = api;
     this.#feed = new Feed(api, {
       onEvent: (event) => this.#take(event),
       onGap: () => this.#relist(),
-      onState: (state) => this.onState(state),
+      onState: (state) => this.#connected(state),
     });
   }
 
   start() {
     this.#feed.run();
+    addEventListener("online", this.#onLive);
     this.#timer = setInterval(() => this.sessions.review(), REVIEW);
   }
 
   stop() {
     this.#ended = true;
     clearInterval(this.#timer);
+    removeEventListener("online", this.#onLive);
     this.#feed.stop();
   }
 
@@ -62,6 +72,11 @@ export class Live {
     if (entry?.conversation !== conversation) return;
     entry.users -= 1;
     if (entry.users === 0) this.#open.delete(conversation.id);
+  }
+
+  #connected(state) {
+    if (state === "live") this.#onLive();
+    this.onState(state);
   }
 
   #take(event) {

@@ -6,7 +6,7 @@ import { encoded } from "./ids.js";
 import { menuButton } from "./menu.js";
 import { preferenceItems } from "./preferences.js";
 import { many, t } from "./text.js";
-import { age } from "./times.js";
+import { ago } from "./times.js";
 import { TreeView } from "./tree_view.js";
 
 const PAUSE = 250; // milliseconds without a key before the messages are searched
@@ -101,6 +101,7 @@ export class CfsSidebar extends HTMLElement {
   connected(state, text) {
     say(this.#connection, text);
     mark(this.#connection, "data-state", state);
+    if (state === "live" && this.#found.querySelector(".complaint")) this.#typed(); // the search has failed without it
   }
 
   #items() {
@@ -159,7 +160,7 @@ function resultOf({ session, title, index, time, text, ranges }) {
     from = end;
   }
   excerpt.append(piece(from));
-  const when = time ? ` · ${age(time)}` : "";
+  const when = time ? ` · ${ago(time)}` : "";
   return el("li", {}, el("a", { href: `#conversation/${encoded(session)}?message=${index}`, title: session },
     el("span", {}, title ?? session, el("span", { className: "quiet" }, when)), excerpt));
 }

@@ -4,14 +4,16 @@ import { language, t } from "./text.js";
 
 const DAY = 86_400;
 
-/** How long ago, in one unit: "now", "42 s", "5 min", "3 h", "12 d". */
-export function age(seconds) {
+const UNITS = /** @type {[number, Intl.RelativeTimeFormatUnit][]} */ ([[DAY, "day"], [3600, "hour"], [60, "minute"], [1, "second"]]);
+/** @type {Record<string, Intl.RelativeTimeFormat>} */
+const RELATIVE = Object.fromEntries(["narrow", "long"].map((style) => [style,
+  new Intl.RelativeTimeFormat(language, { numeric: "always", style: /** @type {any} */ (style) })]));
+
+/** How long ago, in one unit, as the language says it: "now", "42s ago", "5 minutes ago". */
+export function ago(seconds, style = "narrow") {
   const passed = Math.max(0, Date.now() / 1000 - seconds);
-  if (passed < 2) return t("now");
-  if (passed < 60) return `${Math.floor(passed)} s`;
-  if (passed < 3600) return `${Math.floor(passed / 60)} min`;
-  if (passed < 86400) return `${Math.floor(passed / 3600)} h`;
-  return `${Math.floor(passed / 86400)} d`;
+  const [length, unit] = UNITS.find(([least]) => passed >= Math.max(2, least)) ?? [0, ""];
+  return unit === "" ? t("now") : RELATIVE[style].format(-Math.floor(passed / length), unit);
 }
 
 /** The days that a time belongs to: "Today", "Yesterday", ..., then the month. */

@@ -1,12 +1,15 @@
 // The raw transcript: the text that a file of this session holds. It can be edited and put back.
 
 import { button, el, say } from "./dom.js";
+import { LIVE } from "./live.js";
+import { t } from "./text.js";
 
 /** A text field with the transcript as it was read last. */
 export class TranscriptView {
   #context;
   #etag = null;
-  #text = el("textarea", { className: "raw", "aria-label": "Transcript", spellcheck: false });
+  #onLive = () => this.#etag === null && this.#read(); // it could not be read without a connection
+  #text = el("textarea", { className: "raw", "aria-label": t("Transcript"), spellcheck: false });
   #told = el("p", { className: "complaint", role: "status" });
 
   constructor(context) {
@@ -15,13 +18,16 @@ export class TranscriptView {
       "div",
       { className: "transcript" },
       this.#text,
-      el("div", { className: "answers" }, this.#told, button("Reload", () => this.#read()),
-        button("Save transcript", () => this.#save(), { className: "button primary" })),
+      el("div", { className: "answers" }, this.#told, button(t("Reload"), () => this.#read()),
+        button(t("Save transcript"), () => this.#save(), { className: "button primary" })),
     );
+    addEventListener(LIVE, this.#onLive);
     this.#read();
   }
 
-  close() {}
+  close() {
+    removeEventListener(LIVE, this.#onLive);
+  }
 
   async #read() {
     try {
@@ -38,9 +44,9 @@ export class TranscriptView {
     try {
       await this.#context.api.replace(this.#context.id, this.#text.value, this.#etag);
       await this.#read();
-      say(this.#told, "Saved. The session now has this transcript.");
+      say(this.#told, t("Saved. The session now has this transcript."));
     } catch (error) {
-      say(this.#told, error.status === 412 ? "The session has changed since you loaded it. Reload it first." : error.message);
+      say(this.#told, error.status === 412 ? t("The session has changed since you loaded it. Reload it first.") : error.message);
     }
   }
 }

@@ -6,9 +6,10 @@ import { soon } from "./frame.js";
 import { icon } from "./icons.js";
 import { lineOf, nameOf, parentOf } from "./ids.js";
 import { many, t } from "./text.js";
-import { age, dateGroup, short } from "./times.js";
+import { ago, dateGroup } from "./times.js";
 
-const ROW = 36;
+const ROW = 52;
+const HEADING = 36;
 const SPARE = 6;
 
 /** A tree (role `tree`) that the keyboard moves through; `onChoose` gets the id that was chosen. */
@@ -17,14 +18,16 @@ export class TreeView {
   #onChoose;
   #unfolded = new Set();
   /** @type {any[]} */
-  #rows = []; // { node, level, position, siblings }, or { heading } above the sessions of some days
+  #rows = []; // { node, level, position, siblings, top }, or { heading, top } above the sessions of some days
   #elements = new Map(); // by the session's id, or by the heading
   #active = null;
   #chosen = null;
   #filter = "";
   #workingOnly = false;
   #inside = el("div", { className: "rows", role: "presentation" });
+  #height = 0;
   #reshaped = true;
+  #sought = false; // the chosen session is to be brought into sight, once it is listed
   #moved = false; // some session is newer than its place shows
   #draw = () => this.#update();
   #tick = 0;
@@ -85,9 +88,8 @@ export class TreeView {
   choose(id) {
     this.#chosen = this.#active = id;
     if (id !== null) lineOf(id).forEach((each) => this.#unfolded.add(each));
-    this.#reshaped = true;
+    this.#reshaped = this.#sought = true;
     this.#update();
-    this.#reveal();
   }
 
   // -- rows
@@ -118,7 +120,25 @@ export class TreeView {
     let position = 0;
     for (const row of rows) if (row.level === 1) row.position = ++position;
     for (const row of rows) if (row.level === 1) row.siblings = position;
+    let top = 0;
+    for (const row of rows) {
+      row.top = top;
+      top += row.node ? ROW : HEADING;
+    }
     this.#rows = rows;
+    this.#height = top;
+  }
+
+  /** The first row that ends below a height. */
+  #rowAt(height) {
+    let low = 0;
+    let high = this.#rows.length - 1;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (endOf(this.#rows[middle]) > height) high = middle;
+      else low = middle + 1;
+    }
+    return low;
   }
 
   /** The sessions that fit, and those above them. */
@@ -135,18 +155,22 @@ export class TreeView {
   #update() {
     if (this.#reshaped) this.#flatten();
     this.#reshaped = false;
-    this.#inside.style.height = `${this.#rows.length * ROW}px`;
+    this.#inside.style.height = `${this.#height}px`;
+    if (this.#sought && this.#position() >= 0 && this.element.clientHeight > 0) {
+      this.#sought = false;
+      this.#reveal();
+    }
     const { scrollTop, clientHeight } = this.element;
-    const first = Math.max(0, Math.floor(scrollTop / ROW) - SPARE);
-    const last = Math.min(this.#rows.length, Math.ceil((scrollTop + clientHeight) / ROW) + SPARE);
+    const first = Math.max(0, this.#rowAt(scrollTop) - SPARE);
+    const last = Math.min(this.#rows.length, this.#rowAt(scrollTop + clientHeight) + 1 + SPARE);
     const drawn = new Set();
     for (let index = first; index < last; index++) {
-      this.#drawRow(this.#rows[index], index);
+      this.#drawRow(this.#rows[index]);
       drawn.add(keyOf(this.#rows[index]));
     }
     const active = this.#position();
     if (active >= 0 && !drawn.has(this.#active)) {
-      this.#drawRow(this.#rows[active], active); // what has the focus must be there
+      this.#drawRow(this.#rows[active]); // what has the focus must be there
       drawn.add(this.#active);
     }
     for (const [id, row] of this.#elements) {
@@ -157,7 +181,7 @@ export class TreeView {
     mark(this.element, "aria-activedescendant", active >= 0 ? this.#elements.get(this.#active).element.id : null);
   }
 
-  #drawRow(place, index) {
+  #drawRow(place) {
     const { node } = place;
     const key = keyOf(place);
     let row = this.#elements.get(key);
@@ -167,12 +191,12 @@ export class TreeView {
       this.#inside.append(row.element);
     }
     if (!node) {
-      row.show(index);
+      row.show(place);
       return;
     }
     const folds = node.children.length > 0;
     const unfolded = folds && (this.#unfolded.has(node.id) || this.#filter !== "" || this.#workingOnly);
-    row.show(place, index, { folds, unfolded, chosen: node.id === this.#chosen, active: node.id === this.#active });
+    row.show(place, { folds, unfolded, chosen: node.id === this.#chosen, active: node.id === this.#active });
   }
 
   // -- moving
@@ -246,12 +270,17 @@ export class TreeView {
   #reveal() {
     const position = this.#position();
     if (position < 0) return;
-    const top = position * ROW;
+    const row = this.#rows[position];
+    const top = this.#rows[position - 1]?.heading ? this.#rows[position - 1].top : row.top; // with the heading above it
     if (top < this.element.scrollTop) this.element.scrollTop = top;
-    else if (top + ROW > this.element.scrollTop + this.element.clientHeight) {
-      this.element.scrollTop = top + ROW - this.element.clientHeight;
+    else if (endOf(row) > this.element.scrollTop + this.element.clientHeight) {
+      this.element.scrollTop = endOf(row) - this.element.clientHeight;
     }
   }
+}
+
+function endOf({ node, top }) {
+  return top + (node ? ROW : HEADING);
 }
 
 function keyOf({ node, heading }) {
@@ -264,8 +293,8 @@ class Heading {
     this.element = el("div", { className: "heading", "aria-hidden": "true" }, text);
   }
 
-  show(index) {
-    this.element.style.transform = `translateY(${index * ROW}px)`;
+  show({ top }) {
+    this.element.style.transform = `translateY(${top}px)`;
   }
 }
 
@@ -275,20 +304,22 @@ let rows = 0;
 class Row {
   #twist = el("span", { className: "twist", "aria-hidden": "true" }, icon("next"));
   #dot = el("span", { className: "dot", "aria-hidden": "true" });
-  #name = el("span", { className: "name" });
+  #sign = el("span", { className: "sign", "aria-hidden": "true" });
+  #look = "";
+  #title = el("span", {});
   #doing = el("span", { className: "doing" });
-  #tokens = el("span", { className: "figure" });
-  #age = el("span", { className: "figure age" });
+  #age = el("span", { className: "age" });
 
   constructor(id) {
     this.element = el("div", { className: "row", role: "treeitem", id: `row-${rows++}`, "data-session": id },
-      this.#twist, this.#dot, this.#name, this.#doing, this.#tokens, this.#age);
+      this.#twist, this.#dot, this.#sign,
+      el("span", { className: "name" }, el("span", { className: "present" }, this.#doing, this.#age), this.#title));
     mark(this.element, "data-agent", agentColour(id));
   }
 
-  show({ node, level, position, siblings }, index, { folds, unfolded, chosen, active }) {
+  show({ node, level, position, siblings, top }, { folds, unfolded, chosen, active }) {
     const { element } = this;
-    element.style.transform = `translateY(${index * ROW}px)`;
+    element.style.transform = `translateY(${top}px)`;
     element.style.setProperty("--level", String(Math.min(level, 12)));
     mark(element, "aria-level", level);
     mark(element, "aria-posinset", position);
@@ -296,44 +327,65 @@ class Row {
     mark(element, "aria-expanded", folds ? unfolded : null);
     mark(element, "aria-selected", chosen);
     mark(element, "data-active", active ? "" : null);
-    mark(element, "data-state", lookOf(node));
+    this.#drawLook(lookOf(node));
     mark(element, "data-folds", folds ? "" : null);
     const name = nameOf(node.id);
     const title = node.parent === null ? (node.title ?? name) : name; // an agent is known by its name
-    mark(element, "title", title === name ? node.id : `${title}\n${node.id}`);
-    say(this.#name, title);
+    const counts = countsOf(node);
+    mark(element, "title", [title, title === name ? "" : node.id, ...counts].filter(Boolean).join("\n"));
+    say(this.#title, title);
     const doing = doingOf(node);
     say(this.#doing, doing);
-    say(this.#tokens, node.spent ? t("{n} tok", { n: short(node.spent) }) : "");
-    say(this.#age, node.updated ? age(node.updated) : "");
-    const parts = [title, title === name ? "" : name, stateOf(node), doing];
-    if (node.spent) parts.push(many("{n} token", "{n} tokens", node.spent));
-    if (node.updated) parts.push(t("changed {age} ago", { age: age(node.updated) }));
+    say(this.#age, node.updated ? ago(node.updated) : "");
+    const parts = [title, title === name ? "" : name, stateOf(node), doing, ...counts];
+    if (node.updated) parts.push(t("changed {age}", { age: ago(node.updated, "long") }));
     mark(element, "aria-label", parts.filter(Boolean).join(", "));
+  }
+
+  #drawLook(look) {
+    if (look === this.#look) return;
+    this.#look = look;
+    mark(this.element, "data-state", look);
+    this.#sign.replaceChildren(...(look in SIGNS ? [icon(SIGNS[look])] : []));
   }
 }
 
-/** The look of a row: a paused session, or its state. */
+/** Icons of the states that want somebody to look. @type {Record<string, string>} */
+const SIGNS = { failed: "alert", asking: "help" };
+
+/** The look of a row. */
 function lookOf(node) {
+  if (node.open_questions) return "asking";
   if (node.paused) return "paused";
+  if (node.state === "idle") return node.failed ? "failed" : "idle";
   return node.state === "waiting_for_agent" && !node.waits ? "generating" : node.state;
 }
 
 /** What a session does, in a word. */
 function stateOf(node) {
   const look = lookOf(node);
-  return { paused: t("paused"), idle: t("idle"), generating: t("working"), waiting_for_agent: t("waits for an agent") }[look] ?? look;
+  return { asking: t("asks you"), paused: t("paused"), idle: t("idle"), failed: t("failed"), generating: t("working"),
+    waiting_for_agent: t("waits for an agent") }[look] ?? look;
 }
 
-/** What a session does besides its state: the tool that works, what is below it, what waits. */
+/** What a session does in words: whether it failed, what it asks, the tool that works, what works below it. */
 function doingOf(node) {
   const parts = [];
+  if (node.failed && node.state === "idle") parts.push(t("failed"));
   if (node.open_questions) parts.push(many("{n} question", "{n} questions", node.open_questions));
   if (node.tool) parts.push(node.tool);
   if (node.busyBelow) parts.push(t("{n} of {all} working", { n: node.busyBelow, all: below(node) }));
-  else if (node.children.length) parts.push(t("{n} below", { n: below(node) }));
-  if (node.queued && node.state !== "idle") parts.push(t("{n} waiting", { n: node.queued }));
   return parts.join(" · ");
+}
+
+/** How much there is of a session. */
+function countsOf(node) {
+  const parts = [];
+  if (node.messages) parts.push(many("{n} message", "{n} messages", node.messages));
+  if (node.spent) parts.push(many("{n} token", "{n} tokens", node.spent));
+  if (node.children.length) parts.push(many("{n} sub-session", "{n} sub-sessions", below(node)));
+  if (node.queued && node.state !== "idle") parts.push(t("{n} waiting", { n: node.queued }));
+  return parts;
 }
 
 function below(node) {

@@ -49,14 +49,14 @@ export const ZH = {
   "working": "工作中",
   "paused": "已暂停",
   "waits for an agent": "等待智能体",
-  "{n} tok": "{n} 词元",
   "{n} token": "{n} 个词元",
   "{n} tokens": "{n} 个词元",
-  "changed {age} ago": "{age}前更新",
+  "changed {age}": "{age}更新",
   "{n} question": "{n} 个问题",
   "{n} questions": "{n} 个问题",
   "{n} of {all} working": "{all} 个中有 {n} 个在工作",
-  "{n} below": "下级 {n} 个",
+  "{n} sub-session": "{n} 个子会话",
+  "{n} sub-sessions": "{n} 个子会话",
   "{n} waiting": "{n} 条等待中",
 
   // The home view
@@ -202,6 +202,7 @@ export const ZH = {
   "Remove {name}": "移除 {name}",
   "Uploading files": "正在上传文件",
   "The server answered {status}.": "服务器返回 {status}。",
+  "The connection is back": "连接已恢复",
   "The server cannot be reached.": "无法连接服务器。",
   "Cancelled": "已取消",
   "running": "运行中",
@@ -286,6 +287,12 @@ export const ZH = {
   "May": "权限",
   "For": "期限",
   "Make a link": "生成链接",
+
+  // The transcript
+  "Reload": "重新加载",
+  "Save transcript": "保存记录",
+  "Saved. The session now has this transcript.": "已保存。会话现在使用此记录。",
+  "The session has changed since you loaded it. Reload it first.": "加载后会话已有变化，请先重新加载。",
   "gone": "已删除",
   "asks you": "等您答复",
   "finished": "已完成",
