@@ -141,7 +141,7 @@ class SessionState:
         """Return the event that announces the session with its id, and with earlier names of it or of its original."""
         settings, size = self.settings.model_dump(), self.history.size
         data = {"settings": settings, "messages": len(self.history), "size": size, "life": self.nonce, **names}
-        data |= self.retitled(None) | self.failure()
+        data |= {**self.retitled(None), **self.failure()}
         data |= {} if self.origin is None else {"origin": self.origin.model_dump()}
         return EventDraft(self.id, "session.created", data)
 
@@ -347,8 +347,12 @@ class HistoryReplaced:
         title = session.title
         session.history.replace(self.history, at)
         session.history.window = self.window
-        data = {"messages": len(session.history), "size": session.history.size, **session.retitled(title)}
-        data |= session.failure()
+        data = {
+            "messages": len(session.history),
+            "size": session.history.size,
+            **session.retitled(title),
+            **session.failure(),
+        }
         return (EventDraft(session.id, "history.replaced", data),)
 
 
