@@ -106,7 +106,7 @@ export class CallView extends HTMLElement {
     if (content.length <= SHORT && !content.includes("\n")) return [el("p", { className: "said quiet" }, content)];
     const { path } = this.#step.call.arguments ?? {};
     const isFile = this.#step.call.name === "read_file" && typeof path === "string";
-    const language = isFile ? nameOf(path) : /^[[{]/.test(content) ? "json" : null;
+    const language = isFile ? nameOf(path) : isJson(content) ? "json" : null;
     return [this.#text(content, { language, lines: RESULT_LINES, className: "output" })];
   }
 
@@ -153,6 +153,17 @@ customElements.define("cfs-call", CallView);
 function iconOf(name, isCommand) {
   if (isCommand) return "terminal";
   return ICONS[name] ?? (/agent|spawn|delegate/.test(name) ? "bot" : "tool");
+}
+
+/** @param {string} content */
+function isJson(content) {
+  if (!/^[[{]/.test(content)) return false; // a number or a word needs no colours
+  try {
+    JSON.parse(content);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /** @param {string} path */

@@ -184,6 +184,9 @@ export class RichText {
       const goesOn = isInCode(this.#text.slice(this.#settled, this.#rendered)) || this.#text[this.#rendered - 1] !== "\n";
       const place = goesOn ? lastBlock(this.#tail) : this.#tail;
       place.append(el("span", { className: "pending" }, this.#pending));
+      // A space at the end is no part of the markup, but stands before the next word.
+      const [space] = /[ \t]*$/.exec(this.#text.slice(0, this.#rendered)) ?? [""];
+      if (goesOn && !place.textContent?.endsWith(space)) this.#pending.appendData(space);
     }
     this.#pending.appendData(more);
   }
