@@ -19,19 +19,24 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import nh3
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.rules_core import StateCore
+from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+from mdit_py_plugins.tasklists import tasklists_plugin
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_by_name, get_lexer_for_filename
 from pygments.token import STANDARD_TYPES
 from pygments.util import ClassNotFound
+
+from cfs_server import formulas
 
 COMMAND = (sys.executable, "-P", "-m", "cfs_server.markup")
 CACHE_BYTES = 32 << 20
@@ -166,7 +171,12 @@ _LONGEST_LABEL = 40
 _TAGS = {
     *("p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "em", "strong", "s", "a", "code", "pre", "div", "span"),
     *("blockquote", "ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td"),
+    *formulas.ATTRIBUTES,
 }
+_FORMULAS = 20_000
+"""Characters of all formulas of a text that are converted."""
+_BOXES = {True: "\u2611", False: "\u2610"}
+"""How a task is shown that is done, and one that is open."""
 
 
 def to_html(text: str, language: str | None) -> str:
@@ -194,8 +204,13 @@ def _cleaner() -> nh3.Cleaner:
             "ol": {"start"},
             "th": {"align"},
             "td": {"align"},
+            **formulas.ATTRIBUTES,
         },
-        allowed_classes={"div": {"code"}, "span": {name for name in STANDARD_TYPES.values() if name}},
+        allowed_classes={
+            "div": {"code", "formula"},
+            "li": {"task"},
+            "span": {name for name in STANDARD_TYPES.values() if name},
+        },
         set_tag_attribute_values={"a": {"target": "_blank"}},
         link_rel="noopener noreferrer nofollow",
         url_schemes={"http", "https", "mailto"},
@@ -209,16 +224,25 @@ def _markdown() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "breaks": True, "maxNesting": _DEEPEST}).enable(
         ["table", "strikethrough"]
     )
+    dollarmath_plugin(
+        parser, allow_labels=False, allow_space=False, allow_digits=False, allow_blank_lines=False, double_inline=True
+    )
+    parser.inline.ruler.before("escape", "math_brackets", _bracketed)
+    tasklists_plugin(parser)
     parser.validateLink = lambda url: bool(_LINK.fullmatch(url))  # type: ignore[method-assign]
     parser.core.ruler.push("restrict", _restrict)
     parser.add_render_rule("fence", _fence)
     parser.add_render_rule("code_block", _fence)
+    for kind in ("math_inline", "math_inline_double", "math_block"):
+        parser.add_render_rule(kind, _formula)
     return parser
 
 
 def _restrict(state: StateCore) -> None:
-    """Make links of addresses and of images, and attributes of the styles of cells."""
+    """Make links of addresses and of images, attributes of the styles of cells, and signs of the boxes of tasks."""
     for token in state.tokens:
+        if token.type == "list_item_open" and "class" in token.attrs:
+            token.attrs["class"] = "task"
         style = str(token.attrs.pop("style", ""))
         if style.startswith("text-align:"):
             token.attrs["align"] = style.removeprefix("text-align:")
@@ -234,6 +258,8 @@ def _with_links(tokens: Iterable[Token], parser: MarkdownIt) -> Iterator[Token]:
             url = str(token.attrs["src"])
             text = RendererHTML().renderInlineAsText(token.children, parser.options, {}) or url
             yield from [_text(text)] if links else _link(url, text)
+        elif token.type == "html_inline":  # only the box of a task: the parser reads no HTML
+            yield _text(_BOXES['checked="checked"' in token.content])
         elif token.type == "text" and not links:
             yield from _addresses(token.content, parser)
         else:
@@ -272,6 +298,41 @@ def _fence(
     token = tokens[index]
     name = (token.info.split() or [""])[0]
     return _highlighted(token.content.removesuffix("\n"), name)
+
+
+_CLOSING = {"$": "$", "$$": "$$", "\\(": "\\)", "\\[": "\\]"}
+_BRACKETS = {"\\(": "math_inline", "\\[": "math_inline_double"}
+
+
+def _bracketed(state: StateInline, silent: bool) -> bool:
+    """Read a formula between the brackets of LaTeX, which most models write."""
+    opening = state.src[state.pos : state.pos + 2]
+    if opening not in _BRACKETS or state.env.get(opening) == state.src:
+        return False
+    end = state.src.find(_CLOSING[opening], state.pos + 2, state.posMax)
+    if end < 0:
+        state.env[opening] = state.src  # nor does any later one end here: a long text is searched once
+        return False
+    if not silent:
+        token = state.push(_BRACKETS[opening], "math", 0)
+        token.content, token.markup = state.src[state.pos + 2 : end], opening
+    state.pos = end + 2
+    return True
+
+
+def _formula(
+    _renderer: RendererHTML, tokens: Sequence[Token], index: int, _options: object = None, env: Any = None
+) -> str:
+    """Return a formula as MathML, or as it is written."""
+    token = tokens[index]
+    is_block = token.type == "math_block"
+    env["formulas"] = env.get("formulas", 0) + len(token.content)
+    if env["formulas"] <= _FORMULAS:
+        mathml = formulas.to_mathml(token.content.strip(), display=token.type != "math_inline")
+        if mathml is not None:
+            return f'<div class="formula">{mathml}</div>\n' if is_block else mathml
+    source = f"{token.markup}{token.content}{_CLOSING[token.markup]}"
+    return unformatted(source) if is_block else f"<code>{html.escape(source)}</code>"
 
 
 def _highlighted(code: str, name: str) -> str:

@@ -7,7 +7,7 @@ import httpx
 from playwright.sync_api import Page, expect
 
 from tests.dashboard.agent import Agent
-from tests.dashboard.support import Pages, address, messages
+from tests.dashboard.support import Pages, address, messages, violations
 from tests.server.support import Process
 
 HTML = (
@@ -41,6 +41,9 @@ MARKDOWN = (
     "- <svg/onload=window.ran=25>\n\n> <img src=x onerror=window.ran=26>",
     '[x](http://evil.example/" onmouseover="window.ran=27)',
     "http://evil.example/<script>window.ran=28</script>",
+    r"$\href{javascript:window.ran=31}{x}$ $\text{<script>window.ran=32</script>}$ \(\style{background:url(x)}{y}\)",
+    r"$$\href{javascript:window.ran=33}{x} \text{</math><img src=x onerror=window.ran=34>} \rule{9999em}{9999em}$$",
+    "- [x] <input autofocus onfocus=window.ran=35>",
     "&lt;img src=x onerror=window.ran=29&gt; &#60;script&#62;window.ran=30&#60;/script&#62;",
 )
 """Markdown that other renderers have turned into scripts, styles or requests."""
@@ -81,7 +84,7 @@ def harmless(page: Page) -> None:
 
 
 def test_no_payload_runs_in_any_view(pages: Pages, server: Process, client: httpx.Client) -> None:
-    name = "<b onclick=window.ran=31>&amp;\"'"
+    name = "<b onclick=window.ran=36>&amp;\"'"
     with Agent(client, name) as agent:
         agent.begin("\n\n".join(MARKDOWN))
         page = opened(pages, server, f"conversation/{name}")
@@ -184,3 +187,54 @@ def test_a_page_without_its_renderer_shows_plain_text(pages: Pages, server: Proc
     page.unroute("**/v1/render")
     page.reload()
     expect(messages(page).nth(1).locator("strong")).to_have_text("b")
+
+
+def test_formulas_are_drawn_by_the_browser_and_tasks_have_boxes(
+    page: Page, server: Process, client: httpx.Client
+) -> None:
+    """Without a script, a font or a request of their own."""
+    content = "Let $x_1$ be\n\n$$\n\\frac{a}{b}\n$$\n\nand $\\frac$ not.\n\n- [x] done\n- [ ] open"
+    said = [{"role": "user", "content": "x"}, {"role": "assistant", "content": content}]
+    client.post("/v1/sessions", json={"id": "m-math", "messages": said}).raise_for_status()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.resource_type))
+    page.goto(address(server.url, "conversation/m-math"))
+    reply = messages(page).nth(1)
+    expect(reply.locator("math")).to_have_count(2)
+    expect(reply.locator("li.task")).to_have_text(["\u2611 done", "\u2610 open"])
+    expect(reply.locator("code")).to_have_text(["$\\frac$"])
+    above, below = (reply.locator(f".formula mfrac > :nth-child({part})").bounding_box() for part in (1, 2))
+    assert above is not None
+    assert below is not None
+    assert above["y"] + above["height"] <= below["y"]  # it is a fraction, and not two letters in a line
+    assert "font" not in asked
+    assert violations(page) == []
+
+
+def test_no_space_is_lost_where_a_reply_grows(page: Page, server: Process, client: httpx.Client) -> None:
+    """A space at the end of what is rendered belongs to no element."""
+    with Agent(client, "m-space") as agent:
+        agent.begin("Write")
+        page.goto(address(server.url, "conversation/m-space"))
+        agent.say("one ")
+        tail = page.locator(".message.growing .tail")
+        expect(tail).to_have_text("one")
+        page.route("**/v1/render", lambda route: route.abort())  # what comes now is not rendered
+        agent.say("two")
+        agent.say(" three")
+        expect(tail).to_have_text("one two three")
+        page.unroute("**/v1/render")
+
+
+def test_only_json_is_highlighted_as_json(page: Page, server: Process, client: httpx.Client) -> None:
+    with Agent(client, "m-json") as agent:
+        agent.begin("Look")
+        results = ("[WARNING] no\nsuch {file}\n", '{\n  "a": [1, 2]\n}')
+        for result in results:
+            agent.result(agent.call("look"), "look", result)
+        agent.finish("done")
+        page.goto(address(server.url, "conversation/m-json"))
+        calls = page.locator(".call .output")
+        expect(calls.nth(1).locator(".code")).to_have_attribute("data-language", "json")
+        expect(calls.nth(0)).to_contain_text("[WARNING] no")
+        expect(calls.nth(0).locator("span.err, [data-language]")).to_have_count(0)

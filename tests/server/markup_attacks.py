@@ -94,6 +94,17 @@ MARKDOWN = {
     "mutation by a table": "<table><caption><select><style></select><img src=x onerror=alert(1)></style>",
     "mutation by forms": "<form><math><mtext></form><form><mglyph><style></math><img src onerror=alert(1)>",
     "plaintext": "<plaintext><script>alert(1)</script>",
+    "formula with a link": r"$\href{javascript:alert(1)}{x}$ $$\href{http://evil.example/}{x}$$ \(\url{data:x}\)",
+    "formula with elements": r"$\text{<script>alert(1)</script>}$ $\mathrm{<img src=x onerror=alert(1)>}$ $a<b$",
+    "formula with entities": r"$\text{&lt;script&gt;alert(1)&lt;/script&gt;}$ $\text{&#60;img onerror=alert(1)&#62;}$",
+    "formula with the end of its element": r"$\text{</mtext></math><img src=x onerror=alert(1)>}$",
+    "formula with other MathML": r"$\text{<mglyph><style><img src=x onerror=alert(1)></style></mglyph>}$",
+    "formula with attributes": r"$\style{background:url(//evil.example)}{x}$ $\class{dialog}{x}$ \[\color{\"><b>}{x}\]",
+    "formula with handlers": r'$\begin{array}{c" onload="alert(1)}x\end{array}$ $\hspace{1em" onclick="alert(1)}$',
+    "formula that covers the page": r"$\rule{9999em}{9999em}$ $\hspace{100000px}$ $\rule{-9999em}{1e9em}$",
+    "formula with macros": r"$\newcommand{\x}{\href{javascript:alert(1)}{y}}\x$",
+    "formula that is a fence": "$$\n<script>alert(1)</script>\n$$\n\\[\n<img src=x onerror=alert(1)>\n\\]",
+    "task": "- [x] <input autofocus onfocus=alert(1)>\n- [ ] <script>alert(1)</script>",
     "slot": "<slot name=x onslotchange=alert(1)></slot><x-y is=z onclick=alert(1)>",
 }
 """Each is harmless when it is shown as text, or as markup of the few kinds that rendering allows."""

@@ -46,18 +46,37 @@ TAGS = {
         "span",
     ),
     *("blockquote", "ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td"),
+    *("math", "mi", "mn", "mo", "mtext", "mspace", "mrow", "mstyle", "mpadded", "mphantom", "menclose", "mfrac"),
+    *("msqrt", "mroot", "msub", "msup", "msubsup", "mmultiscripts", "mover", "munder", "munderover", "mtable"),
+    *("mtr", "mtd"),
 }
 VALUES = {
     ("a", "href"): re.compile(r"(https?://|mailto:)[^\s<>\"]+", re.IGNORECASE),
     ("a", "target"): re.compile("_blank"),
     ("a", "rel"): re.compile("noopener noreferrer nofollow"),
-    ("div", "class"): re.compile("code"),
+    ("div", "class"): re.compile("code|formula"),
+    ("li", "class"): re.compile("task"),
     ("div", "data-language"): re.compile(r"[A-Za-z0-9+#._ -]{1,40}"),
     ("span", "class"): re.compile("|".join(name for name in STANDARD_TYPES.values() if name)),
     ("ol", "start"): re.compile("[0-9]{1,9}"),
     ("th", "align"): re.compile("left|center|right"),
     ("td", "align"): re.compile("left|center|right"),
 }
+SIZE = re.compile("[-+]?[0-9]{0,2}([.][0-9]{1,2}[0-9]?)?(em|ex|px|pt|mu|in|cm|mm|%)?( 2em)?|[a-z]{1,30}")
+"""A word, or a length that covers no page."""
+VALUES |= {
+    ("math", "display"): re.compile("block|inline"),
+    ("mtd", "columnalign"): re.compile("left|right|center"),
+    ("mover", "accent"): re.compile("true|false"),
+    ("mstyle", "displaystyle"): re.compile("true|false"),
+    ("mstyle", "scriptlevel"): re.compile("[0-3]"),
+    ("menclose", "notation"): re.compile("[a-z ]{1,40}"),
+    ("mfrac", "linethickness"): SIZE,
+}
+VALUES |= {("mspace", name): SIZE for name in ("width", "height", "depth", "linebreak")}
+VALUES |= {("mo", name): SIZE for name in ("stretchy", "fence", "form", "minsize", "maxsize", "accent", "separator")}
+VALUES |= {("mi", "mathvariant"): SIZE}
+VALUES |= {("mtable", name): SIZE for name in ("displaystyle", "rowspacing", "columnspacing", "columnalign")}
 PAGE = (Path(__file__).parents[2] / "docs/api.md").read_text()
 SLOW = "![" * 200_000
 """The parser needs more than its two seconds for this."""
@@ -158,6 +177,53 @@ def test_markdown(text: str, html: str) -> None:
     read(html)
 
 
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("$x^2$", '<p><math display="inline"><mrow><msup><mi>x</mi><mn>2</mn></msup></mrow></math></p>\n'),
+        (r"\(x\)", '<p><math display="inline"><mrow><mi>x</mi></mrow></math></p>\n'),
+        ("$$\nx\n$$", '<div class="formula"><math display="block"><mrow><mi>x</mi></mrow></math></div>\n'),
+        ("a\n\\[\nx\n\\]", '<p>a<br>\n<math display="block"><mrow><mi>x</mi></mrow></math></p>\n'),
+        ("It costs $5 and $10, or $ 3 $.", "<p>It costs $5 and $10, or $ 3 $.</p>\n"),
+        (r"`$x$` and \$x$", "<p><code>$x$</code> and $x$</p>\n"),
+        (
+            r"$\frac$ and $x^$ and \(\left(\)",
+            r"<p><code>$\frac$</code> and <code>$x^$</code> and <code>\(\left(\)</code></p>",
+        ),
+        ("$$\n\\frac\n$$", '<div class="code"><pre><code>$$\n\\frac\n$$</code></pre></div>'),
+        (r"$\begin{picture}a & b\end{picture}$", r"<p><code>$\begin{picture}a &amp; b\end{picture}$</code></p>"),
+        ("- [ ] a\n- [x] b", '<ul>\n<li class="task">\u2610 a</li>\n<li class="task">\u2611 b</li>\n</ul>\n'),
+    ],
+)
+def test_formulas_and_tasks(text: str, html: str) -> None:
+    """What cannot be read as a formula is shown as it is written."""
+    assert to_html(text, "markdown").strip() == html.strip()
+    read(html)
+
+
+@pytest.mark.parametrize("name", ["aligned", "align*", "split", "gathered", "cases", "pmatrix", "array"])
+def test_environments_of_formulas_are_tables(name: str) -> None:
+    columns = "{cc}" if name == "array" else ""
+    html = to_html(f"$$\n\\begin{{{name}}}{columns}a & b \\\\ c & d\\end{{{name}}}\n$$", "md")
+    read(html)
+    assert (html.count("<mtr>"), html.count("<mtd")) == (2, 4)
+
+
+def test_formulas_are_bounded() -> None:
+    """Each one in its length, and all of a text together: the others are shown as they are written."""
+    long = "x+" * 1_500
+    assert to_html(f"${long}x$ and $y$", "md").startswith(f"<p><code>${long}x$</code> and <math")
+    many = to_html("$x+y+z+x+y$ " * 4_000, "md")
+    assert many.count("<math") == 20_000 // len("x+y+z+x+y")
+    assert many.count("<code>$x+y+z+x+y$</code>") == 4_000 - many.count("<math")
+    deep = "{" * 900 + "x" + "}" * 900
+    assert "{{{" in to_html(f"${deep}$", "md")
+    doubled = "".join(
+        rf"\newcommand{{\{b}}}{{\{a}\{a}}}" for a, b in zip("abcdefghijklmn", "bcdefghijklmno", strict=True)
+    )
+    assert to_html(rf"$\newcommand{{\a}}{{x}}{doubled}\o$", "md").startswith("<p><code>")
+
+
 def test_cells_of_a_table_are_aligned_without_a_style() -> None:
     html = to_html("| a | b |\n|:-:|--:|\n| 1 | 2 |", "md")
     assert '<td align="center">1</td>\n<td align="right">2</td>' in html
@@ -212,7 +278,26 @@ def test_no_code_brings_markup_of_its_own(text: str) -> None:
 PIECES = st.one_of(
     st.sampled_from([piece for text in MARKDOWN.values() for piece in re.findall(r"\w+|\W", text)]),
     st.sampled_from(
-        ["\n", "\n\n", "    ", "> ", "- ", "```", "`", "](", "![", "<", "&#x6a;", "javascript:", "http://a.example/"]
+        [
+            "\n",
+            "\n\n",
+            "    ",
+            "> ",
+            "- ",
+            "$",
+            "$$",
+            "\\[",
+            "\\]",
+            "- [x] ",
+            "```",
+            "`",
+            "](",
+            "![",
+            "<",
+            "&#x6a;",
+            "javascript:",
+            "http://a.example/",
+        ]
     ),
     st.characters(exclude_categories=["Cs"]),
 )
