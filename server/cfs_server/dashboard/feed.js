@@ -8,18 +8,27 @@ const LONGEST_PAUSE = 4000;
 const SILENCE = 45_000; // three heartbeats: a connection that says nothing for so long is dead
 
 /**
- * Follows `/v1/events`. `onEvent` gets each event once and in order; `onGap` is called when what happened before the
- * present is not known (at first, and when the server has lost it), `onState` with `live` or `lost`.
+ * Follows `/v1/events`, after an event if there is a cursor. `onEvent` gets each event once and in order, with its id;
+ * `onGap` is called when what happened up to an id is not known (at first, and when the server has lost it), `onState`
+ * with `live` or `lost`, `onBeat` whenever the server has said something.
  */
 export class Feed {
   #api;
   #told;
-  #cursor = null;
+  /** @type {string | null} */
+  #cursor;
   #ended = new AbortController();
 
-  constructor(api, told) {
+  /**
+   * @param {any} api
+   * @param {{ onEvent: (event: any, id: string | null) => void, onGap: (cursor: string | null) => void,
+   *   onState: (state: string) => void, onBeat: () => void }} told
+   * @param {string | null} cursor
+   */
+  constructor(api, told, cursor = null) {
     this.#api = api;
     this.#told = told;
+    this.#cursor = cursor;
   }
 
   stop() {
@@ -56,7 +65,7 @@ export class Feed {
       const answer = await this.#api.request("/v1/events", { headers, signal: broken.signal });
       connected();
       this.#told.onState("live");
-      if (this.#cursor === null) this.#told.onGap();
+      if (this.#cursor === null) this.#told.onGap(null);
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       const decoder = new Decoder();
       for (;;) {
@@ -64,6 +73,7 @@ export class Feed {
         if (done) return true;
         clearTimeout(silence);
         silence = setTimeout(stop, SILENCE);
+        this.#told.onBeat();
         for (const event of decoder.feed(value)) {
           if (!this.#take(event)) return false;
         }
@@ -79,8 +89,8 @@ export class Feed {
   #take({ id, event, data }) {
     if (id) this.#cursor = id;
     if (event === "goodbye") return false;
-    if (event === "stale") this.#told.onGap();
-    else this.#told.onEvent(JSON.parse(data));
+    if (event === "stale") this.#told.onGap(this.#cursor);
+    else this.#told.onEvent(JSON.parse(data), id || null);
     return true;
   }
 

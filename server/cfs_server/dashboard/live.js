@@ -1,9 +1,9 @@
 // What the page knows: the tree and the open conversations, fed by one stream.
 
 import { Conversation } from "./conversation.js";
-import { Feed } from "./feed.js";
 import { listAll } from "./listing.js";
 import { Sessions } from "./sessions.js";
+import { SharedFeed } from "./shared_feed.js";
 
 const PAUSE = 1000;
 const REVIEW = 1000;
@@ -35,7 +35,7 @@ export class Live {
 
   constructor(api) {
     this.#api = api;
-    this.#feed = new Feed(api, {
+    this.#feed = new SharedFeed(api, {
       onEvent: (event) => this.#take(event),
       onGap: () => this.#relist(),
       onState: (state) => this.#connected(state),
