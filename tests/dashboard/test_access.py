@@ -11,6 +11,7 @@ from tests.dashboard.agent import Agent
 from tests.dashboard.support import PHONE, QUIET, Pages, address, messages, row, violations
 from tests.server.support import Process, serving
 
+NARROW = {"width": 360, "height": 740}
 VIEWS = ("Conversation", "Agents", "Files", "Timeline", "Transcript", "Settings")
 
 
@@ -107,3 +108,34 @@ def test_a_phone_shows_the_tree_or_a_session(pages: Pages, server: Process, clie
     page.get_by_role("button", name="Back").tap()
     expect(page.get_by_role("tree")).to_be_visible()
     assert violations(page) == []
+
+
+def test_a_wide_table_scrolls_on_a_phone(pages: Pages, server: Process, client: httpx.Client) -> None:
+    """By touch, in its own frame: the page stays as wide as the phone."""
+    columns = [f"Column number {number}" for number in range(12)]
+    lines = [columns, ["---"] * 12, [f"`value_{number}_of_a_long_name`" for number in range(12)]]
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    said = [{"role": "user", "content": "A table"}, {"role": "assistant", "content": f"So:\n\n{table}\n\nand on"}]
+    client.post("/v1/sessions", json={"id": "a-wide", "messages": said}).raise_for_status()
+    page = pages.open(server.url, "conversation/a-wide", viewport=NARROW, is_mobile=True, has_touch=True)
+    frame = page.get_by_role("region", name="Table", exact=True)
+    expect(frame).to_be_visible()
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= NARROW["width"]
+    last = frame.get_by_text("Column number 11")
+    expect(last).not_to_be_in_viewport()
+    box = frame.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= NARROW["width"]
+    devtools = page.context.new_cdp_session(page)
+    x, y = box["x"] + box["width"] - 40, box["y"] + box["height"] / 2
+    for _ in range(10):
+        devtools.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+        for step in range(20, 260, 20):
+            points = [{"x": x - step, "y": y}]
+            devtools.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": points})
+        devtools.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    expect(last).to_be_in_viewport()
+    expect(page.get_by_role("columnheader")).to_have_count(12)
+    heading = frame.get_by_role("columnheader").first.bounding_box()
+    assert heading is not None
+    assert heading["height"] < 48  # words are not broken to make the table narrow

@@ -23,6 +23,8 @@ export function actionsOf({ api, live, app, conversation }) {
   const node = live.sessions.get(id);
   const below = node?.busyBelow ?? 0;
   const paused = settings?.paused ?? false;
+  const { rights } = app;
+  const may = { write: rights.mayWrite(id), steer: rights.maySteer(id), replace: rights.mayReplace(id) };
   const announced = (/** @type {() => Promise<any>} */ work) => () => {
     work().catch((error) => app.announce(error.message));
   };
@@ -43,18 +45,20 @@ export function actionsOf({ api, live, app, conversation }) {
   };
   const tree = below > 0 || queued > 0 || (busy && (node?.children.length ?? 0) > 0);
   return [
-    ...(busy ? [{ ...stop, primary: !paused && !tree }] : []),
-    ...(tree ? [stopTree] : []),
+    ...(busy && may.write ? [{ ...stop, primary: !paused && !tree }] : []),
+    ...(tree && may.write ? [stopTree] : []),
     // An agent looks at this before each step; a model's turn has none.
-    ...(settings?.driver === "agent" && (busy || below > 0 || paused) ? [pause] : []),
-    { name: "share", group: 1, icon: "share", label: t("Share"), primary: !paused && !busy && !tree, run: () => openShare(api, id) },
+    ...(may.steer && settings?.driver === "agent" && (busy || below > 0 || paused) ? [pause] : []),
+    ...(rights.isShare ? [] : [{ name: "share", group: 1, icon: "share", label: t("Share"), primary: !paused && !busy && !tree,
+      run: () => openShare(api, id) }]),
     { name: "copy-id", group: 1, icon: "link", label: t("Copy the name"), run: announced(() => navigator.clipboard.writeText(id)) },
-    { name: "rename", group: 1, icon: "tag", label: t("Rename"), run: () => rename(api, id) },
-    { name: "copy", group: 1, icon: "branch", label: t("Copy session"), run: () => fork(api, app, id) },
+    ...(may.replace ? [{ name: "rename", group: 1, icon: "tag", label: t("Rename"), run: () => rename(api, id) }] : []),
+    ...(rights.mayCopy(id) ? [{ name: "copy", group: 1, icon: "branch", label: t("Copy session"), run: () => fork(api, app, id) }] : []),
     { name: "export-markdown", group: 2, icon: "download", label: t("Export as markdown"), run: save("md") },
     { name: "export-json", group: 2, icon: "download", label: t("Export as JSON"), run: save("json") },
     { name: "export-transcript", group: 2, icon: "download", label: t("Export the transcript"), run: save("txt") },
-    { name: "delete", group: 3, icon: "trash", label: t("Delete"), danger: true, run: () => remove(api, app, live, id) },
+    ...(may.replace ? [{ name: "delete", group: 3, icon: "trash", label: t("Delete"), danger: true,
+      run: () => remove(api, app, live, id) }] : []),
   ];
 }
 

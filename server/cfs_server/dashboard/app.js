@@ -11,6 +11,7 @@ import { SessionView } from "./session_view.js";
 import { Shortcuts } from "./shortcuts.js";
 import { CfsSidebar } from "./sidebar.js";
 import { setTheme } from "./preferences.js";
+import { Rights } from "./rights.js";
 import { t } from "./text.js";
 import { VIEWS } from "./views.js";
 
@@ -36,6 +37,7 @@ export class CfsApp extends HTMLElement {
     super();
     this.#api = api;
     this.#me = me;
+    this.rights = new Rights(me);
     this.leave = leave;
     this.#live = new Live(api);
     this.#live.onState = (state) => this.#connected(state);
@@ -83,6 +85,7 @@ export class CfsApp extends HTMLElement {
 
   /** Begin a session: with a message, or by the palette with a name. */
   newSession() {
+    if (!this.rights.mayCreate) return;
     if (location.hash === `#${HOME}`) this.#show();
     else location.hash = `#${HOME}`;
     /** @type {HTMLElement | null} */ (this.querySelector("cfs-home textarea"))?.focus();
@@ -111,15 +114,16 @@ export class CfsApp extends HTMLElement {
         run: () => this.go(node.id) }));
     const here = this.#view?.id;
     const actions = [
-      { label: t("New session"), icon: "plus", aside: "N", run: () => this.newSession() },
-      { label: t("New session with a name"), icon: "plus", run: () => this.#create() },
+      ...(this.rights.mayCreate ? [{ label: t("New session"), icon: "plus", aside: "N", run: () => this.newSession() }] : []),
+      ...(this.rights.isShare ? [] : [{ label: t("New session with a name"), icon: "plus", run: () => this.#create() }]),
       ...(here ? VIEWS.map(({ name, title }) => ({ label: t("Show: {view}", { view: title }), icon: "eye",
         run: () => this.go(here, name) })) : []),
       { label: t("Light theme"), icon: "sun", run: () => setTheme("light") },
       { label: t("Dark theme"), icon: "moon", run: () => setTheme("dark") },
       { label: t("Keyboard shortcuts"), icon: "keyboard", aside: "?", run: () => this.shortcuts.help() },
     ].map((action) => ({ ...action, score: fit(action.label, query) }));
-    if (query === "") return [...actions.slice(0, 2), ...sessions, ...actions.slice(2)];
+    const creating = actions.filter(({ icon }) => icon === "plus");
+    if (query === "") return [...creating, ...sessions, ...actions.slice(creating.length)];
     const search = { label: t("Search messages for “{query}”", { query }), icon: "search", run: () => this.#search(query) };
     const fitting = [...sessions, ...actions.filter(({ score }) => score > 0)].sort((one, other) => other.score - one.score);
     return [...fitting, search];

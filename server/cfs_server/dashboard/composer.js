@@ -36,9 +36,10 @@ export class Composer extends HTMLElement {
 
   /**
    * @param {{ api: import("./api.js").Api, session: () => string | Promise<string>, key: string,
-   *   onSend: (text: string) => Promise<unknown>, onStop?: () => void, placeholder?: string }} context `key` names the draft
+   *   onSend: (text: string) => Promise<unknown>, onStop?: () => void, placeholder?: string, mayUpload?: boolean
+   * }} context `key` names the draft
    */
-  constructor({ api, session, key, onSend, onStop = () => {}, placeholder = t("Message") }) {
+  constructor({ api, session, key, onSend, onStop = () => {}, placeholder = t("Message"), mayUpload = true }) {
     super();
     this.#field.placeholder = placeholder;
     this.#api = api;
@@ -49,7 +50,8 @@ export class Composer extends HTMLElement {
     this.#files = new Attachments(this.#api, this.#session, () => this.#drawn());
     this.#form.append(this.#files.element, this.#field, el("div", { className: "composer-foot" }, this.#files.button,
       this.#hint, el("span", { className: "space" }), this.aside, this.#stop, this.#send), this.#complaint);
-    this.#files.listen(this.#form);
+    this.#files.button.hidden = !mayUpload;
+    if (mayUpload) this.#files.listen(this.#form);
     this.#field.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();

@@ -31,14 +31,16 @@ export class ConversationView extends HTMLElement {
     this.#context = context;
     const branches = new Branches({ api, live, conversation, go: (other) => app.go(other, "conversation") });
     const failed = (/** @type {Error} */ error) => app.announce(error.message);
-    this.#list = new MessageList(conversation, { branches, me, failed });
-    this.#composer = new Composer({ api, key: id, session: () => id, onSend: (text) => this.#send(text), onStop: () => this.#stop() });
+    this.#list = new MessageList(conversation, { branches, me, failed, mayCopy: app.rights.mayCopy(id) });
+    this.#composer = new Composer({ api, key: id, session: () => id, onSend: (text) => this.#send(text), onStop: () => this.#stop(),
+      mayUpload: app.rights.mayUpload(id) });
+    this.#composer.hidden = !app.rights.mayWrite(id);
     this.#composer.aside.append(this.#ring);
     this.#questions = new Questions(context, id);
     this.addEventListener("cfs-edit-last", () => this.#list.editLast());
     this.addEventListener("cfs-compose", () => this.#composer.focus());
     this.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || event.defaultPrevented || !conversation.busy) return;
+      if (event.key !== "Escape" || event.defaultPrevented || !conversation.busy || this.#composer.hidden) return;
       event.preventDefault();
       this.#stop();
     });

@@ -34,10 +34,10 @@ export class CfsHome extends HTMLElement {
       el("header", {}, el("div", {}, el("button", { type: "button", className: "button back",
         onclick: () => this.#app.go(null) }, icon("back"), t("Sessions"))),
       el("h1", {}, t("What shall we work on?")), this.#about()),
-      this.#composer,
-      el("ul", { className: "examples", "aria-label": t("Examples") },
+      ...(this.#app.rights.mayCreate ? [this.#composer, el("ul", { className: "examples", "aria-label": t("Examples") },
         ...examples(this.#model).map((text) => el("li", {}, el("button", { type: "button", className: "button",
-          onclick: () => this.#composer.write(text) }, text)))),
+          onclick: () => this.#composer.write(text) }, text))))]
+        : [el("p", { className: "quiet" }, t("Your token may create no sessions here. Choose one of the list."))]),
       this.#shell(),
     );
     if (matchMedia("(pointer: fine)").matches) this.#composer.focus();

@@ -44,12 +44,13 @@ export class MessageList extends HTMLElement {
 
   /**
    * @param {import("./conversation.js").Conversation} conversation
-   * @param {{ branches?: import("./branches.js").Branches | null, me?: any, failed?: (error: Error) => void }} context
+   * @param {{ branches?: import("./branches.js").Branches | null, me?: any, failed?: (error: Error) => void,
+   *   mayCopy?: boolean }} context
    */
-  constructor(conversation, { branches = null, me = null, failed = () => {} } = {}) {
+  constructor(conversation, { branches = null, me = null, failed = () => {}, mayCopy = true } = {}) {
     super();
     this.#conversation = conversation;
-    this.#around = { conversation, branches, me, failed };
+    this.#around = { conversation, branches, me, failed, mayCopy };
     this.append(this.#earlier, this.#empty, this.#list, this.#waiting);
     this.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     new ResizeObserver(() => this.#atEnd && soon(this.#draw)).observe(this.#list);

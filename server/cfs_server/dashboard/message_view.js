@@ -13,7 +13,7 @@ import { clock, moment } from "./times.js";
 /**
  * @typedef {import("./items.js").Item} Item
  * @typedef {{ conversation: import("./conversation.js").Conversation, branches: import("./branches.js").Branches | null,
- *   me: any, failed: (error: Error) => void }} Around what the messages of a list have in common
+ *   me: any, failed: (error: Error) => void, mayCopy: boolean }} Around what the messages of a list have in common
  */
 
 /** A message of a conversation as an item of a list. `show` it again when something of it has changed. */
@@ -84,7 +84,7 @@ export class MessageView {
   /** Let the user write this message anew. */
   edit() {
     const { branches, failed } = this.#around;
-    if (this.element.querySelector(".editor") || branches === null) return;
+    if (this.element.querySelector(".editor") || branches === null || !this.#around.mayCopy) return;
     const { message, index } = this.item;
     const field = el("textarea", { value: message.content, "aria-label": t("Edit message") });
     const close = () => {
@@ -164,6 +164,7 @@ export class MessageView {
       return made;
     };
     const parts = [message.content === "" ? null : copyButton(() => message.content, t("Copy message"))];
+    if (!this.#around.mayCopy) return parts.filter((part) => part !== null);
     if (branches !== null && branches.answered) {
       if (isUser) parts.push(does("edit", t("Edit in a new branch"), () => this.edit()));
       else if (!busy) parts.push(does("again", t("Answer again in a new branch"), () => branches.regenerate(index)));

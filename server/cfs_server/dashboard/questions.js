@@ -45,7 +45,8 @@ export class Questions extends HTMLElement {
     }
     for (const question of Object.values(questions)) {
       if (this.#cards.has(question.id)) continue;
-      const card = new Card(question, (answer) => this.#answer(question.id, answer));
+      const mayAnswer = this.#context.app.rights.maySteer(this.#id);
+      const card = new Card(question, mayAnswer, (answer) => this.#answer(question.id, answer));
       this.#cards.set(question.id, card);
       this.append(card);
     }
@@ -63,8 +64,8 @@ class Card extends HTMLElement {
   #note = el("p", { className: "note", role: "alert", hidden: true });
   #buttons;
 
-  /** @param {any} question @param {(answer: string) => Promise<void>} send */
-  constructor(question, send) {
+  /** @param {any} question @param {boolean} mayAnswer @param {(answer: string) => Promise<void>} send */
+  constructor(question, mayAnswer, send) {
     super();
     const lines = question.text.split("\n");
     const shown = lines.map(shapely);
@@ -82,7 +83,7 @@ class Card extends HTMLElement {
       el("pre", { tabIndex: 0, "aria-label": t("Command") }, ...shown.map((/** @type {string} */ line) => el("code", {}, line || " "))),
       question.directory ? el("p", { className: "quiet" }, t("In {directory}", { directory: shapely(question.directory) })) : null,
       hides ? el("p", { className: "quiet" }, t("<U+...> stands for a character that cannot be seen.")) : null,
-      el("div", { className: "answers" }, ...this.#buttons),
+      mayAnswer ? el("div", { className: "answers" }, ...this.#buttons) : null,
       this.#note,
     ];
     this.append(...parts.filter((part) => part !== null));

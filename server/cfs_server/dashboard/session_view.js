@@ -59,6 +59,7 @@ export class SessionView extends HTMLElement {
     this.append(el("header", { className: "title" }, back, named, this.#primary, this.#menu), this.#note, this.#views,
       this.#panel);
     this.#primary.addEventListener("click", () => this.#likely?.run());
+    this.#title.disabled = !this.#mayWrite;
     this.#drawCrumbs();
     this.turn(view);
   }
@@ -104,12 +105,17 @@ export class SessionView extends HTMLElement {
     return settings?.title || first || nameOf(this.session);
   }
 
+  get #mayWrite() {
+    return this.#context.app.rights.mayWrite(this.session);
+  }
+
   #actions() {
     return actionsOf({ ...this.#context, conversation: this.#conversation });
   }
 
   #items() {
-    const actions = [{ label: t("Change the title"), icon: "edit", group: 1, run: () => this.#edit() }, ...this.#actions()];
+    const title = { label: t("Change the title"), icon: "edit", group: 1, run: () => this.#edit() };
+    const actions = [...(this.#mayWrite ? [title] : []), ...this.#actions()];
     const groups = Object.values(Object.groupBy(actions, ({ group }) => String(group)));
     return groups.flatMap((items, index) => (index ? [null, ...(items ?? [])] : (items ?? [])));
   }

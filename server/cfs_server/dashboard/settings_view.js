@@ -47,6 +47,8 @@ const GROUPS = [
     { name: "keep", kind: "text", label: t("Keep for"), help: t("Delete the session when it has not changed for so long, such as 90d or 12h. Empty: what the server says.") },
   ]],
 ];
+/** Settings that a caller who came by a link cannot change. */
+const STEERING = new Set(["driver", "paused", "keep"]);
 const KNOWN = new Map(GROUPS.flatMap(([, fields]) => fields).map((field) => [field.name, field]));
 
 /** A form of all settings. What somebody else changes meanwhile is shown, unless one writes in that field. */
@@ -96,6 +98,14 @@ export class SettingsView {
       if (!shown.length) continue;
       this.#form.append(el("fieldset", {}, el("legend", {}, title), ...shown.map((field) => this.#row(field))));
     }
+    const { app, id } = this.#context;
+    for (const [name, { control }] of this.#fields) {
+      const may = STEERING.has(name) ? app.rights.maySteer(id) : app.rights.mayWrite(id);
+      if (may) continue;
+      control.disabled = true;
+      control.closest(".setting").querySelector(".reset")?.remove();
+    }
+    if (!app.rights.mayWrite(id)) return;
     this.#form.append(el("div", { className: "answers" }, this.#status,
       el("button", { type: "submit", className: "button primary" }, t("Save"))));
   }

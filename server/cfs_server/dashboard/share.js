@@ -36,7 +36,7 @@ export function openShare(api, id) {
       link.focus();
       link.select();
       say(status, share.token === null
-        ? t("This server asks for no tokens: everyone who can reach it can open the link.")
+        ? t("This link is the address of the session. It opens for everyone who can reach the server.")
         : t("The link is shown only now. Everyone who has it may use it until it ends or is revoked."));
       await show();
     } catch (error) {
@@ -68,11 +68,16 @@ export function openShare(api, id) {
     await show();
   }
 
+  const isOpen = api.token === null; // this page got here without one
   const dialog = el("dialog", { "aria-labelledby": "share-title", onclose: () => dialog.remove() },
     el("form", { onsubmit: make },
       el("h2", { id: "share-title" }, t("Share {name}", { name: nameOf(id) })),
-      el("p", { className: "quiet" }, t("A person with the link sees this session and its sub-sessions, and nothing else.")),
-      el("div", { className: "choices" },
+      ...(isOpen
+        ? [el("p", { className: "warning" }, t("This server asks for no tokens: everyone who can reach it may read, change and delete all sessions, with this link or without.")),
+          el("p", { className: "quiet" }, t("To share one session only, create a token, and start the server with it:")),
+          el("pre", { tabIndex: 0 }, "cfs token create me --grant / --tokens tokens.toml\ncfs serve --tokens tokens.toml")]
+        : [el("p", { className: "quiet" }, t("A person with the link sees this session and its sub-sessions, and nothing else."))]),
+      el("div", { className: "choices", hidden: isOpen },
         el("label", { htmlFor: "share-access" }, t("May")), access,
         el("label", { htmlFor: "share-expires" }, t("For")), expires),
       made, list, status,
@@ -80,6 +85,6 @@ export function openShare(api, id) {
         el("button", { type: "submit", className: "button primary" }, icon("link"), t("Make a link")))));
   document.body.append(dialog);
   dialog.showModal();
-  access.focus();
+  if (!isOpen) access.focus();
   show();
 }

@@ -14,12 +14,14 @@ export class TranscriptView {
 
   constructor(context) {
     this.#context = context;
+    const mayReplace = context.app.rights.mayReplace(context.id);
+    this.#text.readOnly = !mayReplace;
     this.element = el(
       "div",
       { className: "transcript" },
       this.#text,
       el("div", { className: "answers" }, this.#told, button(t("Reload"), () => this.#read()),
-        button(t("Save transcript"), () => this.#save(), { className: "button primary" })),
+        mayReplace ? button(t("Save transcript"), () => this.#save(), { className: "button primary" }) : null),
     );
     addEventListener(LIVE, this.#onLive);
     this.#read();

@@ -277,7 +277,11 @@ export const ZH = {
   "Link": "链接",
   "Copied.": "已复制。",
   "Links to this session": "此会话的链接",
-  "This server asks for no tokens: everyone who can reach it can open the link.": "此服务器不要求令牌：能访问它的人都能打开此链接。",
+  "This server asks for no tokens: everyone who can reach it may read, change and delete all sessions, with this link or without.":
+    "此服务器不要求令牌：无论有无此链接，能访问它的人都可以读取、修改和删除所有会话。",
+  "To share one session only, create a token, and start the server with it:": "若只想分享一个会话，请创建令牌并用它启动服务器：",
+  "This link is the address of the session. It opens for everyone who can reach the server.": "此链接就是会话的地址，能访问服务器的人都能打开。",
+  "Your token may create no sessions here. Choose one of the list.": "您的令牌不能在这里创建会话。请从列表中选择一个。",
   "The link is shown only now. Everyone who has it may use it until it ends or is revoked.":
     "链接只显示这一次。在到期或撤销之前，持有者均可使用。",
   "Revoke": "撤销",
