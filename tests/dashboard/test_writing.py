@@ -10,6 +10,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.dashboard.agent import Agent
 from tests.dashboard.support import PHONE, Pages, address, messages, send, violations
+from tests.models.support import models_server
 from tests.server.support import Process
 
 DROP = """([text, name]) => {
@@ -280,3 +281,34 @@ def test_memory_of_a_long_conversation_is_bounded(page: Page, server: Process, c
     page.get_by_role("button", name=re.compile("Show earlier messages")).click()
     expect(messages(page)).to_have_count(shown + 200)
     expect(messages(page).first).to_contain_text("x" * 900)
+
+
+def test_the_model_is_chosen_beside_the_message(pages: Pages, tmp_path: Path) -> None:
+    """For a session that begins, and for each turn after that; a menu of one model is not shown."""
+    with models_server(tmp_path) as server:
+        page = pages.open(server.url)
+        page.get_by_role("button", name="Model: one").click()
+        expect(page.get_by_role("menuitemradio", name="one (default)")).to_have_attribute("aria-checked", "true")
+        page.get_by_role("menuitemradio", name="two").click()
+        expect(page.get_by_role("button", name="Model: two")).to_be_visible()
+        send(page, "hello")
+        expect(messages(page)).to_have_count(2)
+        expect(page.get_by_role("button", name="Send")).to_be_visible()
+        assert server.asked() == {"one": 0, "two": 1}
+        menu = page.get_by_role("button", name="Model: two")
+        menu.press("Enter")
+        assert violations(page) == []
+        page.keyboard.press("Home")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("button", name="Model: one")).to_be_visible()
+        send(page, "and now?")
+        expect(messages(page)).to_have_count(4)
+        assert server.asked() == {"one": 1, "two": 1}
+
+
+def test_a_server_with_one_model_has_no_menu_of_models(page: Page, server: Process, client: httpx.Client) -> None:
+    client.post("/v1/sessions", json={"id": "w-model"}).raise_for_status()
+    with page.expect_response("**/v1/models"):
+        show(page, server, "w-model")
+    expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+    expect(page.get_by_role("button", name=re.compile("Model"))).to_have_count(0)

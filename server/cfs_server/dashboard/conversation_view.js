@@ -8,6 +8,7 @@ import { never, soon } from "./frame.js";
 import { modelOf } from "./items.js";
 import { MessageList } from "./message_list.js";
 import { ContextRing } from "./meters.js";
+import { ModelMenu } from "./model_menu.js";
 import { Questions } from "./questions.js";
 import { t } from "./text.js";
 
@@ -18,6 +19,7 @@ export class ConversationView extends HTMLElement {
   #composer;
   #questions;
   #ring = new ContextRing();
+  #models;
   #down = el("button", { type: "button", className: "icon-button to-end", title: t("To the newest message"),
     "aria-label": t("To the newest message"), onclick: () => this.#list.follow() }, icon("down"));
   /** @type {(() => void)[]} */
@@ -35,7 +37,8 @@ export class ConversationView extends HTMLElement {
     this.#composer = new Composer({ api, key: id, session: () => id, onSend: (text) => this.#send(text), onStop: () => this.#stop(),
       mayUpload: app.rights.mayUpload(id) });
     this.#composer.hidden = !app.rights.mayWrite(id);
-    this.#composer.aside.append(this.#ring);
+    this.#models = new ModelMenu(api, (model) => api.settings(id, { model }).catch(failed));
+    this.#composer.aside.append(this.#ring, this.#models);
     this.#questions = new Questions(context, id);
     this.addEventListener("cfs-edit-last", () => this.#list.editLast());
     this.addEventListener("cfs-compose", () => this.#composer.focus());
@@ -86,6 +89,7 @@ export class ConversationView extends HTMLElement {
     this.#questions.show(conversation.questions);
     this.#composer.show({ busy, steers: busy && settings?.driver === "agent", gone: gone !== null });
     if (conversation.loaded) conversation.readFigures();
+    this.#models.show(settings?.model ?? null, settings?.driver === "model");
     this.#ring.show(conversation.lastUsage, modelOf(me, settings)?.context);
   }
 

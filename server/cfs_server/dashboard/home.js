@@ -3,6 +3,7 @@
 import { Composer } from "./composer.js";
 import { el } from "./dom.js";
 import { icon } from "./icons.js";
+import { ModelMenu } from "./model_menu.js";
 import { t } from "./text.js";
 
 /** The view that stands where no session is open. */
@@ -13,6 +14,8 @@ export class CfsHome extends HTMLElement {
   /** @type {any[]} the models that answer where a session says so */
   #others;
   #composer;
+  /** @type {string | null} the model that is to answer, if it is not the default */
+  #chosen = null;
   /** @type {Promise<{ id: string }> | null} the session that begins here: made for the first file or the message */
   #made = null;
 
@@ -25,6 +28,11 @@ export class CfsHome extends HTMLElement {
     this.#others = (me.models ?? []).slice(1);
     this.#composer = new Composer({ api, key: "new", placeholder: t("Ask anything. A new session begins."),
       session: () => this.#session(), onSend: (text) => this.#begin(text) });
+    const models = new ModelMenu(api, (model) => {
+      this.#chosen = model;
+      models.show(model);
+    });
+    this.#composer.aside.append(models);
   }
 
   connectedCallback() {
@@ -56,6 +64,7 @@ export class CfsHome extends HTMLElement {
 
   async #begin(text) {
     const id = await this.#session();
+    if (this.#chosen !== null) await this.#api.settings(id, { model: this.#chosen });
     await this.#api.say(id, text);
     this.#app.go(id, "conversation");
   }

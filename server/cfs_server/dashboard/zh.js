@@ -64,6 +64,8 @@ export const ZH = {
   "Send": "发送",
   "Ask anything. A new session begins.": "随便问点什么，即可开始新会话。",
   "What shall we work on?": "今天做点什么？",
+  "Model: {name}": "模型：{name}",
+  "{name} (default)": "{name}（默认）",
   "Model:": "模型：",
   "A toy of a few megabytes, so that everything works at once. For real answers:":
     "这是只有几兆字节的演示模型，开箱即用。想要真正的回答，请运行：",
