@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import httpx
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 
 from tests.dashboard.agent import Agent
-from tests.dashboard.support import DESK, address, row
+from tests.dashboard.support import address, row
 from tests.server.support import Process
 
 TABS = 8
@@ -33,7 +34,7 @@ class Tabs:
         """Open more tabs, each after the one before is up to date."""
         for _ in range(count):
             page = self.context.new_page()
-            page.on("request", lambda request, page=page: self._asked(page, request))
+            page.on("request", partial(self._asked, page))
             page.goto(self._address)
             expect(page.locator(".connection")).to_have_attribute("data-state", "live")
             self.pages.append(page)
@@ -71,7 +72,7 @@ def stopped(page: Page) -> Iterator[None]:
 
 @contextmanager
 def tabs(browser: Browser, url: str, session: str) -> Iterator[Tabs]:
-    with browser.new_context(viewport=DESK) as context:
+    with browser.new_context() as context:
         yield Tabs(context, url, session)
 
 
