@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LONGEST_MODULE = 900
 LOCK_FILES = {"poetry.lock", "uv.lock", "pdm.lock", "pylock.toml", "Pipfile.lock", "package-lock.json", "yarn.lock"}
 FOLDERS = [
     "client/cfs",
@@ -109,12 +108,6 @@ def test_every_dependency_is_pinned() -> None:
     names = {re.split(r"[^A-Za-z0-9_-]", requirement)[0] for requirement in requirements} - {project["name"]}
     pinned = {line.split("==")[0].lower().replace("_", "-") for line in TEXTS["constraints.txt"].splitlines()}
     assert {name.lower().replace("_", "-") for name in names} - pinned == set()
-
-
-def test_modules_are_short() -> None:
-    """A module is read in one sitting."""
-    code = [name for name in TEXTS if name.endswith((".py", ".js", ".css")) and not name.startswith("tests/")]
-    assert [name for name in code if len(TEXTS[name].splitlines()) > LONGEST_MODULE] == []
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -28,7 +28,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Self
 
-import structlog
 from pydantic import BeforeValidator, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -37,9 +36,10 @@ from cfs.wire import Message
 from cfs_agents.context.conversation import ContextItem, ItemType
 from cfs_agents.context.redaction import redact, redact_json
 from cfs_agents.folders import open_own_folder, put_aside
+from cfs_agents.logs import get_logger
 from cfs_filesystem import DiskFileSystem, FileSystemError, FsHandle, Grant, NotFoundError, open_beneath, remove_empty
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 # -- names of files and sessions --------------------------------------------------------------------------------------
 

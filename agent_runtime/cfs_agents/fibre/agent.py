@@ -9,8 +9,6 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-import structlog
-
 from cfs.api import acting_as
 from cfs.errors import CfsError, Conflict, NotFound, SessionDeleted, SessionRenamed
 from cfs.ids import check_id
@@ -34,13 +32,14 @@ from cfs_agents.fibre.state import (
 from cfs_agents.fibre.sub_agent import Claim, FibreSubAgent
 from cfs_agents.fibre.tools import build_toolset
 from cfs_agents.file_agent.agent import to_the_end
+from cfs_agents.logs import get_logger
 from cfs_agents.model import Model, Retries
 from cfs_agents.published import PublishedWorkspace
 from cfs_agents.tools import command_mode
 from cfs_agents.tools.files import WORKSPACE
 from cfs_filesystem import OPERATIONS, DiskFileSystem, Grant
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _PERMISSION = "read, write and delete below /workspace"
 _NEXT_SECONDS = 20.0

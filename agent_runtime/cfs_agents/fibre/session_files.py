@@ -24,7 +24,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-
 from cfs.errors import Conflict
 from cfs.wire import Message
 from cfs_agents.file_agent.run_log import disk_errors

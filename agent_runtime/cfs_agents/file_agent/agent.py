@@ -18,8 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Annotated, ClassVar, Self, TypeVar
 
-import structlog
-
 from cfs.errors import CfsError, Conflict, InvalidIdentifier, NotFound, Unavailable
 from cfs.ids import check_id
 from cfs.transports.async_http import AsyncClient
@@ -50,6 +48,7 @@ from cfs_agents.file_agent.run_log import (
     disk_errors,
 )
 from cfs_agents.folders import open_own_folder
+from cfs_agents.logs import get_logger
 from cfs_agents.messages import LANGUAGES, Language, after_sync, catalogue, system_prompt
 from cfs_agents.model import Model, ModelSettings, ServerModel
 from cfs_agents.own_files import Warn, replace_file, usable_file, without_damage
@@ -78,7 +77,7 @@ from cfs_agents.tools.registry import ToolResult
 from cfs_agents.tracing import task_events
 from cfs_filesystem import OPERATIONS, ConflictError, DiskFileSystem, FsHandle, Grant, NotFoundError, open_beneath
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 # The directory of an agent, with all of its state (A1).
 #

@@ -36,13 +36,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import structlog
-
 from cfs.errors import StorageFull, Unavailable
 from cfs.wire import ToolCall
 from cfs_agents.context import Change, Context, ContextItem
 from cfs_agents.context.redaction import redact, redact_json
 from cfs_agents.events import Finished
+from cfs_agents.logs import get_logger
 from cfs_agents.own_files import (
     Warn,
     cut_torn_line,
@@ -57,7 +56,7 @@ from cfs_agents.own_files import (
 from cfs_agents.tools.registry import shortened, text_of
 from cfs_filesystem import FileSystemError
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 # A disk that is nearly full, said before it happens; and what a failure of the disk means (A7).
 

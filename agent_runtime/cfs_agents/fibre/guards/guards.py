@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-import structlog
-
 from cfs.errors import TooMany
 from cfs.wire import Usage
 from cfs_agents.claims import named_files
@@ -20,6 +18,7 @@ from cfs_agents.fibre.report import Change, ChangeKind, Gap, Report
 from cfs_agents.fibre.state import WAIT
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.file_agent.run_log import disk_errors
+from cfs_agents.logs import get_logger
 from cfs_agents.messages import Language, catalogue
 from cfs_agents.own_files import Warn
 from cfs_agents.repetition import masked
@@ -27,7 +26,7 @@ from cfs_agents.tools import Tool
 from cfs_agents.tools.files import WORKSPACE
 from cfs_agents.tools.registry import ToolError
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 # -- limits of a tree: depth, number of agents, and token budget (B7) -------------------------------------------------
 
