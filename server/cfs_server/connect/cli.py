@@ -3,7 +3,6 @@
 `cfs --help` imports this module, so functions import what takes long to import.
 """
 
-import asyncio
 import json
 import os
 import sys
@@ -117,6 +116,8 @@ def _connect(
     every: bool,
     as_json: bool,
 ) -> None:
+    import asyncio
+
     from cfs_server.connect import connections
 
     trials = asyncio.run(_trials(settings, target, model, seconds))

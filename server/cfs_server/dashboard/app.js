@@ -6,6 +6,7 @@ import { encoded, lineOf, nameOf } from "./ids.js";
 import { ask } from "./dialog.js";
 import { CfsHome } from "./home.js";
 import { Live } from "./live.js";
+import { openConnections } from "./connections.js";
 import { fit, openPalette } from "./palette.js";
 import { SessionView } from "./session_view.js";
 import { Shortcuts } from "./shortcuts.js";
@@ -118,6 +119,7 @@ export class CfsApp extends HTMLElement {
       ...(this.rights.isShare ? [] : [{ label: t("New session with a name"), icon: "plus", run: () => this.#create() }]),
       ...(here ? VIEWS.map(({ name, title }) => ({ label: t("Show: {view}", { view: title }), icon: "eye",
         run: () => this.go(here, name) })) : []),
+      ...(this.rights.mayManage ? [{ label: t("Models"), icon: "bot", run: () => openConnections(this.#api) }] : []),
       { label: t("Light theme"), icon: "sun", run: () => setTheme("light") },
       { label: t("Dark theme"), icon: "moon", run: () => setTheme("dark") },
       { label: t("Keyboard shortcuts"), icon: "keyboard", aside: "?", run: () => this.shortcuts.help() },

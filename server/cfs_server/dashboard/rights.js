@@ -45,6 +45,11 @@ export class Rights {
     return this.#may("write", "/sessions/*");
   }
 
+  /** Choose the models of the server. */
+  get mayManage() {
+    return !this.isShare && this.#may("write", "/") && this.#may("delete", "/");
+  }
+
   /** @param {string} operation @param {string} path */
   #may(operation, path) {
     return this.#grants.some(({ prefix, ops }) =>

@@ -4,6 +4,7 @@ import { button, el, mark, say } from "./dom.js";
 import { icon } from "./icons.js";
 import { encoded } from "./ids.js";
 import { menuButton } from "./menu.js";
+import { openConnections } from "./connections.js";
 import { preferenceItems } from "./preferences.js";
 import { many, t } from "./text.js";
 import { ago } from "./times.js";
@@ -109,6 +110,7 @@ export class CfsSidebar extends HTMLElement {
     const items = [
       { label: t("Keyboard shortcuts"), icon: "keyboard", key: "?", run: () => this.#app.shortcuts.help() },
       { label: t("Command palette"), icon: "search", key: "Ctrl K", run: () => this.#app.palette() },
+      ...(this.#app.rights.mayManage ? [{ label: t("Models"), icon: "bot", run: () => openConnections(this.#api) }] : []),
       null,
       ...preferenceItems(),
     ];

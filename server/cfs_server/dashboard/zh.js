@@ -294,6 +294,26 @@ export const ZH = {
   "For": "期限",
   "Make a link": "生成链接",
 
+  // The models of the server
+  "Models": "模型",
+  "Connected models": "已连接的模型",
+  "Models that were found": "找到的模型",
+  "answers by default": "默认使用",
+  "Disconnect": "断开",
+  "Disconnect {name}": "断开 {name}",
+  "No model is connected. The one of the package answers.": "尚未连接模型，由自带的模型回答。",
+  "Each model that is found gets one short request. This may take a minute.": "每个找到的模型都会收到一个简短请求，可能需要一分钟。",
+  "Connect": "连接",
+  "Connect {name}": "连接 {name}",
+  "{n} model was found.": "找到 {n} 个模型。",
+  "{n} models were found.": "找到 {n} 个模型。",
+  "{name} is connected.": "{name} 已连接。",
+  "{name} is disconnected.": "{name} 已断开。",
+  "The server looks for model servers on its machine, for keys of services in its environment, and for GGUF files.":
+    "服务器会在其所在机器上查找模型服务、环境中的服务密钥和 GGUF 文件。",
+  "{n} tokens of context": "上下文 {n} 个令牌",
+  "first token after {n} s": "首个令牌 {n} 秒",
+
   // The transcript
   "Reload": "重新加载",
   "Save transcript": "保存记录",
