@@ -4,7 +4,7 @@ Times are seconds since the epoch (UTC), sizes are bytes of the transcript in UT
 """
 
 from math import inf
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AliasChoices,
@@ -96,24 +96,37 @@ class Message(_Wire):
     tool_call_id: str | None = None
     name: str | None = None
     thinking: str | None = None
-    _offload_path: str | None = PrivateAttr(default=None)
-    """Never sent or stored: only the context of an agent knows it."""
 
     @property
     def offloaded(self) -> bool:
         """Whether an agent's context has moved the content to disk; `content` is its placeholder."""
-        return self._offload_path is not None
+        return self.offload_path is not None
+
+    @property
+    def offload_path(self) -> str | None:
+        """Where the off-loaded content is."""
+        return None
+
+    def offloaded_to(self, path: str | None) -> "Message":
+        """Return a copy that says where its content is; None takes that back."""
+        values = {name: getattr(self, name) for name in Message.model_fields}
+        if path is None:
+            return Message.model_construct(self.model_fields_set, **values)
+        copy = _OffloadedMessage.model_construct(self.model_fields_set, **values)
+        copy._offload_path = path  # noqa: SLF001 - an attribute of a class of this module
+        return copy
+
+
+class _OffloadedMessage(Message):
+    """A message whose content is on disk. A class of its own: a private attribute takes 100 bytes of each message."""
+
+    _offload_path: str | None = PrivateAttr(default=None)
+    """Never sent or stored: only the context of an agent knows it."""
 
     @property
     def offload_path(self) -> str | None:
         """Where the off-loaded content is."""
         return self._offload_path
-
-    def offloaded_to(self, path: str | None) -> Self:
-        """Return a copy that says where its content is; None takes that back."""
-        copy = self.model_copy()
-        copy._offload_path = path  # noqa: SLF001 - an attribute of its own class
-        return copy
 
 
 Title = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]

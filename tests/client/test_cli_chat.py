@@ -329,7 +329,7 @@ def test_a_chat_needs_a_server() -> None:
 
 def test_a_new_chat_says_once_that_the_model_is_a_toy(tmp_path: Path) -> None:
     """After the first reply, as a remark that is in no transcript; so does `cfs send` at a terminal."""
-    toy, real = "[cfs-demo is a toy", "cfs serve --model smollm2]"
+    toy, real = "[cfs-demo is a toy", "`cfs connect` finds models that talk]"
     with serving() as server:
         with terminal(server.url, "chat", "chat1", **home_in(tmp_path)) as screen:
             screen.expect(PROMPT)

@@ -161,7 +161,7 @@ def test_ctrl_c_stops_waiting_and_the_turn_goes_on(http_harness: HttpHarness) ->
         http_harness.step()
         screen.expect("one")
         screen.type(CTRL_C)
-        screen.expect("The turn continues: cfs cat chat1")
+        screen.expect("cfs: interrupted; the turn continues: cfs cat chat1")
         assert screen.end()[0] == 130
     http_harness.release()
     http_harness.wait_until(lambda: http_harness.server.store.get("chat1").state == "idle")

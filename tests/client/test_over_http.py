@@ -286,7 +286,7 @@ def test_a_server_that_restarts_without_a_session_begins_no_empty_one() -> None:
         assert session.send("one").text == "one"
     with serving(*flags):
         for _ in range(2):
-            with pytest.raises(Gone, match="the server has restarted without it"):
+            with pytest.raises(Gone, match="it has lost it"):
                 session.send("two")
         session.reopen()
         assert session.send("three").history == ["User: three", "Assistant: three"]

@@ -14,6 +14,7 @@ from cfs_server.settings import Settings
 NO_SESSION = {
     *("/", "/dashboard/{name}", "/dav", "/dav/{path}", "/openapi.json"),
     *("/health", "/healthz", "/metrics", "/readyz", "/v1/backup", "/v1/imports", "/v1/whoami"),
+    *("/v1/connections", "/v1/connection-search", "/v1/connections/{model}"),
     *("/v1/embeddings", "/v1/models", "/v1/models/{model}", "/v1/render", "/v1/tokens", "/v1/messages/count_tokens"),
     *("/api/create", "/api/delete", "/api/embed", "/api/embeddings", "/api/ps", "/api/pull", "/api/push"),
     *("/api/show", "/api/tags", "/api/version"),

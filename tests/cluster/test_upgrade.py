@@ -1,6 +1,7 @@
 """Each of three replicas is replaced by a new one under load, as in an upgrade, and no request fails."""
 
 import asyncio
+import uuid
 from collections import Counter
 from itertools import count
 from pathlib import Path
@@ -61,9 +62,10 @@ class Load:
                 self.outcomes[f"GET {path}: {error!r}"] += 1
 
     async def ask(self, method: str, path: str, content: bytes | None = None) -> bool:
-        """Send a request once, and return whether it succeeded."""
+        """Send a request once, with a key as the SDK does, and return whether it succeeded."""
+        key = {"Idempotency-Key": uuid.uuid4().hex}
         try:
-            return self._count(method, path, await self._http.request(method, path, content=content))
+            return self._count(method, path, await self._http.request(method, path, content=content, headers=key))
         except httpx.TransportError as error:
             self.outcomes[f"{method} {path}: {error!r}"] += 1
             return False

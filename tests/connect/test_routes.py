@@ -9,7 +9,7 @@ from tests.upstream.stub import KEY, MODEL
 
 ROUTES = (
     ("GET", "/v1/connections"),
-    ("POST", "/v1/connections/search"),
+    ("POST", "/v1/connection-search"),
     ("POST", "/v1/connections"),
     ("DELETE", "/v1/connections/small"),
 )
@@ -18,7 +18,7 @@ ROUTES = (
 def test_a_server_finds_and_connects_what_works(machine: Machine, tiny: Path) -> None:
     copy_to(tiny, machine.home / ".lmstudio/models/owner/repo/tiny.gguf")
     with service(machine), ollama(machine, OllamaStub("one")), machine.serving() as server:
-        found = server.client.post("/v1/connections/search").raise_for_status()
+        found = server.client.post("/v1/connection-search").raise_for_status()
         candidates = {candidate["name"]: candidate for candidate in found.json()["candidates"]}
         assert {name: candidate["works"] for name, candidate in candidates.items()} == {
             "one": True,
@@ -30,7 +30,7 @@ def test_a_server_finds_and_connects_what_works(machine: Machine, tiny: Path) ->
         assert answer.raise_for_status().json()["default"] == MODEL
         assert server.names() == [MODEL, "one", EMBEDDED]
         assert server.reply("chat", "it works") == "it works"
-        again = server.client.post("/v1/connections/search").json()["candidates"]
+        again = server.client.post("/v1/connection-search").json()["candidates"]
         assert {candidate["name"]: candidate["connected"] for candidate in again} == {
             "one": True,
             MODEL: True,

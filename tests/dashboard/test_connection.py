@@ -120,7 +120,7 @@ def test_after_a_crash_of_the_server_the_same_tree_goes_on(pages: Pages, tmp_pat
         agent.finish("done")
         expect(row(page, "main/coder")).to_have_attribute("data-state", "idle")
         expect(messages(page).last).to_contain_text("done")
-        assert {path for path, _ in asked} <= {"/v1/events", "/v1/render"}
+        assert {path for path, _ in asked} <= {"/v1/events", "/v1/models", "/v1/render"}
         assert all(cursor for path, cursor in asked if path == "/v1/events")
 
 

@@ -283,7 +283,7 @@ asyncio.run(main())
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        worker = psutil.Process(int(server.stdout.readline()))
+        worker = psutil.Process(int(next(line for line in server.stdout if line.strip().isdigit())))  # after the log
         server.kill()
         worker.wait(timeout=30)
 

@@ -18,7 +18,7 @@ CLUSTER: Series = {
     "cfs_cluster_slots": {},
     "cfs_cluster_replicas": {},
     "cfs_cluster_database_up": {},
-    "cfs_cluster_relayed_total": {"outcome": {"answered", "elsewhere", "moved", "unreached", "lost"}},
+    "cfs_cluster_relayed_total": {"outcome": {"answered", "elsewhere", "moved", "stopped", "unreached", "lost"}},
 }
 """What only a server with `--store postgresql://...` has."""
 

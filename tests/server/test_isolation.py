@@ -299,7 +299,7 @@ FOR_ALL = {
 } | {
     ("POST", path)
     for path in (
-        "/v1/connections", "/v1/connections/search",
+        "/v1/connections", "/v1/connection-search",
         "/v1/tokens", "/v1/render", "/v1/messages/count_tokens", "/api/show", "/api/pull", "/api/push", "/api/create",
         "/api/embed", "/api/embeddings", "/v1/embeddings",
     )

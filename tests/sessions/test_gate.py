@@ -110,11 +110,11 @@ METHODS: dict[str, list[Method]] = {
 SILENT = {
     *("may", "page", "active", "children", "visible", "log", "limits", "throughout", "wait_settled", "is_settled"),
     *("known", "loaded", "enter", "below", "roots_with_children", "turn", "events_of", "search"),
-    *("new_name", "discard", "owner"),
+    *("new_name", "discard", "owner", "is_free"),
 }
 """What raises nothing at once: it answers what may be known, or is about a session that was got or made before."""
-ANYWHERE = {"require_somewhere", "require_any"}
-"""What is about no certain session."""
+ANYWHERE = {"require_somewhere", "require_any", "require_life"}
+"""What is about no certain session, or takes any right to one (tests/server/test_lives.py)."""
 
 
 def test_every_method_has_a_place_in_the_table() -> None:

@@ -49,6 +49,9 @@ class Messages(Journal):
                 self.messages[record.key].append((message, record.at))
         return 0
 
+    def keep(self, space: str, name: str, value: str | None) -> None:
+        """Keep nothing but messages."""
+
     def checkpoint(self, heads: Iterable[Head]) -> None:
         """Keep no heads."""
 
@@ -397,6 +400,9 @@ class EvictingJournal(RecordingJournal):
     def __init__(self, records: list[Record]) -> None:
         super().__init__(records)
         self.durable_store = True
+
+    def keep(self, space: str, name: str, value: str | None) -> None:
+        """Keep nothing but messages."""
 
     def checkpoint(self, heads: Iterable[Head]) -> None:
         """Keep no heads."""

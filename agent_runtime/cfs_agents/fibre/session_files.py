@@ -331,8 +331,18 @@ class TreeFolder:
             for folder in ((self.path / PUBLISHED).parent, self.path, self.workspace_root, self.workspace_root.parent):
                 sync_folder(folder)
             self._unlock = self._lock()
-            self.is_begun = any(os.path.lexists(self.path / name) for name in (STATUS, MESSAGES))
+            self.is_begun = self._has_work()
             """Whether agents have worked here before."""
+
+    def _has_work(self) -> bool:
+        """Return whether there are messages or steps, perhaps damaged: an agent that only waited has neither."""
+        if not any(os.path.lexists(self.path / name) for name in (STATUS, MESSAGES)):
+            return False
+        try:
+            messages, steps = (self.path / MESSAGES).read_bytes(), (self.path / STEPS).read_bytes()
+        except OSError:
+            return True
+        return messages.split() != [b"[", b"]"] or steps.count(b"\n") != 1
 
     def _lock(self) -> "weakref.finalize[[int], TreeFolder]":
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from shlex import quote
 from typing import Any, Self
@@ -78,7 +79,7 @@ def _answers(url: str) -> bool:
 
 
 def _port_in(flags: Sequence[str]) -> str:
-    for flag, value in zip(flags, (*flags[1:], ""), strict=True):
+    for flag, value in zip_longest(flags, flags[1:], fillvalue=""):
         if flag == "--port":
             return value
         if flag.startswith("--port="):

@@ -1,5 +1,6 @@
 """Writes connected models to the file of models, and takes them out again. Keys are named there, never written."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def set_default(path: Path, name: str) -> None:
 
 def provider_of(entry: ModelEntry) -> str:
     """Return the name of the provider of a connected model; empty for a file."""
-    return providers.of_url(entry.upstream[0].url, {}).name if entry.upstream else ""
+    return providers.of_url(entry.upstream[0].url, os.environ).name if entry.upstream else ""
 
 
 def place_of(entry: ModelEntry) -> str:

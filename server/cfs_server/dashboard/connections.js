@@ -42,7 +42,7 @@ export function openConnections(api) {
   function search() {
     say(status, t("Each model that is found gets one short request. This may take a minute."));
     show(async () => {
-      const { candidates } = await api.json("/v1/connections/search", { method: "POST" });
+      const { candidates } = await api.json("/v1/connection-search", { method: "POST" });
       const others = candidates.filter((/** @type {Candidate} */ model) => !model.connected);
       found.replaceChildren(...others.map((/** @type {Candidate} */ model) => row(model,
         model.works ? [length(model), speed(model)] : [model.reason],

@@ -281,7 +281,7 @@ class LlamaEngine:
         )
         if (plan := ready.plan) is not None:
             size = f"{plan.pool_bytes / (1 << 20):.0f} MiB"
-            _log.info("memory for conversations", model=model.name, pool=size, tokens=plan.pool_tokens)
+            _log.debug("memory for conversations", model=model.name, pool=size, tokens=plan.pool_tokens)
         for note in notes:
             (_log.info if note == models.TOY else _log.warning)(note)
         return ModelInfo(

@@ -10,7 +10,7 @@ from cfs_filesystem import OPERATIONS
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes.http import AppContext, Me, as_json, json_body
 
-router = APIRouter(prefix="/v1/connections", tags=["connections"])
+router = APIRouter(prefix="/v1", tags=["connections"])
 
 _PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._:-]{0,62}(/[A-Za-z0-9_-][A-Za-z0-9._:-]{0,62}){0,3}$"
 _FRESH = {"Cache-Control": "no-store"}
@@ -24,14 +24,17 @@ def _require_all_rights(me: Me) -> None:
 router.dependencies.append(Depends(_require_all_rights))
 
 
-@router.get("", responses={200: answer("The connections", json=wire.ConnectionList), **problems(Forbidden, Conflict)})
+@router.get(
+    "/connections",
+    responses={200: answer("The connections", json=wire.ConnectionList), **problems(Forbidden, Conflict)},
+)
 async def connections(parts: AppContext) -> Response:
     """List the models of the server's file. It is read again if it has changed. Requires all rights on everything."""
     return as_json(await parts.connections.list(), headers=_FRESH)
 
 
 @router.post(
-    "/search",
+    "/connection-search",
     responses={200: answer("What was found", json=wire.CandidateList), **problems(Forbidden, Conflict)},
 )
 async def search(parts: AppContext) -> Response:
@@ -43,7 +46,7 @@ async def search(parts: AppContext) -> Response:
 
 
 @router.post(
-    "",
+    "/connections",
     responses={
         200: answer("The connections", json=wire.ConnectionList),
         **problems(Forbidden, Conflict, InvalidParameters, TooLarge, UnsupportedMedia),
@@ -58,7 +61,7 @@ async def connect(
 
 
 @router.delete(
-    "/{model:path}",
+    "/connections/{model:path}",
     status_code=204,
     responses={204: {"description": "Disconnected"}, **problems(Forbidden, Conflict, NotFound)},
 )

@@ -270,7 +270,7 @@ async def fork(
 ) -> Response:
     """Copy a session. The copy is independent."""  # S14
     async with sessions.loaded(id):
-        source = sessions.get(id)
+        source = sessions.get(id, "read_binary")
         copy = sessions.fork(id, how.id, how.messages)
         left_out = _left_out(source, copy, len(sessions.children(source)))
         answer = wire.Fork(**dict(info(copy, sessions)), warnings=left_out)

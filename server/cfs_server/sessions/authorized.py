@@ -267,7 +267,7 @@ class AuthorizedSessions:
         name = new_id(self._store.is_free) if session_id is None else session_id
         self._require_new(name)
         self._require_settings(name, patch)
-        return self._store.create(name, patch, transcript, self._account, tokens)
+        return self._store.create(name, patch, transcript, self._account, tokens=tokens)
 
     def open(self, session_id: str) -> Session:
         """Return a session to write to. It is created if it does not exist (S2)."""

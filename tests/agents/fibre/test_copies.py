@@ -43,16 +43,23 @@ async def test_a_copy_says_what_is_not_in_it(tmp_path: Path, server: ServerHarne
         assert (await client.call(api.fork("rest", "plain"))).warnings == ()
 
 
+def forget_life(folder: Path) -> None:
+    """Let the folder of a tree be as an earlier version has written it."""
+    status = folder / "session_status.json"
+    status.write_text(json.dumps(json.loads(status.read_text(encoding="utf-8")) | {"life": None}), encoding="utf-8")
+
+
 @pytest.mark.parametrize("before", [False, True])
 async def test_an_agent_of_a_copy_knows_the_history_of_the_session(
     tmp_path: Path, server: ServerHarness, before: bool
 ) -> None:
-    """Also if its folder holds the conversation of another session of the name, which is put aside."""
+    """Also if its folder, of a version without lives, holds another conversation of the name, which is put aside."""
     await work(tmp_path, server)
     if before:
         async with tree(tmp_path, ScriptedModels(copy=[says("I know.")]), server.url, session="copy") as agent:
             assert (await agent.run("Remember another thing.")).ok
         await server.client.delete("/v1/sessions/copy")
+        await asyncio.to_thread(forget_life, tmp_path / "copy")
     await server.client.post("/v1/sessions/main/fork", json={"id": "copy"})
     scripted = ScriptedModels(copy=[says("You asked for a.txt.")])
     async with tree(tmp_path, scripted, server.url, session="copy") as agent:

@@ -116,7 +116,7 @@ def test_an_interrupted_task_is_kept_and_goes_on(url: str, tmp_path: Path, numbe
         wait_for(tmp_path / "workspace/begun")
         running.process.send_signal(number)
         code, output, errors = running.end()
-    assert (code, errors) == (130, "")
+    assert (code, errors) == (130, "cfs: interrupted\n")
     assert "> execute_command" in output
     (end,) = operations(tmp_path, "task_ended")
     assert end["error"] == "interrupted: it was interrupted"
