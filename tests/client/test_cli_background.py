@@ -91,7 +91,8 @@ def test_a_server_that_cannot_start_says_why(run: Command, url: str, tmp_path: P
     assert up(run, url, tmp_path, *SCRIPTED)[0] == 0
     code, shown, errors = up(run, url, tmp_path, *SCRIPTED)
     assert (code, shown, errors.count("\n")) == (1, "", 1)
-    assert errors == f"cfs: your server runs at {url} already: `cfs down --url {url}` ends it\n"
+    address = url.replace("localhost", "127.0.0.1")
+    assert errors == f"cfs: your server runs at {address} already: `cfs down --url {address}` ends it\n"
     assert run("logs")[0] == 0
 
 

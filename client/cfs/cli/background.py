@@ -118,7 +118,9 @@ def start(arguments: list[str] | None = None) -> int:
             process.wait()
             raise
     if text:
-        typer.echo(text.strip().partition("\n")[0].removesuffix(" Try:") if other else text, err=other)
+        typer.echo(
+            text.strip().partition("\n\n")[0].rpartition("\n")[2].removesuffix(" Try:") if other else text, err=other
+        )
         return 0
     code = process.wait()
     typer.echo(log.read_text(errors="replace"), nl=False, err=True)

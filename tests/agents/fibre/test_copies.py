@@ -44,16 +44,18 @@ async def test_a_copy_says_what_is_not_in_it(tmp_path: Path, server: ServerHarne
 
 
 def forget_life(folder: Path) -> None:
-    """Let the folder of a tree be as an earlier version has written it."""
+    """Let the folder of a tree be that of a session which this server has never had."""
     status = folder / "session_status.json"
-    status.write_text(json.dumps(json.loads(status.read_text(encoding="utf-8")) | {"life": None}), encoding="utf-8")
+    status.write_text(
+        json.dumps(json.loads(status.read_text(encoding="utf-8")) | {"life": "00000000"}), encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize("before", [False, True])
 async def test_an_agent_of_a_copy_knows_the_history_of_the_session(
     tmp_path: Path, server: ServerHarness, before: bool
 ) -> None:
-    """Also if its folder, of a version without lives, holds another conversation of the name, which is put aside."""
+    """Also if its folder holds the conversation of a lost session of the name, which is put aside."""
     await work(tmp_path, server)
     if before:
         async with tree(tmp_path, ScriptedModels(copy=[says("I know.")]), server.url, session="copy") as agent:
