@@ -360,7 +360,7 @@ def sub_sessions(session: str) -> Call[wire.SessionTree]:
 def append(session: str, content: bytes, delay: float = 0.0) -> Call[wire.Accepted]:
     """`POST /v1/sessions/{id}/messages` with plain text: one message, as if it were written to a file (S3, S4).
 
-    Its turn begins after `delay` seconds, or as soon as somebody waits for the reply.
+    Its turn begins after `delay` seconds, or as soon as a client waits for the reply.
     """
     headers = {"Content-Type": TEXT, "Accept": JSON}
     request = Request("POST", path_of(session, "messages"), _delay(delay), headers, content)

@@ -207,7 +207,7 @@ class BridgeContext:
         return place
 
     def hurry(self, entry: Entry) -> None:
-        """Let the delayed turn of a new file begin: somebody waits for the reply."""
+        """Begin the delayed turn of a new file: a reader waits for the reply."""
         if self.new_files.is_delayed(entry):
             with suppress(CfsError):
                 self.server.call(api.transcript(entry.id, wait=0.0))

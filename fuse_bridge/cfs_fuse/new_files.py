@@ -103,7 +103,7 @@ class NewFiles:
         return file.data if file is not None and file.is_temporary else None
 
     def forget(self, entry: Entry) -> None:
-        """Let a session be an ordinary one from now on: somebody has read it."""
+        """Treat a session as an ordinary one from now on: it was read."""
         if entry in self._files:
             with self._lock:
                 self._drop(entry)

@@ -112,7 +112,7 @@ class SessionBackend(Protocol):
         ...
 
     def question(self, session_id: str, request: CommandRequest, key: str) -> Elsewhere | None:
-        """Return a question about a command in the running turn; None if nobody can be asked. `key` names the call."""
+        """Return a question about a command in the running turn; None without a server. `key` names the call."""
         ...
 
 

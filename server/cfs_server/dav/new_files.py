@@ -73,7 +73,7 @@ class NewFiles:
         return self._files[session.key].body if self._is_temporary(session) else None
 
     def forget(self, session: Session) -> None:
-        """Let a session be an ordinary one from now on: somebody has read it."""
+        """Treat a session as an ordinary one from now on: it was read."""
         self._files.pop(session.key, None)
 
     def _is_temporary(self, session: Session) -> bool:

@@ -350,7 +350,7 @@ class Session(SessionState):
         self.publish_state(turn.id)
 
     def hurry(self) -> None:
-        """Begin a delayed turn now: its delay is over, or somebody waits for its reply."""
+        """Begin a delayed turn now: its delay is over, or a client waits for its reply."""
         if self._is_delayed:
             self.queue[0].stop_timer()
             self.advance()
