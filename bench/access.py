@@ -30,12 +30,12 @@ from cfs_server.access import tokens
 from cfs_server.access.auth import Principals
 from cfs_server.access.tokens import TokenGrant
 from cfs_server.app import create_app
-from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.routes.http import Context
-from cfs_server.serve import Server, listen, server_config, url_of
+from cfs_server.config.settings import Settings
+from cfs_server.engine.host.scripted import ScriptedEngine
+from cfs_server.http.caller import Context
+from cfs_server.main.serve import Server, listen, server_config, url_of
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.settings import Settings
 
 TOKENS = 1000
 RATIO_BAR = 0.8

@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
 import make_random_gguf
 from cfs.wire import Settings
-from cfs_server.engine.llama.grammar import Constraint, Grammars
 from cfs_server.engine.llama.model import NativeLog, load_weights
-from cfs_server.engine.llama.sampling import Candidates, Sampler
 from cfs_server.engine.llama.tokenizer import Vocabulary
+from cfs_server.engine.worker.grammar import Constraint, Grammars
+from cfs_server.engine.worker.sampling import Candidates, Sampler
 
 TOKENS = 300
 OPENING = '<tool_call>{"name": "tool_0", "arguments": {"text": "'

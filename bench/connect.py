@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from cfs_server.engine.models import resolve
+from cfs_server.engine.host.models import resolve
 from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.stub import served_aside
 

@@ -25,12 +25,12 @@ from typing import Any
 import httpx
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
-from cfs_server import logs
 from cfs_server.app import create_app
-from cfs_server.engine.interface import GenerationRequest
-from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.serve import Server, listen, server_config, url_of
-from cfs_server.settings import Settings
+from cfs_server.config.settings import Settings
+from cfs_server.engine.contract.interface import GenerationRequest
+from cfs_server.engine.host.scripted import ScriptedEngine
+from cfs_server.main import logs
+from cfs_server.main.serve import Server, listen, server_config, url_of
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 SUB_SESSIONS = 200

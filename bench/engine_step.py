@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from cfs.wire import Message, Settings
-from cfs_server.engine import protocol
 from cfs_server.engine.chat.prompt import PromptBuilder
+from cfs_server.engine.contract import protocol
 from cfs_server.engine.llama.model import NativeLog, load
-from cfs_server.engine.llama.request_preparer import RequestPreparer
-from cfs_server.engine.llama.scheduler import Scheduler
+from cfs_server.engine.worker.request_preparer import RequestPreparer
+from cfs_server.engine.worker.scheduler import Scheduler
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from cfs_server.cluster.directory import LEASE_SECONDS
 from cfs_server.cluster.event_merging import encode
-from cfs_server.cluster.placement import assign
+from cfs_server.domain.placement import assign
 from fleet_load import Population, Route, Use, Worker, visit_seconds
 from fleet_ownership import OPEN, OPEN_SESSION, Fleet, Rules, Why
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 
-from cfs_server.cluster.placement import slot_of
-from cfs_server.engine.fairness import Fairness, Path
+from cfs_server.domain.placement import slot_of
+from cfs_server.engine.contract.fairness import Fairness, Path
+from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.llama.cost_model import PromptBudget, attended_cells
-from cfs_server.engine.protocol import Options
 
 SLOTS = 1024
 """The finest division of sessions that is compared: a coarser one is its remainder."""

@@ -1,6 +1,6 @@
 """Simulates who owns the slots of many replicas while replicas, networks and the database fail (`scripts/bench fleet`).
 
-Real are the policy (`cfs_server.cluster.placement`) and its times. Simulated are the clock, the database, and what a
+Real are the policy (`cfs_server.domain.placement`) and its times. Simulated are the clock, the database, and what a
 replica does with the policy's result, as in `cfs_server.cluster.replica` and `PostgresBackend`: it looks at the
 directory, claims slots, opens them one after another, and hands them over. A run is repeated by its seed.
 
@@ -18,8 +18,8 @@ from functools import partial
 from typing import Literal
 
 from cfs_server.cluster.directory import _BEAT_SECONDS, _TIMEOUT_SECONDS, LEASE_SECONDS, SETTLING_SECONDS
-from cfs_server.cluster.placement import OPENINGS, ReplicaView, SlotView, assign, moves_of
 from cfs_server.cluster.replica import _HANDOVER_SECONDS, _LOOK_SECONDS, _URGENT_SECONDS
+from cfs_server.domain.placement import OPENINGS, ReplicaView, SlotView, assign, moves_of
 
 ROUND_TRIP = 0.001
 CLAIM = 0.010

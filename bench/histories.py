@@ -25,7 +25,7 @@ import httpx
 import psutil
 
 from cfs.wire import Message, ToolCall
-from cfs_server.engine.history_forms import Form, in_form
+from cfs_server.engine.contract.history_forms import Form, in_form
 from gateway import started
 from gateway_load import MODEL, allow_files
 

@@ -28,11 +28,11 @@ import psutil
 
 from cfs.transcript import render
 from cfs.wire import Message
-from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.sessions.history import Weighed
-from cfs_server.sessions.journal.journal import Journal
-from cfs_server.sessions.journal.sqlite import SqliteBackend
-from cfs_server.sessions.quotas import Limits
+from cfs_server.domain.history import Weighed
+from cfs_server.domain.quotas import Limits
+from cfs_server.engine.host.scripted import ScriptedEngine
+from cfs_server.journal.journal import Journal
+from cfs_server.journal.sqlite import SqliteBackend
 from cfs_server.sessions.store import SessionStore
 
 CFS = Path(sys.executable).with_name("cfs")

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import psutil
 
-from cfs_server.cluster.placement import slot_of
+from cfs_server.domain.placement import slot_of
 from replica_set import SLOTS, ReplicaProcess, ReplicaSet, replica_set
 
 _CLIENTS = 8

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import psycopg
 
-from cfs_server.sessions.journal.postgres_database import prepare
+from cfs_server.journal.postgres_database import prepare
 from outages import Proxy
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

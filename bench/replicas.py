@@ -32,7 +32,7 @@ import httpx
 import psycopg
 
 from cfs_server.cluster.event_merging import decode
-from cfs_server.cluster.placement import slot_of
+from cfs_server.domain.placement import slot_of
 from crash import mounted
 from crash_checks import Checks, Report
 from crash_ledger import Seen, Talk

@@ -28,10 +28,10 @@ import structlog
 
 from cfs.wire import Message, Settings
 from cfs_server.app import create_app
-from cfs_server.engine.interface import Delta, GenerationRequest
-from cfs_server.engine.supervisor import LlamaEngine
-from cfs_server.serve import Server, listen, server_config, url_of
-from cfs_server.settings import Settings as Configuration
+from cfs_server.config.settings import Settings as Configuration
+from cfs_server.engine.contract.interface import Delta, GenerationRequest
+from cfs_server.engine.host.supervisor import LlamaEngine
+from cfs_server.main.serve import Server, listen, server_config, url_of
 
 SESSIONS = 10
 RATE = 50

@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 
 from cfs.wire import Message
-from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.sessions.history import Weighed
-from cfs_server.sessions.journal.journal import Backend, Journal
-from cfs_server.sessions.journal.memory import MemoryBackend
-from cfs_server.sessions.journal.sqlite import SqliteBackend
+from cfs_server.domain.history import Weighed
+from cfs_server.domain.state import MessageAdded
+from cfs_server.engine.host.scripted import ScriptedEngine
+from cfs_server.journal.journal import Backend, Journal
+from cfs_server.journal.memory import MemoryBackend
+from cfs_server.journal.sqlite import SqliteBackend
 from cfs_server.sessions.search import search
-from cfs_server.sessions.state import MessageAdded
 from cfs_server.sessions.store import SessionStore
 
 BAR_MS = 200.0

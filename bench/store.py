@@ -37,12 +37,12 @@ import psutil
 
 import memory
 from cfs.wire import Message, Settings
-from cfs_server.sessions.events import Event
-from cfs_server.sessions.journal.journal import Backend, Journal
-from cfs_server.sessions.journal.postgres import PostgresBackend
-from cfs_server.sessions.journal.postgres_database import prepare
-from cfs_server.sessions.journal.sqlite import SqliteBackend
-from cfs_server.sessions.state import Change, Created, MessageAdded, Record, StateAnnounced
+from cfs_server.domain.events import Event
+from cfs_server.domain.state import Change, Created, MessageAdded, Record, StateAnnounced
+from cfs_server.journal.journal import Backend, Journal
+from cfs_server.journal.postgres import PostgresBackend
+from cfs_server.journal.postgres_database import prepare
+from cfs_server.journal.sqlite import SqliteBackend
 from ports import free_port
 
 CFS = Path(sys.executable).with_name("cfs")

@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
 import make_random_gguf
 from cfs.wire import Settings
-from cfs_server.engine.llama.grammar import Grammars
 from cfs_server.engine.llama.model import NativeLog, load_weights
-from cfs_server.engine.llama.sampling import Candidates, Sampler
 from cfs_server.engine.llama.tokenizer import Vocabulary
+from cfs_server.engine.worker.grammar import Grammars
+from cfs_server.engine.worker.sampling import Candidates, Sampler
 
 TOKENS = 200
 _WORD: dict[str, Any] = {"type": "string"}

@@ -20,9 +20,9 @@ from typing import Any
 import jsonschema_rs
 
 from cfs.wire import Message, Settings
-from cfs_server.engine.interface import CallDelta, Delta, Finished, GenerationRequest
-from cfs_server.engine.protocol import Options
-from cfs_server.engine.supervisor import LlamaEngine
+from cfs_server.engine.contract.interface import CallDelta, Delta, Finished, GenerationRequest
+from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.host.supervisor import LlamaEngine
 
 MARK = re.compile(
     r"<tool_call>|<function=|\[TOOL_CALLS\]|\[CALL:|<\|python_tag\|>"

@@ -19,7 +19,7 @@ from threading import Thread
 import psycopg
 import pytest
 
-from cfs_server.sessions.journal.postgres_database import prepare
+from cfs_server.journal.postgres_database import prepare
 from tests.server.support import free_port
 
 ADVICE = "needs the programs of PostgreSQL: scripts/test installs them on Debian"

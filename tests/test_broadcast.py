@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cfs_server.broadcast import Broadcast
+from cfs_server.base.broadcast import Broadcast
 
 
 async def test_a_broadcast_wakes_all_who_wait_and_forgets_who_gave_up() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cfs.errors import EngineError
-from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
+from cfs_server.engine.contract.interface import CallDelta, Delta, GenerationRequest
 from tests.documentation import BLOCKS, Reader
 from tests.programs import AI_SDK, AIDER, CLAUDE_CODE, CODEX, OPENAI_AGENTS, OPENCODE, QWEN_CODE, Program
 from tests.server.support import ServerHarness, environment, running_server, until

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cfs_server.app import create_app
-from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.settings import Settings
+from cfs_server.config.settings import Settings
+from cfs_server.engine.host.scripted import ScriptedEngine
 from make_requirements import CITATION, cited, cited_in_module, held_by, requirements
 
 ROOT = Path(__file__).parent.parent

@@ -3,12 +3,12 @@
 import sys
 from pathlib import Path
 
-from cfs_server.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings, flag_of
+from cfs_server.config.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings, flag_of
 
 PAGE = Path(__file__).parent.parent / "docs/configuration.md"
 HEAD = f"""# Configuration
 
-<!-- Made by scripts/docs from server/cfs_server/settings.py; change it there. -->
+<!-- Made by scripts/docs from server/cfs_server/config/settings.py; change it there. -->
 
 Each setting of `cfs serve` can be given in four ways. The first that names it wins:
 

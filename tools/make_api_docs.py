@@ -13,8 +13,8 @@ from typing import Any
 
 from cfs.errors import TABLE
 from cfs_server.app import create_app
-from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.settings import Settings
+from cfs_server.config.settings import Settings
+from cfs_server.engine.host.scripted import ScriptedEngine
 
 PAGE = Path(__file__).parent.parent / "docs/api.md"
 EVERYWHERE = {"400", "401", "403", "429", "500"}

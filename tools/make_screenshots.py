@@ -25,12 +25,12 @@ from playwright.sync_api import Browser, Page, sync_playwright
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from cfs_server import logs  # noqa: E402
 from cfs_server.app import create_app  # noqa: E402
-from cfs_server.engine.interface import GenerationRequest  # noqa: E402
-from cfs_server.engine.scripted import ScriptedEngine  # noqa: E402
-from cfs_server.serve import Server, listen, server_config, url_of  # noqa: E402
-from cfs_server.settings import Settings  # noqa: E402
+from cfs_server.config.settings import Settings  # noqa: E402
+from cfs_server.engine.contract.interface import GenerationRequest  # noqa: E402
+from cfs_server.engine.host.scripted import ScriptedEngine  # noqa: E402
+from cfs_server.main import logs  # noqa: E402
+from cfs_server.main.serve import Server, listen, server_config, url_of  # noqa: E402
 from tests.dashboard.agent import Agent  # noqa: E402
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--hide-scrollbars"]

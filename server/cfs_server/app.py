@@ -10,19 +10,24 @@ from fastapi import FastAPI
 from starlette.requests import ClientDisconnect
 from starlette.routing import Mount, Route
 
-from cfs_server import errors, openapi
 from cfs_server.access.auth import Principal, Principals, Traffic
 from cfs_server.access.shares import Shares
 from cfs_server.completions.run import EphemeralCompletions
+from cfs_server.config.settings import Settings
 from cfs_server.connect.manager import ModelConnections
 from cfs_server.dav import ROOT
 from cfs_server.dav.optional import make_dav
-from cfs_server.engine.interface import Engine, HasModels, ModelInfo
-from cfs_server.event_streams import Streams
-from cfs_server.idempotency import IdempotencyMiddleware, Requests
-from cfs_server.markup import Renderer
-from cfs_server.metrics import Metrics
-from cfs_server.middleware import RequestMiddleware
+from cfs_server.engine.contract.interface import Engine, HasModels, ModelInfo
+from cfs_server.http import errors, openapi
+from cfs_server.http.caller import Context
+from cfs_server.http.disconnects import ClientLeft, nobody_listens
+from cfs_server.http.event_streams import Streams
+from cfs_server.http.idempotency import IdempotencyMiddleware, Requests
+from cfs_server.http.markup import Renderer
+from cfs_server.http.metrics import Metrics
+from cfs_server.http.middleware import RequestMiddleware
+from cfs_server.journal.journal import Backend, Journal
+from cfs_server.journal.memory import MemoryBackend
 from cfs_server.routes import (
     anthropic,
     completions,
@@ -41,13 +46,9 @@ from cfs_server.routes import (
     shares,
     turns,
 )
-from cfs_server.routes.http import ClientLeft, Context, nobody_listens
-from cfs_server.sessions.journal.journal import Backend, Journal
-from cfs_server.sessions.journal.memory import MemoryBackend
 from cfs_server.sessions.retention import Retention
 from cfs_server.sessions.store import Part, SessionStore
-from cfs_server.settings import Settings
-from cfs_server.workspaces import Workspaces, open_workspaces
+from cfs_server.workspaces.workspaces import Workspaces, open_workspaces
 
 
 def create_app(
@@ -135,7 +136,7 @@ def create_app(
             "metrics": False,
             "logs": False,
             "auto_configure": False,
-        },  # see cfs_server.tracing
+        },  # see cfs_server.sessions.tracing
     )
     interfaces = sessions, messages, events, turns, questions, completions, responses, conversations, anthropic, ollama
     for module in (*interfaces, imports, files, shares, connections, dashboard, health):

@@ -19,9 +19,9 @@ from cfs.errors import Unauthorized
 from cfs_server.access import tokens
 from cfs_server.access.auth import Principal
 from cfs_server.app import create_app
-from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.owned_file import signature
-from cfs_server.settings import Settings
+from cfs_server.base.owned_file import signature
+from cfs_server.config.settings import Settings
+from cfs_server.engine.host.scripted import ScriptedEngine
 from tests.access.support import Gated, basic, bearer, gated, granted, make
 from tests.server.slow import STRANGERS, WITH_BODIES, SlowUpload
 from tests.server.support import EventStream, running_server, until

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from cfs_server.access.tokens import Token, load
-from cfs_server.settings import Settings, flag_of
+from cfs_server.config.settings import Settings, flag_of
 from tests.access.support import granted
 from tests.server.support import CFS, environment, run_cfs, serving
 from tests.server.test_start import SCRIPTED

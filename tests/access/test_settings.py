@@ -12,7 +12,7 @@ import pytest
 
 from cfs.wire import Settings, SettingsPatch, TurnSettings
 from cfs_filesystem import Grant, Operation
-from cfs_server.sessions.rights import SETTINGS, Right
+from cfs_server.domain.rights import SETTINGS, Right
 from tests.filesystem.support import grant
 from tests.server.guests import guests
 from tests.server.support import ServerHarness

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cfs_server.serve import serve
-from cfs_server.settings import ConfigurationError, Settings
+from cfs_server.config.settings import ConfigurationError, Settings
+from cfs_server.main.serve import serve
 from ports import free_port
 from tests.access.support import basic, bearer, make
 from tests.server.support import run_cfs, serving

@@ -12,7 +12,7 @@ from cfs_agents.agent import Agent, AgentConfig, Outcome
 from cfs_agents.events import Retrying, Warned
 from cfs_agents.model import ServerModel
 from cfs_agents.testing import Line, ScriptedModel, calls, cut_off, garbles, says, together
-from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
+from cfs_server.engine.contract.interface import CallDelta, Delta, GenerationRequest
 from tests.agents.fibre.trees import ScriptedModels, spawn, tree, wait
 from tests.agents.file_agent.support import agent, events_of
 from tests.server.support import running_server, until

@@ -36,8 +36,8 @@ from cfs_agents.model import (
 )
 from cfs_agents.testing import ManualClock
 from cfs_agents.tools import Registry, tool
-from cfs_server.engine.interface import CallDelta, Delta
-from cfs_server.engine.scripted import failing
+from cfs_server.engine.contract.interface import CallDelta, Delta
+from cfs_server.engine.host.scripted import failing
 from ports import free_port
 from tests.server.support import Process, ServerHarness, running_server, until
 from tests.upstream.openai_stub import OpenAIStub

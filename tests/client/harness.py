@@ -13,7 +13,7 @@ import psutil
 from cfs import api
 from cfs.testing import AnsweringDirectory
 from cfs.transports.http import Client
-from cfs_server.engine.interface import GenerationRequest
+from cfs_server.engine.contract.interface import GenerationRequest
 from tests.server.support import ServerHarness, running_server, until
 
 

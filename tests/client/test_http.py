@@ -32,7 +32,7 @@ from cfs.transports.addresses import Attempts
 from cfs.transports.async_http import AsyncClient
 from cfs.transports.http import Client
 from cfs.wire import NewMessage, SettingsPatch
-from cfs_server.sessions.events import Stale
+from cfs_server.domain.events import Stale
 from ports import free_port
 from tests.client.harness import HttpHarness
 from tests.client.wires import Relay, http_answer, impostor, relay

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cfs_server.sessions.journal.postgres_database import prepare
+from cfs_server.journal.postgres_database import prepare
 from tests.cluster.support import SLOTS, Replicas, replicas
 from tests.postgres import PostgresServer, postgres, running_postgres  # noqa: F401 - a fixture
 

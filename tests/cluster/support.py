@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import psycopg
 
-from cfs_server.cluster.placement import slot_of
+from cfs_server.domain.placement import slot_of
 from tests.server.support import Process, serving
 
 SLOTS = 6

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cfs_server.cluster.placement import slot_of
-from cfs_server.sessions.journal.postgres_database import prepare
+from cfs_server.domain.placement import slot_of
+from cfs_server.journal.postgres_database import prepare
 from tests.cluster.support import SLOTS, Replicas, replicas
 from tests.postgres import running_postgres
 from tests.server.fields import HOSTILE, ONE_VALUE, TARGETS, ask

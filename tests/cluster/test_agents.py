@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cfs_server.sessions.journal.postgres_database import prepare
+from cfs_server.journal.postgres_database import prepare
 from tests.agents.fibre import killed_tree
 from tests.cluster.support import SLOTS, replicas
 from tests.postgres import running_postgres

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cfs_server.cluster.names import Names, Place
-from cfs_server.cluster.placement import slot_of
+from cfs_server.domain.placement import slot_of
 
 SLOTS = 3
 NAMES = [f"n{number}" for number in range(4)]

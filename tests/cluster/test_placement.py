@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from cfs_server.cluster.directory import LEASE_SECONDS
-from cfs_server.cluster.placement import (
+from cfs_server.domain.placement import (
     OPENINGS,
     SLOTS,
     Moves,

@@ -12,7 +12,7 @@ import pytest
 
 from cfs import Session
 from cfs.api import LIFE
-from cfs_server.cluster.placement import slot_of
+from cfs_server.domain.placement import slot_of
 from tests.cluster.support import SLOTS, Replicas, names, say, text_of
 from tests.server.support import EventStream, data, kinds
 

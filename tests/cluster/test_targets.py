@@ -8,8 +8,8 @@ from fastapi.routing import iter_route_contexts
 
 from cfs_server.app import create_app
 from cfs_server.cluster.targets import ALL, ANYWHERE, BODY, NEW, Kind, Target, target_in_body, target_of
-from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.settings import Settings
+from cfs_server.config.settings import Settings
+from cfs_server.engine.host.scripted import ScriptedEngine
 
 NO_SESSION = {
     *("/", "/dashboard/{name}", "/dav", "/dav/{path}", "/openapi.json"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server import models_file
+from cfs_server.config import models_file
 from tests.client.terminal import terminal
 from tests.connect.support import NOTHING, Machine, OllamaStub, copy_to, ollama, service
 from tests.upstream.openai_stub import OpenAIStub

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.engine.models import EMBEDDED, resolve
+from cfs_server.engine.host.models import EMBEDDED, resolve
 from tests.connect.support import Machine, OllamaStub, copy_to, ollama, service
 from tests.server.support import free_port
 from tests.upstream.stub import MODEL

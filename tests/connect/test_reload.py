@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from cfs_server.engine.models import EMBEDDED
+from cfs_server.engine.host.models import EMBEDDED
 from tests.connect.support import Machine, OllamaStub, Server, ollama, service
 from tests.models.support import table
 from tests.server.support import TEXT

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cfs_server.engine.models import EMBEDDED
+from cfs_server.engine.host.models import EMBEDDED
 from tests.connect.support import Machine, OllamaStub, copy_to, ollama, service
 from tests.server.support import run_cfs
 from tests.upstream.stub import KEY, MODEL

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.markup import to_html
+from cfs_server.http.markup import to_html
 from make_code_css import COLOURS, PAGE, render
 
 TOKENS = (Path(PAGE).parent / "tokens.css").read_text(encoding="utf-8")

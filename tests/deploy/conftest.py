@@ -2,7 +2,7 @@
 
 import pytest
 
-from cfs_server.sessions.journal.postgres_database import prepare
+from cfs_server.journal.postgres_database import prepare
 from tests.cluster.support import SLOTS
 from tests.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
 

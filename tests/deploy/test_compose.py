@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from cfs_server.settings import Settings
+from cfs_server.config.settings import Settings
 from ports import free_port
 from tests.cluster.support import metric, replicas
 from tests.deploy.test_haproxy import CONFIGURATION, HAPROXY, SCRIPTED, balanced

@@ -18,7 +18,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from cfs_server.settings import Settings
+from cfs_server.config.settings import Settings
 
 ROOT = Path(__file__).parent.parent.parent
 CHART = ROOT / "deploy/helm/cfs"

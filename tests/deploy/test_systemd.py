@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cfs_server.settings import Settings
+from cfs_server.config.settings import Settings
 from tests.server.support import CFS, environment
 
 UNIT = Path(__file__).parent.parent.parent / "deploy/systemd/cfs.service"

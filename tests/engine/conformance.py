@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from cfs.errors import EngineError
-from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest
+from cfs_server.engine.contract.interface import Delta, Engine, Finished, GenerationRequest
 from tests.engine.support import ask, collect, request, until
 
 

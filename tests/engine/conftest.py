@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import make_random_gguf
-from cfs_server.engine import models
+from cfs_server.engine.host import models
 from tests.engine.hub import Hub
 
 

@@ -13,8 +13,9 @@ import threading
 import time
 from pathlib import Path
 
-from cfs_server.engine.llama import ffi, worker
-from cfs_server.engine.process import COMMAND
+from cfs_server.engine.host.process import COMMAND
+from cfs_server.engine.llama import ffi
+from cfs_server.engine.worker import worker
 
 SLOW_SECONDS = 2.5
 LATE_SECONDS = 6.0

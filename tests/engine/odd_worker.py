@@ -10,9 +10,9 @@ import socket
 import sys
 from pathlib import Path
 
-from cfs_server.engine import protocol
-from cfs_server.engine.interface import EnginePlan
-from cfs_server.engine.process import COMMAND
+from cfs_server.engine.contract import protocol
+from cfs_server.engine.contract.interface import EnginePlan
+from cfs_server.engine.host.process import COMMAND
 
 LIMIT = protocol.HEADER.pack(0x7FFFFFFF)
 PLAN = EnginePlan("none", "ranges", "none", False, 2048, 1, 1, 1, False)

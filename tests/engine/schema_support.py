@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cfs_server.engine.llama.grammar import Constraint, Grammars
 from cfs_server.engine.llama.tokenizer import Vocabulary
+from cfs_server.engine.worker.grammar import Constraint, Grammars
 
 SUITE = "jsonschema==4.26.0"
 """The package whose source distribution carries JSON Schema's official test suite."""

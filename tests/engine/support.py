@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from cfs.wire import Message, Settings
-from cfs_server.engine.interface import Delta, Engine, EngineStats, Finished, GenerationRequest
-from cfs_server.engine.protocol import Options
-from cfs_server.engine.streams import BackpressureLimits
-from cfs_server.engine.supervisor import LlamaEngine
+from cfs_server.engine.contract.interface import Delta, Engine, EngineStats, Finished, GenerationRequest
+from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.host.streams import BackpressureLimits
+from cfs_server.engine.host.supervisor import LlamaEngine
 from tests.pacing.gate import Gate
 
 OUTER = (

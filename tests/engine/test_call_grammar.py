@@ -20,10 +20,10 @@ from cfs.errors import WorkerCrashed
 from cfs.wire import Settings
 from cfs_server.engine.chat.call_grammar import argument_schemas
 from cfs_server.engine.chat.reply_parser import ReplyReader
-from cfs_server.engine.interface import Delta
-from cfs_server.engine.llama.grammar import Constraint, Grammars
-from cfs_server.engine.llama.sampling import Candidates, Sampler
+from cfs_server.engine.contract.interface import Delta
 from cfs_server.engine.llama.tokenizer import Vocabulary
+from cfs_server.engine.worker.grammar import Constraint, Grammars
+from cfs_server.engine.worker.sampling import Candidates, Sampler
 from tests.engine.support import Answer, ask, request, running, until
 from tests.pacing.gate import Gate
 

@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cfs_server.engine.interface import Delta
-from cfs_server.engine.protocol import Ended, Started, Text
-from cfs_server.engine.streams import BackpressureLimits, TurnStream
+from cfs_server.engine.contract.interface import Delta
+from cfs_server.engine.contract.protocol import Ended, Started, Text
+from cfs_server.engine.host.streams import BackpressureLimits, TurnStream
 from tests.engine.support import Answer, ask, request, running
 
 TOOL: dict[str, Any] = {

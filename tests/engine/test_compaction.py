@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import make_random_gguf
+from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.llama.model import NativeLog, load
-from cfs_server.engine.llama.scheduler import LEAST, RunningSequence, reallocate
-from cfs_server.engine.protocol import Options
+from cfs_server.engine.worker.scheduler import LEAST, RunningSequence, reallocate
 from tests.engine.support import ask, running, until
 from tests.engine.test_equality import PROMPT, REPLY, make, reply, speak
 from tests.engine.test_prefix_cache import ROUNDING, CacheHarness, words

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cfs.errors import EngineError
-from cfs_server.engine.interface import Engine, GenerationRequest
-from cfs_server.engine.scripted import ScriptedEngine, echo
+from cfs_server.engine.contract.interface import Engine, GenerationRequest
+from cfs_server.engine.host.scripted import ScriptedEngine, echo
 from tests.engine.conformance import EngineConformance
 from tests.engine.support import request, running
 from tests.pacing.gate import Gate, closed

@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 
 from cfs.wire import Message
-from cfs_server.engine.interface import Finished
-from cfs_server.engine.supervisor import LlamaEngine
+from cfs_server.engine.contract.interface import Finished
+from cfs_server.engine.host.supervisor import LlamaEngine
 from tests.engine.support import Answer, ask, running, until, user
 from tests.pacing.gate import Gate
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cfs.errors import EngineError, WorkerCrashed
-from cfs_server.engine.interface import Delta
-from cfs_server.engine.streams import BackpressureLimits
-from cfs_server.engine.supervisor import LlamaEngine
+from cfs_server.engine.contract.interface import Delta
+from cfs_server.engine.host.streams import BackpressureLimits
+from cfs_server.engine.host.supervisor import LlamaEngine
 from tests.engine.support import ask, request, running, until
 from tests.engine.test_supervisor import begin, kill_worker
 from tests.pacing.clock import Clock

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cfs_server.engine import catalogue
-from cfs_server.engine.catalogue import HubFile, WheelFile
+from cfs_server.engine.host import catalogue
+from cfs_server.engine.host.catalogue import HubFile, WheelFile
 from tests.disks import fill, mount  # noqa: F401 - a fixture
 from tests.engine.hub import Hub
 from tests.server.support import CFS, environment, run_cfs, serving

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.engine.fairness import WEIGHTS, Fairness
-from cfs_server.engine.fairness import Path as Account
+from cfs_server.engine.contract.fairness import WEIGHTS, Fairness
+from cfs_server.engine.contract.fairness import Path as Account
 from tests.engine.support import Answer, ask, running, until
 from tests.pacing.gate import Gate
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.engine.llama.batch import Forecast
 from cfs_server.engine.llama.cost_model import PromptBudget, StepCost
-from cfs_server.engine.llama.generation import Generation
-from cfs_server.engine.llama.sampling import Sampler
-from cfs_server.engine.llama.text import TextStream
+from cfs_server.engine.worker.batch import Forecast
+from cfs_server.engine.worker.generation import Generation
+from cfs_server.engine.worker.sampling import Sampler
+from cfs_server.engine.worker.text import TextStream
 from tests.engine.support import ask, running, until
 
 

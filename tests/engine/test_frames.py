@@ -7,8 +7,8 @@ from typing import get_args
 
 import pytest
 
-from cfs_server.engine import protocol
-from cfs_server.engine.interface import EnginePlan
+from cfs_server.engine.contract import protocol
+from cfs_server.engine.contract.interface import EnginePlan
 
 PLAN = EnginePlan(
     "hybrid",

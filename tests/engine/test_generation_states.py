@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from cfs.wire import Settings
-from cfs_server.engine.interface import TOO_LONG
-from cfs_server.engine.llama.generation import TRANSITIONS, Generation, GenerationState, InvalidTransition
+from cfs_server.engine.contract.interface import TOO_LONG
+from cfs_server.engine.contract.protocol import Cancel, Ended, Forget, FromWorker, Options, Pause, Resume, Step
 from cfs_server.engine.llama.model import NativeLog, load
-from cfs_server.engine.llama.sampling import Sampler
-from cfs_server.engine.llama.scheduler import Scheduler
-from cfs_server.engine.llama.text import TextStream
-from cfs_server.engine.llama.wait_queue import WaitQueue
-from cfs_server.engine.protocol import Cancel, Ended, Forget, FromWorker, Options, Pause, Resume, Step
+from cfs_server.engine.worker.generation import TRANSITIONS, Generation, GenerationState, InvalidTransition
+from cfs_server.engine.worker.sampling import Sampler
+from cfs_server.engine.worker.scheduler import Scheduler
+from cfs_server.engine.worker.text import TextStream
+from cfs_server.engine.worker.wait_queue import WaitQueue
 
 PATHS: dict[GenerationState, tuple[GenerationState, ...]] = {
     GenerationState.WAITING: (),

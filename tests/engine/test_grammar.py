@@ -15,10 +15,10 @@ import make_random_gguf
 from cfs.errors import EngineError
 from cfs.wire import Settings
 from cfs_server.engine.chat.json_schema import Prepared, prepare
-from cfs_server.engine.llama import grammar as grammars
-from cfs_server.engine.llama.grammar import Constraint, Grammars, Mask
-from cfs_server.engine.llama.sampling import LARGE, Candidates, Sampler
 from cfs_server.engine.llama.tokenizer import Vocabulary
+from cfs_server.engine.worker import grammar as grammars
+from cfs_server.engine.worker.grammar import Constraint, Grammars, Mask
+from cfs_server.engine.worker.sampling import LARGE, Candidates, Sampler
 
 OBJECT: dict[str, Any] = {
     "type": "object",

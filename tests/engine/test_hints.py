@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from cfs.wire import Message, SettingsPatch, Usage
+from cfs_server.domain.turns import TurnRequest
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import TurnRequest
 from tests.engine.support import running
 
 

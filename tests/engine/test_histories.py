@@ -11,9 +11,9 @@ import pytest
 
 from cfs.errors import ContextTooLong, EngineError, WorkerCrashed
 from cfs.wire import Message, Settings, ToolCall
-from cfs_server.engine import protocol
-from cfs_server.engine.interface import GenerationRequest
-from cfs_server.engine.protocol import KnownHistories, SentHistories
+from cfs_server.engine.contract import protocol
+from cfs_server.engine.contract.interface import GenerationRequest
+from cfs_server.engine.contract.protocol import KnownHistories, SentHistories
 from tests.engine.support import ask, running, user
 from tests.engine.test_supervisor import begin, kill_worker
 from tests.pacing.gate import Gate

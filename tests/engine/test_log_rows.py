@@ -9,11 +9,11 @@ import pytest
 
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.prompt import Piece, PromptBuilder
+from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.host.supervisor import TokenLogStore
 from cfs_server.engine.llama import tokenizer
 from cfs_server.engine.llama.model import NativeLog, load
 from cfs_server.engine.llama.tokenizer import RestoredLogs, Segment, TokenLog, TokenLogs, Vocabulary
-from cfs_server.engine.protocol import Options
-from cfs_server.engine.supervisor import TokenLogStore
 from tests.engine.support import user
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import gguf
 import pytest
 
-from cfs_server.engine import models
-from cfs_server.engine.interface import ModelLoadError
-from cfs_server.engine.supervisor import LlamaEngine
+from cfs_server.engine.contract.interface import ModelLoadError
+from cfs_server.engine.host import models
+from cfs_server.engine.host.supervisor import LlamaEngine
 
 
 def foreign(path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cfs_server.engine.interface import ModelLoadError
-from cfs_server.engine.supervisor import LlamaEngine
+from cfs_server.engine.contract.interface import ModelLoadError
+from cfs_server.engine.host.supervisor import LlamaEngine
 from tests.census import Census
 from tests.engine import odd_worker
 from tests.engine.support import ask

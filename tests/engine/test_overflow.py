@@ -11,11 +11,11 @@ import pytest
 
 from cfs.errors import ContextTooLong
 from cfs.wire import Message, Overflow, SettingsPatch
-from cfs_server.engine.supervisor import LlamaEngine
-from cfs_server.sessions.events import Event
+from cfs_server.domain.events import Event
+from cfs_server.domain.turns import TurnRequest, TurnResult
+from cfs_server.engine.host.supervisor import LlamaEngine
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import TurnRequest, TurnResult
 from tests.engine.support import collect, request, running, user
 
 SMALL_TALK = ("Hello!", "How are you?", "Thank you!", "What can you do?", "Good morning!")

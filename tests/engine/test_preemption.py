@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cfs_server.engine.interface import EngineStats
-from cfs_server.engine.protocol import Forget
+from cfs_server.engine.contract.interface import EngineStats
+from cfs_server.engine.contract.protocol import Forget
 from tests.engine.support import Answer, ask, running, until
 from tests.engine.test_scheduler import SchedulerHarness, harness
 from tests.pacing.gate import Gate

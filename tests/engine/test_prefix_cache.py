@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.kvcache.cache import PrefixCache
 from cfs_server.engine.kvcache.device import Allocation
 from cfs_server.engine.kvcache.disk import DiskTier
 from cfs_server.engine.kvcache.snapshots import SnapshotCache
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.model import NativeLog, load
-from cfs_server.engine.protocol import Options
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "tiny": {},

@@ -9,11 +9,7 @@ import pytest
 
 import make_random_gguf
 from cfs_server.engine.chat.prompt import PromptBuilder
-from cfs_server.engine.llama.generation import Generation, Refused
-from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
-from cfs_server.engine.llama.request_preparer import Counter, RequestPreparer
-from cfs_server.engine.llama.scheduler import Work
-from cfs_server.engine.protocol import (
+from cfs_server.engine.contract.protocol import (
     AskStats,
     AskTokens,
     Cancel,
@@ -23,6 +19,10 @@ from cfs_server.engine.protocol import (
     Options,
     StopCounting,
 )
+from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
+from cfs_server.engine.worker.generation import Generation, Refused
+from cfs_server.engine.worker.request_preparer import Counter, RequestPreparer
+from cfs_server.engine.worker.scheduler import Work
 from tests.engine.support import running
 
 LONG = [{"role": "user", "content": f"number {n} and " + "some words " * 200} for n in range(200)]
@@ -72,7 +72,7 @@ def test_a_long_prompt_lets_others_pass(
     harness: RequestHarness, model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that came later and is short is done first; the prompt is what it would have been."""
-    monkeypatch.setattr("cfs_server.engine.llama.request_preparer.SLICE_SECONDS", 0.0)  # a slice is one piece of text
+    monkeypatch.setattr("cfs_server.engine.worker.request_preparer.SLICE_SECONDS", 0.0)  # a slice is one piece of text
     harness.turn("long", "ann", LONG)
     for n in range(5):
         harness.turn(f"short {n}", "bob", SHORT)

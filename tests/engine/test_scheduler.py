@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from cfs.wire import Settings
-from cfs_server.engine.llama.generation import Generation
+from cfs_server.engine.contract.protocol import Cancel, Ended, Forget, FromWorker, Log, Options, Pause, Resume, Step
 from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
-from cfs_server.engine.llama.sampling import Sampler
-from cfs_server.engine.llama.scheduler import Scheduler
-from cfs_server.engine.llama.text import TextStream
-from cfs_server.engine.protocol import Cancel, Ended, Forget, FromWorker, Log, Options, Pause, Resume, Step
+from cfs_server.engine.worker.generation import Generation
+from cfs_server.engine.worker.sampling import Sampler
+from cfs_server.engine.worker.scheduler import Scheduler
+from cfs_server.engine.worker.text import TextStream
 
 
 class SchedulerHarness:

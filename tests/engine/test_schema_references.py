@@ -11,9 +11,9 @@ from llama_cpp import llama_cpp as lib
 
 from cfs_server.engine.chat.constrained_output import reply_schema
 from cfs_server.engine.chat.reply_parser import ReplyReader
-from cfs_server.engine.llama.grammar import Grammars
+from cfs_server.engine.contract.schema_references import MOST_NODES, arguments_of, flattened, portable
 from cfs_server.engine.llama.tokenizer import Vocabulary
-from cfs_server.engine.schema_references import MOST_NODES, arguments_of, flattened, portable
+from cfs_server.engine.worker.grammar import Grammars
 from tests.engine.support import Answer, ask, running
 
 Schema = dict[str, Any]

@@ -9,7 +9,7 @@ import pytest
 
 import make_random_gguf
 from cfs.wire import Message
-from cfs_server.engine.interface import Delta, Engine
+from cfs_server.engine.contract.interface import Delta, Engine
 from engine_bench.prompts import Ideal, Prompts
 from engine_bench.w3_fanout import BAR
 from tests.engine.support import Answer, ask, collect, request, running, step_until, until, user

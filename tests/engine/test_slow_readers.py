@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from cfs.errors import WorkerCrashed
-from cfs_server.engine.interface import Delta, EngineStats, Finished
-from cfs_server.engine.streams import BackpressureLimits
-from cfs_server.engine.supervisor import LlamaEngine
+from cfs_server.engine.contract.interface import Delta, EngineStats, Finished
+from cfs_server.engine.host.streams import BackpressureLimits
+from cfs_server.engine.host.supervisor import LlamaEngine
 from tests.engine.support import ask, request, running, until
 from tests.engine.test_supervisor import kill_worker
 from tests.pacing.gate import Gate, closed

@@ -13,9 +13,9 @@ import pytest
 
 from cfs.errors import EngineError, WorkerCrashed
 from cfs.wire import Message
-from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest, Hint, Kind, WorkerLost
-from cfs_server.engine.streams import BackpressureLimits
-from cfs_server.engine.supervisor import LlamaEngine
+from cfs_server.engine.contract.interface import Delta, Engine, Finished, GenerationRequest, Hint, Kind, WorkerLost
+from cfs_server.engine.host.streams import BackpressureLimits
+from cfs_server.engine.host.supervisor import LlamaEngine
 from tests.census import Census
 from tests.engine.support import Answer, collect, request, running, until, user
 

@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from cfs.errors import EngineError, Unavailable, WorkerCrashed
-from cfs_server.engine import protocol
-from cfs_server.engine.interface import Delta, Finished, ModelLoadError
+from cfs_server.engine.contract import protocol
+from cfs_server.engine.contract.interface import Delta, Finished, ModelLoadError
+from cfs_server.engine.host.process import COMMAND, Heartbeat
+from cfs_server.engine.host.supervisor import LlamaEngine, ProbePolicy
 from cfs_server.engine.llama import probe
-from cfs_server.engine.process import COMMAND, Heartbeat
-from cfs_server.engine.supervisor import LlamaEngine, ProbePolicy
 from tests.census import Census
 from tests.engine import hanging_worker
 from tests.engine.support import Answer, answer_of, ask, collect, request, running, until
@@ -271,7 +271,7 @@ def test_the_worker_dies_with_its_server(tiny: Path) -> None:
     """A server that is killed leaves no worker behind."""
     program = f"""
 import asyncio
-from cfs_server.engine.supervisor import LlamaEngine
+from cfs_server.engine.host.supervisor import LlamaEngine
 
 async def main():
     engine = LlamaEngine({str(tiny)!r})

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs_server.engine.llama.text import TextStream
+from cfs_server.engine.worker.text import TextStream
 
 
 def stream(pieces: list[bytes], stops: tuple[str, ...] = ()) -> tuple[list[str], bool]:

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.llama.cost_model import ONE_BY_ONE, TILE, StepCost, attended_cells, counted, padding
 from cfs_server.engine.llama.model import NativeLog, load
-from cfs_server.engine.protocol import Options
 from tests.engine.test_scheduler import SchedulerHarness
 
 

@@ -24,9 +24,9 @@ from cfs_server.engine.chat.prompt import (
     described_with_tags,
 )
 from cfs_server.engine.chat.reply_parser import ReplyReader
-from cfs_server.engine.llama.grammar import Grammars
 from cfs_server.engine.llama.model import NativeLog, load_weights
 from cfs_server.engine.llama.tokenizer import Vocabulary
+from cfs_server.engine.worker.grammar import Grammars
 from tests.engine.support import request, user
 
 TOOL: dict[str, Any] = {

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import httpx
 
 from cfs_fuse.checks import CannotMountError, check_device, check_libfuse
-from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.engine.host.scripted import ScriptedEngine
 from tests.server.support import ServerHarness, environment, running_server
 
 GUARD_SECONDS = 60.0

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from cfs.wire import Price
-from cfs_server import models_file
-from cfs_server.engines import make_engine
-from cfs_server.settings import ConfigurationError, Settings
+from cfs_server.config import models_file
+from cfs_server.config.settings import ConfigurationError, Settings
+from cfs_server.connect.engines import make_engine
 from tests.documentation import block
 from tests.server.support import run_cfs
 

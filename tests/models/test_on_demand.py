@@ -13,11 +13,11 @@ from typing import cast
 import pytest
 
 from cfs.errors import EngineError, WorkerCrashed
-from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest, ModelLoadError
-from cfs_server.engine.on_demand import MemoryBudget, OnDemandEngine
-from cfs_server.engine.protocol import Options
-from cfs_server.engine.router import ModelRouter
-from cfs_server.engine.supervisor import LlamaEngine, TokenLogStore
+from cfs_server.engine.contract.interface import Delta, Engine, Finished, GenerationRequest, ModelLoadError
+from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.host.on_demand import MemoryBudget, OnDemandEngine
+from cfs_server.engine.host.router import ModelRouter
+from cfs_server.engine.host.supervisor import LlamaEngine, TokenLogStore
 from tests.engine.conformance import EngineConformance
 from tests.engine.support import ask, collect, request, until
 from tests.models.support import Models, models_server, table

@@ -8,10 +8,10 @@ import pytest
 
 from cfs.errors import EngineError
 from cfs.wire import Price
-from cfs_server.engine.interface import Engine, GenerationRequest, ModelLoadError, engine_of, predicted_wait
-from cfs_server.engine.router import ModelRouter
-from cfs_server.engine.scripted import Script, ScriptedEngine
-from cfs_server.engine.supervisor import LlamaEngine
+from cfs_server.engine.contract.interface import Engine, GenerationRequest, ModelLoadError, engine_of, predicted_wait
+from cfs_server.engine.host.router import ModelRouter
+from cfs_server.engine.host.scripted import Script, ScriptedEngine
+from cfs_server.engine.host.supervisor import LlamaEngine
 from tests.engine.conformance import EngineConformance
 from tests.engine.support import ask, collect, request
 from tests.engine.test_conformance import play

@@ -13,7 +13,7 @@ import pytest
 
 from cfs import Session
 from cfs.errors import EngineError
-from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest, ModelLoadError, ReplyLost
+from cfs_server.engine.contract.interface import Delta, Engine, Finished, GenerationRequest, ModelLoadError, ReplyLost
 from cfs_server.engine.upstream.failures import Retries
 from cfs_server.engine.upstream.group import Upstream, UpstreamGroup
 from tests.engine.conformance import EngineConformance

@@ -21,7 +21,7 @@ from struct import Struct
 from types import ModuleType
 from typing import Any
 
-SCHEDULER = "cfs_server.engine.llama.scheduler"
+SCHEDULER = "cfs_server.engine.worker.scheduler"
 NUMBER, SECONDS = Struct("Q"), Struct("d")
 LIMIT, MADE, AHEAD, SIZE = 0, 8, 16, 24
 """The file of a gate: how many steps may be made in all, how many were made, and how far the clocks are set forward."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from cfs.errors import ContextTooLong, EngineError
 from cfs.wire import Usage
-from cfs_server.engine.interface import Delta, Finished, GenerationRequest
+from cfs_server.engine.contract.interface import Delta, Finished, GenerationRequest
 
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

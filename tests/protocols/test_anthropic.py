@@ -12,8 +12,8 @@ from anthropic import AsyncAnthropic
 from pydantic import BaseModel
 
 from cfs.errors import EngineError
-from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
-from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.engine.contract.interface import CallDelta, Delta, GenerationRequest
+from cfs_server.engine.host.scripted import ScriptedEngine
 from tests.filesystem.support import grant
 from tests.protocols.scripts import COLOUR, PARAMETERS, obedient
 from tests.server.guests import guests

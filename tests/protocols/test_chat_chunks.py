@@ -4,7 +4,7 @@ import pytest
 
 from cfs.completions import ChatChunk
 from cfs.wire import Usage
-from cfs_server.engine.interface import CallDelta, Delta, Finished
+from cfs_server.engine.contract.interface import CallDelta, Delta, Finished
 from cfs_server.protocols.chat import Writer, chunk_json
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cfs.wire import Usage
-from cfs_server.engine.interface import CallDelta, Delta, Finished
+from cfs_server.engine.contract.interface import CallDelta, Delta, Finished
 from cfs_server.engine.upstream.engine import Turn
 from cfs_server.protocols.anthropic import MessageWriter
 from cfs_server.protocols.chat import Writer

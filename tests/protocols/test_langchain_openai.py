@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage, T
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, SecretStr
 
-from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.engine.host.scripted import ScriptedEngine
 from tests.protocols.scripts import PARAMETERS, obedient
 from tests.server.support import ServerHarness, running_server, until
 

@@ -12,7 +12,7 @@ import litellm
 import pytest
 from pydantic import BaseModel
 
-from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.engine.host.scripted import ScriptedEngine
 from tests.protocols.scripts import PARAMETERS, obedient
 from tests.server.support import ServerHarness, running_server, until
 

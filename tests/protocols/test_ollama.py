@@ -10,8 +10,8 @@ from ollama import AsyncClient, Client, ResponseError
 
 from cfs.errors import EngineError
 from cfs.wire import Message
-from cfs_server.engine.interface import GenerationRequest
-from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.engine.contract.interface import GenerationRequest
+from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.protocols.ollama import read_context, write_context
 from tests.filesystem.support import grant
 from tests.protocols.scripts import COLOUR, PARAMETERS, obedient

@@ -13,8 +13,8 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 from cfs.errors import EngineError
-from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
-from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.engine.contract.interface import CallDelta, Delta, GenerationRequest
+from cfs_server.engine.host.scripted import ScriptedEngine
 from tests.filesystem.support import grant
 from tests.protocols.scripts import COLOUR, PARAMETERS, obedient
 from tests.server.guests import Guest, guests

@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.engine.host.scripted import ScriptedEngine
 from tests.protocols.scripts import obedient
 from tests.server.openai_client import speaking
 from tests.server.support import ServerHarness, running_server, until

@@ -12,7 +12,7 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.anthropic import AnthropicModel, AnthropicModelSettings
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
-from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.engine.host.scripted import ScriptedEngine
 from tests.protocols.scripts import obedient
 from tests.server.support import ServerHarness, running_server, until
 

@@ -14,7 +14,7 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel, Ope
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 
-from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.engine.host.scripted import ScriptedEngine
 from tests.protocols.scripts import obedient
 from tests.server.support import ServerHarness, running_server, until
 

@@ -8,7 +8,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from cfs.errors import EngineError
-from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
+from cfs_server.engine.contract.interface import CallDelta, Delta, GenerationRequest
 from tests.protocols.scripts import PARAMETERS
 from tests.server.openai_client import speaking
 from tests.server.support import ServerHarness, running_server

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cfs_server.engine.interface import GenerationRequest
+from cfs_server.engine.contract.interface import GenerationRequest
 from tests.protocols.scripts import COLOUR, PARAMETERS, obedient
 from tests.server.support import ServerHarness, running_server
 

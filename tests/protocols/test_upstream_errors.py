@@ -18,8 +18,8 @@ from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message
 from cfs_agents.model import Retries as AgentRetries
 from cfs_agents.model import ServerModel
-from cfs_server.engine.interface import UpstreamKind
-from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.engine.contract.interface import UpstreamKind
+from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.engine.upstream.engine import UpstreamEngine
 from cfs_server.engine.upstream.failures import Retries
 from tests.server.guests import guests

@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from cfs_server.sessions.journal.maintenance import describe, restore
+from cfs_server.sessions.maintenance import describe, restore
 
 CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "open"}
 

@@ -21,13 +21,13 @@ from blockbuster import blockbuster_ctx
 
 from cfs.sse import ServerSentEvent, SSEDecoder
 from cfs_server.app import create_app
-from cfs_server.engine.interface import ModelInfo
-from cfs_server.engine.scripted import Script, ScriptedEngine, echo
-from cfs_server.routes.http import Context
-from cfs_server.serve import Config, Server, listen, server_config, url_of
-from cfs_server.sessions.journal.journal import Journal
+from cfs_server.config.settings import Settings
+from cfs_server.engine.contract.interface import ModelInfo
+from cfs_server.engine.host.scripted import Script, ScriptedEngine, echo
+from cfs_server.http.caller import Context
+from cfs_server.journal.journal import Journal
+from cfs_server.main.serve import Config, Server, listen, server_config, url_of
 from cfs_server.sessions.store import SessionStore
-from cfs_server.settings import Settings
 
 CFS = Path(sys.executable).with_name("cfs")
 JSON = {"Content-Type": "application/json"}

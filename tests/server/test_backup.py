@@ -20,7 +20,7 @@ from cfs.wire import Message, SettingsPatch, ToolCall
 from cfs_filesystem import OPERATIONS
 from cfs_server.access import tokens
 from cfs_server.access.tokens import TokenGrant
-from cfs_server.sessions.journal.sqlite_file import checksum
+from cfs_server.journal.sqlite_file import checksum
 from tests.client.terminal import cfs, ended
 from tests.server.support import Process, run_cfs, serving
 

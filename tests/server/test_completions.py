@@ -14,8 +14,8 @@ from cfs.completions import ChatMessage
 from cfs.errors import ContextTooLong, EngineError
 from cfs.wire import Message
 from cfs_server.completions.requests import Conversations
-from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
-from cfs_server.engine.scripted import Script, ScriptedEngine
+from cfs_server.engine.contract.interface import CallDelta, Delta, GenerationRequest
+from cfs_server.engine.host.scripted import Script, ScriptedEngine
 from tests.server.openai_client import READ, speaking
 from tests.server.support import ServerHarness, running_server, until
 

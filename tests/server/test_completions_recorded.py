@@ -12,9 +12,9 @@ import pytest
 from cfs.errors import EngineError
 from cfs.wire import Message
 from cfs_filesystem import Grant
-from cfs_server.engine.interface import Delta, GenerationRequest
-from cfs_server.engine.scripted import Script, ScriptedEngine
-from cfs_server.sessions.events import Event
+from cfs_server.domain.events import Event
+from cfs_server.engine.contract.interface import Delta, GenerationRequest
+from cfs_server.engine.host.scripted import Script, ScriptedEngine
 from tests.filesystem.support import grant
 from tests.server.guests import guests
 from tests.server.openai_client import READ, speaking

@@ -13,9 +13,9 @@ import httpx
 import psutil
 import pytest
 
-from cfs_server.access.limits import ConnectionLimits
-from cfs_server.connections import Connections
-from cfs_server.settings import ConfigurationError, Settings, load
+from cfs_server.base.limits import ConnectionLimits
+from cfs_server.config.settings import ConfigurationError, Settings, load
+from cfs_server.http.connections import Connections
 from tests.pacing.gate import Gate
 from tests.server.support import Process, serving
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from cfs.sse import ServerSentEvent, SSEDecoder
-from cfs_server.engine.process import Heartbeat
+from cfs_server.engine.host.process import Heartbeat
 from tests.pacing.gate import Gate, closed
 from tests.server.support import EventStream, Process, data, kinds, serving, spoken
 

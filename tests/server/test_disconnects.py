@@ -13,7 +13,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.engine.upstream.engine import UpstreamEngine
 from tests.server.support import EVENTS, TEXT, EventStream, ServerHarness, running_server, serving, until
 from tests.upstream.openai_stub import OpenAIStub

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from cfs.transcript import parse
-from cfs_server.sessions.journal.sqlite_file import SCHEMA
+from cfs_server.journal.sqlite_file import SCHEMA
 from tests.disks import Mount, break_disk, ext4, fill, mount
 from tests.fuse.support import mounting, reason_to_skip, until
 from tests.server.support import TEXT, Process, run_cfs, serving

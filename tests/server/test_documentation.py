@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.settings import Settings, flag_of
+from cfs_server.config.settings import Settings, flag_of
 from tests.server.support import run_cfs
 
 ROOT = Path(__file__).parent.parent.parent

@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 from cfs.errors import TABLE
 from cfs.wire import Problem
 from cfs_server.app import create_app
-from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.config.settings import Settings
+from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.protocols.errors import protocol_at
-from cfs_server.settings import Settings
 from tests.server.support import ServerHarness, running_server
 
 APP = create_app(Settings(), ScriptedEngine())

@@ -13,9 +13,9 @@ from anyio.from_thread import start_blocking_portal
 
 from cfs_filesystem import RouterFileSystem
 from cfs_filesystem.testing import FileSystemConformance
+from cfs_server.domain.ids import SESSIONS, WORKSPACES
 from cfs_server.sessions.filesystem import SessionFileSystem
-from cfs_server.sessions.ids import SESSIONS, WORKSPACES
-from cfs_server.workspaces import DiskWorkspaces
+from cfs_server.workspaces.workspaces import DiskWorkspaces
 from tests.server.files_client import RemoteFileSystem
 from tests.server.support import running_server
 from tests.sessions.support import running_store, transcript

@@ -23,7 +23,7 @@ import pytest
 from cfs.errors import InvalidIdentifier
 from cfs.ids import ROUTE_WORDS
 from cfs_filesystem import InvalidPathError, validate_path
-from cfs_server.sessions.ids import path_of
+from cfs_server.domain.ids import path_of
 from tests.filesystem.hostile_paths import LITERAL, REFUSED
 from tests.server.support import ServerHarness, running_server
 from tests.server.test_errors import ROUTES

@@ -11,8 +11,17 @@ import httpx
 import pytest
 
 from cfs.api import KEY, REPLAYED
-from cfs_server.idempotency import KEPT_SECONDS, MOST_BYTES_OF_ONE, MOST_OF_ONE, SPACE, Bound, Requests, Running, Ticket
-from cfs_server.sessions.state import Record
+from cfs_server.domain.state import Record
+from cfs_server.http.idempotency import (
+    KEPT_SECONDS,
+    MOST_BYTES_OF_ONE,
+    MOST_OF_ONE,
+    SPACE,
+    Bound,
+    Requests,
+    Running,
+    Ticket,
+)
 from tests.filesystem.support import grant
 from tests.server.guests import guests
 from tests.server.support import EVENTS, JSON, EventStream, ServerHarness, kinds, spoken, until

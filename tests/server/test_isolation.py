@@ -21,8 +21,8 @@ from fastapi.routing import APIRoute, iter_route_contexts
 
 from cfs_filesystem import OPERATIONS, READ_OPERATIONS, Operation
 from cfs_server.app import create_app
-from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.settings import Settings
+from cfs_server.config.settings import Settings
+from cfs_server.engine.host.scripted import ScriptedEngine
 from tests.filesystem.support import grant
 from tests.server.guests import Guest, guests
 from tests.server.support import EVENTS, TEXT, ServerHarness, data, running_server

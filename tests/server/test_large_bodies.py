@@ -10,8 +10,8 @@ import pytest_asyncio
 
 from cfs.transcript import render
 from cfs.wire import Message, SessionDetail
-from cfs_server.routes.http import detail_json
-from cfs_server.sessions.loop_bridge import AT_ONCE_BYTES, aside
+from cfs_server.domain.loop_bridge import AT_ONCE_BYTES, aside
+from cfs_server.http.representations import detail_json
 from tests.server.support import JSON, TEXT, ServerHarness, running_server
 
 MOST = 1500

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pygments.token import STANDARD_TYPES
 
 from cfs.api import KEY
-from cfs_server.idempotency import SPACE
-from cfs_server.markup import Renderer, to_html, unformatted
+from cfs_server.http.idempotency import SPACE
+from cfs_server.http.markup import Renderer, to_html, unformatted
 from tests.filesystem.support import grant
 from tests.server.guests import guests
 from tests.server.markup_attacks import MARKDOWN

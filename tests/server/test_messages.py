@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from cfs_server.engine.scripted import failing
+from cfs_server.engine.host.scripted import failing
 from tests.server.support import EVENTS, JSON, TEXT, EventStream, ServerHarness, running_server, until
 
 

@@ -17,8 +17,8 @@ from anyio.from_thread import start_blocking_portal
 from cfs.errors import StorageFull
 from cfs_filesystem import OPERATIONS, Grant, ObjectFileSystem, _s3, open_store
 from cfs_filesystem.testing import FileSystemConformance
-from cfs_server.sessions.ids import WORKSPACES
-from cfs_server.workspaces import Workspaces, WorkspaceUsage
+from cfs_server.domain.ids import WORKSPACES
+from cfs_server.workspaces.workspaces import Workspaces, WorkspaceUsage
 from tests.buckets import NAME, Bucket, bucket_server
 from tests.server.files_client import RemoteFileSystem
 from tests.server.support import Process, run_cfs, running_server, serving
@@ -317,7 +317,7 @@ def test_a_limit_counts_what_other_servers_have_stored(bucket: Bucket, monkeypat
     with pytest.raises(StorageFull), usage.room("/workspaces/main/b", 200, 1000):
         pass
     elsewhere.delete("/workspaces/main/a")
-    monkeypatch.setattr("cfs_server.workspaces._SHARED_SECONDS", 0)
+    monkeypatch.setattr("cfs_server.workspaces.workspaces._SHARED_SECONDS", 0)
     with usage.room("/workspaces/main/b", 200, 1000):
         pass
     for each in (one, other):

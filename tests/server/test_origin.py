@@ -4,8 +4,8 @@ import httpx
 import pytest
 
 from cfs.errors import Forbidden
-from cfs_server.middleware import check_caller
-from cfs_server.settings import Settings
+from cfs_server.config.settings import Settings
+from cfs_server.http.middleware import check_caller
 from tests.server.support import running_server
 
 OURS = frozenset({"cfs.example"})

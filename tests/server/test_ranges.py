@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfs.errors import RangeNotSatisfiable
-from cfs_server.routes.http import part_of
+from cfs_server.http.ranges import part_of
 
 _SIZES = st.integers(0, 60)
 _NUMBERS = st.integers(0, 80)

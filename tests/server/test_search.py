@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfs.wire import Message, SearchResults
-from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.sessions.history import Weighed
-from cfs_server.sessions.journal.journal import Journal
-from cfs_server.sessions.journal.sqlite import SqliteBackend
+from cfs_server.domain.history import Weighed
+from cfs_server.engine.host.scripted import ScriptedEngine
+from cfs_server.journal.journal import Journal
+from cfs_server.journal.sqlite import SqliteBackend
 from cfs_server.sessions.search import excerpt, like, search
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore

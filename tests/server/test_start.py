@@ -16,10 +16,10 @@ import httpx
 import pytest
 import sniffio
 
-from cfs_server.engine.interface import ModelLoadError
-from cfs_server.middleware import is_loopback
-from cfs_server.serve import bind, listen_on, on_asyncio
-from cfs_server.settings import ConfigurationError, Settings, load
+from cfs_server.config.settings import ConfigurationError, Settings, load
+from cfs_server.engine.contract.interface import ModelLoadError
+from cfs_server.http.middleware import is_loopback
+from cfs_server.main.serve import bind, listen_on, on_asyncio
 from ports import free_port
 from tests.fuse.support import until
 from tests.server.support import CFS, environment, run_cfs, serving

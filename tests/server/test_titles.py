@@ -11,10 +11,10 @@ from cfs.errors import EngineError
 from cfs.state import SessionState
 from cfs.stream import StreamEvent
 from cfs.wire import Event, Message, Origin
-from cfs_server.engine.interface import GenerationRequest
-from cfs_server.sessions.history import topic_of
-from cfs_server.sessions.ids import copy_ids
-from cfs_server.sessions.journal.records import encode_head
+from cfs_server.domain.history import topic_of
+from cfs_server.domain.ids import copy_ids
+from cfs_server.engine.contract.interface import GenerationRequest
+from cfs_server.journal.records import encode_head
 from tests.filesystem.support import grant
 from tests.server.guests import guests
 from tests.server.support import EVENTS, EventStream, ServerHarness, data, running_server

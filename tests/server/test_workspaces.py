@@ -26,12 +26,12 @@ from cfs_filesystem import (
     RouterFileSystem,
 )
 from cfs_server.access.auth import Principal
-from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.file_service import Condition, Files, etag_of
+from cfs_server.domain.ids import WORKSPACES
+from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.sessions.authorization import Authorization
-from cfs_server.sessions.ids import WORKSPACES
 from cfs_server.sessions.store import SessionStore
-from cfs_server.workspaces import DiskWorkspaces, WorkspaceUsage
+from cfs_server.workspaces.file_service import Condition, Files, etag_of
+from cfs_server.workspaces.workspaces import DiskWorkspaces, WorkspaceUsage
 from tests.odd_trees import emptied, nest
 from tests.server.support import Process, run_cfs, serving, until
 

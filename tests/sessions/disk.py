@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from cfs.errors import Unavailable
-from cfs_server.sessions.journal.journal import Backend, Batch, Journal, Opened, batch_of
-from cfs_server.sessions.journal.records import DELETED, HISTORY, Row, decode_head
+from cfs_server.journal.journal import Backend, Batch, Journal, Opened, batch_of
+from cfs_server.journal.records import DELETED, HISTORY, Row, decode_head
 
 _T = TypeVar("_T")
 

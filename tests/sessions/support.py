@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from cfs.wire import Message
-from cfs_server.engine.scripted import Script, ScriptedEngine, echo
-from cfs_server.sessions.journal.journal import Journal
-from cfs_server.sessions.journal.memory import MemoryBackend
-from cfs_server.sessions.quotas import Limits
+from cfs_server.domain.quotas import Limits
+from cfs_server.domain.state import Record
+from cfs_server.domain.turns import Turn, TurnRequest
+from cfs_server.engine.host.scripted import Script, ScriptedEngine, echo
+from cfs_server.journal.journal import Journal
+from cfs_server.journal.memory import MemoryBackend
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.state import Record
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import Turn, TurnRequest
 
 
 class StoreHarness:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from cfs.errors import NotFound, StorageFull, TooLarge
 from cfs.wire import Message, SettingsPatch, ToolCall, Usage
-from cfs_server.sessions.history import MESSAGE_COST, History, Weighed, cost_of, read_history
-from cfs_server.sessions.quotas import Limits, Quota, StorageUsage
-from cfs_server.sessions.turns import TurnRequest
+from cfs_server.domain.history import MESSAGE_COST, History, Weighed, cost_of, read_history
+from cfs_server.domain.quotas import Limits, Quota, StorageUsage
+from cfs_server.domain.turns import TurnRequest
 from tests.sessions.support import StoreHarness, running_store
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from cfs.errors import Conflict, Forbidden, NotFound
 from cfs.wire import Message, SettingsPatch, Usage
-from cfs_server.engine.interface import Delta
-from cfs_server.sessions.turns import Turn
+from cfs_server.domain.turns import Turn
+from cfs_server.engine.contract.interface import Delta
 from tests.sessions.support import StoreHarness, running_store
 
 AGENT = SettingsPatch(driver="agent")

@@ -15,12 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from cfs.errors import CfsError
 from cfs.wire import Message
-from cfs_server.engine.scripted import ScriptedEngine, echo
-from cfs_server.sessions.events import Event, EventLog, Stale
-from cfs_server.sessions.journal.records import decode_events
-from cfs_server.sessions.quotas import Limits, StorageUsage
+from cfs_server.domain.events import Event, EventLog, Stale
+from cfs_server.domain.quotas import Limits, StorageUsage
+from cfs_server.domain.turns import TurnRequest
+from cfs_server.engine.host.scripted import ScriptedEngine, echo
+from cfs_server.journal.records import decode_events
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import TurnRequest
 from tests.sessions.disk import Disk, ManualJournal
 
 NAMES = st.sampled_from(["a", "b", "a/x"])

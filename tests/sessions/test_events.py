@@ -9,8 +9,8 @@ from weakref import ref
 import pytest
 
 from cfs.errors import InvalidRequest
-from cfs_server.sessions.events import Event, EventBus, EventLog, Stale
-from cfs_server.sessions.quotas import Limits
+from cfs_server.domain.events import Event, EventBus, EventLog, Stale
+from cfs_server.domain.quotas import Limits
 from tests.sessions.support import running_store
 
 KILOBYTE = 1 << 10

@@ -24,10 +24,10 @@ from cfs_filesystem import (
     NotFoundError,
 )
 from cfs_filesystem.testing import FileSystemConformance
-from cfs_server.engine.scripted import Script, echo, failing
+from cfs_server.domain.loop_bridge import LoopBridge
+from cfs_server.domain.quotas import Limits, Quota
+from cfs_server.engine.host.scripted import Script, echo, failing
 from cfs_server.sessions.filesystem import SessionFileSystem
-from cfs_server.sessions.loop_bridge import LoopBridge
-from cfs_server.sessions.quotas import Limits, Quota
 from cfs_server.sessions.session import Session
 from tests.sessions.support import StoreHarness, running_store, transcript
 

@@ -13,13 +13,13 @@ import pytest
 from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidTranscript, NotFound, NotGranted
 from cfs.wire import Message, SettingsPatch
 from cfs_filesystem import OPERATIONS, Grant, InMemoryFileSystem, InvalidPathError, Operation
+from cfs_server.domain.events import Event
+from cfs_server.domain.ids import SESSIONS, parent_of, path_of
+from cfs_server.domain.quotas import Quota
+from cfs_server.domain.rights import Right
+from cfs_server.domain.turns import TurnRequest
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.events import Event
-from cfs_server.sessions.ids import SESSIONS, parent_of, path_of
-from cfs_server.sessions.quotas import Quota
-from cfs_server.sessions.rights import Right
-from cfs_server.sessions.turns import TurnRequest
 from tests.filesystem.support import grant
 from tests.sessions.support import StoreHarness, running_store
 

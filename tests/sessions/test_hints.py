@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cfs.wire import Message, SettingsPatch, ToolCall, Usage
-from cfs_server.engine.interface import Hint
+from cfs_server.engine.contract.interface import Hint
 from cfs_server.sessions.store import Situation, hint_for
 from tests.sessions.support import StoreHarness, running_store
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cfs.wire import Message, ToolCall
-from cfs_server.sessions.history import History, HistoryNotLoaded, Weighed, Window
-from cfs_server.sessions.quotas import Quota, StorageUsage
+from cfs_server.domain.history import History, HistoryNotLoaded, Weighed, Window
+from cfs_server.domain.quotas import Quota, StorageUsage
 
 MESSAGES = st.builds(
     Message,

@@ -12,16 +12,16 @@ from hypothesis.stateful import rule
 
 from cfs.errors import CfsError, ServerError, StorageFull, Unavailable
 from cfs.wire import Message, SettingsPatch, Usage
-from cfs_server.engine.scripted import ScriptedEngine, echo
-from cfs_server.sessions.history import HistoryNotLoaded, rendered
-from cfs_server.sessions.journal.journal import Journal
-from cfs_server.sessions.journal.memory import MemoryBackend
-from cfs_server.sessions.journal.records import HISTORY, decode_messages, encode
-from cfs_server.sessions.quotas import Limits
+from cfs_server.domain.history import HistoryNotLoaded, rendered
+from cfs_server.domain.quotas import Limits
+from cfs_server.domain.state import Created, Head, HistoryReplaced, MessageAdded, Record
+from cfs_server.domain.turns import TurnRequest
+from cfs_server.engine.host.scripted import ScriptedEngine, echo
+from cfs_server.journal.journal import Journal
+from cfs_server.journal.memory import MemoryBackend
+from cfs_server.journal.records import HISTORY, decode_messages, encode
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.state import Created, Head, HistoryReplaced, MessageAdded, Record
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import TurnRequest
 from tests.sessions.support import RecordingJournal, StoreHarness
 from tests.sessions.test_replay import STEPS, ReplayMachine, dump, replayed, script
 

@@ -6,9 +6,9 @@ import pytest
 
 from cfs.errors import ContextTooLong, EngineError
 from cfs.wire import Message, Settings, SettingsPatch, ToolCall
-from cfs_server.engine.fitting import check_bound, count_fitting, exchanges, leading_systems, least_tokens
-from cfs_server.engine.interface import GenerationRequest
-from cfs_server.sessions.history import error_reply, is_error_reply
+from cfs_server.domain.history import error_reply, is_error_reply
+from cfs_server.engine.contract.fitting import check_bound, count_fitting, exchanges, leading_systems, least_tokens
+from cfs_server.engine.contract.interface import GenerationRequest
 from tests.sessions.support import running_store
 
 WORDS = 60

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cfs.errors import InvalidIdentifier
 from cfs.ids import ROUTE_WORDS, check_id
 from cfs_filesystem import FsHandle, InMemoryFileSystem, InvalidPathError, validate_path
-from cfs_server.sessions.ids import SESSIONS, id_of, path_of
+from cfs_server.domain.ids import SESSIONS, id_of, path_of
 from tests.filesystem.hostile_paths import LITERAL, REFUSED
 from tests.filesystem.support import grant
 

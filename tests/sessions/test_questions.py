@@ -7,11 +7,11 @@ import pytest
 
 from cfs.errors import CfsError, Conflict, Forbidden, InvalidParameters, NotFound, StorageFull, TooMany
 from cfs.wire import NewQuestion, SettingsPatch, Usage
-from cfs_server.sessions.events import Event
-from cfs_server.sessions.questions import MOST_CLOSED, MOST_OPEN, Question, QuestionState
-from cfs_server.sessions.quotas import Limits, Quota
+from cfs_server.domain.events import Event
+from cfs_server.domain.questions import MOST_CLOSED, MOST_OPEN, Question, QuestionState
+from cfs_server.domain.quotas import Limits, Quota
+from cfs_server.domain.turns import Turn
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.turns import Turn
 from tests.sessions.support import StoreHarness, running_store
 
 

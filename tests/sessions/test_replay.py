@@ -12,16 +12,16 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from cfs.errors import CfsError, ContextTooLong
 from cfs.wire import Message, NewQuestion, SettingsPatch, Usage
-from cfs_server.engine.interface import GenerationRequest
-from cfs_server.engine.scripted import Script, ScriptedEngine, echo
-from cfs_server.sessions import state
-from cfs_server.sessions.history import Weighed
-from cfs_server.sessions.journal.records import decode, encode
-from cfs_server.sessions.quotas import Limits, StorageUsage
+from cfs_server.domain import state
+from cfs_server.domain.history import Weighed
+from cfs_server.domain.quotas import Limits, StorageUsage
+from cfs_server.domain.state import Record
+from cfs_server.domain.turns import Turn, TurnRequest
+from cfs_server.engine.contract.interface import GenerationRequest
+from cfs_server.engine.host.scripted import Script, ScriptedEngine, echo
+from cfs_server.journal.records import decode, encode
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.state import Record
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import Turn, TurnRequest
 from tests.sessions.support import running_store
 
 NAMES = st.sampled_from(["a", "b", "a/x", "a/x/y", "b/x"])

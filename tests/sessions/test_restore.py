@@ -8,10 +8,10 @@ import pytest
 
 from cfs.errors import Gone, Unavailable
 from cfs.wire import Message, SettingsPatch
-from cfs_server.engine.scripted import Script, ScriptedEngine, echo
-from cfs_server.sessions.events import Event, Stale
-from cfs_server.sessions.quotas import Quota, StorageUsage
-from cfs_server.sessions.state import Author, author
+from cfs_server.domain.events import Event, Stale
+from cfs_server.domain.quotas import Quota, StorageUsage
+from cfs_server.domain.state import Author, author
+from cfs_server.engine.host.scripted import Script, ScriptedEngine, echo
 from cfs_server.sessions.store import SessionStore
 from tests.sessions.disk import Disk, ManualJournal
 from tests.sessions.support import StoreHarness

@@ -7,10 +7,10 @@ import pytest
 
 from cfs.errors import Conflict, Gone, TooMany
 from cfs.wire import Message, SettingsPatch
-from cfs_server.engine.interface import Delta, Finished, GenerationRequest
-from cfs_server.engine.scripted import failing
-from cfs_server.sessions.quotas import Limits
-from cfs_server.sessions.turns import TurnRequest
+from cfs_server.domain.quotas import Limits
+from cfs_server.domain.turns import TurnRequest
+from cfs_server.engine.contract.interface import Delta, Finished, GenerationRequest
+from cfs_server.engine.host.scripted import failing
 from tests.sessions.support import running_store
 
 

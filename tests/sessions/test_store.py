@@ -16,7 +16,7 @@ from cfs.errors import (
     Unavailable,
 )
 from cfs.wire import SettingsPatch, Usage
-from cfs_server.sessions.quotas import Limits
+from cfs_server.domain.quotas import Limits
 from tests.sessions.support import StoreHarness, running_store
 
 

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from cfs.completions import UNREADABLE
 from cfs.errors import CfsError
 from cfs.wire import Message, SettingsPatch, Usage
-from cfs_server.engine.interface import CallDelta, Delta
-from cfs_server.sessions.turns import TRANSITIONS, InvalidTransition, Turn, TurnRequest, TurnState
+from cfs_server.domain.turns import TRANSITIONS, InvalidTransition, Turn, TurnRequest, TurnState
+from cfs_server.engine.contract.interface import CallDelta, Delta
 from tests.sessions.support import running_store
 
 ENDED = {TurnState.FINISHED, TurnState.FAILED, TurnState.CANCELLED}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from cfs_server.engine.interface import UpstreamKind
+from cfs_server.engine.contract.interface import UpstreamKind
 from tests.upstream.stub import served
 from tests.upstream.support import STUBS
 

@@ -11,7 +11,7 @@ from blockbuster import blockbuster_ctx
 from pydantic import SecretStr
 
 from cfs.wire import Message, ToolCall
-from cfs_server.engine.interface import CallDelta, EngineStats, ModelInfo, UpstreamKind
+from cfs_server.engine.contract.interface import CallDelta, EngineStats, ModelInfo, UpstreamKind
 from cfs_server.engine.upstream.engine import UpstreamEngine
 from cfs_server.engine.upstream.failures import Retries
 from cfs_server.engine.upstream.protocol import Options, sampling_of

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cfs_server.engine.interface import Engine, GenerationRequest, UpstreamKind
+from cfs_server.engine.contract.interface import Engine, GenerationRequest, UpstreamKind
 from tests.engine.conformance import EngineConformance
 from tests.engine.support import request
 from tests.upstream.support import pair

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cfs.errors import EngineError
 from cfs.transcript import parse
 from cfs.wire import Message, ToolCall
-from cfs_server.engine.history_forms import NO_RESULT, Form, in_form, paired
+from cfs_server.engine.contract.history_forms import NO_RESULT, Form, in_form, paired
 from cfs_server.engine.upstream.openai import OpenAIDialect
 from cfs_server.engine.upstream.protocol import Options, conversation_of
 from tests.engine.support import request, user

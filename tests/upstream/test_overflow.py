@@ -3,10 +3,10 @@
 import pytest
 
 from cfs.wire import Message, SettingsPatch
-from cfs_server.engine.interface import UpstreamKind
-from cfs_server.sessions.quotas import Limits
+from cfs_server.domain.quotas import Limits
+from cfs_server.domain.turns import TurnRequest
+from cfs_server.engine.contract.interface import UpstreamKind
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import TurnRequest
 from tests.upstream.stub import WINDOW
 from tests.upstream.support import pair
 

@@ -8,11 +8,11 @@ import pytest
 
 from cfs.errors import ContextTooLong, EngineError
 from cfs.wire import Message, SettingsPatch
-from cfs_server.engine.history_forms import Form
+from cfs_server.domain.quotas import Limits
+from cfs_server.domain.turns import TurnRequest
+from cfs_server.engine.contract.history_forms import Form
 from cfs_server.engine.upstream.failures import Retries, of_event, of_status, refusal_of
-from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import TurnRequest
 from tests.engine.support import ask, collect, request, user
 from tests.upstream import strict_stub
 from tests.upstream.openai_stub import OpenAIStub

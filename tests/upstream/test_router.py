@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from cfs_server.engines import KEY_VARIABLE
+from cfs_server.connect.engines import KEY_VARIABLE
 from ports import free_port
 from tests.server.support import serving
 from tests.upstream.openai_stub import Body, OpenAIStub

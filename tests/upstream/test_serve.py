@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cfs_server.checks import _upstream
-from cfs_server.engines import KEY_VARIABLE, make_engine, read_key
-from cfs_server.settings import ConfigurationError, Settings
+from cfs_server.config.settings import ConfigurationError, Settings
+from cfs_server.connect.engines import KEY_VARIABLE, make_engine, read_key
+from cfs_server.main.checks import _upstream
 from tests.server.support import Process, run_cfs, serving
 from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.process import upstream

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from cfs_server.engine.interface import ModelInfo, ModelLoadError, UpstreamKind
+from cfs_server.engine.contract.interface import ModelInfo, ModelLoadError, UpstreamKind
 from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.stub import KEY, MODEL
 from tests.upstream.support import STUBS, options, pair, started

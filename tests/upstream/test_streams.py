@@ -8,7 +8,7 @@ import pytest
 
 from cfs.completions import read_arguments
 from cfs.errors import EngineError
-from cfs_server.engine.interface import Delta
+from cfs_server.engine.contract.interface import Delta
 from cfs_server.engine.upstream.answers import AnswerDecoder
 from cfs_server.engine.upstream.anthropic import AnthropicReply
 from cfs_server.engine.upstream.failures import Failure

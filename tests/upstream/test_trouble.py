@@ -6,7 +6,7 @@ import json
 import pytest
 
 from cfs.errors import EngineError
-from cfs_server.engine.interface import Delta, Engine, UpstreamKind
+from cfs_server.engine.contract.interface import Delta, Engine, UpstreamKind
 from cfs_server.engine.upstream.engine import UpstreamEngine
 from cfs_server.engine.upstream.failures import Retries
 from tests.engine.support import ask, request

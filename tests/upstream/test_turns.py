@@ -9,7 +9,7 @@ import pytest
 
 from cfs.errors import ContextTooLong, EngineError
 from cfs.wire import Message, ToolCall
-from cfs_server.engine.interface import Delta, Finished, GenerationRequest, UpstreamKind
+from cfs_server.engine.contract.interface import Delta, Finished, GenerationRequest, UpstreamKind
 from tests.engine.support import ask, collect, request, user
 from tests.upstream.stub import MODEL, Speech
 from tests.upstream.support import calls_of, pair, result, said_by_model, thinking_of

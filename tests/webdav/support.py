@@ -12,11 +12,11 @@ from cfs.errors import CfsError
 from cfs_filesystem import FsHandle, Grant, InMemoryFileSystem
 from cfs_server.dav.scratch import ClientStates
 from cfs_server.dav.sessions import SessionTree, SubSessionTree
-from cfs_server.engine.scripted import Script, echo
+from cfs_server.domain.ids import SESSIONS
+from cfs_server.domain.quotas import Limits, Quota
+from cfs_server.engine.host.scripted import Script, echo
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.ids import SESSIONS
-from cfs_server.sessions.quotas import Limits, Quota
 from cfs_webdav.tree import Conditions, Entry, Tree
 from tests.filesystem.support import grant
 from tests.sessions.support import StoreHarness, running_store

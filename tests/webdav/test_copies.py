@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cfs.errors import CfsError
 from cfs.wire import Message
-from cfs_server.sessions.turns import TurnRequest
+from cfs_server.domain.turns import TurnRequest
 from cfs_webdav.tree import Conditions
 from tests.webdav.support import Caller, mount
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.file_service import alone
+from cfs_server.workspaces.file_service import alone
 from tests.server.support import ServerHarness, running_server, until
 from tests.webdav.wire import Dav
 

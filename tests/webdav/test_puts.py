@@ -9,8 +9,8 @@ from cfs.wire import Message
 from cfs_filesystem import OPERATIONS, Grant
 from cfs_server.dav import put
 from cfs_server.dav.sessions import SubSessionTree
-from cfs_server.sessions.quotas import Limits, Quota
-from cfs_server.sessions.turns import TurnRequest
+from cfs_server.domain.quotas import Limits, Quota
+from cfs_server.domain.turns import TurnRequest
 from tests.filesystem.support import grant
 from tests.webdav.support import Caller, mount, mounts
 

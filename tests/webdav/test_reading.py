@@ -20,9 +20,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cfs.errors import CfsError
 from cfs_server.dav.get import read, read_session, wait_of
 from cfs_server.dav.sessions import SessionTree, SubSessionTree
-from cfs_server.errors import problem_response
-from cfs_server.routes.http import ClientLeft, nobody_listens
-from cfs_server.serve import Server, listen, server_config, url_of
+from cfs_server.http.disconnects import ClientLeft, nobody_listens
+from cfs_server.http.errors import problem_response
+from cfs_server.main.serve import Server, listen, server_config, url_of
 from cfs_server.sessions.session import Session
 from tests.filesystem.support import grant
 from tests.pacing.clock import Clock

@@ -11,7 +11,7 @@ import pytest
 from cfs.wire import Message
 from cfs_server.dav.scratch import ClientStates
 from cfs_server.dav.sessions import SubSessionTree
-from cfs_server.sessions.turns import TurnRequest
+from cfs_server.domain.turns import TurnRequest
 from tests.filesystem.support import grant
 from tests.webdav.support import Caller, mounts
 

@@ -14,10 +14,10 @@ from cfs import Session, api
 from cfs.errors import EngineError, NotFound
 from cfs.transports.http import Client
 from cfs_server.app import create_app
-from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest, ModelInfo
-from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.serve import Server, listen, server_config, url_of
-from cfs_server.settings import Settings
+from cfs_server.config.settings import Settings
+from cfs_server.engine.contract.interface import CallDelta, Delta, GenerationRequest, ModelInfo
+from cfs_server.engine.host.scripted import ScriptedEngine
+from cfs_server.main.serve import Server, listen, server_config, url_of
 from pytest_cfs.script import Answer, Asked, Reply, Script
 
 _THREAD = "cfs-server"

@@ -8,9 +8,9 @@ from llama_cpp import llama_cpp as lib
 
 from cfs.errors import CfsError
 from cfs.wire import Settings
-from cfs_server.engine.interface import Delta, EngineStats, GenerationRequest
-from cfs_server.engine.protocol import Options
-from cfs_server.engine.supervisor import LlamaEngine
+from cfs_server.engine.contract.interface import Delta, EngineStats, GenerationRequest
+from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.host.supervisor import LlamaEngine
 from engine_bench.sides import Answer, Setup, Side, SideError, Turn
 
 

@@ -14,7 +14,7 @@ import psutil
 from engine_bench import client, processes
 from engine_bench.client import Address
 
-WORKER = "cfs_server.engine.llama.worker"
+WORKER = "cfs_server.engine.worker.worker"
 START_SECONDS = 120.0
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import psutil
 
 from cfs.wire import Message
-from cfs_server.engine.interface import Kind
+from cfs_server.engine.contract.interface import Kind
 from engine_bench.processes import cpu_seconds, family, resident_mib
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from cfs_filesystem import OPERATIONS
 from cfs_server.access import tokens
-from cfs_server.engine.fairness import WEIGHTS
-from cfs_server.engine.interface import Kind
+from cfs_server.engine.contract.fairness import WEIGHTS
+from cfs_server.engine.contract.interface import Kind
 from engine_bench.bench import Bench
 from engine_bench.client import RefusedError
 from engine_bench.prompts import user, words

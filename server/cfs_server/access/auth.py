@@ -15,16 +15,16 @@ from anyio import CancelScope, CapacityLimiter
 
 from cfs.errors import TooMany, Unauthorized
 from cfs_filesystem import OPERATIONS, Grant, RouterFileSystem
-from cfs_server import owned_file
 from cfs_server.access import tokens
-from cfs_server.access.limits import PrincipalLimits
 from cfs_server.access.tokens import Token, TokensError
+from cfs_server.base import owned_file
+from cfs_server.base.limits import PrincipalLimits
+from cfs_server.domain.ids import SESSIONS, WORKSPACES
+from cfs_server.domain.quotas import Quota, StorageUsage
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.filesystem import SessionFileSystem
-from cfs_server.sessions.ids import SESSIONS, WORKSPACES
-from cfs_server.sessions.quotas import Quota, StorageUsage
 from cfs_server.sessions.store import SessionStore
-from cfs_server.workspaces import Workspaces, WorkspaceUsage
+from cfs_server.workspaces.workspaces import Workspaces, WorkspaceUsage
 
 
 class Rate:

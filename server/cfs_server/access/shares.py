@@ -15,8 +15,8 @@ from cfs.errors import NotFound, StorageFull
 from cfs_filesystem import AccessDeniedError, Grant, Operation
 from cfs_server.access.auth import Principal, Principals
 from cfs_server.access.tokens import PREFIX, digest
-from cfs_server.sessions.ids import path_of
-from cfs_server.sessions.journal.journal import Journal
+from cfs_server.domain.ids import path_of
+from cfs_server.journal.journal import Journal
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 

@@ -33,8 +33,8 @@ from pydantic import (
 )
 
 from cfs_filesystem import GrantedOperation, InvalidPathError, Operation, validate_prefix
-from cfs_server import owned_file
-from cfs_server.sessions.ids import SESSIONS, WORKSPACES
+from cfs_server.base import owned_file
+from cfs_server.domain.ids import SESSIONS, WORKSPACES
 
 PREFIX = "cfs_"
 """The prefix of all secrets, so that scanners for leaked secrets can find them."""

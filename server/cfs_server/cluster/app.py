@@ -16,16 +16,16 @@ from cfs_server.cluster.callers import Callers
 from cfs_server.cluster.directory import LEASE_SECONDS, Directory, shared
 from cfs_server.cluster.front import Front, sees
 from cfs_server.cluster.names import Names
-from cfs_server.cluster.placement import new_key, slot_of
 from cfs_server.cluster.relay import Relay, Signer
 from cfs_server.cluster.replica import AGAIN_SECONDS, Replica
 from cfs_server.cluster.slots import HostedSlot, OpenSlot
-from cfs_server.engine.interface import Engine, ModelInfo
-from cfs_server.sessions.journal.postgres import PostgresBackend
-from cfs_server.sessions.journal.postgres_database import prepare
+from cfs_server.config.settings import Settings
+from cfs_server.domain.placement import new_key, slot_of
+from cfs_server.engine.contract.interface import Engine, ModelInfo
+from cfs_server.journal.postgres import PostgresBackend
+from cfs_server.journal.postgres_database import prepare
 from cfs_server.sessions.store import Part
-from cfs_server.settings import Settings
-from cfs_server.workspaces import Workspaces
+from cfs_server.workspaces.workspaces import Workspaces
 
 _log = structlog.get_logger(__name__)
 

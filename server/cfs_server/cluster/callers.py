@@ -13,7 +13,7 @@ from cfs.errors import CfsError, TooMany, Unauthorized, Unavailable
 from cfs_server.access.auth import Principals, secret_of
 from cfs_server.access.tokens import digest
 from cfs_server.cluster.replica import AGAIN_SECONDS, Replica
-from cfs_server.middleware import credentials_of
+from cfs_server.http.middleware import credentials_of
 
 _VALID_SECONDS = 10.0
 """How long a share that another slot knows is not looked up again. The slot refuses one that has ended at once."""

@@ -20,8 +20,8 @@ from psycopg.rows import tuple_row
 
 from cfs_server.access.shares import SPACE as SHARES
 from cfs_server.cluster.clock import DatabaseClock
-from cfs_server.cluster.placement import ReplicaView, SlotView
-from cfs_server.sessions.journal.postgres_database import NAMESPACE, connect, place_of, translated
+from cfs_server.domain.placement import ReplicaView, SlotView
+from cfs_server.journal.postgres_database import NAMESPACE, connect, place_of, translated
 
 LEASE_SECONDS = 3.0
 """A replica without a heartbeat for this long has lost its slots, and answers nothing for them."""

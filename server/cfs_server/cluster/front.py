@@ -22,7 +22,6 @@ from cfs_server.cluster.callers import Bodies, Callers
 from cfs_server.cluster.merging import Merging, captured
 from cfs_server.cluster.metrics import ClusterMetrics, merged
 from cfs_server.cluster.names import Place
-from cfs_server.cluster.placement import slot_in, slot_of
 from cfs_server.cluster.relay import (
     ALL,
     HEADER,
@@ -42,11 +41,12 @@ from cfs_server.cluster.replica import AGAIN_SECONDS, Elsewhere, Patience, Repli
 from cfs_server.cluster.reservations import PATH, Reservations
 from cfs_server.cluster.slots import HostedSlot
 from cfs_server.cluster.targets import Kind, Target, idempotency_key, target_in_body, target_of
-from cfs_server.connections import CONNECTION
-from cfs_server.errors import JSONLine, problem_response
-from cfs_server.middleware import credentials_of
-from cfs_server.sessions.ids import path_of
-from cfs_server.settings import Settings
+from cfs_server.config.settings import Settings
+from cfs_server.domain.ids import path_of
+from cfs_server.domain.placement import slot_in, slot_of
+from cfs_server.http.connections import CONNECTION
+from cfs_server.http.errors import JSONLine, problem_response
+from cfs_server.http.middleware import credentials_of
 
 _HEALTH = frozenset({"/healthz", "/readyz", "/health"})
 _SIGHT = b"/cluster/sight"

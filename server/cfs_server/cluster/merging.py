@@ -18,7 +18,7 @@ from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, Response, send
 from cfs_server.cluster.replica import Patience, Replica
 from cfs_server.cluster.slots import HostedSlot
 from cfs_server.cluster.targets import Kind, target_of
-from cfs_server.routes.http import content_etag, unchanged
+from cfs_server.http.etags import content_etag, unchanged
 
 COVERED = b"x-cfs-slots"
 """Header of a replica's merged answer: the slots that it is about."""

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cfs_server.idempotency import Documents
+from cfs_server.http.idempotency import Documents
 
 SPACE = "cluster.names"
 _REFUSED = 4_096

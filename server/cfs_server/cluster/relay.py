@@ -20,7 +20,7 @@ import httpcore
 from starlette.types import Message, Receive, Scope, Send
 
 from cfs.errors import Forbidden, InvalidRequest
-from cfs_server.broadcast import Broadcast
+from cfs_server.base.broadcast import Broadcast
 from cfs_server.cluster.names import Place
 from cfs_server.cluster.replica import LAST_SECONDS
 

@@ -11,11 +11,11 @@ import psycopg
 import structlog
 
 from cfs.errors import Unavailable
-from cfs_server.broadcast import Broadcast
+from cfs_server.base.broadcast import Broadcast
 from cfs_server.cluster.directory import LEASE_SECONDS, SETTLING_SECONDS, Directory, DirectoryView
-from cfs_server.cluster.placement import OPENINGS, ReplicaView, SlotView, moves_of
 from cfs_server.cluster.slots import HostedSlot, SlotState
 from cfs_server.cluster.usage import Usage
+from cfs_server.domain.placement import OPENINGS, ReplicaView, SlotView, moves_of
 from cfs_server.sessions.store import SessionStore
 
 _log = structlog.get_logger(__name__)

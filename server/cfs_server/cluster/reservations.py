@@ -12,10 +12,10 @@ from starlette.types import Scope, Send
 
 from cfs.errors import CfsError, Conflict, Unavailable
 from cfs_server.cluster.names import Place
-from cfs_server.cluster.placement import slot_of
 from cfs_server.cluster.relay import Incoming, Order, Relay
 from cfs_server.cluster.replica import AGAIN_SECONDS, Elsewhere, Replica
 from cfs_server.cluster.slots import HostedSlot
+from cfs_server.domain.placement import slot_of
 
 PATH = b"/cluster/names"
 _BYTES = 64 << 10

@@ -18,13 +18,13 @@ from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from cfs.errors import Unavailable
-from cfs_server.broadcast import Broadcast
+from cfs_server.base.broadcast import Broadcast
 from cfs_server.cluster.names import Names
-from cfs_server.routes.http import Context
-from cfs_server.sessions.journal.journal import Journal, StoreFailed
-from cfs_server.sessions.journal.postgres import SlotTaken
+from cfs_server.domain.turns import TurnState
+from cfs_server.http.caller import Context
+from cfs_server.journal.journal import Journal, StoreFailed
+from cfs_server.journal.postgres import SlotTaken
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.turns import TurnState
 
 _log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from cfs_server.access.auth import Traffic
-from cfs_server.sessions.quotas import Used
+from cfs_server.domain.quotas import Used
 from cfs_server.sessions.store import SessionStore
 
 _MOST = 500

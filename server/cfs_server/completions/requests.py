@@ -9,9 +9,9 @@ from typing import Any, Self
 from cfs.completions import ChatMessage, NamedTool, ToolSpec
 from cfs.errors import InvalidParameters
 from cfs.wire import Message, SettingsPatch
-from cfs_server.engine.interface import ToolChoice
-from cfs_server.sessions.history import Weighed, check_content
-from cfs_server.sessions.quotas import Limits
+from cfs_server.domain.history import Weighed, check_content
+from cfs_server.domain.quotas import Limits
+from cfs_server.engine.contract.interface import ToolChoice
 
 # Groups completions into conversations, which requests do not name. An engine caches computation per conversation.
 

@@ -13,10 +13,13 @@ from cfs.completions import ModelCard, Recorded, TokenCounts
 from cfs.completions.models import estimate_prompt, estimate_tokens
 from cfs.errors import Conflict, EngineError, ModelNotFound, TooLarge, TooMany, Unavailable
 from cfs.wire import Message, Settings, SettingsPatch
-from cfs_server import tracing
-from cfs_server.broadcast import Broadcast
+from cfs_server.base.broadcast import Broadcast
 from cfs_server.completions.requests import DEFAULT_TOKENS, CompletionSpec, Conversations, lack_ids, with_ids
-from cfs_server.engine.interface import (
+from cfs_server.domain.events import Event
+from cfs_server.domain.history import Weighed
+from cfs_server.domain.quotas import Limits
+from cfs_server.domain.turns import Turn, TurnRequest
+from cfs_server.engine.contract.interface import (
     MAX_TIMES,
     CountsTokens,
     Delta,
@@ -28,12 +31,9 @@ from cfs_server.engine.interface import (
     engine_of,
     predicted_wait,
 )
+from cfs_server.sessions import tracing
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.events import Event
-from cfs_server.sessions.history import Weighed
-from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.turns import Turn, TurnRequest
 
 # Completions that a session records are normal turns (S4, H4). What ends them is decided by their routes.
 

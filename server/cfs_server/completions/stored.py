@@ -13,11 +13,11 @@ from cfs.wire import Message
 from cfs_filesystem import Operation
 from cfs_server.completions.requests import CompletionSpec, Place, beginning_of
 from cfs_server.completions.run import submit
+from cfs_server.domain.events import Event
+from cfs_server.domain.history import Weighed, is_error_reply
+from cfs_server.domain.turns import CANCELLED, Turn, TurnRequest
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.events import Event
-from cfs_server.sessions.history import Weighed, is_error_reply
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.turns import CANCELLED, Turn, TurnRequest
 
 _ID = re.compile(r"resp_([0-9a-f]{32})([0-9a-f]{32})([0-9a-f]{1,15})")
 

@@ -1,1 +1,1 @@
-"""Finds models that a server can use, tries them, and writes them to its file of models."""
+"""The models of a server: found, configured, tried, and opened as engines."""

@@ -7,11 +7,12 @@ from pathlib import Path
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from cfs_server import models_file, owned_file
+from cfs_server.base import owned_file
+from cfs_server.config import models_file
+from cfs_server.config.models_file import ModelEntry, ModelsFile
+from cfs_server.config.settings import ConfigurationError
 from cfs_server.connect import providers
 from cfs_server.engine.upstream import protocol
-from cfs_server.models_file import ModelEntry, ModelsFile
-from cfs_server.settings import ConfigurationError
 
 _HEAD = "Models that `cfs connect` has connected. A key is in the variable that key_variable names, never here."
 _PLACES = ("upstream", "model")

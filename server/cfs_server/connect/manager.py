@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from cfs.errors import Conflict, InvalidParameters, NotFound
 from cfs.wire import CandidateList, Connection, ConnectionList
-from cfs_server.configured_models import ConfiguredModels
+from cfs_server.config.settings import ConfigurationError, Settings
 from cfs_server.connect import connections, search
+from cfs_server.connect.configured_models import ConfiguredModels
 from cfs_server.connect.trials import Trial, try_all
-from cfs_server.engine.interface import Engine
-from cfs_server.settings import ConfigurationError, Settings
+from cfs_server.engine.contract.interface import Engine
 
 
 class ModelConnections:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from cfs.transports.proxies import is_here
-from cfs_server.engine.interface import Sampling, UpstreamKind
+from cfs_server.engine.contract.interface import Sampling, UpstreamKind
 from cfs_server.engine.upstream import protocol
 
 _ALL: tuple[Sampling, ...] = ("temperature", "top_p", "top_k", "min_p", "seed")

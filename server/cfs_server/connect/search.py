@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from cfs.errors import InvalidRequest
+from cfs_server.config.models_file import ModelEntry, UpstreamEntry
 from cfs_server.connect import providers
 from cfs_server.connect.providers import Provider
-from cfs_server.engine import models
-from cfs_server.engine.interface import ModelLoadError
+from cfs_server.engine.contract.interface import ModelLoadError
+from cfs_server.engine.host import models
 from cfs_server.engine.upstream import connection, protocol
 from cfs_server.engine.upstream.connection import Link
 from cfs_server.engine.upstream.engine import DIALECTS
 from cfs_server.engine.upstream.failures import Failure
-from cfs_server.models_file import ModelEntry, UpstreamEntry
 
 _ANSWER_SECONDS = 3.0
 _PER_SERVER = 3

@@ -10,13 +10,13 @@ from pathlib import Path
 from cfs.errors import EngineError
 from cfs.wire import ConnectionCandidate, Message, Usage
 from cfs.wire import Settings as TurnSettings
+from cfs_server.config.models_file import ModelEntry
+from cfs_server.config.settings import ConfigurationError, Settings
+from cfs_server.connect.engines import make_trial
 from cfs_server.connect.search import Candidate, context_in_use
-from cfs_server.engine.interface import Engine, Finished, GenerationRequest, ModelLoadError
+from cfs_server.engine.contract.interface import Engine, Finished, GenerationRequest, ModelLoadError
+from cfs_server.engine.host.process import in_thread
 from cfs_server.engine.llama import probe
-from cfs_server.engine.process import in_thread
-from cfs_server.engines import make_trial
-from cfs_server.models_file import ModelEntry
-from cfs_server.settings import ConfigurationError, Settings
 
 SECONDS = 60.0
 """How long a model may take to reply, unless the user says otherwise: a server may have to load it."""

@@ -20,17 +20,17 @@ from cfs_server.access.auth import Principal
 from cfs_server.dav import ROOT, get
 from cfs_server.dav.scratch import ClientStates
 from cfs_server.dav.sessions import SessionPath, SessionTree, SubSessionTree, in_sub_sessions
-from cfs_server.errors import MEDIA_TYPE
-from cfs_server.file_service import alone, problem_of, received, stored
-from cfs_server.idempotency import Ticket, ticket_of
-from cfs_server.middleware import plain_path
-from cfs_server.routes.files import content_of
-from cfs_server.routes.http import Caller
-from cfs_server.sessions.events import EventLog
-from cfs_server.sessions.ids import WORKSPACES
-from cfs_server.sessions.journal.journal import Journal
-from cfs_server.sessions.loop_bridge import LoopBridge
+from cfs_server.domain.events import EventLog
+from cfs_server.domain.ids import WORKSPACES
+from cfs_server.domain.loop_bridge import LoopBridge
+from cfs_server.http.caller import Caller
+from cfs_server.http.errors import MEDIA_TYPE
+from cfs_server.http.file_content import content_of
+from cfs_server.http.idempotency import Ticket, ticket_of
+from cfs_server.http.middleware import plain_path
+from cfs_server.journal.journal import Journal
 from cfs_server.sessions.store import SessionStore
+from cfs_server.workspaces.file_service import alone, problem_of, received, stored
 from cfs_webdav import Call, Conditions, Documents, Entry, HandleTree, Mount, Tree
 
 # The workspaces as a mount: real files, within the grants and limits of the caller (W3).

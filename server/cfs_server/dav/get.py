@@ -17,10 +17,13 @@ from starlette.responses import Response
 from cfs.errors import NotFound, PreconditionFailed, RangeNotSatisfiable
 from cfs_server.dav.put import is_davfs2
 from cfs_server.dav.sessions import MEDIA_TYPE, ScratchPath, SessionPath, SessionTree
-from cfs_server.errors import problem_response
-from cfs_server.routes.http import LongText, attend, http_date, matches, part_of, seconds_of, unchanged
+from cfs_server.domain.history import rendered
+from cfs_server.http.disconnects import attend
+from cfs_server.http.errors import problem_response
+from cfs_server.http.etags import http_date, matches, seconds_of, unchanged
+from cfs_server.http.ranges import part_of
+from cfs_server.http.representations import LongText
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.history import rendered
 
 # The client's preference for the wait (RFC 7240). Pure functions, no I/O.
 

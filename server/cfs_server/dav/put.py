@@ -21,13 +21,13 @@ from cfs.bodies import Append, Import, Nothing, Replace, Verdict, has_turns, jud
 from cfs.errors import Forbidden, PreconditionFailed, TooLarge
 from cfs.wire import Message
 from cfs_server.dav.new_files import RENAME_WAIT_SECONDS, NewFiles
-from cfs_server.routes.http import strong_tags, unchanged
+from cfs_server.domain.history import History, Weighed, decode_message, read_history, rendered_in_thread
+from cfs_server.domain.loop_bridge import AT_ONCE_BYTES, LoopBridge
+from cfs_server.domain.quotas import Limits
+from cfs_server.domain.turns import TurnRequest
+from cfs_server.http.etags import strong_tags, unchanged
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.history import History, Weighed, decode_message, read_history, rendered_in_thread
-from cfs_server.sessions.loop_bridge import AT_ONCE_BYTES, LoopBridge
-from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.turns import TurnRequest
 from cfs_webdav.tree import Conditions
 
 # Recent actions of a principal's programs, where they decide the meaning of the next request.

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 from cfs.errors import NotFound, PreconditionFailed, StorageFull, TooLarge
 from cfs_server.dav.new_files import RENAME_WAIT_SECONDS
 from cfs_server.dav.put import Clients
-from cfs_server.routes.http import matches, unchanged
-from cfs_server.sessions.loop_bridge import LoopBridge
+from cfs_server.domain.loop_bridge import LoopBridge
+from cfs_server.http.etags import matches, unchanged
 from cfs_webdav.tree import Conditions
 
 CAP_FILE = 16 << 20

@@ -25,8 +25,8 @@ from cfs.transports.disk import PREFIX, read_settings, write_settings
 from cfs.wire import Settings, SettingsPatch, State
 from cfs_server.dav.put import Put, is_rclone, require_size
 from cfs_server.dav.scratch import CAP_FILE, ClientState, Scratch
+from cfs_server.domain.loop_bridge import LoopBridge
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.loop_bridge import LoopBridge
 from cfs_server.sessions.session import Session
 from cfs_webdav.tree import Conditions, Entry, Tree
 

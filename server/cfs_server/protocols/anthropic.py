@@ -17,9 +17,9 @@ from cfs.completions.models import Number, Open
 from cfs.errors import InvalidParameters
 from cfs.wire import FinishReason, FunctionName, FunctionSpec, Message, NamedTool, ToolCall, ToolSpec, Usage
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, read_tools, refusal
-from cfs_server.engine.interface import CallDelta, Delta, Finished, ToolChoice
-from cfs_server.sessions.history import Weighed
-from cfs_server.sessions.quotas import Limits
+from cfs_server.domain.history import Weighed
+from cfs_server.domain.quotas import Limits
+from cfs_server.engine.contract.interface import CallDelta, Delta, Finished, ToolChoice
 
 # -- requests ---------------------------------------------------------------------------------------------------------
 

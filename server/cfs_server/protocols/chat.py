@@ -22,9 +22,9 @@ from cfs.completions import (
 )
 from cfs.wire import FinishReason
 from cfs_server.completions.requests import CompletionSpec, messages_of, patch_of, read_tools, refusal, schema_of
-from cfs_server.engine.interface import CallDelta, Delta, Finished
-from cfs_server.sessions.history import Weighed
-from cfs_server.sessions.quotas import Limits
+from cfs_server.domain.history import Weighed
+from cfs_server.domain.quotas import Limits
+from cfs_server.engine.contract.interface import CallDelta, Delta, Finished
 
 # Requests
 

@@ -17,9 +17,9 @@ from cfs.completions import UNREADABLE, ModelCard, Recorded, read_arguments
 from cfs.completions.models import Number, Open
 from cfs.wire import FinishReason, Message, SettingsPatch, TokenLogprob, ToolCall, ToolSpec, Usage
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, read_tools, refusal
-from cfs_server.engine.interface import CallDelta, Delta, Finished
-from cfs_server.sessions.history import Weighed
-from cfs_server.sessions.quotas import Limits
+from cfs_server.domain.history import Weighed
+from cfs_server.domain.quotas import Limits
+from cfs_server.engine.contract.interface import CallDelta, Delta, Finished
 
 API_VERSION = "0.12.6"
 """The version of Ollama whose API this is. Clients compare it with the least one that they need."""

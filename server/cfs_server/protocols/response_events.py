@@ -8,7 +8,7 @@ from cfs.completions import ContentLogprob, Recorded
 from cfs.completions.models import Open
 from cfs.errors import CfsError
 from cfs.wire import FinishReason, TokenLogprob, Usage
-from cfs_server.engine.interface import CallDelta, Delta, Finished
+from cfs_server.engine.contract.interface import CallDelta, Delta, Finished
 from cfs_server.protocols.errors import code_of
 from cfs_server.protocols.response_items import call_item, custom_call_item, item_id, reasoning_item
 from cfs_server.protocols.response_tools import HostedTool, Toolset, custom_input

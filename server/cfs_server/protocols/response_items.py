@@ -16,8 +16,8 @@ from cfs.completions import read_arguments, write_arguments
 from cfs.completions.models import Open
 from cfs.wire import Message, ToolCall
 from cfs_server.completions.requests import checked, refusal
+from cfs_server.domain.quotas import Limits
 from cfs_server.protocols.response_tools import custom_arguments, function_name
-from cfs_server.sessions.quotas import Limits
 
 
 class TextPiece(Open):

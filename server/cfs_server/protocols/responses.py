@@ -8,6 +8,8 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, WithJsonSchem
 
 from cfs.completions.models import Number, Open
 from cfs_server.completions.requests import CompletionSpec, Place, patch_of, refusal
+from cfs_server.domain.history import Weighed
+from cfs_server.domain.quotas import Limits
 from cfs_server.protocols.response_items import (
     NO_MESSAGE,
     AnyItems,
@@ -19,8 +21,6 @@ from cfs_server.protocols.response_items import (
     text_or_parts,
 )
 from cfs_server.protocols.response_tools import Choice, Tools, Toolset, left_out
-from cfs_server.sessions.history import Weighed
-from cfs_server.sessions.quotas import Limits
 
 # -- requests ---------------------------------------------------------------------------------------------------------
 

@@ -16,9 +16,9 @@ from cfs.completions import CompletionUsage, Recorded, StreamOptions
 from cfs.completions.models import Number, Open
 from cfs.wire import FinishReason, Message, TokenLogprob
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, refusal
-from cfs_server.engine.interface import Delta, Finished
-from cfs_server.sessions.history import Weighed
-from cfs_server.sessions.quotas import Limits
+from cfs_server.domain.history import Weighed
+from cfs_server.domain.quotas import Limits
+from cfs_server.engine.contract.interface import Delta, Finished
 
 _MOST_LOGPROBS = 5
 

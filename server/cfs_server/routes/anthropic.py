@@ -8,14 +8,17 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from cfs.errors import CfsError, ModelNotFound
-from cfs_server.engine.interface import Delta, Finished
-from cfs_server.idempotency import Idempotency
-from cfs_server.openapi import answer, body, problems
+from cfs_server.engine.contract.interface import Delta, Finished
+from cfs_server.http.bodies import apart, json_body
+from cfs_server.http.caller import Me
+from cfs_server.http.disconnects import attend
+from cfs_server.http.generation import ERRORS, RECORDED_ERRORS, Begun, NamedSession, begin, frames_of, named
+from cfs_server.http.idempotency import Idempotency
+from cfs_server.http.openapi import answer, body, problems
+from cfs_server.http.representations import as_json
 from cfs_server.protocols import anthropic as protocol
 from cfs_server.protocols.errors import anthropic_problem
 from cfs_server.routes.completions import PlaceToCount
-from cfs_server.routes.generation import ERRORS, RECORDED_ERRORS, Begun, NamedSession, begin, frames_of, named
-from cfs_server.routes.http import Me, apart, as_json, attend, json_body
 
 router = APIRouter(prefix="/v1/messages", tags=["anthropic"])
 

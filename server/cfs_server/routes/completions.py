@@ -10,15 +10,18 @@ from fastapi import APIRouter, Depends, Header, Path, Request, Response
 from cfs import completions as wire
 from cfs.errors import CfsError, ModelNotFound, Unsupported
 from cfs_server.completions.requests import messages_of, tools_of
-from cfs_server.engine.interface import Delta, Finished
-from cfs_server.idempotency import Idempotency
-from cfs_server.openapi import answer, body, problems
+from cfs_server.engine.contract.interface import Delta, Finished
+from cfs_server.http.bodies import apart, json_body
+from cfs_server.http.caller import Me
+from cfs_server.http.disconnects import attend
+from cfs_server.http.generation import ERRORS, RECORDED_ERRORS, Begun, NamedSession, begin, data, frames_of
+from cfs_server.http.idempotency import Idempotency
+from cfs_server.http.openapi import answer, body, problems
+from cfs_server.http.representations import as_json
 from cfs_server.protocols import text_completions as texts
 from cfs_server.protocols.anthropic import AnthropicModel, AnthropicModels
 from cfs_server.protocols.chat import Writer, chunk_json, completion_json, read_chat
 from cfs_server.protocols.errors import openai_problem
-from cfs_server.routes.generation import ERRORS, RECORDED_ERRORS, Begun, NamedSession, begin, data, frames_of
-from cfs_server.routes.http import Me, apart, as_json, attend, json_body
 
 router = APIRouter(prefix="/v1", tags=["completions"])
 

@@ -7,8 +7,10 @@ from fastapi import APIRouter, Depends, Path, Response
 from cfs import wire
 from cfs.errors import Conflict, Forbidden, InvalidParameters, NotFound, TooLarge, UnsupportedMedia
 from cfs_filesystem import OPERATIONS
-from cfs_server.openapi import answer, body, problems
-from cfs_server.routes.http import AppContext, Me, as_json, json_body
+from cfs_server.http.bodies import json_body
+from cfs_server.http.caller import AppContext, Me
+from cfs_server.http.openapi import answer, body, problems
+from cfs_server.http.representations import as_json
 
 router = APIRouter(prefix="/v1", tags=["connections"])
 

@@ -20,12 +20,15 @@ from cfs.errors import (
 )
 from cfs.ids import ROUTE_WORDS
 from cfs_server.completions.requests import refusal
-from cfs_server.openapi import answer, body, problems
+from cfs_server.http.bodies import apart, json_body
+from cfs_server.http.caller import Me
+from cfs_server.http.generation import NamedSession
+from cfs_server.http.openapi import answer, body, problems
+from cfs_server.http.representations import as_json
+from cfs_server.http.session_paths import SessionId, SessionIdConvertor
 from cfs_server.protocols import responses as protocol
 from cfs_server.protocols.response_events import DeletedObject
 from cfs_server.protocols.response_items import NO_MESSAGE, items_of, message_place, read_items
-from cfs_server.routes.generation import NamedSession
-from cfs_server.routes.http import Me, SessionId, SessionIdConvertor, apart, as_json, json_body
 from cfs_server.routes.responses import After, Limit, Order
 from cfs_server.sessions.session import Session
 

@@ -11,8 +11,11 @@ from starlette.routing import Route
 
 from cfs import wire
 from cfs.errors import InvalidParameters, NotFound, TooLarge, Unavailable, UnsupportedMedia
-from cfs_server.openapi import answer, body, problems
-from cfs_server.routes.http import AppContext, Me, as_json, json_body, unchanged
+from cfs_server.http.bodies import json_body
+from cfs_server.http.caller import AppContext, Me
+from cfs_server.http.etags import unchanged
+from cfs_server.http.openapi import answer, body, problems
+from cfs_server.http.representations import as_json
 from cfs_server.sessions.search import excerpt
 
 router = APIRouter(prefix="/v1", tags=["dashboard"])

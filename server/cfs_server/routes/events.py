@@ -5,12 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Response
 
 from cfs.errors import InvalidIdentifier, InvalidParameters, NotAcceptable, NotFound, TooMany
-from cfs_server.event_streams import follow
-from cfs_server.openapi import answer, problems
-from cfs_server.routes import http as media
-from cfs_server.routes.http import CURSOR_PATTERN, Accept, Me, SessionId, detail
+from cfs_server.domain.events import Event, Stale
+from cfs_server.http import negotiation as media
+from cfs_server.http.caller import CURSOR_PATTERN, Accept, Me
+from cfs_server.http.event_streams import follow
+from cfs_server.http.openapi import answer, problems
+from cfs_server.http.representations import detail
+from cfs_server.http.session_paths import SessionId
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.events import Event, Stale
 from cfs_server.sessions.session import Session
 
 router = APIRouter(prefix="/v1", tags=["events"])

@@ -17,15 +17,16 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from cfs import wire
 from cfs.errors import Conflict, Forbidden, InvalidParameters, NotAcceptable, StorageFull, Unavailable
 from cfs_filesystem import OPERATIONS
-from cfs_server.engine.interface import ModelInfo
-from cfs_server.errors import JSONLine
-from cfs_server.metrics import CONTENT_TYPE
-from cfs_server.openapi import answer, problems
+from cfs_server.engine.contract.interface import ModelInfo
+from cfs_server.http import negotiation as media
+from cfs_server.http.caller import Accept, AppContext, Context, IfNoneMatch, Me
+from cfs_server.http.errors import JSONLine
+from cfs_server.http.metrics import CONTENT_TYPE
+from cfs_server.http.openapi import answer, problems
+from cfs_server.http.representations import as_json
+from cfs_server.journal.journal import StoreFailed
 from cfs_server.routes import dashboard
-from cfs_server.routes import http as media
-from cfs_server.routes.http import Accept, AppContext, Context, IfNoneMatch, Me, as_json
-from cfs_server.sessions.journal.journal import StoreFailed
-from cfs_server.sessions.journal.maintenance import SCRATCH
+from cfs_server.sessions.maintenance import SCRATCH
 
 router = APIRouter(tags=["server"])
 

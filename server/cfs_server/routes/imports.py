@@ -9,10 +9,12 @@ from fastapi import APIRouter, Depends, Request, Response
 from cfs import wire
 from cfs.errors import CfsError, InvalidIdentifier, InvalidParameters, NotFound, TooLarge, UnsupportedMedia
 from cfs.ids import check_id
-from cfs_server.openapi import answer, body, problems
-from cfs_server.routes.http import Sessions, apart, as_json, json_body
+from cfs_server.domain.history import Weighed, history_of
+from cfs_server.http.bodies import apart, json_body
+from cfs_server.http.caller import Sessions
+from cfs_server.http.openapi import answer, body, problems
+from cfs_server.http.representations import as_json
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.history import Weighed, history_of
 
 router = APIRouter(prefix="/v1/imports", tags=["sessions"])
 

@@ -24,35 +24,21 @@ from cfs.errors import (
     UnsupportedMedia,
 )
 from cfs_server.completions.requests import read_tools, refusal, schema_of
-from cfs_server.event_streams import follow
-from cfs_server.idempotency import Bound, Idempotency
-from cfs_server.openapi import answer, body, problems
-from cfs_server.routes import http as media
-from cfs_server.routes.disconnects import DisconnectChoice, OnDisconnect, cancel_unless_ended
+from cfs_server.domain.history import check_content, decode_message, rendered
+from cfs_server.domain.quotas import Limits
+from cfs_server.domain.turns import Turn, TurnRequest, TurnResult
+from cfs_server.http import negotiation as media
+from cfs_server.http.bodies import apart, is_json, most_values, parse, require_text
+from cfs_server.http.caller import Accept, Delay, IfMatch, Life, Me
+from cfs_server.http.disconnects import DisconnectChoice, OnDisconnect, attend, cancel_unless_ended
+from cfs_server.http.etags import require_life, require_match_of
+from cfs_server.http.event_streams import follow
+from cfs_server.http.idempotency import Bound, Idempotency
+from cfs_server.http.openapi import answer, body, problems
+from cfs_server.http.representations import as_json, location, reply
+from cfs_server.http.session_paths import SessionId
 from cfs_server.routes.events import SessionView
-from cfs_server.routes.http import (
-    Accept,
-    Delay,
-    IfMatch,
-    Life,
-    Me,
-    SessionId,
-    apart,
-    as_json,
-    attend,
-    is_json,
-    location,
-    most_values,
-    parse,
-    reply,
-    require_life,
-    require_match_of,
-    require_text,
-)
-from cfs_server.sessions.history import check_content, decode_message, rendered
-from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.turns import Turn, TurnRequest, TurnResult
 
 router = APIRouter(prefix="/v1/sessions", tags=["messages"])
 

@@ -7,13 +7,15 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from cfs.errors import CfsError, ModelNotFound, Unsupported, UnsupportedMedia
-from cfs_server.engine.interface import Delta, Finished
-from cfs_server.idempotency import Idempotency, Ticket
-from cfs_server.openapi import answer, body, problems
+from cfs_server.engine.contract.interface import Delta, Finished
+from cfs_server.http.bodies import apart, json_body
+from cfs_server.http.caller import AppContext, Me
+from cfs_server.http.generation import RECORDED_ERRORS, Begun, NamedSession, begin, frames_of
+from cfs_server.http.idempotency import Idempotency, Ticket
+from cfs_server.http.openapi import answer, body, problems
+from cfs_server.http.representations import as_json
 from cfs_server.protocols import ollama as protocol
 from cfs_server.protocols.errors import ollama_problem
-from cfs_server.routes.generation import RECORDED_ERRORS, Begun, NamedSession, begin, frames_of
-from cfs_server.routes.http import AppContext, Me, apart, as_json, json_body
 
 router = APIRouter(prefix="/api", tags=["ollama"])
 

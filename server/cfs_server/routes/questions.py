@@ -19,14 +19,18 @@ from cfs.errors import (
     Unavailable,
     UnsupportedMedia,
 )
-from cfs_server.idempotency import Idempotency
-from cfs_server.openapi import answer, body, problems
-from cfs_server.routes.http import Me, Seconds, SessionId, Sessions, as_json, attend, json_body, question
+from cfs_server.domain.questions import Question, QuestionState, open_questions
+from cfs_server.domain.rights import Right
+from cfs_server.domain.state import author
+from cfs_server.http.bodies import json_body
+from cfs_server.http.caller import Me, Seconds, Sessions
+from cfs_server.http.disconnects import attend
+from cfs_server.http.idempotency import Idempotency
+from cfs_server.http.openapi import answer, body, problems
+from cfs_server.http.representations import as_json, question
+from cfs_server.http.session_paths import SessionId
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.questions import Question, QuestionState, open_questions
-from cfs_server.sessions.rights import Right
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.state import author
 
 router = APIRouter(prefix="/v1/sessions", tags=["questions"])
 

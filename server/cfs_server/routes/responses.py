@@ -14,18 +14,21 @@ from cfs.completions import Recorded
 from cfs.errors import AlreadyExists, CfsError, Conflict, Gone, InvalidRequest, NotFound
 from cfs_server.completions.requests import refusal
 from cfs_server.completions.stored import ResponseId, Stored
-from cfs_server.engine.interface import Delta, Finished
-from cfs_server.idempotency import Bound, Idempotency, Ticket
-from cfs_server.openapi import answer, body, problems
+from cfs_server.domain.events import Event
+from cfs_server.domain.turns import TurnState
+from cfs_server.engine.contract.interface import Delta, Finished
+from cfs_server.http.bodies import apart, json_body
+from cfs_server.http.caller import Caller, Me
+from cfs_server.http.disconnects import attend
+from cfs_server.http.generation import RECORDED_ERRORS, Begun, NamedSession, begin_ephemeral, frames_of, named
+from cfs_server.http.idempotency import Bound, Idempotency, Ticket
+from cfs_server.http.openapi import answer, body, problems
+from cfs_server.http.representations import as_json
 from cfs_server.protocols import response_events as events
 from cfs_server.protocols import responses as protocol
 from cfs_server.protocols.response_events import ResponseWriter
 from cfs_server.protocols.response_items import Item, ItemId, ItemReference, items_of, message_place
 from cfs_server.protocols.responses import text_of
-from cfs_server.routes.generation import RECORDED_ERRORS, Begun, NamedSession, begin_ephemeral, frames_of, named
-from cfs_server.routes.http import Caller, Me, apart, as_json, attend, json_body
-from cfs_server.sessions.events import Event
-from cfs_server.sessions.turns import TurnState
 
 _log = structlog.get_logger(__name__)
 

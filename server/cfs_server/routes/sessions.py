@@ -25,37 +25,17 @@ from cfs.errors import (
     TooLarge,
     UnsupportedMedia,
 )
-from cfs_server.openapi import NOT_MODIFIED, answer, body, problems
-from cfs_server.routes import http as media
-from cfs_server.routes.http import (
-    Accept,
-    Delay,
-    IfMatch,
-    IfNoneMatch,
-    LongText,
-    Me,
-    Seconds,
-    SessionId,
-    Sessions,
-    apart,
-    as_json,
-    attend,
-    content_etag,
-    detail,
-    detail_json,
-    info,
-    json_body,
-    location,
-    read_text,
-    require_match,
-    session_headers,
-    tree,
-    unchanged,
-    view_etag,
-)
+from cfs_server.domain.history import Weighed, history_of, read_history, rendered
+from cfs_server.domain.loop_bridge import aside
+from cfs_server.http import negotiation as media
+from cfs_server.http.bodies import apart, json_body, read_text
+from cfs_server.http.caller import Accept, Delay, IfMatch, IfNoneMatch, Me, Seconds, Sessions
+from cfs_server.http.disconnects import attend
+from cfs_server.http.etags import content_etag, require_match, session_headers, unchanged, view_etag
+from cfs_server.http.openapi import NOT_MODIFIED, answer, body, problems
+from cfs_server.http.representations import LongText, as_json, detail, detail_json, info, location, tree
+from cfs_server.http.session_paths import SessionId
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.history import Weighed, history_of, read_history, rendered
-from cfs_server.sessions.loop_bridge import aside
 from cfs_server.sessions.session import Session
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])

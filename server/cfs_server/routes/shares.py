@@ -9,8 +9,10 @@ from cfs import wire
 from cfs.errors import Forbidden, InvalidParameters, NotFound, StorageFull, TooLarge, UnsupportedMedia
 from cfs.ids import check_id
 from cfs_server.access.shares import OPERATIONS_OF
-from cfs_server.openapi import answer, body, problems
-from cfs_server.routes.http import AppContext, Me, as_json, json_body
+from cfs_server.http.bodies import json_body
+from cfs_server.http.caller import AppContext, Me
+from cfs_server.http.openapi import answer, body, problems
+from cfs_server.http.representations import as_json
 
 router = APIRouter(prefix="/v1/shares", tags=["shares"])
 

@@ -18,14 +18,18 @@ from cfs.errors import (
     Unavailable,
     UnsupportedMedia,
 )
-from cfs_server import tracing
-from cfs_server.idempotency import Bound, Idempotency, Ticket
-from cfs_server.openapi import answer, body, problems
-from cfs_server.routes.http import Me, SessionId, Sessions, as_json, attend, json_body, reply
+from cfs_server.domain.rights import Right
+from cfs_server.domain.turns import Turn
+from cfs_server.http.bodies import json_body
+from cfs_server.http.caller import Me, Sessions
+from cfs_server.http.disconnects import attend
+from cfs_server.http.idempotency import Bound, Idempotency, Ticket
+from cfs_server.http.openapi import answer, body, problems
+from cfs_server.http.representations import as_json, reply
+from cfs_server.http.session_paths import SessionId
+from cfs_server.sessions import tracing
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.rights import Right
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.turns import Turn
 
 router = APIRouter(prefix="/v1/sessions", tags=["agents"])
 

@@ -13,7 +13,7 @@ import structlog
 
 from cfs.errors import CfsError, Forbidden, NotGranted
 from cfs_filesystem import OPERATIONS, FsHandle, Operation, Path
-from cfs_server.sessions.rights import Right
+from cfs_server.domain.rights import Right
 
 _log = structlog.get_logger("cfs.access")
 

@@ -9,7 +9,7 @@ A session has the logical path `/sessions/<id>`, for which the caller's grants n
     delete        delete it; replace its history; rename it (also with `read_binary`, and `write` for the new id)
 
 A grant for a session covers everything below it. Actions that need more than one operation, or that a share never has,
-and the settings, are in `cfs_server.sessions.rights`.
+and the settings, are in `cfs_server.domain.rights`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,17 +29,17 @@ from cfs.errors import (
 )
 from cfs.wire import SettingsPatch
 from cfs_filesystem import OPERATIONS, InvalidPathError, Operation, Path
+from cfs_server.domain.events import Event, EventLog
+from cfs_server.domain.history import Weighed
+from cfs_server.domain.ids import SESSIONS, copy_ids, id_of, new_id, parent_of, path_of
+from cfs_server.domain.look_alikes import difference
+from cfs_server.domain.quotas import Limits, StorageUsage
+from cfs_server.domain.rights import SETTINGS, Right
+from cfs_server.domain.turns import TURN_EVENTS, Turn, TurnRequest, ended_turn, has_ended
 from cfs_server.sessions.authorization import Access, Authorization
-from cfs_server.sessions.events import Event, EventLog
-from cfs_server.sessions.history import Weighed
-from cfs_server.sessions.ids import SESSIONS, copy_ids, id_of, new_id, parent_of, path_of
-from cfs_server.sessions.look_alikes import difference
-from cfs_server.sessions.quotas import Limits, StorageUsage
-from cfs_server.sessions.rights import SETTINGS, Right
 from cfs_server.sessions.search import Match, search
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import TURN_EVENTS, Turn, TurnRequest, ended_turn, has_ended
 
 _OUT_OF_VIEW = "session {!r} has been deleted or renamed"
 _ORIGINS = ("renamed_to", "renamed_from", "forked_from")

@@ -8,7 +8,7 @@ such a record the first and the last would look the same.
 import json
 from collections.abc import Callable
 
-from cfs_server.sessions.journal.journal import Journal
+from cfs_server.journal.journal import Journal
 
 SPACE = "sessions.former"
 CAPACITY = 16_384

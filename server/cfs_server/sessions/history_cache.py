@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from cfs.errors import CfsError, ServerError
-from cfs_server.sessions.history import HistoryNotLoaded
-from cfs_server.sessions.journal.journal import Journal
+from cfs_server.domain.history import HistoryNotLoaded
+from cfs_server.journal.journal import Journal
 from cfs_server.sessions.session import Session
 
 _T = TypeVar("_T")

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from cfs.wire import Message
-from cfs_server.sessions.journal.journal import Journal
-from cfs_server.sessions.journal.records import Row, decode_events, decode_messages
-from cfs_server.sessions.loop_bridge import AT_ONCE_BYTES, aside
+from cfs_server.domain.loop_bridge import AT_ONCE_BYTES, aside
+from cfs_server.journal.journal import Journal
+from cfs_server.journal.records import Row, decode_events, decode_messages
 from cfs_server.sessions.session import Session
 
 _BEFORE, _AFTER = 60, 140

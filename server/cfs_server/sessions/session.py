@@ -42,24 +42,9 @@ from cfs.wire import (
     ToolCall,
     Usage,
 )
-from cfs_server import tracing
-from cfs_server.broadcast import Broadcast
-from cfs_server.engine.fitting import TARGET, count_of_part, leading_systems
-from cfs_server.engine.interface import (
-    MAX_TIMES,
-    TOO_LONG,
-    Delta,
-    Engine,
-    Finished,
-    GenerationRequest,
-    HistoryRefused,
-    ReplyLost,
-    engine_of,
-    predicted_wait,
-)
-from cfs_server.sessions.attendance import AGENT_SECONDS, Attendance
-from cfs_server.sessions.events import Event, EventBus, EventLog
-from cfs_server.sessions.history import (
+from cfs_server.base.broadcast import Broadcast
+from cfs_server.domain.events import Event, EventBus, EventLog
+from cfs_server.domain.history import (
     MESSAGE_COST,
     History,
     Weighed,
@@ -70,9 +55,9 @@ from cfs_server.sessions.history import (
     first_window,
     tokens_between,
 )
-from cfs_server.sessions.questions import MOST_OPEN, Question, QuestionState, already_closed, open_questions
-from cfs_server.sessions.quotas import Limits, StorageUsage
-from cfs_server.sessions.state import (
+from cfs_server.domain.questions import MOST_OPEN, Question, QuestionState, already_closed, open_questions
+from cfs_server.domain.quotas import Limits, StorageUsage
+from cfs_server.domain.state import (
     CancelRequested,
     Change,
     ContextShifted,
@@ -100,8 +85,23 @@ from cfs_server.sessions.state import (
     author,
     shared,
 )
+from cfs_server.domain.turns import CANCELLED, Lease, Turn, TurnRequest, TurnResult, TurnState, kind_of
+from cfs_server.engine.contract.fitting import TARGET, count_of_part, leading_systems
+from cfs_server.engine.contract.interface import (
+    MAX_TIMES,
+    TOO_LONG,
+    Delta,
+    Engine,
+    Finished,
+    GenerationRequest,
+    HistoryRefused,
+    ReplyLost,
+    engine_of,
+    predicted_wait,
+)
+from cfs_server.sessions import tracing
+from cfs_server.sessions.attendance import AGENT_SECONDS, Attendance
 from cfs_server.sessions.summaries import summarize
-from cfs_server.sessions.turns import CANCELLED, Lease, Turn, TurnRequest, TurnResult, TurnState, kind_of
 
 _RETRY_SECONDS = 1.0
 _ANNOUNCED_EACH = 256

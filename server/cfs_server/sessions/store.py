@@ -21,20 +21,20 @@ import structlog
 from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound, PreconditionFailed, Unavailable
 from cfs.ids import check_id
 from cfs.wire import Message, Settings, SettingsPatch, Usage
-from cfs_server import tracing
-from cfs_server.engine.interface import Engine, Hint, predicted_wait
-from cfs_server.sessions.events import Archive, Event, EventBus, new_nonce
+from cfs_server.domain.events import Archive, Event, EventBus, new_nonce
+from cfs_server.domain.history import Weighed, Window, check_content, read_history
+from cfs_server.domain.ids import ancestors_of, copy_ids, family_of, is_within, new_id, parent_of
+from cfs_server.domain.look_alikes import LookAlikes
+from cfs_server.domain.quotas import Limits, Quota, StorageUsage, Used
+from cfs_server.domain.state import NO_MESSAGES, WHOLE, Created, Deleted, Record, Renamed, TokensSpent
+from cfs_server.domain.turns import Turn, TurnRequest, TurnState, kind_of
+from cfs_server.engine.contract.interface import Engine, Hint, predicted_wait
+from cfs_server.journal.journal import Journal
+from cfs_server.journal.records import decode
+from cfs_server.sessions import tracing
 from cfs_server.sessions.former import FormerNames
-from cfs_server.sessions.history import Weighed, Window, check_content, read_history
 from cfs_server.sessions.history_cache import HistoryCache
-from cfs_server.sessions.ids import ancestors_of, copy_ids, family_of, is_within, new_id, parent_of
-from cfs_server.sessions.journal.journal import Journal
-from cfs_server.sessions.journal.records import decode
-from cfs_server.sessions.look_alikes import LookAlikes
-from cfs_server.sessions.quotas import Limits, Quota, StorageUsage, Used
 from cfs_server.sessions.session import Services, Session
-from cfs_server.sessions.state import NO_MESSAGES, WHOLE, Created, Deleted, Record, Renamed, TokensSpent
-from cfs_server.sessions.turns import Turn, TurnRequest, TurnState, kind_of
 
 _CHECKPOINT_SECONDS = 5.0
 _HEADS_AT_ONCE = 200

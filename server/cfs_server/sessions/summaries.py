@@ -7,9 +7,9 @@ import structlog
 from cfs.errors import ContextTooLong, EngineError
 from cfs.transcript import render
 from cfs.wire import Message, Settings, Usage
-from cfs_server import tracing
-from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest
-from cfs_server.sessions.history import History, Window
+from cfs_server.domain.history import History, Window
+from cfs_server.engine.contract.interface import Delta, Engine, Finished, GenerationRequest
+from cfs_server.sessions import tracing
 
 _PROMPT = (
     "Summarize the following conversation in a few sentences. Keep names, facts, decisions and open questions.\n\n"

@@ -6,21 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 from cfs.wire import Message, Settings
-from cfs_server.engine.interface import Delta
-from cfs_server.sessions.events import Event
-from cfs_server.sessions.history import HistoryHead, Window
-from cfs_server.sessions.journal.journal import Backend, Batch, Kept, Opened
-from cfs_server.sessions.journal.records import DELETED, HISTORY, Row, decode, encode, encode_head
-from cfs_server.sessions.state import (
-    Change,
-    Created,
-    Deleted,
-    Head,
-    MessageAdded,
-    Record,
-    ReplyExtended,
-    StateAnnounced,
-)
+from cfs_server.domain.events import Event
+from cfs_server.domain.history import HistoryHead, Window
+from cfs_server.domain.state import Change, Created, Deleted, Head, MessageAdded, Record, ReplyExtended, StateAnnounced
+from cfs_server.engine.contract.interface import Delta
+from cfs_server.journal.journal import Backend, Batch, Kept, Opened
+from cfs_server.journal.records import DELETED, HISTORY, Row, decode, encode, encode_head
 
 MOST = 1 << 30
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.sessions.journal.journal import Backend
-from cfs_server.sessions.journal.memory import MemoryBackend
-from cfs_server.sessions.journal.postgres import PostgresBackend
-from cfs_server.sessions.journal.sqlite import SqliteBackend
+from cfs_server.journal.journal import Backend
+from cfs_server.journal.memory import MemoryBackend
+from cfs_server.journal.postgres import PostgresBackend
+from cfs_server.journal.sqlite import SqliteBackend
 from tests.postgres import database, postgres
 from tests.sessions.journal.conformance import BackendConformance
 

@@ -10,10 +10,10 @@ import pytest
 
 from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message, Settings
-from cfs_server.sessions.events import Event
-from cfs_server.sessions.journal.journal import Batch, Journal, Opened, StoreFailed
-from cfs_server.sessions.journal.sqlite import SqliteBackend
-from cfs_server.sessions.state import Change, Created, Deleted, MessageAdded, Record
+from cfs_server.domain.events import Event
+from cfs_server.domain.state import Change, Created, Deleted, MessageAdded, Record
+from cfs_server.journal.journal import Batch, Journal, Opened, StoreFailed
+from cfs_server.journal.sqlite import SqliteBackend
 from tests.disks import Mount, fill, mount
 from tests.sessions.journal.conformance import head_of
 

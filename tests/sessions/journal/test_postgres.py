@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.sessions.journal import postgres_database
-from cfs_server.sessions.journal.journal import Batch, Kept, Opened, StoreFailed
-from cfs_server.sessions.journal.postgres import EVENT_WINDOW, Fenced, PostgresBackend, SlotTaken
-from cfs_server.sessions.journal.postgres_database import connect, holder_of, prepare, try_lock
-from cfs_server.sessions.journal.records import HISTORY, TOKENS
+from cfs_server.journal import postgres_database
+from cfs_server.journal.journal import Batch, Kept, Opened, StoreFailed
+from cfs_server.journal.postgres import EVENT_WINDOW, Fenced, PostgresBackend, SlotTaken
+from cfs_server.journal.postgres_database import connect, holder_of, prepare, try_lock
+from cfs_server.journal.records import HISTORY, TOKENS
 from tests.documentation import block
 from tests.postgres import PostgresServer, database, postgres
 from tests.sessions.journal.conformance import MOST, Writer, contents, conversation
@@ -146,8 +146,8 @@ def test_slots_know_nothing_of_each_other(postgres: PostgresServer) -> None:
 
 OWNER = """
 import sys
-from cfs_server.sessions.journal.journal import Batch, StoreFailed
-from cfs_server.sessions.journal.postgres import PostgresBackend
+from cfs_server.journal.journal import Batch, StoreFailed
+from cfs_server.journal.postgres import PostgresBackend
 from tests.sessions.journal.conformance import Writer
 backend = PostgresBackend(sys.argv[1], replica="owner")
 writer = Writer(backend.open())

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from cfs.errors import Unavailable
-from cfs_server.sessions.journal import journal as journal_module
-from cfs_server.sessions.journal.journal import Batch, Journal, Kept, StoreFailed, StoreFull, StoreUnavailable
-from cfs_server.sessions.journal.postgres import Fenced, PostgresBackend
-from cfs_server.sessions.journal.postgres_database import prepare
-from cfs_server.sessions.journal.records import HISTORY
+from cfs_server.journal import journal as journal_module
+from cfs_server.journal.journal import Batch, Journal, Kept, StoreFailed, StoreFull, StoreUnavailable
+from cfs_server.journal.postgres import Fenced, PostgresBackend
+from cfs_server.journal.postgres_database import prepare
+from cfs_server.journal.records import HISTORY
 from tests.client.terminal import cfs
 from tests.disks import Mount, fill, mount
 from tests.postgres import PostgresServer, Proxy, database, postgres, running_postgres

@@ -13,10 +13,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from cfs_server.sessions.journal.journal import Batch, Kept
-from cfs_server.sessions.journal.postgres import Fenced, PostgresBackend
-from cfs_server.sessions.journal.postgres_database import prepare
-from cfs_server.sessions.journal.records import HISTORY, Row
+from cfs_server.journal.journal import Batch, Kept
+from cfs_server.journal.postgres import Fenced, PostgresBackend
+from cfs_server.journal.postgres_database import prepare
+from cfs_server.journal.records import HISTORY, Row
 from tests.postgres import PostgresServer, Proxy, postgres
 from tests.sessions.journal.conformance import MOST, Writer
 from tests.sessions.journal.test_postgres import beat

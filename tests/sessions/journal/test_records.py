@@ -12,12 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfs.wire import Message, Settings, SettingsPatch, TokenAlternative, TokenLogprob, ToolCall, TurnSettings, Usage
-from cfs_server.engine.interface import CallDelta, Delta
-from cfs_server.sessions import state
-from cfs_server.sessions.events import Event
-from cfs_server.sessions.history import HistoryHead, Weighed, Window
-from cfs_server.sessions.journal.journal import Batch, Kept
-from cfs_server.sessions.journal.records import (
+from cfs_server.domain import state
+from cfs_server.domain.events import Event
+from cfs_server.domain.history import HistoryHead, Weighed, Window
+from cfs_server.domain.questions import Question, QuestionState
+from cfs_server.domain.state import Author, Change, Head, Record
+from cfs_server.domain.turns import Lease, TurnHead, TurnRequest, TurnState
+from cfs_server.engine.contract.interface import CallDelta, Delta
+from cfs_server.journal.journal import Batch, Kept
+from cfs_server.journal.records import (
     HISTORY,
     KINDS,
     VERSION,
@@ -29,10 +32,7 @@ from cfs_server.sessions.journal.records import (
     encode,
     encode_head,
 )
-from cfs_server.sessions.journal.sqlite import SqliteBackend
-from cfs_server.sessions.questions import Question, QuestionState
-from cfs_server.sessions.state import Author, Change, Head, Record
-from cfs_server.sessions.turns import Lease, TurnHead, TurnRequest, TurnState
+from cfs_server.journal.sqlite import SqliteBackend
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.sessions.journal import sqlite_file
-from cfs_server.sessions.journal.journal import Backend, Batch, Kept, Opened, StoreFailed
-from cfs_server.sessions.journal.records import HISTORY, TOKENS
-from cfs_server.sessions.journal.sqlite import EVENT_WINDOW, SqliteBackend
-from cfs_server.sessions.journal.sqlite_file import StoreDamaged, check_file, require_local
+from cfs_server.journal import sqlite_file
+from cfs_server.journal.journal import Backend, Batch, Kept, Opened, StoreFailed
+from cfs_server.journal.records import HISTORY, TOKENS
+from cfs_server.journal.sqlite import EVENT_WINDOW, SqliteBackend
+from cfs_server.journal.sqlite_file import StoreDamaged, check_file, require_local
 from tests.sessions.journal.conformance import MOST, Writer, contents, conversation
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -72,7 +72,7 @@ def test_only_the_owner_may_read_the_file_and_its_log(tmp_path: Path) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from cfs_server.sessions.journal.sqlite import EVENT_WINDOW, SqliteBackend
+from cfs_server.journal.sqlite import EVENT_WINDOW, SqliteBackend
 SqliteBackend(Path(sys.argv[1])).open()
 print("open", flush=True)
 sys.stdin.read()

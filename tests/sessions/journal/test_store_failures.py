@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.sessions.journal.journal import Batch, Kept, StoreFailed, StoreFull
-from cfs_server.sessions.journal.records import HISTORY
-from cfs_server.sessions.journal.sqlite import SqliteBackend
-from cfs_server.sessions.journal.sqlite_file import StoreDamaged, check_file
+from cfs_server.journal.journal import Batch, Kept, StoreFailed, StoreFull
+from cfs_server.journal.records import HISTORY
+from cfs_server.journal.sqlite import SqliteBackend
+from cfs_server.journal.sqlite_file import StoreDamaged, check_file
 from tests.disks import Mount, break_disk, ext4, fill, mount
 from tests.sessions.journal.conformance import Writer, contents, conversation
 from tests.sessions.journal.test_sqlite import bytes_of, finish, opened
@@ -159,8 +159,8 @@ def test_a_disk_that_fails_ends_all_writing(mount: Mount) -> None:
 SYNC = """
 import sys
 from pathlib import Path
-from cfs_server.sessions.journal.journal import Batch, StoreFailed
-from cfs_server.sessions.journal.sqlite import SqliteBackend
+from cfs_server.journal.journal import Batch, StoreFailed
+from cfs_server.journal.sqlite import SqliteBackend
 from tests.sessions.journal.conformance import Writer
 path, trigger = map(Path, sys.argv[1:3])
 backend = SqliteBackend(path, fast=sys.argv[3] == "fast")
@@ -321,8 +321,8 @@ def test_a_killed_server_leaves_a_store_that_opens(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from cfs_server.sessions.journal.journal import Batch
-from cfs_server.sessions.journal.sqlite import SqliteBackend
+from cfs_server.journal.journal import Batch
+from cfs_server.journal.sqlite import SqliteBackend
 from tests.sessions.journal.conformance import Writer
 backend = SqliteBackend(Path(sys.argv[1]))
 opened = backend.open()

@@ -17,7 +17,7 @@ from typing import Any
 
 from cfs_server.engine.chat.reply_parser import END_THINK, THINK
 from cfs_server.engine.chat.tool_call_formats import Bracketed, Listed, Python, Tagged
-from cfs_server.engine.schema_references import arguments_of, resolved
+from cfs_server.engine.contract.schema_references import arguments_of, resolved
 
 _SPACE = r"[ \t\r\n]{0,16}"
 """White space between the parts of a call; bounded, or a weak model may write nothing else."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from cfs.errors import SchemaRefused
 from cfs_server.engine.chat.json_schema import BEST_EFFORT
-from cfs_server.engine.interface import GenerationRequest
-from cfs_server.engine.schema_references import FlatSchema, arguments_of, flattened
+from cfs_server.engine.contract.interface import GenerationRequest
+from cfs_server.engine.contract.schema_references import FlatSchema, arguments_of, flattened
 
 
 def constrained(request: GenerationRequest) -> GenerationRequest:

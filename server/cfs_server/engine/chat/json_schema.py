@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import Any
 
 from cfs_server.engine.chat.patterns import FORMATS, STANDARD_FORMATS, anchored, escaped, translated
-from cfs_server.engine.schema_references import PREFIX, Schema, flattened
+from cfs_server.engine.contract.schema_references import PREFIX, Schema, flattened
 
 BEST_EFFORT = "x-best-effort"
 """True in a schema: parts of the schema that cannot be enforced are omitted and reported, not refused."""

@@ -23,8 +23,15 @@ from cfs.transcript import PREFIXES, render, reply_stops
 from cfs.wire import Message, Settings, ToolCall
 from cfs_server.engine.chat.reply_parser import THINK
 from cfs_server.engine.chat.tool_call_formats import ANYWHERE, Fenced
-from cfs_server.engine.fitting import leading_systems
-from cfs_server.engine.history_forms import Form, calls_as_text, in_form, results_as_user, short_id, systems_as_user
+from cfs_server.engine.contract.fitting import leading_systems
+from cfs_server.engine.contract.history_forms import (
+    Form,
+    calls_as_text,
+    in_form,
+    results_as_user,
+    short_id,
+    systems_as_user,
+)
 
 # -- tool conversations for models whose template supports no tools, or only parts of them ----------------------------
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from cfs.wire import FinishReason
 from cfs_server.engine.chat.tool_call_formats import ANYWHERE, Fenced, Form, FoundCall, Parameters, Plain
-from cfs_server.engine.interface import CallDelta, Delta
+from cfs_server.engine.contract.interface import CallDelta, Delta
 
 THINK, END_THINK = "<think>", "</think>"
 MARKS = (THINK, END_THINK, *(form.MARK for form in ANYWHERE), "</tool_call>", "[ARGS]", "[CALL_ID]")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
 from cfs.tools import LONGEST_CALL, parse_arguments
-from cfs_server.engine.schema_references import arguments_of, resolved
+from cfs_server.engine.contract.schema_references import arguments_of, resolved
 
 # -- tool calls as JSON: the end of the JSON, and the calls in it -----------------------------------------------------
 

@@ -1,1 +1,1 @@
-"""The embedded engine: llama.cpp in a separate process (E1)."""
+"""llama.cpp: its library, models, tokenizers and costs (E1)."""

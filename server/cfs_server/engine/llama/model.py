@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from llama_cpp import llama_cpp as lib
 
-from cfs_server.engine.interface import EnginePlan, ModelLoadError
+from cfs_server.engine.contract.interface import EnginePlan, ModelLoadError
+from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.llama.cost_model import TILE
 from cfs_server.engine.llama.ffi import AbortFlag, Batch, Context, Outcome
 from cfs_server.engine.llama.tokenizer import Vocabulary
-from cfs_server.engine.protocol import Options
 
 # -- the kind of a model's state: it determines the type of the cache and the size of the pool ------------------------
 #

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cfs_server.engine.interface import ModelLoadError
+from cfs_server.engine.contract.interface import ModelLoadError
 
 PROBE_SECONDS = 600.0
 """A probe that takes longer shows nothing; the model is then loaded as if it had passed."""
@@ -92,9 +92,9 @@ def describe(model: Path) -> Header:
 
 def _decode(path: str) -> int:
     """Decode two tokens of the model together."""
+    from cfs_server.engine.contract.protocol import Options
     from cfs_server.engine.llama.ffi import Batch
     from cfs_server.engine.llama.model import NativeLog, load
-    from cfs_server.engine.protocol import Options
 
     log = NativeLog(lambda _level, _text: None)
     options = Options(parallel=1, pool_tokens=256, context_tokens=256, step_tokens=64)

@@ -18,8 +18,8 @@ from llama_cpp import llama_cpp as lib
 
 from cfs_server.engine.chat.prompt import Piece
 from cfs_server.engine.chat.reply_parser import MARKS
+from cfs_server.engine.contract.protocol import TokenLogDelta
 from cfs_server.engine.llama.ffi import Tokens
-from cfs_server.engine.protocol import TokenLogDelta
 
 # -- segments: parts of a prompt whose tokens do not depend on the text beside them -----------------------------------
 

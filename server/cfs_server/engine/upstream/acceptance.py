@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import structlog
 
 from cfs.errors import ContextTooLong, EngineError
-from cfs_server.engine.fitting import TARGET, count_within, estimated_tokens, exchanges, leading_systems
-from cfs_server.engine.history_forms import Form
-from cfs_server.engine.interface import GenerationRequest, HistoryRefused
+from cfs_server.engine.contract.fitting import TARGET, count_within, estimated_tokens, exchanges, leading_systems
+from cfs_server.engine.contract.history_forms import Form
+from cfs_server.engine.contract.interface import GenerationRequest, HistoryRefused
 from cfs_server.engine.upstream.failures import NO_REASON, Failure
 
 _REFUSED = frozenset({400, 413, 422})

@@ -11,7 +11,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from cfs_server.engine.interface import AffinityKind, GenerationRequest
+from cfs_server.engine.contract.interface import AffinityKind, GenerationRequest
 
 TOKEN = "x-session-token"  # noqa: S105 - the name of a header
 HEADERS: frozenset[AffinityKind] = frozenset({"x-session-id", "x-session-affinity"})

@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, WrapValidator
 from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent
 from cfs.wire import FinishReason, Message
-from cfs_server.engine.history_forms import NOTHING, Form, portable_name, short_id
-from cfs_server.engine.interface import Delta, GenerationRequest
-from cfs_server.engine.schema_references import FlatSchema, flattened, portable
+from cfs_server.engine.contract.history_forms import NOTHING, Form, portable_name, short_id
+from cfs_server.engine.contract.interface import Delta, GenerationRequest
+from cfs_server.engine.contract.schema_references import FlatSchema, flattened, portable
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.affinity import value_of
 from cfs_server.engine.upstream.answers import ending, objects_of, or_nothing

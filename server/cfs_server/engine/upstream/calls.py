@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cfs.errors import EngineError
-from cfs_server.engine.interface import CallDelta
+from cfs_server.engine.contract.interface import CallDelta
 from cfs_server.engine.upstream import failures
 
 _MOST_CALLS = 1000

@@ -14,7 +14,7 @@ from cfs import tracing
 from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent
 from cfs.transports.proxies import connecting, proxy_of
-from cfs_server.engine.interface import Delta, ModelLoadError
+from cfs_server.engine.contract.interface import Delta, ModelLoadError
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.answers import AnswerDecoder
 from cfs_server.engine.upstream.protocol import Options

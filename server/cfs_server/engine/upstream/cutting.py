@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cfs_server.engine.interface import Delta
+from cfs_server.engine.contract.interface import Delta
 
 
 class ReplyCutter:

@@ -16,10 +16,10 @@ import structlog
 from cfs.completions.models import estimate_prompt, estimate_tokens, tokens_of_size
 from cfs.errors import ContextTooLong, EngineError, InvalidRequest
 from cfs.wire import FinishReason, Usage
-from cfs_server.engine.fairness import Backlog, Fairness, Path
-from cfs_server.engine.fitting import LONGEST_UNKNOWN, check_bound, estimated_tokens
-from cfs_server.engine.history_forms import Form, portable_tools
-from cfs_server.engine.interface import (
+from cfs_server.engine.contract.fairness import Backlog, Fairness, Path
+from cfs_server.engine.contract.fitting import LONGEST_UNKNOWN, check_bound, estimated_tokens
+from cfs_server.engine.contract.history_forms import Form, portable_tools
+from cfs_server.engine.contract.interface import (
     TOO_LONG,
     Delta,
     EngineState,

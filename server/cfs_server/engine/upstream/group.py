@@ -13,7 +13,7 @@ import structlog
 
 from cfs.errors import EngineError
 from cfs.wire import Usage
-from cfs_server.engine.interface import (
+from cfs_server.engine.contract.interface import (
     COUNTERS,
     GAUGES,
     TOO_LONG,

@@ -18,9 +18,9 @@ from cfs.sse import ServerSentEvent
 from cfs.transcript import PREFIXES, render, reply_stops
 from cfs.transports.proxies import is_here
 from cfs.wire import FinishReason, Message, Settings
-from cfs_server.engine.fitting import leading_systems
-from cfs_server.engine.history_forms import Form, in_form
-from cfs_server.engine.interface import AffinityKind, Delta, GenerationRequest, Sampling, UpstreamKind
+from cfs_server.engine.contract.fitting import leading_systems
+from cfs_server.engine.contract.history_forms import Form, in_form
+from cfs_server.engine.contract.interface import AffinityKind, Delta, GenerationRequest, Sampling, UpstreamKind
 from cfs_server.engine.upstream.failures import Failure, Retries
 
 # -- upstream kinds and their validated options -----------------------------------------------------------------------

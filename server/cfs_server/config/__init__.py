@@ -1,0 +1,1 @@
+"""The settings of a server, and the file of its models."""

@@ -1,0 +1,1 @@
+"""Values and rules of sessions: state, turns, events, history, quotas, ids, placement. No I/O."""

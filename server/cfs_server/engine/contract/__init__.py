@@ -1,0 +1,1 @@
+"""The interface between sessions and engines, and values that all engines share."""

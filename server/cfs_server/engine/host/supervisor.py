@@ -1,0 +1,545 @@
+"""The embedded engine: a worker process under supervision (E1).
+
+When the worker dies, the next one begins its turns again in their order. The reader of a turn that had sent text
+gets `WorkerLost`, and begins it again itself. A turn that was running in two crashes fails with `WorkerCrashed`. The
+pause before a restart grows while workers die before they have served a turn.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from cfs.errors import EngineError, Unavailable, WorkerCrashed
+from cfs.wire import Message
+from cfs_server.engine.chat.constrained_output import constrained
+from cfs_server.engine.contract import protocol
+from cfs_server.engine.contract.fairness import Backlog
+from cfs_server.engine.contract.fitting import check_bound
+from cfs_server.engine.contract.interface import (
+    Delta,
+    EngineState,
+    EngineStats,
+    Finished,
+    GenerationRequest,
+    Hint,
+    Kind,
+    ModelInfo,
+    ModelLoadError,
+    RestartReason,
+    TokenCounts,
+)
+from cfs_server.engine.contract.protocol import (
+    AskStats,
+    AskTokens,
+    CountedTokens,
+    Stats,
+    StopCounting,
+    TokenLogDelta,
+    TokenLogRestore,
+)
+from cfs_server.engine.host import models
+from cfs_server.engine.host.process import COMMAND, Heartbeat, WorkerProcess, in_thread
+from cfs_server.engine.host.streams import NOTHING, BackpressureLimits, TurnStream
+from cfs_server.engine.llama import probe
+
+# -- pending requests for statistics and token counts, each with a number ---------------------------------------------
+
+ANSWER_SECONDS = 30.0
+"""A worker that takes longer to answer hangs: the longest accepted text is counted within seconds."""
+RETRY_AFTER = 10.0
+SILENT = "the engine's worker process has not answered for {:g} seconds; try again later"
+Question = AskStats | AskTokens
+Answer = Stats | CountedTokens
+
+
+class Questions:
+    """The open questions to one worker."""
+
+    def __init__(self, seconds: float = ANSWER_SECONDS) -> None:
+        self._seconds = seconds
+        self._open: dict[int, asyncio.Future[Answer | None]] = {}
+        self._numbers = itertools.count(1)
+
+    async def ask(
+        self, make: Callable[[int], Question], send: Callable[[Question | StopCounting], None]
+    ) -> Answer | None:
+        """Send a request and wait for its answer; None when the worker dies first.
+
+        Raises `Unavailable` if no answer arrives in time. When the caller is cancelled, the worker stops counting, and
+        this returns only after that: callers that cancel again and again must not fill the worker's queue.
+        """
+        number = next(self._numbers)
+        future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        self._open[number] = future
+        question = make(number)
+        try:
+            send(question)
+            await asyncio.wait((future,), timeout=self._seconds)
+        except asyncio.CancelledError:
+            if isinstance(question, AskTokens) and not future.done():
+                send(StopCounting(number))
+                await asyncio.wait((future,), timeout=self._seconds)
+            raise
+        finally:
+            self._open.pop(number, None)
+        if not future.done():
+            if isinstance(question, AskTokens):
+                send(StopCounting(number))
+            raise Unavailable(SILENT.format(self._seconds), retry_after=RETRY_AFTER)
+        return future.result()
+
+    def answered(self, answer: Answer) -> None:
+        """Forward an answer; drop it if its caller has left."""
+        future = self._open.pop(answer.number, None)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def fail_all(self) -> None:
+        """Resolve all open requests with None: no answer will arrive."""
+        for future in self._open.values():
+            if not future.done():
+                future.set_result(None)
+
+
+# -- the token logs of all sessions: the server stores them, so they survive the worker (E1) --------------------------
+#
+# At the end of each turn the worker sends the new part of the session's log (`TokenLogDelta`). A new worker gets all
+# logs back (`TokenLogRestore`). The server does not interpret them. A row stands for one segment: the length and the
+# digest of its text and, for text of the model, its tokens. All other text is tokenized again, with the same result. A
+# fork begins with the rows of its source session.
+
+BYTES = 16 << 20
+"""The size limit of all logs; each fork counts in full, and the least recently used are dropped first."""
+_ROW_BYTES = 64
+_IN_FLIGHT = 10_000
+"""Forgotten sessions that are remembered: deltas of them may be on their way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    owner: str
+    rows: tuple[str, ...]
+    size: int
+
+
+class TokenLogStore:
+    """Stores token logs. A log that is dropped costs only that its replies are tokenized again after a crash."""
+
+    def __init__(self, limit: int = BYTES) -> None:
+        self._limit = limit
+        self._logs: OrderedDict[str, _Log] = OrderedDict()
+        self._forgotten: OrderedDict[str, None] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def apply(self, delta: TokenLogDelta) -> bool:
+        """Apply a delta; return false when its source is not stored, so that the whole log must be sent."""
+        if delta.cache_key in self._forgotten:
+            return True
+        before = self._logs.get(delta.source)
+        if delta.keep > (len(before.rows) if before else 0):
+            self._drop(delta.cache_key)
+            return False
+        rows = (*(before.rows[: delta.keep] if before else ()), *delta.rows)
+        self._drop(delta.cache_key)
+        self._logs[delta.cache_key] = log = _Log(delta.owner, rows, sum(map(_size, rows)))
+        self.bytes += log.size
+        while self.bytes > self._limit and len(self._logs) > 1:
+            self._drop(next(iter(self._logs)))
+        return True
+
+    def begun(self, key: str) -> None:
+        """Note that a session has a turn: it exists, even if one of the same name was deleted."""
+        self._forgotten.pop(key, None)
+
+    def forget(self, key: str, *, busy: bool) -> None:
+        """Drop a session's log. While a worker is `busy`, deltas of that session that are on their way are ignored."""
+        self._drop(key)
+        if busy:
+            self._forgotten[key] = None
+            while len(self._forgotten) > _IN_FLIGHT:
+                self._forgotten.popitem(last=False)
+
+    def restores(self) -> Iterator[TokenLogRestore]:
+        """Make the frames for a new worker, which sends no deltas of forgotten sessions any more."""
+        self._forgotten.clear()
+        for key, log in self._logs.items():
+            yield TokenLogRestore(key, log.owner, list(log.rows))
+
+    def check_integrity(self) -> list[str]:
+        """Compare the sizes with the rows; every line is a violation."""
+        sizes = {key: sum(map(_size, log.rows)) for key, log in self._logs.items()}
+        booked = {key: log.size for key, log in self._logs.items()}
+        good = sizes == booked and sum(sizes.values()) == self.bytes
+        return [] if good else ["the server's token logs and their sizes do not agree"]
+
+    def _drop(self, key: str) -> None:
+        if (log := self._logs.pop(key, None)) is not None:
+            self.bytes -= log.size
+
+
+def _size(row: str) -> int:
+    return _ROW_BYTES + len(row)
+
+
+FIRST_DELAY, LONGEST_DELAY = 0.1, 10.0
+"""Seconds before a dead worker is replaced, doubled with each worker that served no turn."""
+GIVE_UP_AFTER = 3
+"""Failed starts in a row after which waiting turns fail."""
+
+_log = structlog.get_logger(__name__)
+
+
+def log_download(name: str) -> None:
+    """Log that a download begins."""
+    _log.info("the model is not here yet and is downloaded", model=name)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePolicy:
+    """Whether to probe the native code first, and with which command: replaceable, for tests."""
+
+    needed: Callable[[], bool] = probe.is_needed
+    command: Sequence[str] = probe.COMMAND
+
+
+class LlamaEngine:
+    """Runs a GGUF model with llama.cpp in a process of its own."""
+
+    def __init__(
+        self,
+        model: str | None = None,
+        options: protocol.Options | None = None,
+        *,
+        probing: ProbePolicy | None = None,
+        backpressure: BackpressureLimits | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+        command: Sequence[str] = COMMAND,
+        heartbeat: Heartbeat | None = None,
+        models_folder: Path | None = None,
+        logs: TokenLogStore | None = None,
+    ) -> None:
+        """Take `model` and its folder as `models.resolve` does, and the command that starts a worker.
+
+        `logs` are those of an earlier engine of the model. Nothing is started yet.
+        """
+        self._models_folder = models_folder
+        self._backpressure = backpressure or BackpressureLimits()
+        self._spec = model
+        self._options = options or protocol.Options()
+        self._probing = probing or ProbePolicy()
+        self._command = command
+        self._state: EngineState = "starting"
+        self._worker: WorkerProcess | None = None
+        self._supervision: asyncio.Task[None] | None = None
+        self._load: protocol.Load | None = None
+        self._context = (0, 1)
+        self._streams: dict[str, TurnStream] = {}
+        self._questions = Questions(answer_seconds)
+        self._logs = TokenLogStore() if logs is None else logs
+        self._past = protocol.Counters()
+        self._counters = protocol.Counters()
+        self._heartbeat = heartbeat or Heartbeat()
+        self._restarts: Counter[RestartReason] = Counter({"crash": 0, "hang": 0})
+        self._why: RestartReason = "crash"
+        self._last_end = ""
+        self._backlog = Backlog()
+        self._useless = 0
+        self._broken: str | None = None
+
+    async def start(self) -> ModelInfo:
+        """Load the model; raises `ModelLoadError`."""
+        if self._supervision is not None:
+            raise RuntimeError("the engine was started before")
+        model = await in_thread(partial(models.resolve, self._spec, self._models_folder, on_download=log_download))
+        fast = not await in_thread(self._probing.needed) or await probe.survives(model.path, self._probing.command)
+        self._load = protocol.Load(str(model.path), model.name, self._options, fast)
+        self._worker, ready = await WorkerProcess.spawn(self._load, self._command)
+        self._context = ready.context_tokens, ready.longest_token
+        for restore in self._logs.restores():
+            self._worker.send(restore)
+        self._state = "ready"
+        self._supervision = asyncio.create_task(self._supervise(), name="engine supervisor")
+        embedded = model.name == models.EMBEDDED
+        notes = tuple(
+            note
+            for note, applies in (
+                (probe.NOTE, not fast),
+                (models.TOY, embedded),
+                (models.NO_TEMPLATE, not ready.has_chat_template and not embedded),
+            )
+            if applies
+        )
+        if (plan := ready.plan) is not None:
+            size = f"{plan.pool_bytes / (1 << 20):.0f} MiB"
+            _log.debug("memory for conversations", model=model.name, pool=size, tokens=plan.pool_tokens)
+        for note in notes:
+            (_log.info if note == models.TOY else _log.warning)(note)
+        return ModelInfo(
+            model.name,
+            ready.context_tokens,
+            ready.has_chat_template,
+            ready.parameters,
+            notes,
+            ready.plan,
+            embedded,
+        )
+
+    async def stop(self) -> None:
+        """End at once; turns that are not finished fail."""
+        self._state = "stopped"
+        if self._supervision is not None:
+            self._supervision.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervision
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.reap()
+        self._fail_all(EngineError("the engine was stopped"))
+        self._questions.fail_all()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a turn handed over now would start."""
+        return self._state == "ready"
+
+    @property
+    def context_tokens(self) -> int:
+        """How many tokens a prompt and its reply can have."""
+        return self._context[0]
+
+    def predicted_wait(self, owner: str, kind: Kind) -> float:
+        """Seconds that an owner's turn of a kind would wait for its place if it were handed over now."""
+        return self._backlog.wait(owner, kind)
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
+        """Yield text as it is made, then exactly one `Finished`; see `Engine.generate`."""
+        stream = self._submit(request)
+        try:
+            if self._worker is not None:
+                await self._begin(self._worker, stream)
+            while (delta := await stream.next()) is not None:
+                if stream.resumes():
+                    self._tell(protocol.Resume(request.id))
+                if delta is not NOTHING:
+                    yield delta
+                if stream.reader.full and not stream.cancelled:  # it may make no further calls
+                    self.cancel(request.id)
+            if stream.error is not None:
+                raise stream.error
+            yield Finished(stream.reader.reason(stream.reason or "stop"), stream.usage(), stream.stop)
+        finally:
+            self._streams.pop(request.id, None)
+            if not stream.over:
+                self._tell(protocol.Cancel(request.id))
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a generation within one step; unknown ids are ignored."""
+        stream = self._streams.get(request_id)
+        if stream is None or stream.over:
+            return
+        stream.cancelled = True
+        if self._worker is None:
+            stream.end("cancelled")
+        else:
+            self._tell(protocol.Cancel(request_id))
+
+    def forget(self, cache_key: str) -> None:
+        """Free everything stored for a deleted session."""
+        self._logs.forget(cache_key, busy=self._worker is not None)
+        if self._worker is not None:
+            self._worker.forget(cache_key)
+
+    def hint(self, cache_key: str, hint: Hint) -> None:
+        """Note a session's activity until its next turn; unknown keys are ignored."""
+        self._tell(protocol.Expect(cache_key, hint))
+
+    async def stats(self) -> EngineStats:
+        """Counters and gauges as of now."""
+        answer = None
+        with contextlib.suppress(Unavailable):  # if the worker hangs, return the server's own values
+            answer = await self._ask_stats(check=False)
+        base = EngineStats(
+            state=self._state,
+            restarts=self._restarts.total(),
+            restarts_by_reason=dict(self._restarts),
+            reason="" if self._state == "ready" else self._last_end,
+            waiting=len(self._streams),
+        )
+        if answer is not None and self._worker is not None:
+            base = replace(
+                base,
+                running=answer.running,
+                waiting=answer.waiting,
+                sequences_resident=answer.sequences_resident,
+                sequences_parked=answer.sequences_parked,
+                cells_used=answer.cells_used,
+                gauges=answer.gauges | {"token_log_bytes": float(self._logs.bytes)},
+                worker_pid=self._worker.pid,
+            )
+            self._counters = answer.counters
+        return replace(base, **asdict(self._past + self._counters))
+
+    async def count_tokens(
+        self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
+    ) -> TokenCounts:
+        """Count the tokens of texts, and of a conversation's prompt; raises `EngineError` or `Unavailable`."""
+        said = [message.model_dump(mode="json", exclude_defaults=True) for message in messages or ()]
+        answer = await self._ask(
+            lambda number: protocol.AskTokens(number, list(texts), None if messages is None else said, list(tools))
+        )
+        if not isinstance(answer, protocol.CountedTokens):
+            raise WorkerCrashed("the engine's worker process has ended; try again in a moment")
+        if answer.error:
+            raise EngineError(answer.error)
+        return TokenCounts(tuple(answer.counts), answer.prompt)
+
+    async def check_integrity(self) -> list[str]:
+        """Request a check of the worker's invariants; every line is a violation."""
+        answer = await self._ask_stats(check=True)
+        return (answer.violations if answer else []) + self._logs.check_integrity()
+
+    def _submit(self, request: GenerationRequest) -> TurnStream:
+        if self._state == "stopped" or self._load is None:
+            raise EngineError("the engine is not running")
+        if self._broken is not None:
+            raise WorkerCrashed(self._broken, retry_after=RETRY_AFTER)
+        if request.id in self._streams:
+            raise EngineError(f"a turn with the id {request.id} is already running")
+        check_bound(request.messages, request.settings.system, *self._context)
+        request = constrained(request)
+        self._logs.begun(request.cache_key)
+        stream = self._streams[request.id] = TurnStream(request)
+        return stream
+
+    def _tell(self, frame: protocol.Frame) -> None:
+        if self._worker is not None:
+            self._worker.send(frame)
+
+    async def _ask_stats(self, *, check: bool) -> protocol.Stats | None:
+        answer = await self._ask(lambda number: protocol.AskStats(number, check))
+        return answer if isinstance(answer, protocol.Stats) else None
+
+    async def _ask(self, question: Callable[[int], Question]) -> Answer | None:
+        return await self._questions.ask(question, self._tell) if self._worker is not None else None
+
+    async def _supervise(self) -> None:
+        while True:
+            if self._worker is not None:
+                await self._listen(self._worker)
+            await self._clean_up()
+            await self._restart()
+
+    async def _listen(self, worker: WorkerProcess) -> None:
+        watch = asyncio.create_task(worker.watch(self._heartbeat, lambda: bool(self._streams)), name="engine heartbeat")
+        try:
+            async for frame in worker.frames():
+                self._receive(frame)
+        except Exception:  # noqa: BLE001 - after any error this worker is unusable
+            _log.exception("engine worker sent an invalid frame")
+        finally:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+
+    def _receive(self, frame: protocol.Frame) -> None:
+        match frame:
+            case protocol.Step():
+                self._counters, self._backlog = frame.counters, frame.backlog
+                self._spread(frame)
+            case protocol.Stats() | protocol.CountedTokens():
+                self._questions.answered(frame)
+
+    def _spread(self, step: protocol.Step) -> None:
+        for started in step.started:
+            if stream := self._streams.get(started.id):
+                stream.start(started)
+        for text in step.texts:
+            if stream := self._streams.get(text.id):
+                stream.add(text)
+                if stream.pauses(self._backpressure):
+                    self._tell(protocol.Pause(text.id))
+        for ended in step.ended:
+            self._useless = 0
+            if stream := self._streams.get(ended.id):
+                stream.finish(ended)
+        for delta in step.logs:
+            if not self._logs.apply(delta):
+                self._tell(protocol.TokenLogResync(delta.cache_key))
+
+    async def _clean_up(self) -> None:
+        """Clean up after a dead worker: keep its counters, and the turns that begin again with the next one."""
+        self._state = "restarting"
+        reason, hung = "the engine's worker process is gone", False
+        if self._worker is not None:
+            hung = bool(self._worker.hung)
+            reason = await self._worker.reap()
+        self._worker = None
+        self._last_end = reason
+        self._why = "hang" if hung else "crash"
+        _log.error("engine worker ended", reason=reason)
+        self._past += self._counters
+        self._counters, self._backlog = protocol.Counters(), Backlog()
+        self._questions.fail_all()
+        for stream in self._streams.values():
+            stream.orphan(reason)
+
+    async def _restart(self) -> None:
+        """Start workers until one is ready; then send it the waiting turns."""
+        for attempt in itertools.count(1):
+            await asyncio.sleep(min(FIRST_DELAY * 2**self._useless, LONGEST_DELAY))
+            self._useless += 1
+            try:
+                worker = await self._spawn()
+            except (ModelLoadError, OSError) as error:
+                _log.error("engine worker cannot be started", reason=str(error), attempt=attempt)
+                if attempt >= GIVE_UP_AFTER:
+                    self._broken = f"the engine's worker process cannot be started again: {error}"
+                    self._fail_all(WorkerCrashed(self._broken, retry_after=RETRY_AFTER))
+                continue
+            self._restarts[self._why] += 1
+            self._broken = None
+            self._worker, self._state = worker, "ready"
+            await self._hand_over(worker)
+            return
+
+    async def _hand_over(self, worker: WorkerProcess) -> None:
+        for restore in self._logs.restores():
+            worker.send(restore)
+        for stream in list(self._streams.values()):  # turns that arrive meanwhile are sent by their readers
+            await self._begin(worker, stream)
+
+    async def _begin(self, worker: WorkerProcess, stream: TurnStream) -> None:
+        """Send a turn to a worker, unless the turn or the worker has ended before that."""
+
+        def wanted() -> bool:
+            return self._worker is worker and not stream.over and not stream.cancelled
+
+        try:
+            sent = await worker.begin(stream.request, stream.age, wanted)
+        except EngineError as error:
+            stream.fail(error)
+        else:
+            if stream.cancelled and not sent:
+                stream.end("cancelled")
+
+    async def _spawn(self) -> WorkerProcess:
+        if self._load is None:
+            raise RuntimeError("the engine was not started")
+        worker, _ = await WorkerProcess.spawn(self._load, self._command)
+        return worker
+
+    def _fail_all(self, error: EngineError) -> None:
+        for stream in self._streams.values():
+            if not stream.over:
+                stream.fail(error)

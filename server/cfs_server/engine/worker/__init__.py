@@ -1,0 +1,1 @@
+"""The worker process: prompts, batches, scheduling and sampling."""

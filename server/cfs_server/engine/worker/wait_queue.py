@@ -1,0 +1,135 @@
+"""All unfinished turns by state, and the order in which waiting turns start: fair shares first, then arrival.
+
+Paused turns use no account, so they earn no credit. When they resume, they go before turns of accounts with the same
+usage.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from cfs_server.engine.contract.fairness import WEIGHTS, Fairness
+from cfs_server.engine.worker.generation import (
+    COMPETING,
+    QUEUED,
+    TRANSITIONS,
+    Generation,
+    GenerationState,
+    InvalidTransition,
+)
+
+
+class WaitQueue:
+    """Owns the lists of turns and the accounts that unfinished turns draw on; `move` is the only change of a state.
+
+    `running` has the turns that share steps, the longest running first; deterministic ones are counted apart.
+    """
+
+    def __init__(self, slice_seconds: float) -> None:
+        self.waiting: deque[Generation] = deque()
+        self.running: list[Generation] = []
+        self.deterministic: list[Generation] = []
+        self.paused: list[Generation] = []
+        self._fairness = Fairness()
+        self._slice_seconds = slice_seconds
+        self._owing: set[Generation] = set()
+
+    @property
+    def turns(self) -> tuple[Generation, ...]:
+        """All turns that are not finished."""
+        return (*self.running, *self.deterministic, *self.waiting, *self.paused)
+
+    def add(self, turn: Generation) -> None:
+        """Add a new turn."""
+        self._settle()
+        self._fairness.join(turn.share)
+        self.waiting.append(turn)
+
+    def move(self, turn: Generation, state: GenerationState, *, first: bool = False) -> None:
+        """Change the state of a turn, and with it its list and its account; raises `InvalidTransition`.
+
+        A new waiting turn is the last among accounts with the same usage, or with `first` the first.
+        """
+        before = turn.state
+        if state not in TRANSITIONS[before]:
+            raise InvalidTransition(f"turn {turn.id} is {before.value} and cannot become {state.value}")
+        turn.state = state
+        old, new = self._list(turn, before), self._list(turn, state)
+        if old is not new:
+            if old is not None:
+                old.remove(turn)
+            if new is not None:
+                new.insert(0 if first else len(new), turn)
+        if state is GenerationState.RUNNING:
+            turn.slice = 0.0
+        if (before in COMPETING) != (state in COMPETING):
+            self._settle()
+            change = self._fairness.join if state in COMPETING else self._fairness.leave
+            change(turn.share)
+
+    def in_order(self) -> list[Generation]:
+        """List the waiting turns, those first whose account has had least."""
+        if not self.waiting:
+            return []
+        self._settle()
+        return sorted(self.waiting, key=self._rank)
+
+    def charge(self, shares: Mapping[Generation, int], seconds: float) -> None:
+        """Divide the time of a step among its turns, by their tokens. Accounts are charged when they are compared."""
+        each = seconds / sum(shares.values())
+        for turn, count in shares.items():
+            turn.slice += each * count
+            turn.owed += each * count
+        self._owing.update(shares)
+
+    def gives_way(self, can_keep: Callable[[Generation], bool] = lambda _turn: True) -> Generation | None:
+        """Find a running turn that had its slice and can keep its state, if the account of a waiting turn had less."""
+        if not self.waiting:
+            return None
+        spent = [turn for turn in self.running if turn.slice >= self._slice_seconds]
+        if not spent:
+            return None
+        self._settle()
+        least = min((self._rank(turn) for turn in self.waiting if not turn.deterministic), default=None)
+        if least is None:
+            return None
+        longest_first = sorted(spent, key=self._rank, reverse=True)
+        return next((turn for turn in longest_first if least < self._rank(turn) and can_keep(turn)), None)
+
+    def victim(self) -> Generation:
+        """Choose the running turn to preempt when there is no room; never the oldest.
+
+        Turns that lost their state before are last. Among the others the least urgent is first, then the youngest.
+        """
+        running = self.running
+        return max(running[1:], key=lambda turn: (not turn.losses, -WEIGHTS[turn.share[1]], running.index(turn)))
+
+    def check_integrity(self) -> list[str]:
+        """Compare states, lists and accounts; every line is a violation."""
+        turns = self.turns
+        lost = [turn for turn in turns if not self._is_listed(turn)]
+        problems = [f"{turn.id} is {turn.state.value} and in the wrong list" for turn in lost]
+        if len(set(turns)) != len(turns):
+            problems.append("a turn is listed twice")
+        return problems + self._fairness.check_integrity([turn.share for turn in turns if turn.state in COMPETING])
+
+    def _list(self, turn: Generation, state: GenerationState) -> "list[Generation] | deque[Generation] | None":
+        """Return the list of the turns in a state."""
+        if state is GenerationState.RUNNING:
+            return self.deterministic if turn.deterministic else self.running
+        if state is GenerationState.PAUSED:
+            return self.paused
+        return self.waiting if state in QUEUED else None
+
+    def _is_listed(self, turn: Generation) -> bool:
+        found = self._list(turn, turn.state)
+        return found is not None and turn in found
+
+    def _settle(self) -> None:
+        """Charge the accounts for their turns' time; while no turn waits, steps skip this work."""
+        for turn in self._owing:
+            self._fairness.charge(turn.share, turn.owed)
+            turn.owed = 0.0
+        self._owing.clear()
+
+    def _rank(self, turn: Generation) -> tuple[float, ...]:
+        return self._fairness.rank(turn.share)

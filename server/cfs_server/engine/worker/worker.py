@@ -1,0 +1,136 @@
+"""The worker process: owns one model and communicates with the server over an inherited socket.
+
+    python -m cfs_server.engine.worker.worker FD
+
+It has four threads: the main one computes (`Scheduler`), one reads frames, one prepares requests (`RequestPreparer`)
+and one counts tokens (`Counter`). When the server exits, the socket closes and the process ends. On Linux the kernel
+ends it even while native code is running.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from functools import partial
+
+from cfs.errors import EngineError
+from cfs_server.engine.chat.prompt import PromptBuilder
+from cfs_server.engine.contract import protocol
+from cfs_server.engine.contract.interface import ModelLoadError
+from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
+from cfs_server.engine.worker.request_preparer import Command, Counter, RequestPreparer
+from cfs_server.engine.worker.scheduler import Scheduler
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Connection:
+    """The socket to the server; several threads send."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._stream = self._socket.makefile("rb")
+        self._lock = threading.Lock()
+
+    def send(self, frame: protocol.Frame) -> None:
+        """Send a frame; end the process if the connection is closed."""
+        try:
+            with self._lock:
+                protocol.send(self._socket, frame)
+        except OSError:
+            os._exit(0)
+
+    def read(self) -> protocol.Frame | None:
+        """Wait for the next frame; `None` when the connection is closed."""
+        return protocol.read(self._stream)
+
+    def log(self, level: str, text: str) -> None:
+        """Send a line for the server's log."""
+        self.send(protocol.Log(level, text))
+
+
+def main() -> None:
+    """Serve until the server closes the connection."""
+    _die_with_parent()
+    connection = Connection(int(sys.argv[1]))
+    command = connection.read()
+    if not isinstance(command, protocol.Load):
+        return
+    log = NativeLog(connection.log)
+    try:
+        model = load(command.path, command.options, log, extra_buffers=command.extra_buffers)
+    except ModelLoadError as error:
+        connection.send(protocol.LoadFailed(str(error)))
+        return
+    _serve(connection, model)
+
+
+def _serve(connection: Connection, model: LoadedModel) -> None:
+    prompts = _prompt_builder(connection, model)
+    scheduler = Scheduler(model, connection.send)
+    preparer = RequestPreparer(
+        model, prompts, scheduler.inbox.put, scheduler.interrupt, partial(connection.log, "warning")
+    )
+    counter = Counter(model.vocabulary, prompts, connection.send)
+    for name, work in (("preparer", preparer.run_forever), ("counter", counter.run_forever)):
+        threading.Thread(target=_or_die, args=(connection, name, work), name=name, daemon=True).start()
+    connection.send(
+        protocol.Ready(
+            context_tokens=model.context_tokens,
+            pool_tokens=model.context.cells,
+            has_chat_template=prompts.has_template,
+            parameters=model.parameters,
+            plan=model.plan,
+            longest_token=model.vocabulary.longest,
+        )
+    )
+    threading.Thread(
+        target=_or_die,
+        args=(connection, "reader", lambda: _read(connection, scheduler, preparer, counter)),
+        daemon=True,
+    ).start()
+    # The engine has the main thread: OpenMP's threads under any other one cost a decode a third more time (measured).
+    _or_die(connection, "engine", scheduler.run_forever)
+
+
+def _read(connection: Connection, scheduler: Scheduler, preparer: RequestPreparer, counter: Counter) -> None:
+    while (frame := connection.read()) is not None:
+        if isinstance(frame, protocol.Ping):
+            scheduler.inbox.put(frame)  # past the preparer, which may be busy with long prompts
+        elif isinstance(frame, protocol.AskTokens | protocol.StopCounting):
+            counter.put(frame)
+        elif isinstance(frame, Command):
+            preparer.put(frame)
+    os._exit(0)  # not `return`: the native library's clean-up must not wait for a thread that computes
+
+
+def _prompt_builder(connection: Connection, model: LoadedModel) -> PromptBuilder:
+    vocabulary = model.vocabulary
+    names = {"begin_text": vocabulary.begin_text, "end_text": vocabulary.end_text}
+    try:
+        return PromptBuilder(model.template, **names, special=vocabulary.special_text)
+    except EngineError as error:
+        connection.log("warning", f"{error.detail}; prompts will be transcripts")
+        return PromptBuilder(None, **names, special=vocabulary.special_text)
+
+
+def _or_die(connection: Connection, name: str, target: Callable[[], None]) -> None:
+    """Run a thread; if a defect ends it, end the process. The supervisor then starts a new one."""
+    try:
+        target()
+    except BaseException:  # noqa: BLE001 - reported, and the process ends
+        connection.log("error", f"the worker's {name} thread failed: {traceback.format_exc()}")
+        os._exit(70)
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main()

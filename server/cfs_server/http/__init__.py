@@ -1,0 +1,1 @@
+"""What all HTTP interfaces share: callers, bodies, conditions, negotiation, errors, streams and middleware."""

@@ -1,0 +1,188 @@
+"""Dependencies of routes: the caller with its authorized interfaces, and shared parameters."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, cast
+
+from fastapi import Depends, Header, Query, Request
+
+from cfs.api import LIFE
+from cfs.completions import ModelCard
+from cfs_server.access.auth import Principal, Principals
+from cfs_server.access.shares import Shares
+from cfs_server.completions.run import AuthorizedCompletions, EphemeralCompletions
+from cfs_server.completions.stored import StoredResponses, UnnamedSessions
+from cfs_server.config.settings import Settings
+from cfs_server.connect.manager import ModelConnections
+from cfs_server.engine.contract.interface import Engine, HasModels, ModelInfo
+from cfs_server.http.errors import invalid
+from cfs_server.http.event_streams import EventStream, Frames, Streams
+from cfs_server.http.idempotency import Requests
+from cfs_server.http.markup import Renderer
+from cfs_server.http.metrics import Metrics
+from cfs_server.sessions.authorized import AuthorizedSessions
+from cfs_server.sessions.store import SessionStore
+from cfs_server.workspaces.file_service import Files
+from cfs_server.workspaces.workspaces import Workspaces
+
+CURSOR_PATTERN = r"^([0-9a-f]{8}(\.[0-9a-f]{8})?-)?[0-9]{1,18}$"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The parts of one application. Most routes get a `Caller`; only routes for the operator get this."""
+
+    settings: Settings
+    engine: Engine
+    model: ModelInfo | None
+    store: SessionStore
+    workspaces: Workspaces
+    principals: Principals
+    metrics: Metrics
+    streams: Streams
+    completions: EphemeralCompletions
+    requests: Requests
+    renderer: Renderer
+    shares: Shares
+    connections: ModelConnections
+    started_at: float = field(default_factory=time.time)
+    unnamed: UnnamedSessions = field(default_factory=UnnamedSessions)
+
+    @property
+    def models(self) -> tuple[ModelInfo, ...]:
+        """All models as they are now, the default first."""
+        if isinstance(self.engine, HasModels):
+            return self.engine.infos()
+        return () if self.model is None else (self.model,)
+
+    @property
+    def model_cards(self) -> tuple[ModelCard, ...]:
+        """The models as completions show them, the default first."""
+        return tuple(self._card(model) for model in self.models) or (
+            ModelCard(id="unknown", created=int(self.started_at)),
+        )
+
+    def _card(self, model: ModelInfo) -> ModelCard:
+        return ModelCard(
+            id=model.name,
+            created=int(self.started_at),
+            max_model_len=model.context_tokens or None,
+            parameters=model.parameters or None,
+            embedded=model.embedded,
+            has_chat_template=model.has_chat_template if model.loaded else None,
+            notes=model.notes,
+            loaded=model.loaded,
+            price=model.price,
+        )
+
+
+class Caller:
+    """The principal of one request, and the interfaces it may use."""
+
+    __slots__ = ("_parts", "principal", "sessions")
+
+    def __init__(self, principal: Principal, parts: Context, query: Mapping[str, str]) -> None:
+        """Authorize a request. Raises `InvalidParameters` if its query has another `look_alike` than `allow`."""
+        self.principal = principal
+        look_alike = query.get("look_alike")
+        if look_alike not in (None, "allow"):
+            raise invalid([{"loc": ("query", "look_alike"), "msg": "the only value is 'allow'"}])
+        self.sessions = AuthorizedSessions(
+            parts.store, principal.authorization, principal.account, look_alikes=look_alike is not None
+        )
+        self._parts = parts
+
+    @property
+    def files(self) -> Files:
+        """The files that the principal may use."""
+        me = self.principal
+        return Files(me.authorization, me.usage, me.limits.bytes, me.searches, self.sessions)
+
+    @property
+    def completions(self) -> AuthorizedCompletions:
+        """The completions that the principal may request."""
+        parts, owner = self._parts, self.principal.account.owner
+        return AuthorizedCompletions(parts.model_cards, parts.engine, parts.completions, self.sessions, owner)
+
+    @property
+    def responses(self) -> StoredResponses:
+        """The stored responses that the principal may use."""
+        return StoredResponses(self.sessions, self._parts.unnamed)
+
+    @property
+    def has_token(self) -> bool:
+        """Whether the server requires tokens, so that it can tell callers apart."""
+        return self._parts.principals.closed
+
+    def wait_limit(self, seconds: float | None) -> float:
+        """Limit a wait to the maximum of one request."""
+        most = self._parts.settings.max_wait
+        return most if seconds is None else min(seconds, most)
+
+    def stream(
+        self,
+        frames: Frames,
+        close: Callable[[], Awaitable[None]] | None = None,
+        left: Callable[[], None] | None = None,
+        *,
+        lines: bool = False,
+    ) -> EventStream:
+        """Return a stream of events, or of lines of JSON, that counts for the principal.
+
+        `close` ends its source. `left` is called if the client disconnects before the end.
+        """
+        return self._parts.streams.response(frames, self.principal, close, left, lines=lines)
+
+
+# All dependencies are coroutines, because FastAPI runs plain functions in threads.
+
+
+async def _context(request: Request) -> Context:
+    return cast("Context", request.app.state.cfs)
+
+
+def settings_of(request: Request) -> Settings:
+    """Return the server's settings."""
+    context: Context = request.app.state.cfs
+    return context.settings
+
+
+async def _caller(request: Request) -> Caller:
+    return Caller(request.scope["cfs.principal"], request.app.state.cfs, request.query_params)
+
+
+async def _sessions(request: Request) -> AuthorizedSessions:
+    return (await _caller(request)).sessions
+
+
+Life = Annotated[
+    str | None,
+    Header(
+        alias=LIFE,
+        include_in_schema=False,  # every route can return 410; docs/api.md describes it once
+    ),
+]
+AppContext = Annotated[Context, Depends(_context)]
+Me = Annotated[Caller, Depends(_caller)]
+Sessions = Annotated[AuthorizedSessions, Depends(_sessions)]
+Seconds = Annotated[float, Query(ge=0, le=86_400, allow_inf_nan=False)]
+Delay = Annotated[
+    float,
+    Query(
+        ge=0,
+        le=10,
+        description="Seconds until a turn that this starts begins, unless somebody waits for it: time to delete the"
+        " session again.",
+    ),
+]
+Accept = Annotated[str | None, Header(include_in_schema=False)]
+IfMatch = Annotated[
+    str | None,
+    Header(
+        description="Go on only if one of these ETags names the present version.",  # H3
+    ),
+]
+IfNoneMatch = Annotated[
+    str | None, Header(description="Answer 304 if one of these ETags names the present version.")  # H3
+]

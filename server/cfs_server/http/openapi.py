@@ -1,0 +1,203 @@
+"""Completes the OpenAPI document: bodies that routes read themselves, headers and all errors (H5)."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from cfs import completions, wire
+from cfs.errors import TABLE, UPSTREAM_STATUSES, CfsError, UpstreamRefused
+from cfs_server.http.errors import MEDIA_TYPE
+from cfs_server.protocols import anthropic, ollama, response_events, responses, text_completions
+from cfs_server.protocols.errors import protocol_at
+
+_REF = "#/components/schemas/{model}"
+_BODIES = (
+    wire.NewSession,
+    wire.NewMessage,
+    wire.SettingsPatch,
+    wire.CancelRequest,
+    wire.ForkRequest,
+    wire.RenameRequest,
+    wire.ClaimRequest,
+    wire.AgentUpdate,
+    wire.AgentFinish,
+    wire.NewQuestion,
+    wire.QuestionAnswer,
+    wire.RenderRequest,
+    wire.NewShare,
+    wire.Problem,
+    completions.ChatRequest,
+    completions.TokensRequest,
+    completions.TextPart,
+    text_completions.TextCompletionRequest,
+    responses.ResponsesRequest,
+    responses.NewConversation,
+    responses.NewItems,
+    anthropic.MessagesRequest,
+    anthropic.TokenCountRequest,
+    ollama.OllamaChatRequest,
+    ollama.OllamaGenerateRequest,
+    ollama.OllamaShowRequest,
+)
+_TEXT = {"type": "string"}
+_BYTES = {"type": "string", "format": "binary"}
+_MEDIA = {
+    "json": "application/json",
+    "text": "text/plain",
+    "bytes": "application/octet-stream",
+    "events": "text/event-stream",
+    "lines": "application/x-ndjson",
+}
+_STATE_HEADERS = {
+    "ETag": {"description": "Name of this version.", "schema": _TEXT},
+    "Last-Modified": {"description": "When the session last changed.", "schema": _TEXT},
+    "X-CFS-State": {
+        "description": "What the session does now.",
+        "schema": {"enum": ["idle", "generating", "waiting_for_agent"]},
+    },
+}
+_EVENT = {
+    "type": "object",
+    "description": "One event of the stream.",
+    "properties": {"id": _TEXT, "event": _TEXT, "data": _TEXT},
+}
+_RETRY = {"Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}}
+
+FILE_HEADERS = {name: _STATE_HEADERS[name] for name in ("ETag", "Last-Modified")}
+LIST_HEADERS = {"ETag": _STATE_HEADERS["ETag"]}
+
+_CHALLENGE = {"WWW-Authenticate": {"description": "What credentials it takes.", "schema": _TEXT}}
+
+_ANYWHERE = (400, 401, 403, 429, 500)
+"""Statuses that any request can get before it reaches its route."""
+
+Responses = dict[int | str, dict[str, Any]]
+
+
+def schema(model: type[BaseModel]) -> dict[str, str]:
+    """Return a reference to a wire model."""
+    return {"$ref": _REF.format(model=model.__name__)}
+
+
+def problems(*kinds: type[CfsError]) -> Responses:
+    """Document these errors and those that any request can cause."""
+    answers: Responses = {}
+    of_upstreams = UPSTREAM_STATUSES if UpstreamRefused in kinds else frozenset()
+    for status in sorted({*_ANYWHERE, *(TABLE[kind].status for kind in kinds), *of_upstreams}):
+        names = sorted(
+            kind.title
+            for kind, row in TABLE.items()
+            if (row.status == status and (kind in kinds or status in _ANYWHERE))
+            or (kind is UpstreamRefused and status in of_upstreams)
+        )
+        answers[status] = {
+            "description": ", ".join(names),
+            "content": {MEDIA_TYPE: {"schema": schema(wire.Problem)}},
+            **({"headers": _CHALLENGE} if status == 401 else {}),
+            **({"headers": _RETRY} if status in (429, 503) else {}),
+        }
+    return answers
+
+
+def answer(
+    description: str,
+    *,
+    state: bool = False,
+    location: bool = False,
+    headers: dict[str, Any] | None = None,
+    **content: type[BaseModel] | None,
+) -> dict[str, Any]:
+    """Document a success. `json=Model`, or None for `text`, `bytes`, `events` or `lines`, give its media types."""
+    headers = dict(_STATE_HEADERS if state else headers or {})
+    if location:
+        headers["Location"] = {"description": "Path of the session.", "schema": _TEXT}
+    found: dict[str, Any] = {"description": description}
+    if content:
+        plain = {"text": _TEXT, "bytes": _BYTES, "events": _EVENT, "lines": _TEXT}
+        found["content"] = {
+            _MEDIA[key]: {"schema": schema(model) if model else plain[key]} for key, model in content.items()
+        }
+    if headers:
+        found["headers"] = headers
+    return found
+
+
+NOT_MODIFIED = {"description": "The client has this version already."}
+
+
+def body(*, required: bool = True, **content: type[BaseModel] | None) -> dict[str, Any]:
+    """Document a body that the route reads itself."""
+    plain = {"text": _TEXT, "bytes": _BYTES}
+    types = {_MEDIA[key]: {"schema": schema(model) if model else plain[key]} for key, model in content.items()}
+    return {"requestBody": {"required": required, "content": types}}
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """Create the document: FastAPI's, with the schemas of the wire models."""
+    document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    _, definitions = models_json_schema([(model, "validation") for model in _MODELS], ref_template=_REF)
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    schemas.clear()
+    schemas.update(definitions["$defs"])
+    put = document["paths"]["/v1/sessions/{id}/transcript"]["put"]
+    put["requestBody"]["content"]["text/plain"]["schema"] = _TEXT | {"pattern": wire.TRANSCRIPT_PATTERN}
+    for parameter in put["parameters"]:
+        if parameter["name"] == "if-match":
+            parameter["required"] = True  # the error for a missing one is 428
+    for name, path in document["paths"].items():
+        for operation in path.values():
+            if protocol_at(name) is not None:
+                operation["responses"].pop("422", None)  # the status there is 400
+            elif operation["responses"].get("422", {}).get("description") == "Validation Error":
+                del operation["responses"]["422"]  # FastAPI adds it for any parameter; the route does not send it
+            for parameter in operation.get("parameters", ()):
+                parameter["schema"] = _without_null(parameter["schema"])
+    return document
+
+
+def _without_null(found: dict[str, Any]) -> dict[str, Any]:
+    """Remove the null that FastAPI allows for optional parameters: URLs and headers have no null."""
+    others = [kind for kind in found.pop("anyOf", ()) if kind != {"type": "null"}]
+    return found | others[0] if others else found
+
+
+_MODELS = (
+    *_BODIES,
+    wire.SessionInfo,
+    wire.SessionDetail,
+    wire.SessionPage,
+    wire.SessionTree,
+    wire.Settings,
+    wire.Accepted,
+    wire.Reply,
+    wire.Cancelled,
+    wire.Claim,
+    wire.FileInfo,
+    wire.FilePage,
+    wire.Matches,
+    wire.WhoAmI,
+    wire.Rendered,
+    wire.NewlyShared,
+    wire.ShareList,
+    wire.QuestionList,
+    wire.SearchResults,
+    completions.ChatCompletion,
+    text_completions.TextCompletion,
+    response_events.ResponseObject,
+    response_events.DeletedObject,
+    responses.ConversationObject,
+    responses.ItemList,
+    responses.AnyItem,
+    completions.ModelCard,
+    completions.ModelList,
+    completions.TokenCounts,
+    anthropic.MessageReply,
+    anthropic.InputTokens,
+    ollama.OllamaReply,
+    ollama.OllamaModels,
+    ollama.OllamaModelInfo,
+    ollama.OllamaVersion,
+)

@@ -1,0 +1,1 @@
+"""The journal of sessions: records, and the databases that store them."""

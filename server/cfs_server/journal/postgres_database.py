@@ -1,0 +1,411 @@
+"""The PostgreSQL database of the journal: its connections, its schema, and the checks before it is used.
+
+Many replicas share a database. It contains a fixed number of *slots*. A slot is a complete store: records, heads, kept
+documents, epochs and a common log. No table refers to another slot than its own.
+"""
+
+import logging
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from cfs_server.journal.journal import StoreFailed, StoreFull, StoreUnavailable
+
+SCHEMA = 1
+"""The version of the schema that this program writes."""
+TABLES = """
+CREATE SCHEMA IF NOT EXISTS cfs;
+CREATE TABLE cfs.meta (name text PRIMARY KEY, value text NOT NULL);
+-- `epoch` grows with each claim and each new connection of the owner: what an earlier one still sends is refused.
+-- `claim` is random and names the present claim. `pid` is the connection of the owner once it has the lock. `seq` and
+-- `position` are the last ones that are stored.
+CREATE TABLE cfs.slots (
+    slot integer PRIMARY KEY,
+    life text NOT NULL,
+    epoch bigint NOT NULL DEFAULT 0,
+    owner text,
+    claim text,
+    pid integer,
+    seq bigint NOT NULL DEFAULT 0,
+    position bigint NOT NULL DEFAULT 0,
+    pruned bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 20);
+CREATE TABLE cfs.replicas (
+    id text PRIMARY KEY,
+    url text NOT NULL,
+    version text NOT NULL DEFAULT '',
+    beat timestamptz NOT NULL DEFAULT now(),
+    started timestamptz NOT NULL DEFAULT now(),
+    leaving boolean NOT NULL DEFAULT false,
+    usage text NOT NULL DEFAULT ''
+);
+-- A cursor names the epoch in which its event was numbered. `seq` and `position` are the last ones before it.
+CREATE TABLE cfs.epochs (
+    slot integer NOT NULL,
+    epoch bigint NOT NULL,
+    label text NOT NULL,
+    seq bigint NOT NULL,
+    position bigint NOT NULL,
+    at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (slot, epoch)
+);
+CREATE INDEX epochs_by_label ON cfs.epochs (slot, label);
+-- `head` includes the records up to `seq`. `deleted` is the record of the deletion, which stays for readers of events.
+-- All other records of the session are removed.
+CREATE TABLE cfs.sessions (
+    slot integer NOT NULL,
+    key text NOT NULL,
+    seq bigint NOT NULL DEFAULT 0,
+    head text,
+    deleted bigint,
+    PRIMARY KEY (slot, key)
+);
+CREATE TABLE cfs.records (
+    slot integer NOT NULL,
+    seq bigint NOT NULL,
+    session text NOT NULL,
+    at double precision NOT NULL,
+    kind text NOT NULL,
+    version integer NOT NULL,
+    author text NOT NULL,
+    body text NOT NULL,
+    events text NOT NULL,
+    number bigint NOT NULL,
+    position bigint NOT NULL,
+    PRIMARY KEY (slot, seq)
+);
+CREATE INDEX records_of_session ON cfs.records (slot, session, seq);
+-- `digest` is the SHA-256 of `name`, which may be too long for an index. Names and values are escaped: see `escape`.
+CREATE TABLE cfs.kept (
+    slot integer NOT NULL,
+    space text NOT NULL,
+    digest text NOT NULL,
+    name text NOT NULL,
+    value text NOT NULL,
+    PRIMARY KEY (slot, space, digest)
+);
+"""
+MIGRATIONS: Mapping[int, str] = MappingProxyType({})
+"""The statements that bring a database to a version of the schema from the version before it."""
+NAMESPACE = 0x434653
+"""The first key of our advisory locks. The second one is the slot, or `_MIGRATION`."""
+_MIGRATION = -1
+_ATTEMPTS = 5
+_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+_CONNECTION: Mapping[str, Any] = MappingProxyType(
+    {
+        "application_name": "cfs",
+        "client_encoding": "UTF8",
+        "connect_timeout": 5,
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 8_000,
+    }
+)
+"""Defaults of a connection, in seconds, and milliseconds for the last one: a server that is cut off is noticed soon."""
+_SESSION = MappingProxyType(
+    {"idle_session_timeout": "0", "idle_in_transaction_session_timeout": "15s", "lock_timeout": "5s"}
+)
+"""Settings of each connection that the server may know: an idle owner keeps its lock, a frozen one no transaction."""
+_TEMPORARY_CLASSES = ("08", "40", "53", "57")
+"""Lost connections, conflicts, missing resources, and interventions by an operator."""
+_TEMPORARY = ("25006", "25P03", "55P03")
+"""A server that is read-only (after a fail-over), a transaction that took too long, and a lock that did not come."""
+_FULL = "53100"
+_NO_LOCKS = (
+    errors.FeatureNotSupported,
+    errors.InsufficientPrivilege,
+    errors.UndefinedFunction,
+    errors.UndefinedTable,
+)
+"""What a database answers that has no advisory locks, or no list of locks."""
+
+logging.getLogger("psycopg").setLevel(logging.ERROR)  # its warnings repeat what the journal reports
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A database that can be used. `slots` is the number of its slots, which was fixed when it was created."""
+
+    slots: int
+    warnings: tuple[str, ...] = ()
+    """What does not prevent a start, but weakens what an answer promises. One sentence each."""
+
+
+def prepare(url: str, slots: int = 1) -> Prepared:
+    """Check a database, and create its tables or migrate them. Several replicas may do so at once.
+
+    `slots` counts only for a database without tables. Raises `StoreFailed` with one line for the operator.
+    """
+    with closing(connect(url)) as connection, translated(place_of(url)):
+        _require_primary(connection, place_of(url))
+        _require_sessions(connection, url)
+        count = _create(connection, url, slots)
+        _require_rights(connection, url)
+        return Prepared(count, tuple(_warnings(connection)))
+
+
+# -- connections ------------------------------------------------------------------------------------------------------
+
+
+def place_of(url: str) -> str:
+    """Return the place of a database for people, without the password. Raises `StoreFailed` for an invalid URL."""
+    given = _parsed(url)
+    host, port = given.get("host") or "the local socket", given.get("port")
+    name = given.get("dbname") or given.get("user") or ""
+    return f"PostgreSQL at {host}{f':{port}' if port else ''}/{name}"
+
+
+def user_of(connection: Connection) -> str:
+    """Return the name of the role that uses a connection."""
+    return connection.info.user
+
+
+def _parsed(url: str) -> dict[str, Any]:
+    try:
+        return dict(conninfo_to_dict(url))
+    except psycopg.Error:  # its text may contain the password
+        raise StoreFailed(
+            "the address of the database is not valid: it has the form postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+        ) from None
+
+
+def connect(url: str) -> Connection:
+    """Connect to a database; each statement is a transaction of its own. Raises `StoreUnavailable`."""
+    given = _parsed(url)
+    try:
+        connection = psycopg.connect(make_conninfo(**{**_CONNECTION, **given}), autocommit=True)
+    except (psycopg.Error, UnicodeError) as error:
+        raise StoreUnavailable(f"{place_of(url)} cannot be reached: {line_of(error)}") from None
+    with suppress(psycopg.Error):  # another database may lack the view or the function
+        connection.execute(
+            "SELECT set_config(name, value, false) FROM pg_settings"
+            " JOIN unnest(%s::text[], %s::text[]) AS wanted (parameter, value) ON name = parameter",
+            (list(_SESSION), list(_SESSION.values())),
+        )
+    return connection
+
+
+def line_of(error: Exception) -> str:
+    """Return the message of an error as one line. Of several attempts, the last one counts."""
+    if isinstance(error, psycopg.Error) and error.diag.message_primary:
+        return error.diag.message_primary
+    lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]  # else it explains one
+    text = " ".join(lines[-1].split()) if lines else type(error).__name__
+    return text.rpartition(" failed: ")[2].removeprefix("FATAL: ").strip()
+
+
+def failure_of(error: psycopg.Error, place: str) -> StoreFull | StoreFailed:
+    """Return what an error of the database means for the store."""
+    state, text = error.sqlstate, f"{place}: {line_of(error)}"
+    if state == _FULL:
+        return StoreFull(text)
+    lost = state is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    if lost or (state is not None and (state[:2] in _TEMPORARY_CLASSES or state in _TEMPORARY)):
+        return StoreUnavailable(text)
+    if isinstance(error, errors.InsufficientPrivilege):
+        return StoreFailed(f"{text}: the user of the database lacks a right")
+    return StoreFailed(f"{text} ({state or type(error).__name__})")
+
+
+@contextmanager
+def translated(place: str) -> Iterator[None]:
+    """Translate errors of the database. Raises `StoreFailed`."""
+    try:
+        yield
+    except psycopg.Error as error:
+        failure = failure_of(error, place)
+        raise (failure if isinstance(failure, StoreFailed) else StoreFailed(str(failure))) from error
+
+
+def escape(text: str) -> str:
+    """Return a text without NUL, which PostgreSQL does not store."""
+    return text.replace("\\", "\\\\").replace("\0", "\\0")
+
+
+def unescape(text: str) -> str:
+    """Return the text that was escaped."""
+    if "\\" not in text:
+        return text
+    return "\\".join(part.replace("\\0", "\0") for part in text.split("\\\\"))
+
+
+# -- locks ------------------------------------------------------------------------------------------------------------
+
+
+def try_lock(connection: Connection, slot: int) -> bool | None:
+    """Take the lock of a slot for as long as the connection lives, if it is free. None if there are no such locks.
+
+    Some databases accept the call and do nothing, so the list of locks decides.
+    """
+    try:
+        found = connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (NAMESPACE, slot)).fetchone()
+        if found is not None and not found[0]:
+            return False
+        return True if holder_of(connection, slot) is not None else None
+    except _NO_LOCKS:
+        return None
+
+
+def holder_of(connection: Connection, slot: int) -> int | None:
+    """Return the process of the database whose connection holds the lock of a slot."""
+    found = connection.execute(
+        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid::bigint = %s AND objid::bigint = %s"
+        " AND objsubid = 2 AND granted"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+        (NAMESPACE, slot),
+    ).fetchone()
+    return None if found is None else int(found[0])
+
+
+def end_holder(connection: Connection, slot: int, pid: int | None = None) -> None:
+    """End the connection that holds the lock of a slot, if it may be ended; with `pid` only that one.
+
+    Never ends another connection: a process number that somebody noted may have been given to another one since.
+    """
+    with suppress(psycopg.Error):
+        holder = holder_of(connection, slot)
+        if holder is not None and pid in (None, holder):
+            connection.execute("SELECT pg_terminate_backend(%s, 2000)", (holder,))
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _require_primary(connection: Connection, place: str) -> None:
+    """Raise `StoreFailed` unless the database can be written and stores all characters."""
+    encoding = _value(connection, "SHOW server_encoding")
+    if encoding not in ("UTF8", "UTF-8"):
+        raise StoreFailed(f"{place} has the encoding {encoding}: CFS needs a database with ENCODING 'UTF8'")
+    if _value(connection, "SHOW transaction_read_only") == "on":
+        raise StoreFailed(f"{place} is read-only: name the primary, not a standby")
+
+
+def _require_sessions(connection: Connection, url: str) -> None:
+    """Raise `StoreFailed` behind a pooler that lends a connection for a transaction only.
+
+    It may give the server's process that has just served one connection to another one.
+    """
+    ask = "SELECT pg_backend_pid()"
+    own = _value(connection, ask)
+    with closing(connect(url)) as other:
+        other.execute("BEGIN")
+        shared = _value(other, ask) == own
+        if not shared:  # else the pooler may have no further process for this connection
+            shared = any(_value(connection, ask) != own for _ in range(5))
+        other.execute("ROLLBACK")
+    if shared:
+        raise StoreFailed(
+            f"{place_of(url)} is behind a pooler that shares connections between transactions, where locks do not"
+            " hold: connect directly, or set its pool_mode to session"
+        )
+
+
+def _require_rights(connection: Connection, url: str) -> None:
+    """Raise `StoreFailed` that names the rights which the user lacks."""
+    try:
+        found = connection.execute(
+            "SELECT name, string_agg(privilege, ', ') FROM unnest(%s::text[]) AS name"
+            " CROSS JOIN unnest(%s::text[]) AS privilege WHERE NOT has_table_privilege('cfs.' || name, privilege)"
+            " GROUP BY name ORDER BY name",
+            (_tables(), list(_RIGHTS)),
+        ).fetchall()
+    except errors.InsufficientPrivilege:
+        found = [("", "USAGE on the schema cfs")]
+    if found:
+        lacks = "; ".join(f"{rights} on cfs.{name}" if name else rights for name, rights in found)
+        raise StoreFailed(f"{place_of(url)}: the user {user_of(connection)!r} lacks the rights {lacks}")
+
+
+def _tables() -> list[str]:
+    return [line.split(".")[1].split()[0] for line in TABLES.splitlines() if line.startswith("CREATE TABLE")]
+
+
+def _warnings(connection: Connection) -> Iterator[str]:
+    """Yield what weakens the promise that a stored message survives a failure of the database's machine."""
+    commit = _setting(connection, "synchronous_commit")
+    if commit in ("off", "local"):
+        yield (
+            f"synchronous_commit is {commit}: a failure of the database can lose messages that were acknowledged;"
+            " set it to on"
+        )
+    for name in ("fsync", "full_page_writes"):
+        if _setting(connection, name) == "off":
+            yield f"{name} is off: a failure of the database's machine can lose or damage everything; set it to on"
+    with suppress(psycopg.Error):
+        standbys = int(_value(connection, "SELECT count(*) FROM pg_stat_replication"))
+        if standbys and not _setting(connection, "synchronous_standby_names"):
+            yield (
+                "the standbys of the database are asynchronous: a fail-over can lose messages that were acknowledged;"
+                " set synchronous_standby_names"
+            )
+
+
+def _setting(connection: Connection, name: str) -> str | None:
+    value = _value(connection, "SELECT current_setting(%s, true)", name)
+    return None if value is None else str(value)
+
+
+def _value(connection: Connection, query: str, *values: object) -> Any:
+    found = connection.execute(query, values or None).fetchone()
+    return None if found is None else found[0]
+
+
+# -- the schema -------------------------------------------------------------------------------------------------------
+
+
+def require_schema(version: str | None, place: str) -> int:
+    """Return the version of a schema, which `meta` contains. Raises `StoreFailed` if it is newer than this program."""
+    if version is None:
+        raise StoreFailed(f"{place} has a schema cfs of another program")
+    if int(version) > SCHEMA:
+        raise StoreFailed(f"{place} has been written by a newer CFS: schema {version}, and this one knows {SCHEMA}")
+    return int(version)
+
+
+def _create(connection: Connection, url: str, slots: int) -> int:
+    """Create or migrate the tables, and return the number of slots."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            with connection.transaction():
+                return _create_within(connection, url, slots)
+        except (errors.DuplicateSchema, errors.DuplicateTable, errors.UniqueViolation, errors.SerializationFailure):
+            if attempt == _ATTEMPTS - 1:  # another replica was quicker, where no lock prevents that
+                raise
+    raise AssertionError
+
+
+def _create_within(connection: Connection, url: str, slots: int) -> int:
+    with suppress(*_NO_LOCKS), connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", (NAMESPACE, _MIGRATION))
+    try:
+        if _value(connection, "SELECT to_regclass('cfs.meta')::text") is None:
+            connection.execute(TABLES)
+            stored = [("schema", f"{SCHEMA}"), ("slots", f"{slots}")]
+            cursor = connection.cursor()
+            cursor.executemany("INSERT INTO cfs.meta VALUES (%s, %s)", stored)
+            lives = [(slot, secrets.token_hex(4)) for slot in range(slots)]
+            cursor.executemany("INSERT INTO cfs.slots (slot, life) VALUES (%s, %s)", lives)
+            return slots
+        meta: dict[str, str] = dict(connection.execute("SELECT name, value FROM cfs.meta").fetchall())
+        found = require_schema(meta.get("schema"), place_of(url))
+        for version in range(found + 1, SCHEMA + 1):
+            connection.execute(MIGRATIONS[version])
+            connection.execute("UPDATE cfs.meta SET value = %s WHERE name = 'schema'", (f"{version}",))
+        return int(meta["slots"])
+    except errors.InsufficientPrivilege as error:
+        name, user = connection.info.dbname, user_of(connection)
+        raise StoreFailed(
+            f"{place_of(url)}: {line_of(error)}: the user {user!r} needs CREATE on the database {name!r} for the first"
+            " start, and USAGE on the schema cfs for each one"
+        ) from error

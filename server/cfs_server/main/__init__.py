@@ -1,0 +1,1 @@
+"""The program: its commands, checks and logs, and the process that serves."""

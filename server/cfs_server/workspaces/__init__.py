@@ -1,0 +1,1 @@
+"""Workspaces of principals, and the files in them."""

@@ -1,0 +1,242 @@
+"""The workspaces of sessions at `/workspaces/<session>/...`: files on disk, or objects that servers share (G6)."""
+
+import asyncio
+import math
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path as DiskPath
+
+import structlog
+
+from cfs.errors import StorageFull
+from cfs_filesystem import (
+    ConflictError,
+    DiskFileSystem,
+    EntryMeta,
+    FileSystemError,
+    FsHandle,
+    ObjectFileSystem,
+    Path,
+    RouterFileSystem,
+    open_store,
+)
+from cfs_server.domain.ids import WORKSPACES
+
+_log = structlog.get_logger(__name__)
+
+_TRUSTED_SECONDS = 10.0
+_SHARED_SECONDS = 1.0
+
+
+class Workspaces(RouterFileSystem):
+    """A folder for each workspace, which is created explicitly or by its first file.
+
+    A workspace has the id of its session. It is neither created nor deleted with the session.
+    """
+
+    def __init__(self, files: DiskFileSystem | ObjectFileSystem) -> None:
+        super().__init__({WORKSPACES: files})
+        self._files = files
+        self.identity = files.store.identity() if isinstance(files, ObjectFileSystem) else None
+        """The name of the object store, the same for all servers that share it. None for a folder."""
+        self.changes = 0
+        """The number of writes, deletions and moves by this server so far."""
+
+    def look(self, path: Path) -> EntryMeta:
+        """Return the metadata of an entry; raises `NotFoundError`."""
+        return self._files.look(path)
+
+    def entries(self, prefix: Path) -> Iterator[tuple[Path, EntryMeta]]:
+        """Yield the entries that a prefix covers, in any order."""
+        return self._files.entries(prefix)
+
+    def close(self) -> None:
+        """Close the folder, or the connections to the store."""
+        self._files.close()
+
+    def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
+        _require_in_a_workspace(path)
+        written = super()._write_impl(path, data, overwrite)
+        self.changes += 1
+        return written
+
+    def _write_from_impl(self, path: Path, source: Iterable[bytes], overwrite: bool) -> EntryMeta:
+        _require_in_a_workspace(path)
+        written = super()._write_from_impl(path, source, overwrite)
+        self.changes += 1
+        return written
+
+    def _replace_impl(self, path: Path, source: Iterable[bytes], version: str) -> EntryMeta:
+        written = super()._replace_impl(path, source, version)
+        self.changes += 1
+        return written
+
+    def _delete_impl(self, path: Path) -> None:
+        super()._delete_impl(path)
+        self.changes += 1
+
+    def _delete_version_impl(self, path: Path, version: str) -> None:
+        super()._delete_version_impl(path, version)
+        self.changes += 1
+
+    def _remove_tree_impl(self, path: Path) -> None:
+        super()._remove_tree_impl(path)
+        self.changes += 1
+
+    def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
+        self._require_in_a_workspace_unless_directory(path, target)
+        super()._move_impl(path, target, overwrite)
+        self.changes += 1
+
+    def _move_over_impl(self, path: Path, target: Path) -> None:
+        self._require_in_a_workspace_unless_directory(path, target)
+        super()._move_over_impl(path, target)
+        self.changes += 1
+
+    def _copy_impl(self, path: Path, target: Path, *, members: bool, overwrite: bool) -> None:
+        self._require_in_a_workspace_unless_directory(path, target)
+        super()._copy_impl(path, target, members=members, overwrite=overwrite)
+        self.changes += 1
+
+    def _require_in_a_workspace_unless_directory(self, path: Path, target: Path) -> None:
+        if self._directory_impl(path + "/") is None:
+            _require_in_a_workspace(target)
+
+
+class DiskWorkspaces(Workspaces):
+    """A folder on disk with one folder for each workspace.
+
+    With `durable` a change is on the disk when it returns, so no interface acknowledges what a power loss could take
+    back.
+    """
+
+    def __init__(self, root: DiskPath, *, durable: bool = True) -> None:
+        super().__init__(DiskFileSystem(root, prefix=WORKSPACES, durable=durable))
+
+
+def _require_in_a_workspace(path: Path) -> None:
+    if "/" not in path.removeprefix(WORKSPACES):
+        raise ConflictError(f"{path!r} names a workspace; a file in it has a longer path", path)
+
+
+@asynccontextmanager
+async def open_workspaces(place: str | None, data_dir: DiskPath | None) -> AsyncIterator[Workspaces]:
+    """Open the workspaces in the folder or object store `place`, by default in the data folder.
+
+    Without a data folder they are deleted when the server ends. Raises `OSError` if the folder cannot be used, and
+    `Unavailable` or `Unsupported` if the store cannot.
+    """
+    scratch = None
+    if place is not None and "://" in place:
+        workspaces = await asyncio.to_thread(_in_store, place)
+    else:
+        root = DiskPath(place) if place is not None else data_dir and data_dir / "workspaces"
+        if root is None:
+            scratch = DiskPath(await asyncio.to_thread(tempfile.mkdtemp, prefix="cfs-"))
+        folder = root or DiskPath(scratch or "", "workspaces")
+        workspaces = await asyncio.to_thread(partial(DiskWorkspaces, folder, durable=scratch is None))
+    try:
+        yield workspaces
+    finally:
+        await asyncio.to_thread(workspaces.close)
+        if scratch is not None:
+            await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+
+
+def _in_store(url: str) -> Workspaces:
+    store = open_store(url)
+    store.check()
+    how = (
+        {"conditional": "by the store"}
+        if not store.unconditional
+        else {"conditional": "by the store, but these by this server", "except": sorted(store.unconditional)}
+    )
+    _log.info("workspaces are in an object store", store=url, **how)
+    return Workspaces(ObjectFileSystem(store, prefix=WORKSPACES))
+
+
+class WorkspaceUsage:
+    """The limited storage of the workspaces that one caller may write to (H7).
+
+    The files are scanned when the last scan is ten seconds old. They are also scanned before a refusal if some have
+    been written or deleted since the last scan, or, where other servers may have done so, if that is a second old.
+    Writes of this server between scans are added. Only what others write between scans can exceed the limit: programs
+    that write directly to disk, and other servers that share an object store.
+    """
+
+    def __init__(self, handle: FsHandle, workspaces: Workspaces) -> None:
+        self._handle = handle
+        self._workspaces = workspaces
+        self._lock = threading.Lock()
+        self._bytes = 0
+        self._looked_at = -math.inf
+        self._seen = -1
+        """The number of changes at that time."""
+        self._coming = 0
+        """Bytes of writes in progress. They may be on disk already."""
+
+    @contextmanager
+    def room(self, path: Path, size: int, limit: int | None) -> Iterator[None]:
+        """Reserve space for a file while it is written. Raises `StorageFull` if the limit would be exceeded."""
+        with self._reserved(0 if limit is None else size - self._size(path), limit):
+            yield
+
+    @contextmanager
+    def room_for_copy(self, path: Path, target: Path, limit: int | None) -> Iterator[None]:
+        """Reserve space for a file or a directory while it is copied. Raises `StorageFull`."""
+        with self._reserved(0 if limit is None else self._size_of_all(path) - self._size_of_all(target), limit):
+            yield
+
+    @contextmanager
+    def _reserved(self, growth: int, limit: int | None) -> Iterator[None]:
+        if limit is None:
+            yield
+            return
+        held = max(growth, 0)
+        with self._lock:
+            if held:
+                self._require(held, limit)
+            self._coming += held
+        written = 0
+        try:
+            yield
+            written = growth
+        finally:
+            with self._lock:
+                self._coming -= held
+                self._bytes += written
+
+    def _require(self, more: int, limit: int) -> None:
+        if time.monotonic() - self._looked_at >= _TRUSTED_SECONDS:
+            self._look()
+        if self._bytes + self._coming + more > limit and self._may_have_changed():
+            self._look()
+        if self._bytes + self._coming + more > limit:
+            raise StorageFull(
+                f"your token may fill workspaces with {limit} bytes; {self._bytes} are there; delete some"
+            )
+
+    def _may_have_changed(self) -> bool:
+        if self._seen != self._workspaces.changes:
+            return True
+        shared = self._workspaces.identity is not None
+        return shared and time.monotonic() - self._looked_at >= _SHARED_SECONDS
+
+    def _look(self) -> None:
+        self._looked_at, self._seen = time.monotonic(), self._workspaces.changes
+        scopes = self._handle.scopes("write", WORKSPACES)
+        self._bytes = sum(meta["size"] for scope in scopes for _, meta in self._workspaces.entries(scope))
+
+    def _size_of_all(self, path: Path) -> int:
+        return sum(meta["size"] for _, meta in self._workspaces.entries(path))
+
+    def _size(self, path: Path) -> int:
+        try:
+            return self._workspaces.look(path)["size"]
+        except FileSystemError:
+            return 0
