@@ -32,7 +32,7 @@ import httpx
 import psutil
 
 from crossings import Step
-from house import HERE, packages
+from layout import HERE, packages
 
 PATIENCE = 120.0
 """Seconds that anything may take."""

@@ -1,4 +1,4 @@
-"""The benchmarks that measure the shape of the code: what they count, on small packages and on the real one."""
+"""The layout of the code, and the benchmarks that measure it: on small packages and on the real one."""
 
 import json
 import os
@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from house import House, Room
+from layout import Folder, Layout
 from tests.fuse.support import reason_to_skip
 from walks import WALKS, ask, until
 
 ROOT = Path(__file__).parent.parent
-PROJECT = '[tool.hatch.build.targets.wheel]\npackages = ["role/toy"]\n'
 TOY = {
     "__init__.py": "from toy.a import go\n",
     "a.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from toy import b\n",
@@ -30,42 +29,63 @@ def write(root: Path, files: dict[str, str]) -> Path:
         path = root / "role/toy" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    (root / "pyproject.toml").write_text(PROJECT)
     return root
 
 
-def test_arrows_are_seen_wherever_an_import_stands(tmp_path: Path) -> None:
+def test_imports_are_seen_wherever_they_stand(tmp_path: Path) -> None:
     """In a function, under TYPE_CHECKING, relative or absolute: each pair of modules counts once."""
-    house = House(write(tmp_path, TOY))
-    assert house.arrows == {
+    layout = Layout(write(tmp_path, TOY))
+    assert layout.imports == {
         ("toy", "toy.a"),
         ("toy.a", "toy.b"),
         ("toy.b", "toy.deep.c"),
         ("toy.deep.c", "toy.a"),
         ("toy.deep.c", "toy.b"),
     }
-    assert house.circles == [["toy.a", "toy.b", "toy.deep.c"]]
+    assert layout.circles == [["toy.a", "toy.b", "toy.deep.c"]]
 
 
 def test_packages_are_no_modules(tmp_path: Path) -> None:
-    """The lines of an `__init__.py` belong to its room, which has no module more by it."""
-    house = House(write(tmp_path, TOY))
-    assert house.rooms() == [Room("role/toy", 2, 10, 4.5, 6), Room("role/toy/deep", 1, 3, 3, 3)]
-    figures = house.figures()
+    """The lines of an `__init__.py` belong to its folder, which has no module more by it."""
+    layout = Layout(write(tmp_path, TOY))
+    assert layout.folders() == [Folder("role/toy", 2, 10, 4.5, 6), Folder("role/toy/deep", 1, 3, 3, 3)]
+    figures = layout.figures()
     assert (figures["modules"], figures["packages"], figures["lines"]) == (3, 2, 13)
 
 
-def test_house_prints_its_tables(tmp_path: Path) -> None:
+def test_layout_prints_its_tables(tmp_path: Path) -> None:
     """The command measures another checkout, and writes what it prints."""
     write(tmp_path, TOY)
-    command = [sys.executable, str(ROOT / "bench/house.py"), "--root", str(tmp_path), "--circles"]
+    command = [sys.executable, str(ROOT / "bench/layout.py"), "--root", str(tmp_path), "--circles"]
     done = subprocess.run(
         [*command, "--json", str(tmp_path / "found.json")], capture_output=True, text=True, check=True
     )
-    assert "| `role/toy/deep` | 1 | 3 | 3 | 3 |" in done.stdout
-    assert "| import arrows | 5 |" in done.stdout
+    assert "| `role/toy/deep` |  | 1 | 3 | 3 | 3 |" in done.stdout
+    assert "| imports between modules | 5 |" in done.stdout
     assert "toy.a - toy.b - toy.deep.c" in done.stdout
-    assert json.loads((tmp_path / "found.json").read_text())["figures"]["circles"] == 1
+    assert "role/toy - role/toy/deep" in done.stdout
+    figures = json.loads((tmp_path / "found.json").read_text())["figures"]
+    assert (figures["circles of modules"], figures["circles of folders"]) == (1, 1)
+
+
+def test_a_folder_stands_above_what_it_imports(tmp_path: Path) -> None:
+    """A string that names a module counts as an import: of plugins, say."""
+    files = {"__init__.py": "", "low/__init__.py": "", "low/a.py": "", "high/b.py": "import toy.low.a\n"}
+    layout = Layout(write(tmp_path, files | {"top/c.py": "PLUGIN = 'toy.high.b'\n"}))
+    assert layout.floors() == {"role/toy": 1, "role/toy/low": 1, "role/toy/high": 2, "role/toy/top": 3}
+    (tmp_path / "role/toy/low/a.py").write_text("def f():\n    from toy.top import c\n")
+    with pytest.raises(ValueError, match="role/toy/high, role/toy/low, role/toy/top"):
+        Layout(tmp_path).floors()
+
+
+def test_imports_go_down_only() -> None:
+    """No folder of ours imports from one that reaches it; imports in functions and under TYPE_CHECKING count."""
+    assert Layout(ROOT).folder_circles == []
+
+
+def test_no_modules_make_a_circle() -> None:
+    """No modules of ours import each other."""
+    assert Layout(ROOT).circles == []
 
 
 PROGRAM = """
@@ -157,6 +177,6 @@ def test_path_through_the_real_thing_is_counted(name: str, tmp_path: Path) -> No
     walks = json.loads((tmp_path / "found.json").read_text())
     assert len(walks) == (2 if name == "message" else 1)
     for walk in walks:
-        assert set(walk["modules"]) <= House(ROOT).modules.keys()
+        assert set(walk["modules"]) <= Layout(ROOT).modules.keys()
         assert walk["counts"] == [len(walk["modules"])]
         assert 0 < walk["crossings"][0] < walk["calls"][0]
