@@ -7,6 +7,7 @@ import ast
 import re
 from pathlib import Path
 
+from layout import Layout
 from make_api_docs import fill, table, update
 
 ROOT = Path(__file__).parent.parent

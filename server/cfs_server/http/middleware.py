@@ -21,12 +21,12 @@ from cfs.errors import CfsError, Forbidden, InvalidRequest, ServerError, TooLarg
 from cfs_server.access.auth import Principal
 from cfs_server.access.tokens import masked
 from cfs_server.domain.state import Author, author
+from cfs_server.http import request_tracing
 from cfs_server.http.content import Digests, check_content
 from cfs_server.http.errors import problem_response
 from cfs_server.http.metrics import Metrics
 from cfs_server.journal.journal import Journal
 from cfs_server.protocols.errors import protocol_at
-from cfs_server.sessions import tracing
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -134,7 +134,7 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         exchange = Exchange(scope, send)
-        with tracing.request(scope, exchange.path) as exchange.span:
+        with request_tracing.request(scope, exchange.path) as exchange.span:
             await self._handle(exchange, scope, receive)
 
     async def _handle(self, exchange: "Exchange", scope: Scope, receive: Receive) -> None:
@@ -179,7 +179,7 @@ class RequestMiddleware:
         answered = exchange.answered_at or time.perf_counter()
         seconds = answered - exchange.began_at
         self._metrics.request(exchange.method, route, exchange.status, seconds)
-        tracing.answered(exchange.span, exchange.method, route, exchange.status, seconds, exchange.id)
+        request_tracing.answered(exchange.span, exchange.method, route, exchange.status, seconds, exchange.id)
         write = _log.debug if scope["path"] in _QUIET else _log.info
         write(
             "request",

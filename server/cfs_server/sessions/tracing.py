@@ -1,4 +1,4 @@
-"""What the server records for OpenTelemetry: its requests, the turns of sessions, and what the engine does for them.
+"""What the server records for OpenTelemetry of the turns of sessions, and of what the engine does for them.
 
 A turn's span begins in the request that brings the message, and ends with the turn. It is the parent of the model's
 work and of the agent that claims the turn, so all of them are one trace. The worker has no spans of its own: the times
@@ -7,7 +7,7 @@ of a generation arrive with its end.
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from cfs import tracing
@@ -19,12 +19,7 @@ from cfs_server.engine.contract.interface import Delta, Engine, Finished, Genera
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
-    from starlette.types import Scope
 
-_READING = frozenset({"GET", "HEAD", "OPTIONS", "PROPFIND", "REPORT"})
-_POLLS = ("/claim", "/update")
-"""Ends of the paths by which agents ask for work and send each piece of it. Their own spans say more."""
-_REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _FIRST_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _PROVIDER = "cfs"
@@ -38,55 +33,6 @@ class _Turn(NamedTuple):
 
 _turns: dict[str, _Turn] = {}
 """The spans of the turns that have not ended, by the id of the turn."""
-
-
-# -- requests ---------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def request(scope: "Scope", path: str) -> Iterator["Span | None"]:
-    """Record a request in a block, as part of the caller's trace if it names one.
-
-    Requests that only read are recorded for callers that trace; agents' polls are not.
-    """
-    if not tracing.is_on():
-        yield None
-        return
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    reads = scope["method"] in _READING and "traceparent" not in headers
-    if reads or (path.startswith("/v1/sessions/") and path.endswith(_POLLS)):
-        yield None
-        return
-    address, port = scope.get("server") or (None, None)
-    attributes = {
-        "http.request.method": scope["method"],
-        "url.scheme": scope.get("scheme"),
-        "url.path": path,
-        "network.protocol.version": scope.get("http_version"),
-        "server.address": address,
-        "server.port": port,
-    }
-    span = tracing.begin(scope["method"], attributes, kind="server", parent=headers)
-    with tracing.active(span, ends=True):
-        yield span
-
-
-def answered(span: "Span | None", method: str, route: str, status: int, seconds: float, request_id: str) -> None:
-    """Record the answer to a request. `route` is the pattern of its path, or `none`."""
-    if not tracing.is_on():
-        return
-    if span is not None:
-        if route != "none":
-            span.update_name(f"{method} {route}")
-            span.set_attribute("http.route", route)
-        span.set_attributes({"http.response.status_code": status, "cfs.request.id": request_id})
-        if status >= 500:
-            tracing.fail(span, str(status))
-    measured = {"http.request.method": method, "http.route": route, "http.response.status_code": status}
-    tracing.measure("http.server.request.duration", "s", _REQUEST_SECONDS, seconds, measured)
-
-
-# -- turns ------------------------------------------------------------------------------------------------------------
 
 
 def changed(session: SessionState, change: Change) -> None:
@@ -140,9 +86,6 @@ def trace_of(turn: str) -> str | None:
     """Return the `traceparent` of a turn, for the agent that answers it."""
     found = _turns.get(turn)
     return None if found is None else tracing.headers_of(found.span).get("traceparent")
-
-
-# -- the engine -------------------------------------------------------------------------------------------------------
 
 
 def generate(engine: Engine, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
