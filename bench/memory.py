@@ -28,8 +28,8 @@ import psutil
 
 from cfs.transcript import render
 from cfs.wire import Message
-from cfs_server.domain.history import Weighed
 from cfs_server.domain.quotas import Limits
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.journal.journal import Journal
 from cfs_server.journal.sqlite import SqliteBackend
@@ -85,7 +85,7 @@ async def fill(path: Path, sessions: int, messages: int) -> None:
     limits = Limits(sessions=UNLIMITED, total_bytes=UNLIMITED, memory=0, all_event_bytes=1 << 20)
     async with SessionStore(engine, limits, journal=journal) as store:
         for number in range(sessions):
-            store.create(name_of(number), None, Weighed.of(transcript_of(number, messages)))
+            store.create(name_of(number), None, SizedMessages.of(transcript_of(number, messages)))
             if number % AT_ONCE == 0:
                 await journal.durable()
     await journal.close()

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from cfs.wire import Message
-from cfs_server.domain.history import Weighed
-from cfs_server.domain.state import MessageAdded
+from cfs_server.domain.changes import MessageAdded
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.journal.journal import Backend, Journal
 from cfs_server.journal.memory import MemoryBackend
@@ -41,7 +41,7 @@ async def measure(backend: Backend, messages: int) -> dict[str, float]:
     await journal.open()
     async with SessionStore(engine, journal=journal) as store:
         for number in range(max(1, messages // 100)):
-            session = store.create(f"s{number}", None, Weighed())
+            session = store.create(f"s{number}", None, SizedMessages())
             for _ in range(100):
                 session.apply(MessageAdded(Message(role="assistant", content=" ".join(rng.choices(WORDS, k=55))), "t"))
         session.apply(MessageAdded(Message(role="user", content="a NEEDLE in the hay, 四川盆地"), "t"))

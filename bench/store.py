@@ -37,8 +37,8 @@ import psutil
 
 import memory
 from cfs.wire import Message, Settings
+from cfs_server.domain.changes import Change, Created, MessageAdded, Record, StateAnnounced
 from cfs_server.domain.events import Event
-from cfs_server.domain.state import Change, Created, MessageAdded, Record, StateAnnounced
 from cfs_server.journal.journal import Backend, Journal
 from cfs_server.journal.postgres import PostgresBackend
 from cfs_server.journal.postgres_database import prepare

@@ -13,7 +13,7 @@ from cfs.errors import TooMany
 from cfs.wire import Message
 from cfs_server.access import tokens
 from cfs_server.access.auth import Rate
-from cfs_server.domain.history import cost_of
+from cfs_server.domain.message_sizes import cost_of
 from tests.access.support import Gated, bearer, gated, make
 from tests.server.support import EventStream, until
 from tests.server.test_errors import problem_in

@@ -8,7 +8,7 @@ import pytest
 from cfs.wire import Message, Price, WhoAmI
 from cfs_server.access import tokens
 from cfs_server.config.settings import Settings
-from cfs_server.domain.history import cost_of
+from cfs_server.domain.message_sizes import cost_of
 from tests.access.support import bearer, gated, make
 from tests.server.support import EventStream, ServerHarness, running_server, until
 

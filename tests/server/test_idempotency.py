@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from cfs.api import KEY, REPLAYED
-from cfs_server.domain.state import Record
+from cfs_server.domain.changes import Record
 from cfs_server.http.idempotency import (
     KEPT_SECONDS,
     MOST_BYTES_OF_ONE,

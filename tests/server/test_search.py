@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfs.wire import Message, SearchResults
-from cfs_server.domain.history import Weighed
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.journal.journal import Journal
 from cfs_server.journal.sqlite import SqliteBackend
@@ -127,9 +127,9 @@ async def test_unloaded_histories_are_searched_in_the_store(tmp_path: Path) -> N
     journal = Journal(SqliteBackend(tmp_path / "sessions.db"))
     await journal.open()
     async with SessionStore(engine, journal=journal) as store:
-        history = Weighed.of(Message(role="system", content=text) for text in TEXTS)
+        history = SizedMessages.of(Message(role="system", content=text) for text in TEXTS)
         kept, copy = store.create("kept", None, history), store.create("other", None, history)
-        store.replace("other", Weighed.of([Message(role="user", content="a fox, now")]), "*")
+        store.replace("other", SizedMessages.of([Message(role="user", content="a fox, now")]), "*")
         store.create("gone", None, history)
         store.delete("gone")
         await store.wait_settled(copy)

@@ -11,8 +11,8 @@ from cfs.errors import EngineError
 from cfs.state import SessionState
 from cfs.stream import StreamEvent
 from cfs.wire import Event, Message, Origin
-from cfs_server.domain.history import topic_of
 from cfs_server.domain.ids import copy_ids
+from cfs_server.domain.topics import topic_of
 from cfs_server.engine.contract.interface import GenerationRequest
 from cfs_server.journal.records import encode_head
 from tests.filesystem.support import grant

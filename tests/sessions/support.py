@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from cfs.wire import Message
+from cfs_server.domain.changes import Record
 from cfs_server.domain.quotas import Limits
-from cfs_server.domain.state import Record
 from cfs_server.domain.turns import Turn, TurnRequest
 from cfs_server.engine.host.scripted import Script, ScriptedEngine, echo
 from cfs_server.journal.journal import Journal

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from cfs.errors import NotFound, StorageFull, TooLarge
 from cfs.wire import Message, SettingsPatch, ToolCall, Usage
-from cfs_server.domain.history import MESSAGE_COST, History, Weighed, cost_of, read_history
+from cfs_server.domain.history import History
+from cfs_server.domain.message_sizes import MESSAGE_COST, cost_of
 from cfs_server.domain.quotas import Limits, Quota, StorageUsage
+from cfs_server.domain.transcripts import SizedMessages, read_history
 from cfs_server.domain.turns import TurnRequest
 from tests.sessions.support import StoreHarness, running_store
 
@@ -176,15 +178,15 @@ async def forked(d: StoreHarness) -> None:
 
 async def recorded(d: StoreHarness) -> None:
     for before in ((), (message("hello"), message("hello", "assistant"))):
-        d.store.submit("a", TurnRequest(message("hello"), view=Weighed.of(before)))
+        d.store.submit("a", TurnRequest(message("hello"), view=SizedMessages.of(before)))
         await d.settled("a")
 
 
 async def recorded_at_length(d: StoreHarness) -> None:
     before = [message(str(n)) for n in range(1000)]
-    d.store.submit("a", TurnRequest(message("hello"), view=Weighed.of(before)))
+    d.store.submit("a", TurnRequest(message("hello"), view=SizedMessages.of(before)))
     await d.settled("a")
-    d.store.submit("a", TurnRequest(message("again"), view=Weighed.of(before[:10]), may_replace=True))
+    d.store.submit("a", TurnRequest(message("again"), view=SizedMessages.of(before[:10]), may_replace=True))
 
 
 async def told_by_an_agent(d: StoreHarness) -> None:
@@ -256,9 +258,9 @@ async def test_a_session_has_so_many_messages_and_keeps_its_last_reply() -> None
             d.say("a", "three")
         assert len(d.store.get("a").history) == 4
         with pytest.raises(TooLarge):
-            d.store.submit("a", TurnRequest(message("x"), view=Weighed.of([EMPTY] * 4)))
+            d.store.submit("a", TurnRequest(message("x"), view=SizedMessages.of([EMPTY] * 4)))
         with pytest.raises(TooLarge):
-            d.store.submit("new", TurnRequest(message("x"), view=Weighed.of([EMPTY] * 4)))
+            d.store.submit("new", TurnRequest(message("x"), view=SizedMessages.of([EMPTY] * 4)))
         d.store.replace("a", TALK, "*")
         d.say("a", "three")
         await d.settled("a")
@@ -283,14 +285,14 @@ async def test_an_agent_cannot_add_without_end() -> None:
 def test_a_history_weighs_the_same_however_it_was_made(contents: list[str], end: int) -> None:
     messages = [message(content) for content in contents]
     account = StorageUsage("alice", Quota())
-    one, other = History(account), History(account, Weighed.of(messages))
+    one, other = History(account), History(account, SizedMessages.of(messages))
     for each in messages:
         one.append(each, 0.0)
     assert (one.size, one.cost) == (other.size, other.cost)
-    assert one.until(end) == Weighed.of(messages[:end])
-    assert one.extended(messages) == Weighed.of(messages * 2)
+    assert one.until(end) == SizedMessages.of(messages[:end])
+    assert one.extended(messages) == SizedMessages.of(messages * 2)
     assert account.bytes == one.cost + other.cost
-    assert read_history(one.text, 20, messages) == Weighed.of(messages)
-    other.replace(Weighed.of(messages[:end]), 0.0)
+    assert read_history(one.text, 20, messages) == SizedMessages.of(messages)
+    other.replace(SizedMessages.of(messages[:end]), 0.0)
     one.release(0.0)
     assert account.bytes == other.cost

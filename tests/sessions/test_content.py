@@ -6,8 +6,8 @@ import pytest
 
 from cfs.errors import InvalidIdentifier, TooLarge, UnsupportedMedia
 from cfs.ids import ADJECTIVES, ANIMALS, ROUTE_WORDS, check_id
-from cfs_server.domain.history import check_content, decode_message
 from cfs_server.domain.ids import ancestors_of, is_within, new_id, parent_of
+from cfs_server.domain.message_sizes import check_content, decode_message
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from cfs.wire import Message, SettingsPatch, ToolCall, Usage
 from cfs_server.engine.contract.interface import Hint
-from cfs_server.sessions.store import Situation, hint_for
+from cfs_server.sessions.hints import Workload, hint_for
 from tests.sessions.support import StoreHarness, running_store
 
 CALL = Message(role="assistant", content="", tool_calls=(ToolCall(id="1", name="run", arguments={}),))
@@ -16,18 +16,18 @@ RESULT = Message(role="tool", content="42", tool_call_id="1")
 @pytest.mark.parametrize(
     ("now", "last", "hint"),
     [
-        (Situation(), None, "user_turn"),
-        (Situation(), "user_turn", "user_turn"),
-        (Situation(), "waiting_for_children", "children_done"),
-        (Situation(), "children_done", "children_done"),
-        (Situation(children_at_work=True), "user_turn", "waiting_for_children"),
-        (Situation(at_work=True, children_at_work=True, calls_tool=True), None, "waiting_for_children"),
-        (Situation(at_work=True, calls_tool=True), None, "tool_call"),
-        (Situation(at_work=True), "tool_call", None),
-        (Situation(at_work=True, answering=True, children_at_work=True), "waiting_for_children", None),
+        (Workload(), None, "user_turn"),
+        (Workload(), "user_turn", "user_turn"),
+        (Workload(), "waiting_for_children", "children_done"),
+        (Workload(), "children_done", "children_done"),
+        (Workload(children_at_work=True), "user_turn", "waiting_for_children"),
+        (Workload(at_work=True, children_at_work=True, calls_tool=True), None, "waiting_for_children"),
+        (Workload(at_work=True, calls_tool=True), None, "tool_call"),
+        (Workload(at_work=True), "tool_call", None),
+        (Workload(at_work=True, answering=True, children_at_work=True), "waiting_for_children", None),
     ],
 )
-def test_the_hint_follows_from_the_situation(now: Situation, last: Hint | None, hint: Hint | None) -> None:
+def test_the_hint_follows_from_the_workload(now: Workload, last: Hint | None, hint: Hint | None) -> None:
     """While the model computes there is none."""
     assert hint_for(now, last) == hint
 

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cfs.wire import Message, ToolCall
-from cfs_server.domain.history import History, HistoryNotLoaded, Weighed, Window
+from cfs_server.domain.history import History, HistoryNotLoaded, Window
 from cfs_server.domain.quotas import Quota, StorageUsage
+from cfs_server.domain.transcripts import SizedMessages
 
 MESSAGES = st.builds(
     Message,
@@ -76,7 +77,7 @@ class UnloadMachine(RuleBasedStateMachine):
     @rule(messages=st.lists(MESSAGES, max_size=4), at=st.floats(1, 9))
     def replace(self, messages: list[Message], at: float) -> None:
         for history in self.both:
-            history.replace(Weighed.of(messages), at)
+            history.replace(SizedMessages.of(messages), at)
 
     @rule()
     def unload(self) -> None:
@@ -129,7 +130,7 @@ TestUnloading = UnloadMachine.TestCase
 
 @pytest.mark.parametrize("name", ["messages", "last", "text"])
 def test_what_needs_messages_that_are_not_in_memory_says_so(name: str) -> None:
-    history = History(StorageUsage("me", Quota()), Weighed.of([Message(role="user", content="hi")]))
+    history = History(StorageUsage("me", Quota()), SizedMessages.of([Message(role="user", content="hi")]))
     history.unload()
     history.append(Message(role="user", content="there"), 1.0)
     with pytest.raises(HistoryNotLoaded, match="1 messages"):
@@ -137,7 +138,7 @@ def test_what_needs_messages_that_are_not_in_memory_says_so(name: str) -> None:
 
 
 def test_a_source_that_lacks_messages_is_an_error() -> None:
-    history = History(StorageUsage("me", Quota()), Weighed.of([Message(role="user", content="hi")] * 3))
+    history = History(StorageUsage("me", Quota()), SizedMessages.of([Message(role="user", content="hi")] * 3))
     history.unload()
     with pytest.raises(HistoryNotLoaded, match="2 of 3"):
         history.load([(Message(role="user", content="hi"), 1.0)] * 2, history.since)

@@ -12,9 +12,10 @@ from hypothesis.stateful import rule
 
 from cfs.errors import CfsError, ServerError, StorageFull, Unavailable
 from cfs.wire import Message, SettingsPatch, Usage
+from cfs_server.domain.changes import Created, HistoryReplaced, MessageAdded, Record
 from cfs_server.domain.history import HistoryNotLoaded, rendered
 from cfs_server.domain.quotas import Limits
-from cfs_server.domain.state import Created, Head, HistoryReplaced, MessageAdded, Record
+from cfs_server.domain.state import Head
 from cfs_server.domain.turns import TurnRequest
 from cfs_server.engine.host.scripted import ScriptedEngine, echo
 from cfs_server.journal.journal import Journal

@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from cfs.errors import CfsError, ContextTooLong
 from cfs.wire import Message, NewQuestion, SettingsPatch, Usage
-from cfs_server.domain import state
-from cfs_server.domain.history import Weighed
+from cfs_server.domain import changes
+from cfs_server.domain.changes import Record
 from cfs_server.domain.quotas import Limits, StorageUsage
-from cfs_server.domain.state import Record
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import Turn, TurnRequest
 from cfs_server.engine.contract.interface import GenerationRequest
 from cfs_server.engine.host.scripted import Script, ScriptedEngine, echo
@@ -35,7 +35,7 @@ SETTINGS = st.sampled_from(
     ]
 )
 VIEWS = st.lists(WORDS, max_size=3).map(
-    lambda texts: Weighed.of(
+    lambda texts: SizedMessages.of(
         Message(role="user" if n % 2 == 0 else "assistant", content=text) for n, text in enumerate(texts)
     )
 )
@@ -131,7 +131,7 @@ class ReplayMachine(RuleBasedStateMachine):
         self.runner.run(run())
 
     @rule(name=NAMES, words=WORDS, generate=st.booleans(), view=st.none() | VIEWS, may_replace=st.booleans())
-    def submit(self, name: str, words: str, generate: bool, view: Weighed | None, may_replace: bool) -> None:
+    def submit(self, name: str, words: str, generate: bool, view: SizedMessages | None, may_replace: bool) -> None:
         message = Message(role="user", content=words)
         request = TurnRequest(message, generate, view=view, may_replace=may_replace)
         self.do(lambda: self.store.submit(name, request))
@@ -233,9 +233,9 @@ TestReplay.settings = settings(max_examples=25, stateful_step_count=40, deadline
 
 
 def kinds_of_change() -> set[type]:
-    """All changes that `sessions.state` knows."""
-    classes = [each for _, each in inspect.getmembers(state, inspect.isclass) if each.__module__ == state.__name__]
-    return {each for each in classes if hasattr(each, "apply") and each is not state.Change}
+    """All changes that there are."""
+    classes = [each for _, each in inspect.getmembers(changes, inspect.isclass) if each.__module__ == changes.__name__]
+    return {each for each in classes if hasattr(each, "apply") and each is not changes.Change}
 
 
 async def test_every_kind_of_change_can_be_made_again() -> None:
@@ -300,7 +300,7 @@ async def test_every_kind_of_change_can_be_made_again() -> None:
         await check()
         d.store.delete("b/copy")
         await check()
-    restarts = {state.TurnInterrupted}  # test_restore.py
+    restarts = {changes.TurnInterrupted}  # test_restore.py
     assert {type(record.change) for record in records} == kinds_of_change() - restarts
 
 
@@ -308,7 +308,7 @@ async def test_a_long_view_of_a_history_is_recorded_whole() -> None:
     """Its event counts the messages only; the record holds them, and the messages are the same objects."""
     records: list[Record] = []
     limits = Limits()
-    view = Weighed.of(Message(role="user", content=f"message {n}") for n in range(1_000))
+    view = SizedMessages.of(Message(role="user", content=f"message {n}") for n in range(1_000))
     async with running_store(limits=limits, records=records) as d:
         d.store.submit("a", TurnRequest(Message(role="user", content="and now?"), view=view))
         session = await d.settled("a")

@@ -9,8 +9,9 @@ from typing import Any, Self
 from cfs.completions import ChatMessage, NamedTool, ToolSpec
 from cfs.errors import InvalidParameters
 from cfs.wire import Message, SettingsPatch
-from cfs_server.domain.history import Weighed, check_content
+from cfs_server.domain.message_sizes import check_content
 from cfs_server.domain.quotas import Limits
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.contract.interface import ToolChoice
 
 # Groups completions into conversations, which requests do not name. An engine caches computation per conversation.
@@ -74,7 +75,7 @@ class CompletionSpec:
     """
 
     messages: tuple[Message, ...]
-    before: Weighed | None
+    before: SizedMessages | None
     patch: SettingsPatch
     json_schema: dict[str, Any] | None
     tools: tuple[dict[str, Any], ...]

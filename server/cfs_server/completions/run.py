@@ -16,8 +16,8 @@ from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.base.broadcast import Broadcast
 from cfs_server.completions.requests import DEFAULT_TOKENS, CompletionSpec, Conversations, lack_ids, with_ids
 from cfs_server.domain.events import Event
-from cfs_server.domain.history import Weighed
 from cfs_server.domain.quotas import Limits
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import Turn, TurnRequest
 from cfs_server.engine.contract.interface import (
     MAX_TIMES,
@@ -52,7 +52,7 @@ def submit(sessions: AuthorizedSessions, session_id: str, spec: CompletionSpec) 
     messages, view = spec.messages, spec.before
     if lack_ids(messages) and view is not None:
         messages = with_ids(messages, known.history.messages if known else ())
-        view = Weighed.of(messages[:-1])
+        view = SizedMessages.of(messages[:-1])
     request = TurnRequest(
         messages[-1],
         settings=_patch(spec.patch, settings),

@@ -14,7 +14,8 @@ from cfs_filesystem import Operation
 from cfs_server.completions.requests import CompletionSpec, Place, beginning_of
 from cfs_server.completions.run import submit
 from cfs_server.domain.events import Event
-from cfs_server.domain.history import Weighed, is_error_reply
+from cfs_server.domain.history import is_error_reply
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import CANCELLED, Turn, TurnRequest
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.session import Session
@@ -273,7 +274,7 @@ def _answered(history: Sequence[Message]) -> int:
     return end
 
 
-def _before(session: Session, messages: tuple[Message, ...]) -> Weighed | None:
+def _before(session: Session, messages: tuple[Message, ...]) -> SizedMessages | None:
     """Return the conversation before the last of these messages. None: it is what the session has by then."""
     if len(messages) == 1:
         return None

@@ -21,9 +21,11 @@ from cfs.bodies import Append, Import, Nothing, Replace, Verdict, has_turns, jud
 from cfs.errors import Forbidden, PreconditionFailed, TooLarge
 from cfs.wire import Message
 from cfs_server.dav.new_files import RENAME_WAIT_SECONDS, NewFiles
-from cfs_server.domain.history import History, Weighed, decode_message, read_history, rendered_in_thread
+from cfs_server.domain.history import History, rendered_in_thread
 from cfs_server.domain.loop_bridge import AT_ONCE_BYTES, LoopBridge
+from cfs_server.domain.message_sizes import decode_message
 from cfs_server.domain.quotas import Limits
+from cfs_server.domain.transcripts import SizedMessages, read_history
 from cfs_server.domain.turns import TurnRequest
 from cfs_server.http.etags import strong_tags, unchanged
 from cfs_server.sessions.authorized import AuthorizedSessions
@@ -273,7 +275,7 @@ class Put:
                 done = on_loop(partial(self._later, done, verdict, self._read(verdict, done)))
             return done if isinstance(done, str) else on_loop(self._in_one_piece)
 
-    def _read(self, verdict: Verdict, sight: Sight) -> Weighed | None:
+    def _read(self, verdict: Verdict, sight: Sight) -> SizedMessages | None:
         """Parse the transcript of a verdict. Runs in the thread."""
         if isinstance(verdict, Import | Replace):
             known = sight.messages if isinstance(verdict, Replace) else ()
@@ -296,7 +298,7 @@ class Put:
         session = self._gate.find(self._id, "write")
         return session.history if session is not None and self._gate.may("read_binary", self._id) else None
 
-    def _later(self, judged: Sight, verdict: Verdict, history: Weighed | None) -> str | Sight:
+    def _later(self, judged: Sight, verdict: Verdict, history: SizedMessages | None) -> str | Sight:
         session, sight = self._look()
         same = (sight.etag, sight.readable, sight.replaceable) == (judged.etag, judged.readable, judged.replaceable)
         return self._do(session, sight, verdict, history) if same else sight
@@ -340,7 +342,7 @@ class Put:
             replaceable = session.etag in named(self._conditions.if_match)
         return tuple(bases), replaceable
 
-    def _do(self, session: Session | None, sight: Sight, verdict: Verdict, history: Weighed | None = None) -> str:
+    def _do(self, session: Session | None, sight: Sight, verdict: Verdict, history: SizedMessages | None = None) -> str:
         new_files, is_new = self._clients.new_files, session is None
         session, is_message = self._apply(session, sight, verdict, history)
         new_files.written(session, self._body, created=is_new)
@@ -353,7 +355,7 @@ class Put:
         return self._name_of_sent(session)
 
     def _apply(
-        self, session: Session | None, sight: Sight, verdict: Verdict, history: Weighed | None
+        self, session: Session | None, sight: Sight, verdict: Verdict, history: SizedMessages | None
     ) -> tuple[Session, bool]:
         """Apply a verdict. Return the session, and whether it has got a message."""
         delay = self._clients.new_files.delay(session)

@@ -28,7 +28,7 @@ from weakref import ReferenceType, ref
 from cfs.errors import InvalidRequest
 from cfs.wire import EventType
 from cfs_server.base.broadcast import Broadcast
-from cfs_server.domain.history import cost_of_value
+from cfs_server.domain.message_sizes import cost_of_value
 from cfs_server.domain.quotas import Limits
 
 EVENT_COST = 512

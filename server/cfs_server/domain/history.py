@@ -1,134 +1,26 @@
 """The messages of one session, with the size and version of their transcript (S6, H3)."""
 
-import re
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, takewhile
-from typing import Any, Self
+from typing import Self
 
-from cfs.errors import ContextTooLong, InvalidParameters, TooLarge, UnsupportedMedia
-from cfs.transcript import BOM, PREFIXES, from_elsewhere, parse, render, render_one, shown
-from cfs.wire import Message, NewSession, Settings
+from cfs.errors import ContextTooLong
+from cfs.transcript import render
+from cfs.wire import Message, Settings
 from cfs_server.domain.loop_bridge import AT_ONCE_BYTES, LoopBridge, aside
+from cfs_server.domain.message_sizes import MESSAGE_COST, cost_of
 from cfs_server.domain.quotas import StorageUsage
+from cfs_server.domain.topics import topic_of
+from cfs_server.domain.transcripts import SizedMessages, transcript_size
 from cfs_server.engine.contract.fitting import TOKEN_CHARACTERS, exchanges, leading_systems
 
-# Converts the bytes of a write to the content of one message (S3).
-
-
-def decode_message(data: bytes, *, limit: int) -> str | None:
-    """Decode bytes as one user message: strict UTF-8, without one final newline and a leading `User: `.
-
-    Returns None if there is only white space: an empty write has no effect. Raises `TooLarge` for more than `limit`
-    bytes and `UnsupportedMedia` for bytes that are not UTF-8.
-    """
-    require_message_size(len(data), limit)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise UnsupportedMedia(f"a message must be UTF-8: {error.reason} at byte {error.start}") from None
-    text = text.removeprefix(BOM).removesuffix("\n").removeprefix(PREFIXES["user"])
-    return text if text.strip() else None
-
-
-def check_content(content: str, *, limit: int) -> str:
-    """Validate the content of a structured message. It is used unchanged."""
-    try:
-        size = len(content.encode())
-    except UnicodeEncodeError:
-        raise UnsupportedMedia("the content holds a lone surrogate, which is no text in UTF-8") from None
-    require_message_size(size, limit)
-    return content
-
-
-def require_message_size(size: int, limit: int) -> None:
-    """Raise `TooLarge` for a message of more than `limit` bytes."""
-    if size > limit:
-        raise TooLarge(f"a message has {limit} bytes at most; this one has {size}")
-
-
-MESSAGE_COST = 640
-"""Measured memory of a message in bytes without its texts: the object, its fields, its place in a list."""
 _ATTEMPTS = 5
 """Maximum number of attempts to render a transcript that changes all the time."""
-_CALL_COST = 720
-_VALUE_COST = 64
-"""Memory in bytes of a tool call, and of each value in its arguments."""
-
-
-def cost_of(message: Message) -> int:
-    """Return the memory of a message in bytes."""
-    cost = MESSAGE_COST + cost_of_value(message.content)
-    if message.thinking is not None:
-        cost += cost_of_value(message.thinking)
-    for call in message.tool_calls:
-        cost += _CALL_COST + len(call.id) + len(call.name) + cost_of_value(call.arguments)
-    return cost
-
-
-def cost_of_value(value: Any) -> int:
-    """Return the memory of a JSON value in bytes. Equal values have equal costs."""
-    if isinstance(value, str):
-        return sys.getsizeof(value if value.isascii() else value + " ")  # a copy, without a cached UTF-8 form
-    if isinstance(value, Mapping):
-        return _VALUE_COST + sum(_VALUE_COST + cost_of_value(key) + cost_of_value(value[key]) for key in value)
-    if isinstance(value, list | tuple):
-        return _VALUE_COST + sum(map(cost_of_value, value))
-    return _VALUE_COST
-
-
-@dataclass(frozen=True, slots=True)
-class Weighed:
-    """Messages with two sizes: the bytes of their transcript, and their memory in bytes.
-
-    The sizes of 20,000 messages take long to compute, so this can be done in a thread without a session. `times` says
-    when the first messages were added, for those that come from another history; the others are new.
-    """
-
-    messages: tuple[Message, ...] = ()
-    size: int = 0
-    cost: int = 0
-    times: tuple[float, ...] = field(default=(), compare=False)
-
-    def times_from(self, at: float) -> tuple[float, ...]:
-        """Return when each message was added. New ones are added at this time."""
-        known = self.times[: len(self.messages)]
-        return (*known, *[at] * (len(self.messages) - len(known)))
-
-    @classmethod
-    def of(cls, messages: Iterable[Message]) -> Self:
-        """Compute the sizes of some messages."""
-        found = tuple(messages)
-        return cls(found, sum(map(_size, found)), sum(map(cost_of, found)))
-
-
-def read_history(transcript: str, most: int, known: Iterable[Message] = ()) -> Weighed:
-    """Parse a transcript (S14). Raises `InvalidTranscript`, and `TooLarge` for more than `most` messages.
-
-    Messages of the `known` history at the beginning of the text are kept unchanged, because the text contains no ids.
-    """
-    turns = parse(from_elsewhere(transcript), most=most)
-    kept = [*takewhile(lambda pair: pair[1] == (pair[0].role, shown(pair[0])), zip(known, turns, strict=False))]
-    read = [Message.model_validate({"role": turn.role, "content": turn.content}) for turn in turns[len(kept) :]]
-    return Weighed.of([message for message, _ in kept] + read)
-
-
-def history_of(new: NewSession, most: int) -> Weighed:
-    """Return the history of a new session. Raises `InvalidParameters`, `InvalidTranscript` or `TooLarge`."""
-    if new.messages and new.transcript:
-        raise InvalidParameters("a session begins with `messages` or with a `transcript`, not with both")
-    return take_messages(new.messages, most) if new.messages else read_history(new.transcript or "", most)
-
-
-def take_messages(messages: tuple[Message, ...], most: int) -> Weighed:
-    """Weigh the messages of a history that comes from another server. Raises `TooLarge` for more than `most`."""
-    if len(messages) > most:
-        raise TooLarge(f"a session has {most} messages at most; these are {len(messages)}")
-    return Weighed.of(messages)
 
 
 _ERROR = "[Error: "
@@ -144,48 +36,6 @@ def is_error_reply(message: Message) -> bool:
     """Return whether a message is the error of a failed turn. Prompts do not contain it (S5)."""
     content = message.content
     return message.role == "assistant" and content.startswith(_ERROR) and content.endswith("]")
-
-
-_TOPIC_CHARACTERS = 80
-_INSERTED = re.compile(
-    r"\s*+(?:"
-    r"<(?P<tag>(?=[A-Za-z0-9]+[_-])[\w-]{1,64}|INSTRUCTIONS)(?:\s[^<>]*+)?>.*?</(?P=tag)>"
-    r"|# AGENTS\.md instructions[^\n]*"
-    r")",
-    re.DOTALL,
-)
-"""What coding agents put before the words of their users, or into messages of their own.
-
-These are blocks whose tags have a `_` or a `-`, as no tag of HTML has (`<system-reminder>` of Claude Code, Codex's
-`<environment_context>` and `<user_instructions>`), and the instructions of a project, for which Codex writes
-`# AGENTS.md instructions for PATH` and `<INSTRUCTIONS>`.
-"""
-_SURROUNDINGS = (
-    "This is the Gemini CLI. We are setting up the context",
-    "This is the Qwen Code. We are setting up the context",
-    "Here are some READ ONLY files, provided for your reference",  # aider, as the next ones
-    "Here are summaries of some files present in my git repository",
-    "I am not sharing any files that you can edit yet",
-    "I have *added these files to the chat*",
-)
-"""How messages begin in which coding agents describe where they are."""
-
-
-def topic_of(messages: Iterable[Message]) -> str:
-    """Return the first line that a user has written, shortened; empty without one."""
-    lines = (_first_line(message.content) for message in messages if message.role == "user")
-    line = next(filter(None, lines), "")
-    return line if len(line) <= _TOPIC_CHARACTERS else f"{line[: _TOPIC_CHARACTERS - 1].rstrip()}…"
-
-
-def _first_line(content: str) -> str:
-    """Return the first line of a message after what its program has put before it."""
-    start = 0
-    while match := _INSERTED.match(content, start):
-        start = match.end()
-    if content.startswith(_SURROUNDINGS, start):
-        return ""
-    return " ".join(content[start:].lstrip().partition("\n")[0].split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +114,7 @@ class History:
         "window",
     )
 
-    def __init__(self, account: StorageUsage, history: Weighed | None = None, at: float | None = None) -> None:
+    def __init__(self, account: StorageUsage, history: SizedMessages | None = None, at: float | None = None) -> None:
         self._account = account
         self._absent = 0
         """The number of messages, from the first one on, that are not in memory."""
@@ -277,7 +127,7 @@ class History:
         self.version = 0
         self.topic: str | None = ""
         """The first line that a user has written; empty without one, None if the head of the history lacks it."""
-        self._put(history or Weighed(), time.time() if at is None else at)
+        self._put(history or SizedMessages(), time.time() if at is None else at)
 
     @classmethod
     def restored(cls, account: StorageUsage, head: HistoryHead) -> Self:
@@ -308,8 +158,6 @@ class History:
 
     def __len__(self) -> int:
         return self._absent + len(self._messages)
-
-    # -- in memory or not -----------------------------------------------------------------------------------------
 
     @property
     def loaded(self) -> bool:
@@ -363,8 +211,6 @@ class History:
         self.require_loaded()
         return tuple(self._times)
 
-    # -- prompts --------------------------------------------------------------------------------------------------
-
     def prompt(self, window: Window) -> tuple[Message, ...]:
         """Return the messages of a prompt (S8): those of a window, without error replies."""
         first = self._all[: self.leading]
@@ -414,8 +260,6 @@ class History:
         """The newest message."""
         return self._all[-1] if self._all else None
 
-    # -- the transcript -------------------------------------------------------------------------------------------
-
     @property
     def text(self) -> str:
         """The transcript. Each message is rendered once, at the first read."""
@@ -455,7 +299,9 @@ class History:
         if not since <= version <= self.version:
             return None
         return (
-            self.size if version == self.version else self.size - sum(map(_size, self._all[count + version - since :]))
+            self.size
+            if version == self.version
+            else self.size - sum(map(transcript_size, self._all[count + version - since :]))
         )
 
     def beyond(self, messages: Sequence[Message]) -> Sequence[Message] | None:
@@ -469,8 +315,6 @@ class History:
         """Return the number of first messages that are the same here and there, by the rule of `beyond`."""
         return sum(1 for _ in takewhile(bool, map(_alike, self._all, messages)))
 
-    # -- changing -------------------------------------------------------------------------------------------------
-
     def append(self, message: Message, at: float) -> int:
         """Add a message at a time in seconds since the epoch. Return its index."""
         cost = cost_of(message)
@@ -482,31 +326,31 @@ class History:
         self._messages.append(message)
         self._times.append(at)
         self._present += cost
-        self._resized(_size(message), cost, at)
+        self._resized(transcript_size(message), cost, at)
         self.version += 1
         return len(self) - 1
 
-    def replace(self, history: Weighed, at: float) -> None:
+    def replace(self, history: SizedMessages, at: float) -> None:
         """Replace all messages (S14)."""
         self.version += 1
         self._put(history, at)
 
-    def extended(self, messages: Sequence[Message]) -> Weighed:
+    def extended(self, messages: Sequence[Message]) -> SizedMessages:
         """Return this history with more messages after it."""
-        more = Weighed.of(messages)
-        return Weighed((*self._all, *more.messages), self.size + more.size, self.cost + more.cost, self.times)
+        more = SizedMessages.of(messages)
+        return SizedMessages((*self._all, *more.messages), self.size + more.size, self.cost + more.cost, self.times)
 
-    def until(self, end: int | None) -> Weighed:
+    def until(self, end: int | None) -> SizedMessages:
         """Return the first messages; all without `end`."""
         if end is None or end >= len(self):
-            return Weighed(self.messages, self.size, self.cost, self.times)
-        return replace(Weighed.of(self._all[:end]), times=self.times[:end])
+            return SizedMessages(self.messages, self.size, self.cost, self.times)
+        return replace(SizedMessages.of(self._all[:end]), times=self.times[:end])
 
     def release(self, at: float) -> None:
         """Free all memory: the session is deleted."""
-        self._put(Weighed(), at)
+        self._put(SizedMessages(), at)
 
-    def _put(self, history: Weighed, at: float) -> None:
+    def _put(self, history: SizedMessages, at: float) -> None:
         self._messages = list(history.messages)
         self._times = array("d", history.times_from(at))
         self._absent, self._present = 0, history.cost
@@ -578,10 +422,6 @@ def _alike(own: Message, given: Message) -> bool:
         return False
     known = own.model_copy(update={"content": own.content.strip(), "thinking": given.thinking and own.thinking})
     return known == given.model_copy(update={"content": given.content.strip()})
-
-
-def _size(message: Message) -> int:
-    return len(render_one(message).encode()) + 1
 
 
 def first_window(history: History, settings: Settings, most: int) -> tuple[Window, int | None]:

@@ -9,8 +9,6 @@ from cfs.errors import InvalidIdentifier
 from cfs.ids import check_id, random_names
 from cfs_filesystem import InvalidPathError, Path, validate_path
 
-# Session ids as logical paths, and back (S1, G1).
-#
 # An id may contain characters that a logical path may not: wildcards, a backslash, and characters that look like a
 # slash or a dot. These and `%` are percent-encoded in the path, so that ids and paths correspond one to one.
 

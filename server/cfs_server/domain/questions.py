@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Literal, Self
 
 from cfs.errors import Conflict
-from cfs_server.domain.history import MESSAGE_COST
+from cfs_server.domain.message_sizes import MESSAGE_COST
 
 MOST_OPEN = 16
 """Maximum number of open questions of one session."""

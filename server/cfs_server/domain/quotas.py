@@ -6,8 +6,6 @@ from typing import Self
 
 from cfs.errors import StorageFull, TooLarge, TooMany
 
-# Limits of sessions (H7).
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

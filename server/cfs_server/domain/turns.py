@@ -15,8 +15,9 @@ from cfs.completions import UNREADABLE, read_arguments, write_arguments
 from cfs.errors import CfsError, EngineError
 from cfs.wire import EventType, FinishReason, Message, Settings, SettingsPatch, TokenLogprob, ToolCall, Usage
 from cfs_server.domain.events import Event
-from cfs_server.domain.history import Weighed, cost_of
 from cfs_server.domain.ids import family_of, parent_of
+from cfs_server.domain.message_sizes import cost_of
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.contract.interface import CallDelta, Delta, GenerationRequest, Kind, ToolChoice
 
 CANCELLED = "[Cancelled]"
@@ -85,7 +86,7 @@ class TurnRequest:
     settings: SettingsPatch = field(default_factory=SettingsPatch)
     json_schema: dict[str, Any] | None = None
     logprobs: int | None = None
-    view: Weighed | None = None
+    view: SizedMessages | None = None
     may_replace: bool = False
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: ToolChoice = "auto"

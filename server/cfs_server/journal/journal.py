@@ -23,8 +23,9 @@ import structlog
 
 from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message
+from cfs_server.domain.changes import Record
 from cfs_server.domain.events import Event
-from cfs_server.domain.state import Head, Record
+from cfs_server.domain.state import Head
 from cfs_server.journal.records import DELETED, HISTORY, Row, decode_events, decode_messages, encode, encode_head
 
 _T = TypeVar("_T")

@@ -17,36 +17,37 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from cfs.wire import EventType, Message, Settings, TurnSettings
-from cfs_server.domain import state
+from cfs_server.domain import changes
+from cfs_server.domain.changes import Author, Change, Record
 from cfs_server.domain.events import Event
-from cfs_server.domain.history import Weighed
-from cfs_server.domain.state import Author, Change, Head, Record
+from cfs_server.domain.state import Head
+from cfs_server.domain.transcripts import SizedMessages
 
 VERSION = 1
 """The version in which rows and heads are written."""
 
 KINDS: Mapping[str, type[Any]] = MappingProxyType(
     {
-        "session.created": state.Created,
-        "session.renamed": state.Renamed,
-        "session.deleted": state.Deleted,
-        "settings.changed": state.SettingsChanged,
-        "state.announced": state.StateAnnounced,
-        "tokens.spent": state.TokensSpent,
-        "message.added": state.MessageAdded,
-        "history.replaced": state.HistoryReplaced,
-        "context.shifted": state.ContextShifted,
-        "message.excluded": state.MessageExcluded,
-        "turn.queued": state.TurnQueued,
-        "turn.started": state.TurnStarted,
-        "turn.interrupted": state.TurnInterrupted,
-        "reply.extended": state.ReplyExtended,
-        "lease.renewed": state.LeaseRenewed,
-        "lease.expired": state.LeaseExpired,
-        "cancel.requested": state.CancelRequested,
-        "turn.ended": state.TurnEnded,
-        "question.asked": state.QuestionAsked,
-        "question.closed": state.QuestionClosed,
+        "session.created": changes.Created,
+        "session.renamed": changes.Renamed,
+        "session.deleted": changes.Deleted,
+        "settings.changed": changes.SettingsChanged,
+        "state.announced": changes.StateAnnounced,
+        "tokens.spent": changes.TokensSpent,
+        "message.added": changes.MessageAdded,
+        "history.replaced": changes.HistoryReplaced,
+        "context.shifted": changes.ContextShifted,
+        "message.excluded": changes.MessageExcluded,
+        "turn.queued": changes.TurnQueued,
+        "turn.started": changes.TurnStarted,
+        "turn.interrupted": changes.TurnInterrupted,
+        "reply.extended": changes.ReplyExtended,
+        "lease.renewed": changes.LeaseRenewed,
+        "lease.expired": changes.LeaseExpired,
+        "cancel.requested": changes.CancelRequested,
+        "turn.ended": changes.TurnEnded,
+        "question.asked": changes.QuestionAsked,
+        "question.closed": changes.QuestionClosed,
     }
 )
 """The name of each kind of change."""
@@ -176,9 +177,9 @@ def _at(body: Any, path: str) -> Any:
 def decode_messages(row: Row) -> list[tuple[Message, float]]:
     """Return the messages that a row of one of the kinds `HISTORY` adds or begins with, and when each was added."""
     change = decode_change(row)
-    if isinstance(change, state.MessageAdded):
+    if isinstance(change, changes.MessageAdded):
         return [(change.message, row.at)]
-    history: Weighed = change.history  # type: ignore[attr-defined]
+    history: SizedMessages = change.history  # type: ignore[attr-defined]
     return list(zip(history.messages, history.times_from(row.at), strict=True))
 
 

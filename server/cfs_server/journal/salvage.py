@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from cfs.wire import Message, Settings
+from cfs_server.domain.changes import Created, Record, Renamed, SettingsChanged
 from cfs_server.domain.events import Event, new_nonce
-from cfs_server.domain.history import Weighed
 from cfs_server.domain.ids import ancestors_of
 from cfs_server.domain.quotas import Quota, StorageUsage
-from cfs_server.domain.state import Created, Head, Record, Renamed, SessionState, SettingsChanged
+from cfs_server.domain.state import Head, SessionState
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.journal.journal import Batch, Kept
 from cfs_server.journal.records import (
     DELETED,
@@ -244,12 +245,12 @@ class _Writer:
         self._seq = max([self._seq, *(head.seq for head in content.heads.values())])
         self._position = max((row.position for row in rows), default=0)
 
-    def created(self, name: str, owner: str, settings: Settings, history: Weighed | None = None) -> Row:
+    def created(self, name: str, owner: str, settings: Settings, history: SizedMessages | None = None) -> Row:
         """Return the row of a new session."""
         self._seq += 1
         self._position += 1
         at = time.time()
-        change = Created(name, uuid.uuid4().hex, new_nonce(), owner, settings, history or Weighed())
+        change = Created(name, uuid.uuid4().hex, new_nonce(), owner, settings, history or SizedMessages())
         blank = SessionState()
         blank.account = StorageUsage(owner, Quota())
         (draft,) = change.apply(blank, at)
@@ -263,7 +264,7 @@ def _changes(rows: Iterable[Row]) -> Iterator[Any]:
             yield decode_change(row)
 
 
-def _remains(head: Head | None, rows: Sequence[Row]) -> tuple[str, str, Settings, Weighed]:
+def _remains(head: Head | None, rows: Sequence[Row]) -> tuple[str, str, Settings, SizedMessages]:
     """Return what can be read of a session: its id, its owner, its settings and its messages with their times."""
     name, owner, settings = "", "the server", Settings()
     if head is not None:
@@ -281,7 +282,7 @@ def _remains(head: Head | None, rows: Sequence[Row]) -> tuple[str, str, Settings
         if row.kind in HISTORY:
             with suppress(*_UNREADABLE, UnknownRecord):
                 found += decode_messages(row)
-    history = replace(Weighed.of(message for message, _ in found), times=tuple(at for _, at in found))
+    history = replace(SizedMessages.of(message for message, _ in found), times=tuple(at for _, at in found))
     return name, owner, settings, history
 
 

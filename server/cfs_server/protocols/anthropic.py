@@ -17,8 +17,8 @@ from cfs.completions.models import Number, Open
 from cfs.errors import InvalidParameters
 from cfs.wire import FinishReason, FunctionName, FunctionSpec, Message, NamedTool, ToolCall, ToolSpec, Usage
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, read_tools, refusal
-from cfs_server.domain.history import Weighed
 from cfs_server.domain.quotas import Limits
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.contract.interface import CallDelta, Delta, Finished, ToolChoice
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def read_request(request: MessagesRequest, limits: Limits) -> CompletionSpec:
     wanted = request.tool_choice
     return CompletionSpec(
         messages=messages,
-        before=Weighed.of(messages[:-1]),
+        before=SizedMessages.of(messages[:-1]),
         patch=patch_of(
             max_tokens=request.max_tokens,
             temperature=request.temperature,

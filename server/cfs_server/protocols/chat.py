@@ -22,8 +22,8 @@ from cfs.completions import (
 )
 from cfs.wire import FinishReason
 from cfs_server.completions.requests import CompletionSpec, messages_of, patch_of, read_tools, refusal, schema_of
-from cfs_server.domain.history import Weighed
 from cfs_server.domain.quotas import Limits
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.contract.interface import CallDelta, Delta, Finished
 
 # Requests
@@ -36,7 +36,7 @@ def read_chat(request: ChatRequest, limits: Limits) -> CompletionSpec:
     messages = messages_of(request.messages, limits)
     return CompletionSpec(
         messages=messages,
-        before=Weighed.of(messages[:-1]),
+        before=SizedMessages.of(messages[:-1]),
         patch=patch_of(
             max_tokens=request.max_completion_tokens or request.max_tokens,
             temperature=request.temperature,

@@ -17,8 +17,8 @@ from cfs.completions import UNREADABLE, ModelCard, Recorded, read_arguments
 from cfs.completions.models import Number, Open
 from cfs.wire import FinishReason, Message, SettingsPatch, TokenLogprob, ToolCall, ToolSpec, Usage
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, read_tools, refusal
-from cfs_server.domain.history import Weighed
 from cfs_server.domain.quotas import Limits
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.contract.interface import CallDelta, Delta, Finished
 
 API_VERSION = "0.12.6"
@@ -194,7 +194,7 @@ def _spec(
     form = request.format
     return CompletionSpec(
         messages=messages,
-        before=Weighed.of(messages[:-1]),
+        before=SizedMessages.of(messages[:-1]),
         patch=_patch(request.options or OllamaOptions()),
         json_schema={"type": "object"} if form == "json" else form if isinstance(form, dict) else None,
         tools=known,

@@ -8,8 +8,8 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, WithJsonSchem
 
 from cfs.completions.models import Number, Open
 from cfs_server.completions.requests import CompletionSpec, Place, patch_of, refusal
-from cfs_server.domain.history import Weighed
 from cfs_server.domain.quotas import Limits
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.protocols.response_items import (
     NO_MESSAGE,
     AnyItems,
@@ -146,7 +146,7 @@ def read_request(request: ResponsesRequest, limits: Limits) -> CompletionSpec:
         patch = patch.model_copy(update={"system": request.instructions})
     return CompletionSpec(
         messages=messages,
-        before=None if isinstance(request.input, str) else Weighed.of(messages[:-1]),
+        before=None if isinstance(request.input, str) else SizedMessages.of(messages[:-1]),
         patch=patch,
         json_schema=_schema(request.text.format if request.text else None),
         tools=tools,

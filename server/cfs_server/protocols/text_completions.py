@@ -16,8 +16,8 @@ from cfs.completions import CompletionUsage, Recorded, StreamOptions
 from cfs.completions.models import Number, Open
 from cfs.wire import FinishReason, Message, TokenLogprob
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, refusal
-from cfs_server.domain.history import Weighed
 from cfs_server.domain.quotas import Limits
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.contract.interface import Delta, Finished
 
 _MOST_LOGPROBS = 5
@@ -83,7 +83,7 @@ def read_completion(request: TextCompletionRequest, limits: Limits, *, recorded:
     _refuse_unsupported(request)
     spec = CompletionSpec(
         messages=checked((Message(role="user", content=request.prompt),), limits),
-        before=Weighed(),
+        before=SizedMessages(),
         patch=patch_of(
             max_tokens=request.max_tokens,
             temperature=request.temperature,

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from cfs import wire
 from cfs.errors import CfsError, InvalidIdentifier, InvalidParameters, NotFound, TooLarge, UnsupportedMedia
 from cfs.ids import check_id
-from cfs_server.domain.history import Weighed, history_of
+from cfs_server.domain.transcripts import SizedMessages, history_of
 from cfs_server.http.bodies import apart, json_body
 from cfs_server.http.caller import Sessions
 from cfs_server.http.openapi import answer, body, problems
@@ -47,7 +47,7 @@ async def import_sessions(
     return as_json(wire.ImportResult(results=tuple(results)))
 
 
-def _weighed(new: wire.NewSession, limit: int) -> Weighed | CfsError:
+def _weighed(new: wire.NewSession, limit: int) -> SizedMessages | CfsError:
     try:
         return history_of(new, limit)
     except TooLarge as error:
@@ -55,7 +55,7 @@ def _weighed(new: wire.NewSession, limit: int) -> Weighed | CfsError:
 
 
 async def _import(
-    sessions: AuthorizedSessions, new: wire.NewSession, history: Weighed | CfsError, *, check: bool
+    sessions: AuthorizedSessions, new: wire.NewSession, history: SizedMessages | CfsError, *, check: bool
 ) -> wire.Imported:
     name = new.id or ""
     result = partial(wire.Imported, id=name)

@@ -24,7 +24,8 @@ from cfs.errors import (
     UnsupportedMedia,
 )
 from cfs_server.completions.requests import read_tools, refusal, schema_of
-from cfs_server.domain.history import check_content, decode_message, rendered
+from cfs_server.domain.history import rendered
+from cfs_server.domain.message_sizes import check_content, decode_message
 from cfs_server.domain.quotas import Limits
 from cfs_server.domain.turns import Turn, TurnRequest, TurnResult
 from cfs_server.http import negotiation as media

@@ -19,9 +19,9 @@ from cfs.errors import (
     Unavailable,
     UnsupportedMedia,
 )
+from cfs_server.domain.changes import author
 from cfs_server.domain.questions import Question, QuestionState, open_questions
 from cfs_server.domain.rights import Right
-from cfs_server.domain.state import author
 from cfs_server.http.bodies import json_body
 from cfs_server.http.caller import Me, Seconds, Sessions
 from cfs_server.http.disconnects import attend

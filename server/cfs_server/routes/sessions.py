@@ -25,8 +25,9 @@ from cfs.errors import (
     TooLarge,
     UnsupportedMedia,
 )
-from cfs_server.domain.history import Weighed, history_of, read_history, rendered
+from cfs_server.domain.history import rendered
 from cfs_server.domain.loop_bridge import aside
+from cfs_server.domain.transcripts import SizedMessages, history_of, read_history
 from cfs_server.http import negotiation as media
 from cfs_server.http.bodies import apart, json_body, read_text
 from cfs_server.http.caller import Accept, Delay, IfMatch, IfNoneMatch, Me, Seconds, Sessions
@@ -201,7 +202,7 @@ async def replace_transcript(
 ) -> Response:
     """Replace the history with an edited transcript."""  # S14
     text = await read_text(request)
-    history: Weighed | None = None
+    history: SizedMessages | None = None
     while history is None:
         async with sessions.loaded(id):
             session = sessions.get(id, "write", "delete")

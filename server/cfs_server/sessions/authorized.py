@@ -30,11 +30,11 @@ from cfs.errors import (
 from cfs.wire import SettingsPatch
 from cfs_filesystem import OPERATIONS, InvalidPathError, Operation, Path
 from cfs_server.domain.events import Event, EventLog
-from cfs_server.domain.history import Weighed
 from cfs_server.domain.ids import SESSIONS, copy_ids, id_of, new_id, parent_of, path_of
 from cfs_server.domain.look_alikes import difference
 from cfs_server.domain.quotas import Limits, StorageUsage
 from cfs_server.domain.rights import SETTINGS, Right
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import TURN_EVENTS, Turn, TurnRequest, ended_turn, has_ended
 from cfs_server.sessions.authorization import Access, Authorization
 from cfs_server.sessions.search import Match, search
@@ -72,8 +72,6 @@ class AuthorizedSessions:
         """The limits of sessions."""
         return self._store.limits
 
-    # -- rights ---------------------------------------------------------------------------------------------------
-
     def require(self, operation: Operation, session_id: str) -> None:
         """Raise unless the caller has this right: `NotGranted` if it has no rights there, else `Forbidden`."""
         self._authorization.require(operation, path_of(session_id), f"session {session_id!r}")
@@ -102,8 +100,6 @@ class AuthorizedSessions:
     def may(self, operation: Operation, session_id: str) -> bool:
         """Return whether the caller has this right."""
         return self._handle.allows(operation, path_of(session_id))
-
-    # -- finding --------------------------------------------------------------------------------------------------
 
     def get(self, session_id: str, *operations: Operation) -> Session:
         """Return a session for operations that must all be granted. Raises `NotFound`."""
@@ -250,8 +246,6 @@ class AuthorizedSessions:
         name = new_id(self._store.is_free)
         return name if self.may("write", name) else None
 
-    # -- creating and changing ------------------------------------------------------------------------------------
-
     def is_free(self, session_id: str) -> bool:
         """Return whether a session with this id can be created here; see `SessionStore.is_free`."""
         return self._store.is_free(session_id)
@@ -260,7 +254,7 @@ class AuthorizedSessions:
         self,
         session_id: str | None = None,
         patch: SettingsPatch | None = None,
-        transcript: str | Weighed | None = None,
+        transcript: str | SizedMessages | None = None,
         tokens: int = 0,
     ) -> Session:
         """Create a session; see `SessionStore.create`."""
@@ -329,7 +323,7 @@ class AuthorizedSessions:
         self._require_new(new, instead_of=session_id)
         return self._store.rename(session_id, new)
 
-    def fill(self, session_id: str, transcript: str | Weighed, delay: float = 0.0) -> Session:
+    def fill(self, session_id: str, transcript: str | SizedMessages, delay: float = 0.0) -> Session:
         """Set the first messages of a session, which is created if needed (S14). Requires the right to write.
 
         An unanswered user message at its end gets its turn after `delay` seconds; see `TurnRequest`.
@@ -344,7 +338,7 @@ class AuthorizedSessions:
             raise Conflict(f"session {session_id!r} has a history already")
         return self._store.replace(session_id, transcript, session.etag, delay)
 
-    def replace(self, session_id: str, transcript: str | Weighed, etag: str, delay: float = 0.0) -> Session:
+    def replace(self, session_id: str, transcript: str | SizedMessages, etag: str, delay: float = 0.0) -> Session:
         """Replace the history with an edited transcript; see `SessionStore.replace`."""
         self.require("write", session_id)
         self.require("delete", session_id)
@@ -371,8 +365,6 @@ class AuthorizedSessions:
                     f" {difference(name, other)}): use that name, another one, or ?look_alike=allow",
                     existing=other,
                 )
-
-    # -- waiting and following ------------------------------------------------------------------------------------
 
     def is_settled(self, session: Session) -> bool:
         """Return whether a session and everything below it is idle (S13)."""

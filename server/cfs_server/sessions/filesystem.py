@@ -20,9 +20,10 @@ from cfs_filesystem import (
     Path,
     VersionedEntryMeta,
 )
-from cfs_server.domain.history import decode_message, rendered_in_thread
+from cfs_server.domain.history import rendered_in_thread
 from cfs_server.domain.ids import SESSIONS, id_of, path_of
 from cfs_server.domain.loop_bridge import LoopBridge
+from cfs_server.domain.message_sizes import decode_message
 from cfs_server.domain.quotas import StorageUsage
 from cfs_server.domain.turns import TurnRequest
 from cfs_server.sessions.session import Session

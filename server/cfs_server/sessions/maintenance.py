@@ -157,9 +157,6 @@ def _info(connection: sqlite3.Connection, path: Path) -> StoreInfo:
     return StoreInfo(path, size_of(path), sessions, records)
 
 
-# -- check ------------------------------------------------------------------------------------------------------------
-
-
 async def _replay(connection: sqlite3.Connection, engine: Engine) -> list[str]:
     """Replay the records of each session up to its head, and compare. Return what is wrong."""
     heads = {key: decode_head(text) for key, text in connection.execute(f"{_LIVING} AND head IS NOT NULL")}
@@ -199,9 +196,6 @@ def _comparable(head: Head, *, pruned: bool) -> Head:
     if pruned and running is not None:
         running = replace(running, said=())
     return replace(head, history=replace(head.history, cost=0), running=running)
-
-
-# -- restore ----------------------------------------------------------------------------------------------------------
 
 
 def _begin_new_lives(connection: sqlite3.Connection) -> None:

@@ -12,7 +12,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import structlog
@@ -20,7 +20,6 @@ import structlog
 from cfs.errors import (
     CfsError,
     Conflict,
-    ContextTooLong,
     EngineError,
     Forbidden,
     InvalidParameters,
@@ -43,65 +42,38 @@ from cfs.wire import (
     Usage,
 )
 from cfs_server.base.broadcast import Broadcast
-from cfs_server.domain.events import Event, EventBus, EventLog
-from cfs_server.domain.history import (
-    MESSAGE_COST,
-    History,
-    Weighed,
-    Window,
-    cost_of,
-    cost_of_value,
-    error_reply,
-    first_window,
-    tokens_between,
-)
-from cfs_server.domain.questions import MOST_OPEN, Question, QuestionState, already_closed, open_questions
-from cfs_server.domain.quotas import Limits, StorageUsage
-from cfs_server.domain.state import (
+from cfs_server.domain.changes import (
     CancelRequested,
     Change,
-    ContextShifted,
     Created,
     Deleted,
-    Head,
     HistoryReplaced,
     LeaseExpired,
     LeaseRenewed,
     MessageAdded,
-    MessageExcluded,
     QuestionAsked,
     QuestionClosed,
     Record,
     Renamed,
     ReplyExtended,
-    SessionState,
     SettingsChanged,
     StateAnnounced,
-    TokensSpent,
     TurnEnded,
     TurnInterrupted,
     TurnQueued,
     TurnStarted,
     author,
-    shared,
 )
+from cfs_server.domain.events import Event, EventBus, EventLog
+from cfs_server.domain.history import History, error_reply
+from cfs_server.domain.message_sizes import MESSAGE_COST, cost_of, cost_of_value
+from cfs_server.domain.questions import MOST_OPEN, Question, QuestionState, already_closed, open_questions
+from cfs_server.domain.quotas import Limits, StorageUsage
+from cfs_server.domain.state import Head, SessionState, shared
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import CANCELLED, Lease, Turn, TurnRequest, TurnResult, TurnState, kind_of
-from cfs_server.engine.contract.fitting import TARGET, count_of_part, leading_systems
-from cfs_server.engine.contract.interface import (
-    MAX_TIMES,
-    TOO_LONG,
-    Delta,
-    Engine,
-    Finished,
-    GenerationRequest,
-    HistoryRefused,
-    ReplyLost,
-    engine_of,
-    predicted_wait,
-)
-from cfs_server.sessions import tracing
+from cfs_server.engine.contract.interface import Delta, Engine, predicted_wait
 from cfs_server.sessions.attendance import AGENT_SECONDS, Attendance
-from cfs_server.sessions.summaries import summarize
 
 _RETRY_SECONDS = 1.0
 _ANNOUNCED_EACH = 256
@@ -114,10 +86,11 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a session needs from its store. `record` receives each change and returns its sequence number.
+    """What a session needs from its store.
 
-    `root_key` returns the key of the root of a session's tree, `attended` whether an agent answers in it. `models` are
-    the names that the setting `model` may have; if it is empty, they are not known.
+    `record` receives each change and returns its sequence number. `root_key` returns the key of the root of a session's
+    tree, `attended` whether an agent answers in it. `answer` lets the model answer a turn. `models` are the names that
+    the setting `model` may have; if it is empty, they are not known.
     """
 
     engine: Engine
@@ -129,6 +102,7 @@ class Services:
     record: Callable[["Session", Record], int]
     root_key: Callable[["Session"], str]
     attended: Callable[["Session"], bool]
+    answer: Callable[["Session", Turn, "Services"], Coroutine[Any, Any, None]]
     models: Collection[str] = ()
     clock: Callable[[], float] = time.time
 
@@ -204,8 +178,6 @@ class Session(SessionState):
             self.origin,
         )
 
-    # -- changing -------------------------------------------------------------------------------------------------
-
     def apply(self, change: Change) -> Event | None:
         """Apply a change: the only way to change a session's state. Return the last event of the change."""
         at, bus = self._services.clock(), self._services.bus
@@ -244,8 +216,6 @@ class Session(SessionState):
             self.apply(StateAnnounced(turn.id))
             self._services.state_changed(self)
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     @property
     def etag(self) -> str:
         """The ETag of the current transcript, quoted."""
@@ -277,7 +247,7 @@ class Session(SessionState):
             origin=self.origin,
         )
 
-    def settled_history(self) -> Weighed:
+    def settled_history(self) -> SizedMessages:
         """Return the history up to the last finished turn, for a copy of a busy session (S14)."""
         return self.history.until(self.running.base if self.running else None)
 
@@ -294,8 +264,6 @@ class Session(SessionState):
         """Raise `Conflict` while a turn runs or waits."""
         if not self.idle:
             raise Conflict(f"session {self.id!r} is generating: {consequence}; wait for it, or cancel its turns")
-
-    # -- messages and settings ------------------------------------------------------------------------------------
 
     def accept(self, request: TurnRequest) -> tuple[Turn, Event]:
         """Accept a message. Return its turn and the event that announces it. The turn starts in the order of the queue
@@ -372,12 +340,10 @@ class Session(SessionState):
             self.advance()
         return settings
 
-    def replace_history(self, history: Weighed) -> None:
+    def replace_history(self, history: SizedMessages) -> None:
         """Replace the history (S14). Only allowed between turns."""
         self.require_idle("its history cannot be replaced")
         self.apply(HistoryReplaced(history))
-
-    # -- the session's life cycle ---------------------------------------------------------------------------------
 
     def cancel(self, *, queued: bool) -> tuple[int, int]:
         """Stop the running turn, and the waiting ones if `queued`. Return how many of each (S12)."""
@@ -483,8 +449,6 @@ class Session(SessionState):
             self._fail(turn, EngineError(reason))
         self.publish_state()
 
-    # -- turns ----------------------------------------------------------------------------------------------------
-
     def advance(self) -> Event | None:
         """Start the next turn if none runs. Return the event of the first message that this adds."""
         first: Event | None = None
@@ -495,7 +459,7 @@ class Session(SessionState):
             added = self._begin(turn)
             first = first or added
             if self.running is turn:
-                turn.task = self._services.spawn(answer(self, turn, self._services))
+                turn.task = self._services.spawn(self._services.answer(self, turn, self._services))
         return first
 
     def _begin(self, turn: Turn, lease: Lease | None = None) -> Event | None:
@@ -602,7 +566,6 @@ class Session(SessionState):
         if self.running is None:
             self.publish_state()
 
-    # -- an agent in place of the model (S10) ---------------------------------------------------------------------
     #
     # An agent claims a turn, works under a lease that each of its calls renews, and finishes the turn. When the lease
     # expires, the agent is considered dead and another one may claim the turn. A late agent gets its turn back with its
@@ -708,8 +671,6 @@ class Session(SessionState):
         turn.stop_timer()
         turn.timer = asyncio.get_running_loop().call_later(seconds, self.expire, turn)
 
-    # -- questions of the agent to a person (A5) ------------------------------------------------------------------
-
     def ask(self, new: NewQuestion, asker: str) -> Question:
         """Ask a person, for the agent that holds the running turn.
 
@@ -764,8 +725,6 @@ class Session(SessionState):
             if question.turn == turn.id:
                 self.apply(QuestionClosed(question.id))
 
-    # -- checking -------------------------------------------------------------------------------------------------
-
     def check_integrity(self) -> None:
         """Raise `AssertionError` if the parts of the session contradict each other."""
         self.history.check_integrity()
@@ -799,123 +758,3 @@ def _stop(turn: Turn, reason: CfsError) -> None:
 
 def _same(one: str, other: str) -> bool:
     return secrets.compare_digest(one.encode(), other.encode())
-
-
-# -- the model's answer -----------------------------------------------------------------------------------------------
-#
-# Each failure ends in a message, never in a blocked session (S5).
-#
-# A history that is longer than the model's context is cut (S8): old exchanges leave the prompt, or a summary replaces
-# them, until the engine accepts the prompt. The cut stays until the prompt is too long again, so that the prompts of
-# the next turns share a cached prefix.
-
-_LATEST = 10.0
-"""Seconds after a turn's time limit in which the engine must end it. After that the turn fails without the engine."""
-_MOST_REFUSALS = 2
-"""How often a prompt is shortened because an upstream refuses it and does not say why."""
-_AGAIN = 0.5
-"""The part of the text that stays in a prompt when an upstream refuses it again without naming its limit."""
-
-
-async def answer(session: Session, turn: Turn, services: Services) -> None:
-    """Answer the running turn with the engine, and end it."""
-    limit = services.limits.turn_seconds
-    try:
-        async with asyncio.timeout(limit + _LATEST):
-            reason, usage = await _answer(session, turn, services)
-    except CfsError as error:
-        session.fail_turn(turn, error)
-    except TimeoutError:
-        session.fail_turn(turn, EngineError(TOO_LONG.format(limit)))
-    except Exception:  # noqa: BLE001 - a defect must not leave the session generating forever
-        _log.exception("turn.defect", session=session.id, turn=turn.id)
-        session.fail_turn(turn, EngineError("internal error"))
-    else:
-        session.finish_turn(turn, reason, turn.text, usage)
-
-
-async def _answer(session: Session, turn: Turn, services: Services) -> tuple[FinishReason, Usage]:
-    """Send the history to the engine, and shorten it until it fits the context (S8)."""
-    settings, history = session.settings.patched(turn.request.settings), session.history
-    loop, limit = asyncio.get_running_loop(), services.limits.turn_seconds
-    ends_at, times, refused = loop.time() + limit, 1, 0
-    context_tokens = engine_of(services.engine, settings.model).context_tokens
-    window, tokens = first_window(history, settings, context_tokens)
-    while turn.state is not TurnState.CANCELLING:  # before this task's first step no engine has it
-        request = turn.generation(
-            session.id,
-            session.key,
-            services.root_key(session),
-            history.prompt(window),
-            session.settings,
-            session.account.owner,
-            limit if tokens is None and times == 1 else max(round(ends_at - loop.time(), 1), 0.0),
-            times,
-        )
-        try:
-            return await _stream(session, turn, request, services, window, tokens)
-        except ReplyLost:
-            if times == MAX_TIMES:
-                raise
-            times, tokens = times + 1, None
-            session.begin_again(turn)
-        except ContextTooLong as error:
-            if settings.overflow == "error":
-                raise
-            shorter = _shorten(session, turn, settings, window, error, TARGET if tokens is None else _AGAIN)
-            tokens = (tokens or 0) + (error.leaving or tokens_between(history, window, shorter.cut))
-            if settings.overflow == "summarize":
-                summary, usage = await summarize(history, request, services.engine, shorter)
-                if usage != Usage():
-                    session.apply(TokensSpent(usage))
-                shorter = replace(shorter, summary=summary)
-            window = shorter
-        except HistoryRefused as refusal:
-            # So a message that an upstream will never take, such as one that its filter refuses, ends no session.
-            if refused == _MOST_REFUSALS or len(history.exchanges(window)) < 2:
-                raise refusal.error from refusal
-            shorter = history.newest(window, 1 if refused else refusal.fits)
-            refused, tokens = refused + 1, (tokens or 0) + tokens_between(history, window, shorter.cut)
-            window = replace(shorter, summary="") if refused == _MOST_REFUSALS else shorter
-    return "cancelled", Usage()
-
-
-async def _stream(
-    session: Session, turn: Turn, request: GenerationRequest, services: Services, window: Window, tokens: int | None
-) -> tuple[FinishReason, Usage]:
-    finished: Finished | None = None
-    async for item in tracing.generate(services.engine, request):
-        if tokens is not None:  # the engine has accepted the shortened history
-            session.apply(ContextShifted(turn.id, window, tokens))
-            tokens = None
-        if isinstance(item, Delta):
-            session.add(turn, item)
-        else:
-            finished = item
-    if finished is None:
-        raise EngineError("the engine ended without saying why")
-    turn.stop, turn.warnings = finished.stop, finished.warnings
-    return finished.reason, finished.usage
-
-
-def _shorten(
-    session: Session, turn: Turn, settings: Settings, window: Window, error: ContextTooLong, part: float
-) -> Window:
-    """Cut a window so that its prompt fits, by the engine's counts or else by text length.
-
-    Raises `ContextTooLong` if even the last exchange does not fit. A single message that is too long is left out of all
-    later prompts, because it would push out everything before it.
-    """
-    history = session.history
-    starts = history.exchanges(window)
-    if error.fits != 0 and len(starts) > 1:
-        fits = count_of_part(history.messages, starts, part) if error.fits is None else error.fits
-        return history.newest(window, fits)
-    if window.summary:
-        return replace(window, summary="")
-    first = history.messages[: leading_systems(history.messages)]
-    instructions = len(settings.system or "") + sum(len(message.content) for message in first)
-    if turn.base is not None and len(turn.message.content) > instructions:
-        session.apply(MessageExcluded(turn.base))
-        raise ContextTooLong(f"the message is too long by itself: {error.detail}")
-    raise error

@@ -21,18 +21,22 @@ import structlog
 from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound, PreconditionFailed, Unavailable
 from cfs.ids import check_id
 from cfs.wire import Message, Settings, SettingsPatch, Usage
+from cfs_server.domain.changes import NO_MESSAGES, WHOLE, Created, Deleted, Record, Renamed, TokensSpent
 from cfs_server.domain.events import Archive, Event, EventBus, new_nonce
-from cfs_server.domain.history import Weighed, Window, check_content, read_history
+from cfs_server.domain.history import Window
 from cfs_server.domain.ids import ancestors_of, copy_ids, family_of, is_within, new_id, parent_of
 from cfs_server.domain.look_alikes import LookAlikes
+from cfs_server.domain.message_sizes import check_content
 from cfs_server.domain.quotas import Limits, Quota, StorageUsage, Used
-from cfs_server.domain.state import NO_MESSAGES, WHOLE, Created, Deleted, Record, Renamed, TokensSpent
-from cfs_server.domain.turns import Turn, TurnRequest, TurnState, kind_of
-from cfs_server.engine.contract.interface import Engine, Hint, predicted_wait
+from cfs_server.domain.transcripts import SizedMessages, read_history
+from cfs_server.domain.turns import Turn, TurnRequest, kind_of
+from cfs_server.engine.contract.interface import Engine, predicted_wait
 from cfs_server.journal.journal import Journal
 from cfs_server.journal.records import decode
 from cfs_server.sessions import tracing
+from cfs_server.sessions.answering import answer
 from cfs_server.sessions.former import FormerNames
+from cfs_server.sessions.hints import Hints
 from cfs_server.sessions.history_cache import HistoryCache
 from cfs_server.sessions.session import Services, Session
 
@@ -40,98 +44,6 @@ _CHECKPOINT_SECONDS = 5.0
 _HEADS_AT_ONCE = 200
 
 _log = structlog.get_logger(__name__)
-
-# Hints to the engine about a session's next turn, so that it caches what is needed soon (E3).
-#
-# The hint depends on the session's state and on the last hint. `Hints` checks a session when its state changes, and
-# never sends the same hint twice in a row.
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """The parts of a session's state that hints depend on."""
-
-    answering: bool = False
-    """The model generates its reply."""
-    at_work: bool = False
-    """A turn runs or waits."""
-    calls_tool: bool = False
-    """The agent that answers waits for the result of a tool."""
-    children_at_work: bool = False
-
-
-def hint_for(now: Situation, last: Hint | None) -> Hint | None:
-    """Return what the session's cached computation waits for; None while it is in use or will be immediately."""
-    if now.answering:
-        return None
-    if now.children_at_work:
-        return "waiting_for_children"
-    if now.calls_tool:
-        return "tool_call"
-    if now.at_work:
-        return None
-    return "children_done" if last in ("waiting_for_children", "children_done") else "user_turn"
-
-
-class Hints:
-    """Tracks the busy sub-sessions and the last hint of each session. A check costs the depth of the family."""
-
-    def __init__(self, engine: Engine, find: Callable[[str], Session | None]) -> None:
-        self._engine = engine
-        self._find = find
-        self._busy: set[str] = set()
-        self._busy_below: Counter[str] = Counter()
-        self._last: dict[str, Hint] = {}
-
-    def look(self, session: Session) -> None:
-        """Update the hints after a possible change of a session's state."""
-        self._mark(session.id, busy=not session.idle)
-        self._tell(session)
-
-    def taken_away(self, session_id: str) -> None:
-        """Remove a session id after a rename or a delete."""
-        self._mark(session_id, busy=False)
-
-    def forget(self, key: str) -> None:
-        """Remove the last hint of a session."""
-        self._last.pop(key, None)
-
-    def check_integrity(self, busy: set[str], keys: set[str]) -> None:
-        """Raise `AssertionError` unless the tracked state agrees with the sessions."""
-        below = Counter(above for session_id in busy for above in ancestors_of(session_id))
-        if (self._busy, +self._busy_below) != (busy, below) or self._last.keys() - keys:
-            raise AssertionError("what is known of busy sessions is not true")
-
-    def _mark(self, session_id: str, *, busy: bool) -> None:
-        if busy == (session_id in self._busy):
-            return
-        (self._busy.add if busy else self._busy.remove)(session_id)
-        for above in ancestors_of(session_id):
-            self._busy_below[above] += 1 if busy else -1
-            if not self._busy_below[above]:
-                del self._busy_below[above]
-            if (ancestor := self._find(above)) is not None:
-                self._tell(ancestor)
-
-    def _tell(self, session: Session) -> None:
-        last = self._last.get(session.key)
-        hint = hint_for(_situation(session, children_at_work=session.id in self._busy_below), last)
-        if hint is None:
-            self._last.pop(session.key, None)
-        elif hint != last:
-            self._last[session.key] = hint
-            self._engine.hint(session.key, hint)
-
-
-def _situation(session: Session, *, children_at_work: bool) -> Situation:
-    turn = session.running
-    leased = turn is not None and turn.state is TurnState.LEASED
-    return Situation(
-        answering=turn is not None and not leased,
-        at_work=not session.idle,
-        calls_tool=leased and session.history.calls_tools,
-        children_at_work=children_at_work,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +120,7 @@ class SessionStore:
             self._recorded,
             self._root_key,
             self._attended,
+            answer,
             models,
             self.clock,
         )
@@ -251,8 +164,6 @@ class SessionStore:
 
     def __iter__(self) -> Iterator[Session]:
         return iter(self._sessions.values())
-
-    # -- finding --------------------------------------------------------------------------------------------------
 
     def get(self, session_id: str) -> Session:
         """Return a session. Raises `NotFound`, or `InvalidIdentifier` for an invalid id."""
@@ -320,13 +231,11 @@ class SessionStore:
         """Return a session and everything below it, parents first."""
         return [session] + [member for child in self.children(session) for member in self.family(child)]
 
-    # -- creating and changing ------------------------------------------------------------------------------------
-
     def create(
         self,
         session_id: str | None = None,
         patch: SettingsPatch | None = None,
-        transcript: str | Weighed | None = None,
+        transcript: str | SizedMessages | None = None,
         account: StorageUsage | None = None,
         delay: float = 0.0,
         tokens: int = 0,
@@ -449,19 +358,19 @@ class SessionStore:
         self._wake_above(session_id)
         return session
 
-    def read(self, transcript: str | Weighed, known: Iterable[Message] = ()) -> Weighed:
+    def read(self, transcript: str | SizedMessages, known: Iterable[Message] = ()) -> SizedMessages:
         """Parse a transcript, unless it is already parsed; see `read_history`."""
-        if isinstance(transcript, Weighed):
+        if isinstance(transcript, SizedMessages):
             return transcript
         return read_history(transcript, self.limits.messages, known)
 
-    def replace(self, session_id: str, transcript: str | Weighed, etag: str, delay: float = 0.0) -> Session:
+    def replace(self, session_id: str, transcript: str | SizedMessages, etag: str, delay: float = 0.0) -> Session:
         """Replace the history with an edited transcript if `etag` is the current one (S14).
 
         A turn that this starts begins after `delay` seconds; see `TurnRequest`.
         """
         session = self.get(session_id)
-        history = self.read(transcript, () if isinstance(transcript, Weighed) else session.history.messages)
+        history = self.read(transcript, () if isinstance(transcript, SizedMessages) else session.history.messages)
         if etag not in ("*", session.etag):
             raise PreconditionFailed(f"session {session_id!r} has changed: its transcript is {session.etag} now")
         session.require_idle("its history cannot be replaced")
@@ -488,8 +397,6 @@ class SessionStore:
         """Raise `TooMany` if a turn of a session would wait too long for the engine."""
         wait = predicted_wait(self._services.engine, model, account.owner, kind_of(session_id))
         self.limits.check_wait(wait)
-
-    # -- waiting --------------------------------------------------------------------------------------------------
 
     def is_settled(self, session: Session) -> bool:
         """Return whether a session and everything below it is idle (S13)."""
@@ -534,8 +441,6 @@ class SessionStore:
         for session in self:
             session.say_goodbye()
         self.bus.log.close(goodbye=True)
-
-    # -- the journal ----------------------------------------------------------------------------------------------
 
     @property
     def durable(self) -> bool:
@@ -626,13 +531,11 @@ class SessionStore:
         taken = [self._changed.pop(key) for key in list(islice(self._changed, most))]
         self.journal.checkpoint(session.head() for session in taken)
 
-    # -- within ---------------------------------------------------------------------------------------------------
-
     def _create(
         self,
         name: str,
         settings: Settings,
-        history: Weighed | None = None,
+        history: SizedMessages | None = None,
         account: StorageUsage | None = None,
         window: Window = WHOLE,
         forked_from: str | None = None,
@@ -647,7 +550,7 @@ class SessionStore:
         name: str,
         settings: Settings,
         account: StorageUsage,
-        history: Weighed = NO_MESSAGES,
+        history: SizedMessages = NO_MESSAGES,
         window: Window = WHOLE,
         forked_from: str | None = None,
     ) -> Session:

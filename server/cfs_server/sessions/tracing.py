@@ -14,7 +14,8 @@ from cfs import tracing
 from cfs.errors import CfsError
 from cfs.tracing import SECONDS
 from cfs.wire import Message, Usage
-from cfs_server.domain.state import Change, Deleted, LeaseExpired, SessionState, TurnEnded, TurnQueued, TurnStarted
+from cfs_server.domain.changes import Change, Deleted, LeaseExpired, TurnEnded, TurnQueued, TurnStarted
+from cfs_server.domain.state import SessionState
 from cfs_server.engine.contract.interface import Delta, Engine, Finished, GenerationRequest
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import pytest
 
 from cfs.wire import Message, Settings
+from cfs_server.domain.changes import Change, Created, Deleted, MessageAdded, Record, ReplyExtended, StateAnnounced
 from cfs_server.domain.events import Event
 from cfs_server.domain.history import HistoryHead, Window
-from cfs_server.domain.state import Change, Created, Deleted, Head, MessageAdded, Record, ReplyExtended, StateAnnounced
+from cfs_server.domain.state import Head
 from cfs_server.engine.contract.interface import Delta
 from cfs_server.journal.journal import Backend, Batch, Kept, Opened
 from cfs_server.journal.records import DELETED, HISTORY, Row, decode, encode, encode_head

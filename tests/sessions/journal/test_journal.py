@@ -10,8 +10,8 @@ import pytest
 
 from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message, Settings
+from cfs_server.domain.changes import Change, Created, Deleted, MessageAdded, Record
 from cfs_server.domain.events import Event
-from cfs_server.domain.state import Change, Created, Deleted, MessageAdded, Record
 from cfs_server.journal.journal import Batch, Journal, Opened, StoreFailed
 from cfs_server.journal.sqlite import SqliteBackend
 from tests.disks import Mount, fill, mount

@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfs.wire import Message, Settings, SettingsPatch, TokenAlternative, TokenLogprob, ToolCall, TurnSettings, Usage
-from cfs_server.domain import state
+from cfs_server.domain import changes
+from cfs_server.domain.changes import Author, Change, Record
 from cfs_server.domain.events import Event
-from cfs_server.domain.history import HistoryHead, Weighed, Window
+from cfs_server.domain.history import HistoryHead, Window
 from cfs_server.domain.questions import Question, QuestionState
-from cfs_server.domain.state import Author, Change, Head, Record
+from cfs_server.domain.state import Head
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import Lease, TurnHead, TurnRequest, TurnState
 from cfs_server.engine.contract.interface import CallDelta, Delta
 from cfs_server.journal.journal import Batch, Kept
@@ -104,11 +106,11 @@ def records(draw: st.DrawFn) -> Record:
     change = draw(any_of(KINDS[draw(st.sampled_from(list(KINDS)))]))
     data: dict[str, Any] = draw(st.dictionaries(st.sampled_from(["index", "usage", "settings", "calls"]), JSON))
     data |= {name: getattr(change, name) for name in ("turn", "reply") if hasattr(change, name)}
-    if isinstance(change, state.MessageAdded):
+    if isinstance(change, changes.MessageAdded):
         data["message"] = change.message.model_dump(exclude_defaults=True)
-    if isinstance(change, state.ReplyExtended):
+    if isinstance(change, changes.ReplyExtended):
         data["text"] = change.delta.text
-    if isinstance(change, state.QuestionAsked):
+    if isinstance(change, changes.QuestionAsked):
         data |= {"text": change.question.text, "turn": change.question.turn}
     drafts = draw(st.lists(st.just(("token", data)) | st.just(("state.changed", {"state": "idle"})), max_size=3))
     number, position = draw(st.integers(10, 1 << 40)), draw(st.integers(10, 1 << 40))
@@ -160,12 +162,12 @@ def test_a_number_that_json_does_not_have_stays_one() -> None:
     """Agents' calls may contain it. Most programs refuse it, but a store must not change what it keeps."""
     call = ToolCall(id="1", name="f", arguments={"a": float("inf"), "b": [float("-inf")]})
     message = Message(role="assistant", content="", tool_calls=(call,))
-    record = Record("k", 1.5, state.MessageAdded(message, "t"))
+    record = Record("k", 1.5, changes.MessageAdded(message, "t"))
     assert decode(encode(1, record)) == record
 
 
 def test_a_newer_record_is_refused_with_a_reason() -> None:
-    row = encode(3, Record("k", 1.5, state.Deleted()))
+    row = encode(3, Record("k", 1.5, changes.Deleted()))
     with pytest.raises(UnknownRecord, match=r"record 3 is a 'session\.deleted' of version 9, which a newer CFS"):
         decode(row._replace(version=9))
     with pytest.raises(UnknownRecord, match=r"record 3 is a 'session\.dreamt'"):
@@ -176,7 +178,7 @@ def test_a_newer_record_is_refused_with_a_reason() -> None:
 
 @pytest.mark.parametrize("body", ["", "{", "[]", '{"turn": 3}', '{"colour": "red"}'])
 def test_a_damaged_record_is_a_value_error(body: str) -> None:
-    row = encode(3, Record("k", 1.5, state.TurnStarted("t")))
+    row = encode(3, Record("k", 1.5, changes.TurnStarted("t")))
     with pytest.raises(ValueError, match=r".+"):
         decode(row._replace(body=body))
 
@@ -196,7 +198,7 @@ REQUEST = TurnRequest(
     settings=SettingsPatch(max_tokens=5, seed=None),
     json_schema={"type": "object"},
     logprobs=2,
-    view=Weighed.of(MESSAGES[:1]),
+    view=SizedMessages.of(MESSAGES[:1]),
     may_replace=True,
     tools=({"type": "function", "function": {"name": "f"}},),
     tool_choice="required",
@@ -243,30 +245,37 @@ QUESTION = Question(
 )
 ASKING = replace(HEAD, questions=(QUESTION.closed("deny", "bob", terminal=True), replace(QUESTION, id="5e" * 16)))
 CHANGES: Mapping[str, Change] = {
-    "session.created": state.Created(
-        "main/coder", "1a" * 16, "5eed1234", "alice", SETTINGS, Weighed.of(MESSAGES), Window(1, "They met."), "main"
+    "session.created": changes.Created(
+        "main/coder",
+        "1a" * 16,
+        "5eed1234",
+        "alice",
+        SETTINGS,
+        SizedMessages.of(MESSAGES),
+        Window(1, "They met."),
+        "main",
     ),
-    "session.renamed": state.Renamed("main/tester"),
-    "session.deleted": state.Deleted(),
-    "settings.changed": state.SettingsChanged(SETTINGS),
-    "state.announced": state.StateAnnounced(TURN),
-    "tokens.spent": state.TokensSpent(Usage(prompt_tokens=3, completion_tokens=4)),
-    "message.added": state.MessageAdded(MESSAGES[2], TURN, opens=True),
-    "history.replaced": state.HistoryReplaced(Weighed.of(MESSAGES[:2]), Window(1)),
-    "context.shifted": state.ContextShifted(TURN, Window(2, "They met.", frozenset({1})), 40),
-    "message.excluded": state.MessageExcluded(3),
-    "turn.queued": state.TurnQueued(REQUEST, base=3),
-    "turn.started": state.TurnStarted(TURN, LEASE),
-    "turn.interrupted": state.TurnInterrupted(TURN),
-    "reply.extended": state.ReplyExtended(TURN, DELTA),
-    "lease.renewed": state.LeaseRenewed(TURN, LEASE),
-    "lease.expired": state.LeaseExpired(TURN),
-    "cancel.requested": state.CancelRequested(TURN),
-    "turn.ended": state.TurnEnded(
+    "session.renamed": changes.Renamed("main/tester"),
+    "session.deleted": changes.Deleted(),
+    "settings.changed": changes.SettingsChanged(SETTINGS),
+    "state.announced": changes.StateAnnounced(TURN),
+    "tokens.spent": changes.TokensSpent(Usage(prompt_tokens=3, completion_tokens=4)),
+    "message.added": changes.MessageAdded(MESSAGES[2], TURN, opens=True),
+    "history.replaced": changes.HistoryReplaced(SizedMessages.of(MESSAGES[:2]), Window(1)),
+    "context.shifted": changes.ContextShifted(TURN, Window(2, "They met.", frozenset({1})), 40),
+    "message.excluded": changes.MessageExcluded(3),
+    "turn.queued": changes.TurnQueued(REQUEST, base=3),
+    "turn.started": changes.TurnStarted(TURN, LEASE),
+    "turn.interrupted": changes.TurnInterrupted(TURN),
+    "reply.extended": changes.ReplyExtended(TURN, DELTA),
+    "lease.renewed": changes.LeaseRenewed(TURN, LEASE),
+    "lease.expired": changes.LeaseExpired(TURN),
+    "cancel.requested": changes.CancelRequested(TURN),
+    "turn.ended": changes.TurnEnded(
         TURN, "error", "half", Usage(prompt_tokens=3, completion_tokens=4), "it broke", announced=False
     ),
-    "question.asked": state.QuestionAsked(QUESTION),
-    "question.closed": state.QuestionClosed(QUESTION.id, "deny", "bob", terminal=True),
+    "question.asked": changes.QuestionAsked(QUESTION),
+    "question.closed": changes.QuestionClosed(QUESTION.id, "deny", "bob", terminal=True),
 }
 HEADS = {"head": HEAD, "head.asking": ASKING}
 YOUNGER = {"question.asked", "question.closed"}

@@ -1,0 +1,65 @@
+"""Messages with their sizes, as new histories begin: from messages or a transcript."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Self
+
+from cfs.errors import InvalidParameters, TooLarge
+from cfs.transcript import from_elsewhere, parse, render_one, shown
+from cfs.wire import Message, NewSession
+from cfs_server.domain.message_sizes import cost_of
+
+
+@dataclass(frozen=True, slots=True)
+class SizedMessages:
+    """Messages with two sizes: the bytes of their transcript, and their memory in bytes.
+
+    The sizes of 20,000 messages take long to compute, so this can be done in a thread without a session. `times` says
+    when the first messages were added, for those that come from another history; the others are new.
+    """
+
+    messages: tuple[Message, ...] = ()
+    size: int = 0
+    cost: int = 0
+    times: tuple[float, ...] = field(default=(), compare=False)
+
+    def times_from(self, at: float) -> tuple[float, ...]:
+        """Return when each message was added. New ones are added at this time."""
+        known = self.times[: len(self.messages)]
+        return (*known, *[at] * (len(self.messages) - len(known)))
+
+    @classmethod
+    def of(cls, messages: Iterable[Message]) -> Self:
+        """Compute the sizes of some messages."""
+        found = tuple(messages)
+        return cls(found, sum(map(transcript_size, found)), sum(map(cost_of, found)))
+
+
+def read_history(transcript: str, most: int, known: Iterable[Message] = ()) -> SizedMessages:
+    """Parse a transcript (S14). Raises `InvalidTranscript`, and `TooLarge` for more than `most` messages.
+
+    Messages of the `known` history at the beginning of the text are kept unchanged, because the text contains no ids.
+    """
+    turns = parse(from_elsewhere(transcript), most=most)
+    kept = [*takewhile(lambda pair: pair[1] == (pair[0].role, shown(pair[0])), zip(known, turns, strict=False))]
+    read = [Message.model_validate({"role": turn.role, "content": turn.content}) for turn in turns[len(kept) :]]
+    return SizedMessages.of([message for message, _ in kept] + read)
+
+
+def history_of(new: NewSession, most: int) -> SizedMessages:
+    """Return the history of a new session. Raises `InvalidParameters`, `InvalidTranscript` or `TooLarge`."""
+    if new.messages and new.transcript:
+        raise InvalidParameters("a session begins with `messages` or with a `transcript`, not with both")
+    return take_messages(new.messages, most) if new.messages else read_history(new.transcript or "", most)
+
+
+def take_messages(messages: tuple[Message, ...], most: int) -> SizedMessages:
+    """Weigh the messages of a history that comes from another server. Raises `TooLarge` for more than `most`."""
+    if len(messages) > most:
+        raise TooLarge(f"a session has {most} messages at most; these are {len(messages)}")
+    return SizedMessages.of(messages)
+
+
+def transcript_size(message: Message) -> int:
+    return len(render_one(message).encode()) + 1
