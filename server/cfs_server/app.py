@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from importlib.metadata import version
 
 from fastapi import FastAPI
 from starlette.requests import ClientDisconnect
 from starlette.routing import Mount, Route
+from starlette.types import Receive, Scope, Send
 
 from cfs_server.access.auth import Principal, Principals, Traffic
 from cfs_server.access.shares import Shares
@@ -19,7 +20,7 @@ from cfs_server.dav import ROOT
 from cfs_server.dav.optional import make_dav
 from cfs_server.engine.contract.interface import Engine, HasModels, ModelInfo
 from cfs_server.http import errors, openapi
-from cfs_server.http.caller import Context
+from cfs_server.http.caller import Context, ContextMiddleware, context_of
 from cfs_server.http.disconnects import ClientLeft, nobody_listens
 from cfs_server.http.event_streams import Streams
 from cfs_server.http.idempotency import IdempotencyMiddleware, Requests
@@ -60,67 +61,13 @@ def create_app(
     part: Part | None = None,
     traffic_of: Callable[[str], Traffic] | None = None,
 ) -> FastAPI:
-    """Create the application for a started engine, an opened journal and opened workspaces.
-
-    Without a journal its sessions live as long as its lifespan. Without workspaces it opens those of the settings.
-    `part` is what it has of the sessions of many replicas, and `traffic_of` returns what the applications of one
-    replica count together of a caller.
-    """
-    given, opened_before = journal, workspaces
-    if model is not None and model.price is None:
-        model = replace(model, price=settings.price)
-    names = engine.names if isinstance(engine, HasModels) else () if model is None else (model.name,)
-    metrics = Metrics(model.engine if model else None)
-    dav = make_dav()
+    """Create the application for a started engine. Its lifespan is that of a context (see `open_context`)."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with (
-            nullcontext(given) if given else opened(MemoryBackend()) as journal,
-            SessionStore(engine, settings.limits, journal=journal, models=names, part=part) as store,
-            nullcontext(opened_before)
-            if opened_before
-            else open_workspaces(settings.workspaces, settings.data_dir) as workspaces,
-        ):
-            principals = Principals(
-                lambda name: Principal(name, store, workspaces, traffic_of and traffic_of(name)),
-                settings.principal_limits,
-                store.clock,
-            )
-            streams = Streams(settings, metrics.streams)
-            completions = EphemeralCompletions(engine, settings.limits)
-            requests, renderer = Requests(journal, store.clock), Renderer()
-            if settings.tokens is not None:
-                await principals.load(settings.tokens)
-            await store.restore(principals.account_of)
-            shared = Shares(principals, store, journal)
-            app.state.cfs = Context(
-                settings,
-                engine,
-                model,
-                store,
-                workspaces,
-                principals,
-                metrics,
-                streams,
-                completions,
-                requests,
-                renderer,
-                shared,
-                ModelConnections(settings, engine),
-            )
-            watches = [
-                metrics.watch(store),
-                store.checkpoints(),
-                store.find_topics(),
-                shared.watch(),
-                Retention(store, settings.keep, store.clock).run(),
-            ]
-            if settings.tokens is not None:
-                watches.append(principals.watch(settings.tokens))
-            with dav.opened(store):
-                async with background(watches), aclosing(renderer):
-                    yield
+        async with open_context(settings, engine, model, journal, workspaces, part, traffic_of) as context:
+            app.state.cfs = context
+            yield
 
     app = FastAPI(
         title="CFS",
@@ -141,21 +88,98 @@ def create_app(
     interfaces = sessions, messages, events, turns, questions, completions, responses, conversations, anthropic, ollama
     for module in (*interfaces, imports, files, shares, connections, dashboard, health):
         app.include_router(module.router)
-    app.router.routes += [dashboard.ROUTE, Route(ROOT, dav), Mount(ROOT, dav)]
+    app.router.routes += [dashboard.ROUTE, Route(ROOT, _Dav()), Mount(ROOT, _Dav())]
     errors.install(app)
     for left in (ClientLeft, ClientDisconnect):  # during a wait for the answer, or while the body is read
         app.add_exception_handler(left, nobody_listens)
-    app.add_middleware(IdempotencyMiddleware, requests=lambda: app.state.cfs.requests, patience=settings.max_wait)
+    app.add_middleware(
+        IdempotencyMiddleware, requests=lambda scope: context_of(scope).requests, patience=settings.max_wait
+    )
     app.add_middleware(
         RequestMiddleware,
-        metrics=metrics,
-        journal=lambda: app.state.cfs.store.journal,
-        authenticate=lambda header: app.state.cfs.principals.authenticate(header),
+        metrics=lambda scope: context_of(scope).metrics,
+        journal=lambda scope: context_of(scope).store.journal,
+        authenticate=lambda scope, header: context_of(scope).principals.authenticate(header),
         body_limit=settings.body_limit,
         allowed_hosts=settings.host_names,
     )
+    app.add_middleware(ContextMiddleware, context=lambda: app.state.cfs)
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
     return app
+
+
+class _Dav:
+    """Passes requests on to the WebDAV application of their context."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await context_of(scope).dav(scope, receive, send)
+
+
+@asynccontextmanager
+async def open_context(
+    settings: Settings,
+    engine: Engine,
+    model: ModelInfo | None = None,
+    journal: Journal | None = None,
+    workspaces: Workspaces | None = None,
+    part: Part | None = None,
+    traffic_of: Callable[[str], Traffic] | None = None,
+) -> AsyncIterator[Context]:
+    """Open a store of sessions with all that answers requests for them, to the end of the block.
+
+    Without a journal, sessions end with the block. Without workspaces, it opens those of the settings. `part` is what
+    it has of the sessions of many stores, and `traffic_of` returns what all stores of the process count together of a
+    caller.
+    """
+    if model is not None and model.price is None:
+        model = replace(model, price=settings.price)
+    names = engine.names if isinstance(engine, HasModels) else () if model is None else (model.name,)
+    metrics = Metrics(model.engine if model else None)
+    dav = make_dav()
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        log = await enter(opened(MemoryBackend())) if journal is None else journal
+        store = await enter(SessionStore(engine, settings.limits, journal=log, models=names, part=part))
+        folders = workspaces
+        if folders is None:
+            folders = await enter(open_workspaces(settings.workspaces, settings.data_dir))
+        principals = Principals(
+            lambda name: Principal(name, store, folders, traffic_of and traffic_of(name)),
+            settings.principal_limits,
+            store.clock,
+        )
+        if settings.tokens is not None:
+            await principals.load(settings.tokens)
+        await store.restore(principals.account_of)
+        shared = Shares(principals, store, log)
+        context = Context(
+            settings,
+            engine,
+            model,
+            store,
+            folders,
+            principals,
+            metrics,
+            Streams(settings, metrics.streams),
+            EphemeralCompletions(engine, settings.limits),
+            Requests(log, store.clock),
+            await enter(aclosing(Renderer())),
+            shared,
+            ModelConnections(settings, engine),
+            dav,
+        )
+        watches = [
+            metrics.watch(store),
+            store.checkpoints(),
+            store.find_topics(),
+            shared.watch(),
+            Retention(store, settings.keep, store.clock).run(),
+        ]
+        if settings.tokens is not None:
+            watches.append(principals.watch(settings.tokens))
+        stack.enter_context(dav.opened(store))
+        await enter(background(watches))
+        yield context
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import structlog
 from starlette.applications import Starlette
 
 from cfs.errors import Unavailable
-from cfs_server.app import create_app, opened
+from cfs_server.app import create_app, open_context, opened
 from cfs_server.cluster.callers import Callers
 from cfs_server.cluster.directory import LEASE_SECONDS, Directory, shared
 from cfs_server.cluster.front import Front, sees
@@ -22,6 +22,7 @@ from cfs_server.cluster.slots import HostedSlot, OpenSlot
 from cfs_server.config.settings import Settings
 from cfs_server.domain.placement import new_key, slot_of
 from cfs_server.engine.contract.interface import Engine, ModelInfo
+from cfs_server.http.caller import Context
 from cfs_server.journal.postgres import PostgresBackend
 from cfs_server.journal.postgres_database import prepare
 from cfs_server.sessions.store import Part
@@ -60,13 +61,20 @@ class Cluster:
         )
         usage = self.replica.usage
         part = Part(may_create=_nowhere, used_elsewhere=partial(usage.elsewhere, _NO_SLOT), clock=self._clock)
-        self._plain = create_app(settings, engine, model, None, workspaces, part, usage.traffic_of)
-        callers = Callers(self.replica, lambda: self._plain.state.cfs.principals)
-        self.app = Front(self.replica, self._relay, signer, self._plain, callers, settings, common.life, self._run)
+        self._app = create_app(settings, engine, model, None, workspaces, part, usage.traffic_of)
+        callers = Callers(self.replica, lambda: self._context().principals)
+        self.app = Front(
+            self.replica, self._relay, signer, self._app, self._context, callers, settings, common.life, self._run
+        )
+
+    def _context(self) -> Context:
+        """Return the context without sessions, for requests that are about none."""
+        context: Context = self._app.state.cfs
+        return context
 
     @asynccontextmanager
     async def _run(self, _app: Starlette) -> AsyncIterator[None]:
-        async with self._plain.router.lifespan_context(self._plain):
+        async with self._app.router.lifespan_context(self._app):
             running = asyncio.create_task(self.replica.run())
             try:
                 yield
@@ -81,14 +89,14 @@ class Cluster:
         until = time.monotonic() + grace
         await self.replica.drain(grace)
         left = max(0.0, until - time.monotonic())
-        await asyncio.gather(self._relay.drain(left), self._plain.state.cfs.completions.drain(left))
+        await asyncio.gather(self._relay.drain(left), self._context().completions.drain(left))
 
     def _host(self, number: int) -> HostedSlot:
-        return HostedSlot(number, self._open, self.replica.changed, lambda: self.replica.hosted)
+        return HostedSlot(number, self._app, self._open, self.replica.changed, lambda: self.replica.hosted)
 
     @asynccontextmanager
     async def _open(self, number: int) -> AsyncIterator[OpenSlot]:
-        """Claim a slot and open its application, to the end of the block."""
+        """Claim a slot and open its sessions, to the end of the block."""
         databases = self._settings.databases
         database, slot = databases[number % len(databases)], number // len(databases)
         backend = PostgresBackend(database, slot, replica=self.name, lease=LEASE_SECONDS)
@@ -96,12 +104,11 @@ class Cluster:
             names = Names(number, partial(slot_of, slots=self.replica.slots), journal)
             usage = self.replica.usage
             part = Part(partial(new_key, number), names.may_create, partial(usage.elsewhere, number), self._clock)
-            app = create_app(
+            async with open_context(
                 self._settings, self._engine, self._model, journal, self._workspaces, part, usage.traffic_of
-            )
-            async with app.router.lifespan_context(app):
-                yield OpenSlot(app, journal, names, backend.epoch)
-                keys = [session.key for session in app.state.cfs.store]
+            ) as context:
+                yield OpenSlot(context, journal, names, backend.epoch)
+                keys = [session.key for session in context.store]
             for key in keys:  # what the engine has computed of them is of no use here
                 self._engine.forget(key)
 

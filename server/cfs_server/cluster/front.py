@@ -1,7 +1,7 @@
-"""The application of a replica: answers each request by the application of its slot, here or at another replica.
+"""The application of a replica: answers each request in the context of its slot, here or at another replica.
 
 A request for a session goes to the slot of its name, unless the owner of that slot knows that the name is elsewhere. A
-request about no session is answered by an application without sessions. A request about all sessions is answered by all
+request about no session is answered in a context without sessions. A request about all sessions is answered by all
 slots (`cfs_server.cluster.merging`). While a slot has no owner, requests for it wait.
 """
 
@@ -44,6 +44,7 @@ from cfs_server.cluster.targets import Kind, Target, idempotency_key, target_in_
 from cfs_server.config.settings import Settings
 from cfs_server.domain.ids import path_of
 from cfs_server.domain.placement import slot_in, slot_of
+from cfs_server.http.caller import Context
 from cfs_server.http.connections import CONNECTION
 from cfs_server.http.errors import JSONLine, problem_response
 from cfs_server.http.middleware import credentials_of
@@ -71,13 +72,14 @@ class Front:
         replica: Replica,
         relay: Relay,
         signer: Signer,
-        plain: ASGIApp,
+        app: ASGIApp,
+        context: Callable[[], Context],
         callers: Callers,
         settings: Settings,
         life: str,
         lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]],
     ) -> None:
-        """Compose the parts. `plain` answers what is about no session, and refuses who is not among the `callers`.
+        """Compose the parts. `app` answers each request in the context of a slot, or in `context`, without sessions.
 
         `lifespan` runs the replica.
 
@@ -86,7 +88,8 @@ class Front:
         self._replica = replica
         self._relay = relay
         self._signer = signer
-        self._plain = plain
+        self._app = app
+        self._context = context
         self._body_limit = settings.max_body_bytes
         self._callers = callers
         self._life = life
@@ -134,22 +137,21 @@ class Front:
             raise Unavailable(problem, retry_after=AGAIN_SECONDS)
         if self._replica.is_leaving:
             raise Unavailable("the server is stopping", retry_after=AGAIN_SECONDS)
-        await self._plain(dict(scope, headers=request.headers), request.receive, send)
+        await self._app(dict(scope, headers=request.headers), request.receive, send)
 
     async def _show_metrics(self, scope: Scope, request: Incoming, send: Send) -> None:
-        """Answer with the metrics of this replica. The application without sessions decides who may read them."""
-        common = await captured(self._plain, dict(scope, headers=request.headers), request)
+        """Answer with the metrics of this replica. The application decides who may read them."""
+        common = await captured(self._app, dict(scope, headers=request.headers), request)
         if common.status != 200:
             await send_whole(common, scope, send)
             return
         slots = self._replica.serving()
-        texts = {
-            slot.number: (await slot.context.metrics.render(slot.context.store, slot.context.engine)).decode()
-            for slot in slots
-        }
-        own = self._metrics.render(len(slots), len(self._replica.others) + 1, database_up=self._replica.problem is None)
-        text = merged(common.body.decode(), texts, own)
-        await send_whole(Response(200, common.headers, text.encode()), scope, send)
+        for slot in slots:
+            await slot.context.metrics.update(slot.context.store, slot.context.engine)
+        self._metrics.update(len(slots), len(self._replica.others) + 1, database_up=self._replica.problem is None)
+        registries = {slot.number: slot.context.metrics.registry for slot in slots}
+        text = merged(self._context().metrics.registry, registries, self._metrics.registry)
+        await send_whole(Response(200, common.headers, text), scope, send)
 
     # -- requests of clients --------------------------------------------------------------------------------------
 
@@ -157,7 +159,7 @@ class Front:
         headers = dict(request.headers)
         caller = await self._caller_of(request, headers)
         if caller is None:  # before anything is read, or another replica is asked
-            await self._plain(dict(scope, headers=request.headers), request.receive, send)
+            await self._app(dict(scope, headers=request.headers), request.receive, send)
             return
         target = target_of(request.method, request.raw_path, scope["query_string"], headers)
         if target.kind is Kind.BODY:
@@ -165,7 +167,7 @@ class Front:
                 body = await request.whole(self._body_limit, count)
             request.rewind()
             if body is None:  # too long: the application refuses it
-                await self._plain(dict(scope, headers=request.headers), request.receive, send)
+                await self._app(dict(scope, headers=request.headers), request.receive, send)
                 return
             target = target_in_body(request.raw_path, body, target)
         match target.kind:
@@ -178,7 +180,7 @@ class Front:
             case _ if (slot := self._callers.slot_of(caller)) is not None:  # a share: others do not know its bearer
                 await self._find(Place(slot, ""), target, scope, request, send)
             case _:
-                await self._plain(dict(scope, headers=request.headers), request.receive, send)
+                await self._app(dict(scope, headers=request.headers), request.receive, send)
 
     async def _caller_of(self, request: Incoming, headers: Mapping[bytes, bytes]) -> str | None:
         """Return the name of the caller. Without a database, requests without a body go on: their owner decides."""

@@ -1,11 +1,9 @@
 """The metrics of a replica: those of each of its slots, with the slot as a label, and those of the replica itself."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
 
-_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
 _COMMON = ("cfs_engine", "python_", "process_")
 """Beginnings of the names of metrics that all applications of a process have in common."""
 _OUTCOMES = ("answered", "elsewhere", "lost", "moved", "stopped", "unreached")
@@ -15,46 +13,48 @@ class ClusterMetrics:
     """The figures of the replica itself."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._slots = Gauge("cfs_cluster_slots", "Slots that this replica serves.", registry=self._registry)
-        self._replicas = Gauge("cfs_cluster_replicas", "Living replicas, with this one.", registry=self._registry)
+        self.registry = CollectorRegistry()
+        self._slots = Gauge("cfs_cluster_slots", "Slots that this replica serves.", registry=self.registry)
+        self._replicas = Gauge("cfs_cluster_replicas", "Living replicas, with this one.", registry=self.registry)
         self._databases = Gauge(
-            "cfs_cluster_database_up", "Whether the databases can be reached.", registry=self._registry
+            "cfs_cluster_database_up", "Whether the databases can be reached.", registry=self.registry
         )
         self.relayed = Counter(
-            "cfs_cluster_relayed", "Requests sent to other replicas, by outcome.", ["outcome"], registry=self._registry
+            "cfs_cluster_relayed", "Requests sent to other replicas, by outcome.", ["outcome"], registry=self.registry
         )
         for outcome in _OUTCOMES:  # each is there from the beginning, so that rates are right
             self.relayed.labels(outcome)
 
-    def render(self, slots: int, replicas: int, *, database_up: bool) -> str:
-        """Return the metrics in Prometheus' text format."""
+    def update(self, slots: int, replicas: int, *, database_up: bool) -> None:
+        """Set what is true now."""
         self._slots.set(slots)
         self._replicas.set(replicas)
         self._databases.set(database_up)
-        return generate_latest(self._registry).decode()
 
 
-def merged(common: str, of_slots: Mapping[int, str], own: str) -> str:
+def merged(common: CollectorRegistry, of_slots: Mapping[int, CollectorRegistry], own: CollectorRegistry) -> bytes:
     """Return the metrics of a replica in Prometheus' text format.
 
-    `common` is the text of the application without sessions: the engine's figures are taken from it. Its other figures
+    `common` has those of the application without sessions: the engine's figures are taken from it. Its other figures
     have the label `slot="none"`.
     """
-    heads: dict[str, list[str]] = {}
-    samples: dict[str, list[str]] = {}
-    for slot, text in (("none", common), *((str(number), text) for number, text in sorted(of_slots.items()))):
-        name = ""
-        for line in text.splitlines():
-            if line.startswith(("# HELP ", "# TYPE ")):
-                name = line.split(" ", 3)[2]
-                if line not in heads.setdefault(name, []):
-                    heads[name].append(line)
-            elif (found := _SAMPLE.fullmatch(line)) is not None:
-                if not name.startswith(_COMMON):
-                    labels = f"{found[2]},slot=" if found[2] else "slot="
-                    line = f'{found[1]}{{{labels}"{slot}"}} {found[3]}'
-                elif slot != "none":
-                    continue
-                samples.setdefault(name, []).append(line)
-    return "".join("".join(f"{line}\n" for line in (*heads[name], *samples.get(name, ()))) for name in heads) + own
+    families: dict[str, Metric] = {}
+    for slot, registry in (("none", common), *((str(number), found) for number, found in sorted(of_slots.items()))):
+        for family in registry.collect():
+            is_common = family.name.startswith(_COMMON)
+            if is_common and slot != "none":
+                continue
+            labels = {} if is_common else {"slot": slot}
+            merged_family = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            merged_family.samples += [sample._replace(labels=sample.labels | labels) for sample in family.samples]
+    return generate_latest(_Families(families.values())) + generate_latest(own)
+
+
+class _Families:
+    """A registry of given families of metrics."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families

@@ -1,4 +1,4 @@
-"""A slot on this replica: a complete application on one part of the sessions, from its claim to its hand-over.
+"""A slot on this replica: a store with one part of the sessions, from its claim to its hand-over.
 
 A claim is the same as a start of a server, and a hand-over the same as its end: sessions, turns, streams and locks go
 on at the next owner as they go on after a restart.
@@ -14,14 +14,13 @@ from enum import Enum
 from types import MappingProxyType
 
 import structlog
-from fastapi import FastAPI
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cfs.errors import Unavailable
 from cfs_server.base.broadcast import Broadcast
 from cfs_server.cluster.names import Names
 from cfs_server.domain.turns import TurnState
-from cfs_server.http.caller import Context
+from cfs_server.http.caller import Context, scope_in
 from cfs_server.journal.journal import Journal, StoreFailed
 from cfs_server.journal.postgres import SlotTaken
 from cfs_server.sessions.session import Session
@@ -54,9 +53,9 @@ TRANSITIONS: Mapping[SlotState, frozenset[SlotState]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class OpenSlot:
-    """A claimed slot with its application, whose lifespan has begun."""
+    """A claimed slot with its sessions."""
 
-    app: FastAPI
+    context: Context
     journal: Journal
     names: Names
     epoch: int
@@ -68,11 +67,12 @@ class HostedSlot:
     def __init__(
         self,
         number: int,
+        app: ASGIApp,
         opened: Callable[[int], AbstractAsyncContextManager[OpenSlot]],
         changed: Broadcast,
         stores: Callable[[], int],
     ) -> None:
-        """Prepare a slot. `opened` claims it and opens its application. `changed` fires when the state changes.
+        """Prepare a slot of an application. `opened` claims it. `changed` fires when the state changes.
 
         `stores` returns how many slots share the memory of this replica.
         """
@@ -83,7 +83,8 @@ class HostedSlot:
         self._changed = changed
         self._stores = stores
         self._opened = opened
-        self._app: FastAPI | None = None
+        self._app = app
+        self._context: Context | None = None
         self._names: Names | None = None
         self._calls = 0
         self._leave = asyncio.Event()
@@ -93,10 +94,9 @@ class HostedSlot:
 
     @property
     def context(self) -> Context:
-        """The parts of the application."""
-        assert self._app is not None  # noqa: S101 - the slot is served
-        context: Context = self._app.state.cfs
-        return context
+        """What answers requests for its sessions."""
+        assert self._context is not None  # noqa: S101 - the slot is served
+        return self._context
 
     @property
     def names(self) -> Names:
@@ -117,7 +117,7 @@ class HostedSlot:
         """Claim the slot, serve it until it is to be left or is lost, and close it. Errors are logged."""
         try:
             async with self._opened(self.number) as found:
-                self._app, self.epoch = found.app, found.epoch
+                self._context, self.epoch = found.context, found.epoch
                 self._names = found.names
                 found.journal.on_failed = self._fail
                 self.context.store.share_limits(self._stores())
@@ -185,11 +185,10 @@ class HostedSlot:
         self._changed.fire()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request by the slot's application."""
-        assert self._app is not None  # noqa: S101 - the slot is served
+        """Answer a request for the sessions of the slot."""
         self._calls += 1
         try:
-            await self._app(dict(scope), receive, send)  # an application changes its scope
+            await self._app(scope_in(self.context, scope), receive, send)
         finally:
             self._calls -= 1
             if not self._calls:

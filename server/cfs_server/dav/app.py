@@ -23,7 +23,7 @@ from cfs_server.dav.sessions import SessionPath, SessionTree, SubSessionTree, in
 from cfs_server.domain.events import EventLog
 from cfs_server.domain.ids import WORKSPACES
 from cfs_server.domain.loop_bridge import LoopBridge
-from cfs_server.http.caller import Caller
+from cfs_server.http.caller import Caller, context_of
 from cfs_server.http.errors import MEDIA_TYPE
 from cfs_server.http.file_content import content_of
 from cfs_server.http.idempotency import Ticket, ticket_of
@@ -221,7 +221,7 @@ class Dav:
         if mount is None:
             raise NotFound(f"there is nothing at {path}")
         scope["route"] = _Shown(mount)
-        caller = Caller(scope["cfs.principal"], scope["app"].state.cfs, QueryParams(scope["query_string"]))
+        caller = Caller(scope["cfs.principal"], context_of(scope), QueryParams(scope["query_string"]))
         below = path.removeprefix(mount).rstrip("/") or "/"
         tree = self._tree(mount, caller, Headers(scope=scope).get("user-agent", ""), ticket_of(scope))
         if scope["method"] == "GET":  # or HEAD, which the middleware has changed to GET

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, cast
 
 from fastapi import Depends, Header, Query, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cfs.api import LIFE
 from cfs.completions import ModelCard
@@ -26,12 +27,13 @@ from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces.file_service import Files
 from cfs_server.workspaces.workspaces import Workspaces
 
+_SCOPE = "cfs.context"
 CURSOR_PATTERN = r"^([0-9a-f]{8}(\.[0-9a-f]{8})?-)?[0-9]{1,18}$"
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts of one application. Most routes get a `Caller`; only routes for the operator get this."""
+    """What answers requests for one store of sessions. Most routes get a `Caller`; this is for those of operators."""
 
     settings: Settings
     engine: Engine
@@ -46,6 +48,7 @@ class Context:
     renderer: Renderer
     shares: Shares
     connections: ModelConnections
+    dav: ASGIApp
     started_at: float = field(default_factory=time.time)
     unnamed: UnnamedSessions = field(default_factory=UnnamedSessions)
 
@@ -138,18 +141,41 @@ class Caller:
 # All dependencies are coroutines, because FastAPI runs plain functions in threads.
 
 
+def context_of(scope: Scope) -> Context:
+    """Return the context of a request."""
+    return cast("Context", scope[_SCOPE])
+
+
+def scope_in(context: Context, scope: Scope) -> Scope:
+    """Return a copy of a request for the sessions of a context."""
+    return {**scope, _SCOPE: context}
+
+
+class ContextMiddleware:
+    """ASGI middleware: a request that names no context belongs to that of the application."""
+
+    def __init__(self, app: ASGIApp, *, context: Callable[[], Context]) -> None:
+        self._app = app
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request. Other scopes pass unchanged."""
+        if scope["type"] == "http":
+            scope.setdefault(_SCOPE, self._context())
+        await self._app(scope, receive, send)
+
+
 async def _context(request: Request) -> Context:
-    return cast("Context", request.app.state.cfs)
+    return context_of(request.scope)
 
 
 def settings_of(request: Request) -> Settings:
     """Return the server's settings."""
-    context: Context = request.app.state.cfs
-    return context.settings
+    return context_of(request.scope).settings
 
 
 async def _caller(request: Request) -> Caller:
-    return Caller(request.scope["cfs.principal"], request.app.state.cfs, request.query_params)
+    return Caller(request.scope["cfs.principal"], context_of(request.scope), request.query_params)
 
 
 async def _sessions(request: Request) -> AuthorizedSessions:

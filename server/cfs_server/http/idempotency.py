@@ -264,7 +264,7 @@ class IdempotencyMiddleware:
     `patience` is the time in seconds for which a retry waits for the end of the first request.
     """
 
-    def __init__(self, app: ASGIApp, *, requests: Callable[[], Requests], patience: float) -> None:
+    def __init__(self, app: ASGIApp, *, requests: Callable[[Scope], Requests], patience: float) -> None:
         self._app = app
         self._requests = requests
         self._patience = patience
@@ -282,8 +282,8 @@ class IdempotencyMiddleware:
         with body:
             caller: Principal = scope["cfs.principal"]
             fingerprint, rights = await _fingerprint(scope, body, size), _rights_of(caller)
-            known = await self._known(caller.name, key, fingerprint)
-            requests = self._requests()
+            requests = self._requests(scope)
+            known = await self._known(requests, caller.name, key, fingerprint)
             if known is None:
                 ticket = Ticket(requests, requests.begin(caller.name, key, fingerprint, rights))
             else:
@@ -300,12 +300,11 @@ class IdempotencyMiddleware:
             finally:
                 ticket.end()
 
-    async def _known(self, owner: str, key: str, fingerprint: str) -> Kept | None:
+    async def _known(self, requests: Requests, owner: str, key: str, fingerprint: str) -> Kept | None:
         """Return what an earlier request with this key did; None if there was none. Waits while it runs.
 
         Raises `KeyReused` or `InProgress`.
         """
-        requests = self._requests()
         try:
             async with asyncio.timeout(self._patience):
                 while (found := requests.find(owner, key)) is not None:

@@ -111,6 +111,11 @@ class Metrics:
 
     async def render(self, store: SessionStore, engine: Engine) -> bytes:
         """Return all metrics in Prometheus' text format."""
+        await self.update(store, engine)
+        return generate_latest(self.registry)
+
+    async def update(self, store: SessionStore, engine: Engine) -> None:
+        """Measure what is true now, for a reader of the registry."""
         states = {"idle": 0, "generating": 0, "waiting_for_agent": 0}
         queued = 0
         for session in store:
@@ -127,7 +132,6 @@ class Metrics:
                 gauge.set(value)
         self._ready.set(engine.ready)
         self._read(await engine.stats())
-        return generate_latest(self.registry)
 
     def _read(self, stats: EngineStats) -> None:
         for name in _ENGINE_GAUGES:

@@ -109,15 +109,15 @@ _OPEN_BELOW = "/dashboard/"
 
 
 class RequestMiddleware:
-    """ASGI middleware around the application."""
+    """ASGI middleware around the application. `metrics`, `journal` and `authenticate` are those of a request."""
 
     def __init__(
         self,
         app: ASGIApp,
         *,
-        metrics: Metrics,
-        journal: Callable[[], Journal | None],
-        authenticate: Callable[[str | None], Principal | None],
+        metrics: Callable[[Scope], Metrics],
+        journal: Callable[[Scope], Journal | None],
+        authenticate: Callable[[Scope, str | None], Principal | None],
         body_limit: Callable[[str, str], int],
         allowed_hosts: frozenset[str] | None,
     ) -> None:
@@ -147,7 +147,7 @@ class RequestMiddleware:
             check_caller(headers, self._allowed_hosts, is_page=is_page)
             decode_query(scope["query_string"])
             self._admit(exchange, headers, inner)
-            if not only_reads(scope) and (journal := self._journal()) is not None:
+            if not only_reads(scope) and (journal := self._journal(scope)) is not None:
                 exchange.changes(journal, frees=scope["method"] in _FREEING, is_file=inner["path"].startswith(_FILES))
             digests = check_content(scope["headers"])
             body = Body(receive, self._body_limit(scope["method"], inner["path"]), digests)
@@ -163,7 +163,7 @@ class RequestMiddleware:
 
     def _admit(self, exchange: "Exchange", headers: MutableMapping[bytes, bytes], scope: Scope) -> None:
         """Authenticate the caller and check its rate limit. Most paths require a caller (G9)."""
-        principal = self._authenticate(credentials_of(headers))
+        principal = self._authenticate(scope, credentials_of(headers))
         if principal is None:
             if scope["path"] in _OPEN or scope["path"].startswith(_OPEN_BELOW):
                 return
@@ -178,7 +178,7 @@ class RequestMiddleware:
         route = getattr(scope.get("route"), "path_format", "none")
         answered = exchange.answered_at or time.perf_counter()
         seconds = answered - exchange.began_at
-        self._metrics.request(exchange.method, route, exchange.status, seconds)
+        self._metrics(scope).request(exchange.method, route, exchange.status, seconds)
         request_tracing.answered(exchange.span, exchange.method, route, exchange.status, seconds, exchange.id)
         write = _log.debug if scope["path"] in _QUIET else _log.info
         write(
