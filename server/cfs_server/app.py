@@ -135,7 +135,7 @@ async def open_context(
         model = replace(model, price=settings.price)
     names = engine.names if isinstance(engine, HasModels) else () if model is None else (model.name,)
     metrics = Metrics(model.engine if model else None)
-    dav = make_dav()
+    dav = await asyncio.to_thread(make_dav)  # imports and inspects the platform
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         log = await enter(opened(MemoryBackend())) if journal is None else journal

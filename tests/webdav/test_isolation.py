@@ -1,10 +1,12 @@
 """Two callers by WebDAV: each has its own, whatever the method, the spelling or the Destination (G9, W5)."""
 
+import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import product
 
+import httpx
 import pytest
 import pytest_asyncio
 
@@ -101,6 +103,23 @@ async def test_no_destination_leads_to_what_is_hidden(two: Two, method: str, ove
             answer = await two.other(method, source, destination=where, overwrite=overwrite)
             assert answer.status_code in (403, 404, 409, 412, 502), (source, spelled, answer.status_code)
     assert await state(two) == before
+
+
+@pytest.mark.parametrize("path", ["/workspaces/secret/file", "/sessions/secret", "/sub_sessions/secret/child"])
+async def test_who_may_not_write_is_refused_before_its_body_is_read(two: Two, path: str) -> None:
+    """The answer comes although most of the announced body never does."""
+    url = httpx.URL(two.server.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    try:
+        token = two.other.client.headers["authorization"]
+        head = f"PUT /dav{path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token}\r\nContent-Length: 100000\r\n\r\n"
+        writer.write(head.encode() + b"the beginning")
+        async with asyncio.timeout(30):
+            status = await reader.readline()
+    finally:
+        writer.close()
+    whole = await two.other("PUT", path, b"all of it")
+    assert int(status.split()[1]) == whole.status_code in (403, 404)
 
 
 async def test_a_lock_of_another_cannot_be_taken_over(two: Two) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
 
 _COMMON = ("cfs_engine", "python_", "process_")
-"""Beginnings of the names of metrics that all applications of a process have in common."""
+"""Beginnings of the names of metrics that all slots of a process have in common."""
 _OUTCOMES = ("answered", "elsewhere", "lost", "moved", "stopped", "unreached")
 
 

@@ -51,6 +51,11 @@ class WorkspaceTree(HandleTree):
         if path != "/" and not any(self._handle.scopes(each, logical) for each in OPERATIONS):
             self._handle.require("file", logical)
 
+    def require_write(self, path: str) -> None:
+        """Raise `AccessDeniedError` if the caller may not write a file."""
+        if path != "/":
+            self._handle.require("write", self._logical(path))
+
     def refusal(self, error: CfsError) -> CfsError:
         """Return the API's error, the same as `/v1/files` returns."""
         return problem_of(self._authorization, error) if isinstance(error, FileSystemError) else error
@@ -98,6 +103,10 @@ class RootTree(Tree):
     def open(self, path: str) -> BinaryIO:
         """Refuse: the root has no content."""
         raise NotFound(f"there is nothing at {path!r}")
+
+    def require_write(self, path: str) -> None:
+        """Refuse."""
+        raise _refused(path)
 
     def write(self, path: str, body: BinaryIO, conditions: Conditions) -> str | None:  # noqa: ARG002
         """Refuse."""
@@ -172,6 +181,7 @@ def _plain(value: bytes, scheme: str) -> bytes:
 
 
 T = TypeVar("T")
+MountTree = SessionTree | WorkspaceTree | RootTree
 
 SESSIONS = f"{ROOT}/sessions"
 SUB_SESSIONS = f"{ROOT}/sub_sessions"
@@ -230,6 +240,8 @@ class Dav:
             return
         if scope["method"] == "LOCK":  # who holds a lock holds up others, and may refresh it for ever
             caller.principal.authorization.require_no_share(path, path)
+        if scope["method"] == "PUT":
+            _require_write(tree, below)
         await self._write(with_plain_destination(scope), receive, send, self._mounts[mount], caller.principal, tree)
 
     async def _write(
@@ -239,7 +251,7 @@ class Dav:
         with body:
             await mount(scope, receive, send, Call(principal.name, tree, body, size))
 
-    def _tree(self, mount: str, caller: Caller, user_agent: str, ticket: Ticket) -> Tree:
+    def _tree(self, mount: str, caller: Caller, user_agent: str, ticket: Ticket) -> MountTree:
         if mount in (SESSIONS, SUB_SESSIONS):
             assert self._client_states is not None  # noqa: S101 - requests arrive only within the block
             kind = SessionTree if mount == SESSIONS else SubSessionTree
@@ -301,6 +313,15 @@ def _exists(store: SessionStore, mount: str, url: str) -> bool:
         return store.find(path.strip("/")) is not None
     place = in_sub_sessions(path) if mount == SUB_SESSIONS else None
     return mount == WORKSPACES_MOUNT or (isinstance(place, SessionPath) and store.find(place.id) is not None)
+
+
+def _require_write(tree: MountTree, path: str) -> None:
+    """Raise the error of a PUT without the right to write, before its body is received."""
+    try:
+        tree.check(path)
+        tree.require_write(path)
+    except FileSystemError as error:
+        raise tree.refusal(error) from None
 
 
 async def _threaded(look: Callable[[Tree, str], T], tree: Tree, path: str) -> T:

@@ -238,6 +238,12 @@ class SessionTree(Tree):
             case SessionPath(session_id) | Family(session_id):
                 self.gate.require_any(session_id)
 
+    def require_write(self, path: str) -> None:
+        """Raise `NotGranted` or `Forbidden` if the caller may not write a session."""
+        place = self.resolve(path)
+        if isinstance(place, SessionPath):
+            self.gate.require("write", place.id)
+
     def members(self, path: str) -> Iterable[Entry]:
         """Return the entries directly in a collection, all from one moment."""
         rows, collections, scratch = self._on_loop(partial(self._below, self.resolve(path), path))
