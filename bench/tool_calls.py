@@ -22,6 +22,7 @@ import jsonschema_rs
 from cfs.wire import Message, Settings
 from cfs_server.engine.contract.interface import CallDelta, Delta, Finished, GenerationRequest
 from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.engine.host.supervisor import LlamaEngine
 
 MARK = re.compile(
@@ -174,7 +175,11 @@ async def _one(
     identity = f"{prompt}/{name}/{seed}/{style}"
     settings = Settings(max_tokens=tokens, seed=seed, prompt_style=style)
     request = GenerationRequest(
-        identity, identity, (Message(role="user", content=prompt),), settings, tools=tuple(TOOLS[name])
+        identity,
+        identity,
+        (Message(role="user", content=prompt),),
+        settings,
+        ReplyOptions(tools=tuple(TOOLS[name])),
     )
     text, cut = "", False
     calls: list[CallDelta] = []

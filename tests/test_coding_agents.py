@@ -45,7 +45,7 @@ class Worker:
         if is_summary(request):
             self.summaries += 1
             yield "Summary: I count to ten."
-        elif self.steps == STEPS or not request.tools:
+        elif self.steps == STEPS or not request.options.tools:
             yield from ("All", " done.")
         elif self.steps == STEPS // 2 and not self.failures:
             self.failures += 1

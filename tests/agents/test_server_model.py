@@ -117,8 +117,8 @@ async def test_a_whole_conversation_reaches_the_engine_as_it_is() -> None:
         await answer(ServerModel(client, settings), conversation, TOOLS)
         asked = server.engine.requests[0]
     assert list(asked.messages) == conversation
-    assert [found["function"]["name"] for found in asked.tools] == ["write_file"]
-    assert asked.tools[0]["function"]["parameters"] == TOOLS[0]["function"]["parameters"]
+    assert [found["function"]["name"] for found in asked.options.tools] == ["write_file"]
+    assert asked.options.tools[0]["function"]["parameters"] == TOOLS[0]["function"]["parameters"]
     assert (asked.settings.temperature, asked.settings.max_tokens, asked.settings.seed) == (0.25, 77, 5)
 
 

@@ -148,7 +148,7 @@ def test_a_form_is_enforced_by_grammar(http_harness: HttpHarness) -> None:
     with Session("a", url=http_harness.url) as session:
         assert session.send("Where?", response_format=Point).parsed == Point(x=1, y=2)
         session.send("Where?", response_format=Point, tools=[FunctionTool("look", "Looks.", str)])
-    schemas = [request.json_schema for request in http_harness.server.engine.requests]
+    schemas = [request.options.json_schema for request in http_harness.server.engine.requests]
     assert schemas == [Point.model_json_schema()] * 2, "with tools the engine lets the model call one as well"
 
 
@@ -160,7 +160,7 @@ def test_the_result_of_a_tool_is_a_message_of_that_role(http_harness: HttpHarnes
         assert response.history[2:] == ["Tool: X\n\\User: not me", "Assistant: X it is"]
     first, second = http_harness.server.engine.requests
     assert [first.settings.max_tokens, second.settings.max_tokens] == [9, 9]
-    assert first.tools == second.tools == tuple(spec.model_dump() for spec in Toolbox([tool]).specs())
+    assert first.options.tools == second.options.tools == tuple(spec.model_dump() for spec in Toolbox([tool]).specs())
     assert first.messages[0].content == "go", "tools go beside the message"
     *_, call, result = second.messages
     assert [made.name for made in call.tool_calls] == ["up"]

@@ -11,16 +11,12 @@ from typing import Any
 from cfs.wire import Message, Settings
 from cfs_server.engine.contract.interface import Delta, Engine, EngineStats, Finished, GenerationRequest
 from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.reply_options import REPLY_OPTIONS, ReplyOptions
 from cfs_server.engine.host.streams import BackpressureLimits
 from cfs_server.engine.host.supervisor import LlamaEngine
 from tests.pacing.gate import Gate
 
 OUTER = (
-    "json_schema",
-    "logprobs",
-    "tools",
-    "tool_choice",
-    "parallel_calls",
     "owner",
     "account",
     "family",
@@ -54,8 +50,9 @@ def request(content: str | Sequence[Message], key: str | None = None, **changes:
     number = next(_numbers)
     messages = (user(content),) if isinstance(content, str) else tuple(content)
     outer = {name: changes.pop(name) for name in OUTER if name in changes}
+    options = ReplyOptions(**{name: changes.pop(name) for name in REPLY_OPTIONS if name in changes})
     settings = Settings(**{"temperature": 0.0, "max_tokens": 24} | changes)
-    return GenerationRequest(f"turn-{number}", key or f"session-{number}", messages, settings, **outer)
+    return GenerationRequest(f"turn-{number}", key or f"session-{number}", messages, settings, options, **outer)
 
 
 async def collect(engine: Engine, wanted: GenerationRequest) -> Answer:

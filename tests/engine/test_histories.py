@@ -14,6 +14,7 @@ from cfs.wire import Message, Settings, ToolCall
 from cfs_server.engine.contract import protocol
 from cfs_server.engine.contract.interface import GenerationRequest
 from cfs_server.engine.contract.protocol import KnownHistories, SentHistories
+from cfs_server.engine.contract.reply_options import ReplyOptions
 from tests.engine.support import ask, running, user
 from tests.engine.test_supervisor import begin, kill_worker
 from tests.pacing.gate import Gate
@@ -133,7 +134,7 @@ def test_a_request_that_is_no_json_changes_nothing() -> None:
     line = Line()
     line.turn("s", [user("one")])
     with pytest.raises(EngineError, match="no JSON"):
-        line.sent.order(GenerationRequest("t", "s", (user("one"), user("two")), Settings(), {"a": {1}}))
+        line.sent.order(GenerationRequest("t", "s", (user("one"), user("two")), Settings(), ReplyOptions({"a": {1}})))
     assert line.turn("s", [user("one"), user("two")]) == [user("one"), user("two")]
     assert [order.keep for order in line.orders] == [0, 1]
 

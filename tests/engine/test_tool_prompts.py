@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from cfs_server.engine.chat.prompt import (
     described_with_tags,
 )
 from cfs_server.engine.chat.reply_parser import ReplyReader
+from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.engine.llama.model import NativeLog, load_weights
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from cfs_server.engine.worker.grammar import Grammars
-from tests.engine.support import request, user
+from tests.engine.support import user
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -229,10 +231,10 @@ def test_what_must_be_said_is_a_schema() -> None:
 
 
 def test_a_request_says_in_tools_and_a_schema_how_it_is_answered() -> None:
-    free = request("x", tools=(TOOL,))
+    free = ReplyOptions(tools=(TOOL,))
     assert constrained(free) is free
-    assert constrained(request("x", tools=(TOOL,), tool_choice="none")).tools == ()
-    assert constrained(request("x", tools=(TOOL,), tool_choice="required")).json_schema is not None
+    assert constrained(replace(free, tool_choice="none")).tools == ()
+    assert constrained(replace(free, tool_choice="required")).json_schema is not None
 
 
 def test_the_schemas_become_grammars(vocabulary: Vocabulary) -> None:

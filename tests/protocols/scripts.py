@@ -19,9 +19,11 @@ def obedient(request: GenerationRequest) -> Iterable[str | Delta | Finished]:
 
 def _obedient(request: GenerationRequest) -> Iterator[str | Delta | Finished]:
     last = request.messages[-1]
-    if request.json_schema is not None:
+    if request.options.json_schema is not None:
         yield from ('{"colour":', ' "red"}')
-    elif request.tools and (request.tool_choice == "required" or (last.role == "user" and "weather" in last.content)):
+    elif request.options.tools and (
+        request.options.tool_choice == "required" or (last.role == "user" and "weather" in last.content)
+    ):
         yield from ("<think>hm</think>", "I look. ", CALL)
     elif last.content == "too long":
         raise ContextTooLong("the prompt is too long: it has 9 tokens, the context 3")

@@ -119,8 +119,9 @@ async def test_settings_messages_and_tools_reach_the_engine(server: ServerHarnes
     assert (settings.max_tokens, settings.temperature, settings.top_p, settings.top_k) == (7, 0.5, 0.9, 5)
     assert settings.stop == ("END",)
     function = {"name": "weather", "description": "Tell the weather.", "parameters": PARAMETERS}
-    assert request.tools == ({"type": "function", "function": function},)
-    assert (request.tool_choice, request.parallel_calls, request.account) == ("auto", False, "the-account")
+    assert request.options.tools == ({"type": "function", "function": function},)
+    assert (request.options.tool_choice, request.options.parallel_calls) == ("auto", False)
+    assert request.account == "the-account"
 
 
 @pytest.mark.feature("anthropic", "messages", "tools")
@@ -150,9 +151,9 @@ async def test_a_tool_can_be_forced_or_forbidden(server: ServerHarness, client: 
     choices: Any = [{"type": "tool", "name": "weather"}, {"type": "any"}, {"type": "none"}]
     for choice in choices:
         await client.messages.create(model="x", max_tokens=99, messages=[USER], tools=tools, tool_choice=choice)
-    told = [(len(request.tools), request.tool_choice) for request in server.engine.requests]
+    told = [(len(request.options.tools), request.options.tool_choice) for request in server.engine.requests]
     assert told == [(1, "required"), (2, "required"), (2, "none")]
-    assert server.engine.requests[0].tools[0]["function"]["name"] == "weather"
+    assert server.engine.requests[0].options.tools[0]["function"]["name"] == "weather"
 
 
 @pytest.mark.feature("anthropic", "messages", "schema")
@@ -160,7 +161,7 @@ async def test_a_reply_can_have_a_form(server: ServerHarness, client: AsyncAnthr
     """By a class of the program, and by a schema."""
     found = await client.messages.parse(model="x", max_tokens=99, messages=[USER], output_format=Colour)
     assert found.parsed_output == Colour(colour="red")
-    schema = server.engine.requests[0].json_schema
+    schema = server.engine.requests[0].options.json_schema
     assert schema is not None
     assert schema["required"] == ["colour"]
     await client.messages.create(
@@ -169,7 +170,7 @@ async def test_a_reply_can_have_a_form(server: ServerHarness, client: AsyncAnthr
         messages=[USER],
         output_config={"format": {"type": "json_schema", "schema": COLOUR}, "effort": "low"},
     )
-    assert server.engine.requests[1].json_schema == COLOUR
+    assert server.engine.requests[1].options.json_schema == COLOUR
 
 
 @pytest.mark.feature("anthropic", "messages", "stop")
@@ -476,7 +477,7 @@ async def test_large_requests_are_refused_as_such() -> None:
             tools: Any = [WEATHER | {"name": f"weather_{number}"} for number in range(3000)]
             found = await client.messages.create(model="x", max_tokens=9, messages=[USER], tools=tools)
             assert found.content[0].type == "text"
-            assert len(server.engine.requests[-1].tools) == 3000
+            assert len(server.engine.requests[-1].options.tools) == 3000
         assert len(server.store) == 0
 
 

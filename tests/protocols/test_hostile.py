@@ -229,7 +229,7 @@ async def test_thousands_of_tools(server: ServerHarness, row: Row) -> None:
     more = {"store": False} if row.path == "/v1/responses" else {}
     answer = await server.client.post(row.path, json=row.body() | {"tools": tools} | more)
     assert answer.status_code == 200, answer.text[:500]
-    assert len(server.engine.requests[-1].tools) == 5_000
+    assert len(server.engine.requests[-1].options.tools) == 5_000
     assert len(server.store) == 1
 
 

@@ -92,7 +92,7 @@ async def test_calls_of_tools(server: ServerHarness, model_at: Models) -> None:
     assert told[1].tool_calls[0].id == told[2].tool_call_id == call["id"]
     forced = await model_at(server.url).bind_tools([WEATHER], tool_choice="weather").ainvoke("hello")
     assert [call["name"] for call in forced.tool_calls] == ["weather"]
-    assert server.engine.requests[-1].tool_choice == "required"
+    assert server.engine.requests[-1].options.tool_choice == "required"
 
 
 @pytest.mark.feature("langchain-openai", "chat completions", "schema")
@@ -100,7 +100,7 @@ async def test_calls_of_tools(server: ServerHarness, model_at: Models) -> None:
 async def test_a_reply_has_the_form_of_a_class(server: ServerHarness, model_at: Models) -> None:
     model = model_at(server.url).with_structured_output(Colour, method="json_schema")
     assert await model.ainvoke("any") == Colour(colour="red")
-    schema = server.engine.requests[-1].json_schema
+    schema = server.engine.requests[-1].options.json_schema
     assert schema is not None
     assert schema["required"] == ["colour"]
 

@@ -107,7 +107,7 @@ async def test_a_tool_is_forced(server: ServerHarness, model: str) -> None:
     choice = {"type": "function", "function": {"name": "weather"}}
     found = await complete(server, model, [USER], tools=[WEATHER], tool_choice=choice)
     assert found.choices[0].message.tool_calls[0].function.name == "weather"
-    assert server.engine.requests[-1].tool_choice == "required"
+    assert server.engine.requests[-1].options.tool_choice == "required"
 
 
 @each
@@ -119,7 +119,7 @@ async def test_a_reply_has_the_form_of_a_class(server: ServerHarness, model: str
     name = "anthropic/claude-sonnet-4-5" if model == ANTHROPIC else model
     found = await complete(server, name, [USER], response_format=Colour)
     assert Colour.model_validate_json(found.choices[0].message.content) == Colour(colour="red")
-    schema = server.engine.requests[-1].json_schema
+    schema = server.engine.requests[-1].options.json_schema
     assert schema is not None
     assert schema["required"] == ["colour"]
 

@@ -91,7 +91,7 @@ async def test_settings_and_messages_reach_the_engine(server: ServerHarness, cli
     settings = request.settings
     assert (settings.max_tokens, settings.temperature, settings.stop, settings.seed) == (7, 0.5, ("END",), 2**32 - 1)
     assert (settings.top_k, settings.top_p, settings.min_p) == (5, 1e-6, 0.1)
-    assert request.tools[0]["function"]["name"] == "weather"
+    assert request.options.tools[0]["function"]["name"] == "weather"
     await client.chat(model="x", messages=[USER], options={"num_predict": -1})
     assert server.engine.requests[1].settings.max_tokens == 8192
 
@@ -128,7 +128,7 @@ async def test_a_reply_has_a_form_and_an_end(server: ServerHarness, client: Asyn
     form: Any
     for form in (COLOUR, "json", ""):
         await client.chat(model="x", messages=[USER], format=form)
-    assert [request.json_schema for request in server.engine.requests] == [COLOUR, {"type": "object"}, None]
+    assert [request.options.json_schema for request in server.engine.requests] == [COLOUR, {"type": "object"}, None]
     cut = await client.chat(model="x", messages=[USER], options={"num_predict": 2})
     assert (cut.message.content, cut.done_reason, cut.eval_count) == ("one two", "length", 2)
     stopped = await client.chat(model="x", messages=[{"role": "user", "content": "stop"}], options={"stop": ["END"]})
@@ -196,7 +196,7 @@ async def test_a_generation_streams(server: ServerHarness, client: AsyncClient) 
     assert "".join(part.response or "" for part in parts) == "one two"
     assert [bool(part.context) for part in parts] == [False] * (len(parts) - 1) + [True]
     await client.generate(model="x", prompt="one two", format=COLOUR)
-    assert server.engine.requests[-1].json_schema == COLOUR
+    assert server.engine.requests[-1].options.json_schema == COLOUR
 
 
 def test_a_context_is_read_as_it_was_written() -> None:

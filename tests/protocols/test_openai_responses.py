@@ -107,9 +107,9 @@ async def test_settings_items_and_tools_reach_the_engine(server: ServerHarness, 
     assert request.messages[2].thinking == "hm"
     settings = request.settings
     assert (settings.system, settings.max_tokens, settings.temperature, settings.top_p) == ("Be kind.", 7, 0.5, 0.9)
-    assert (settings.stop, request.parallel_calls, request.account) == (("END",), False, "the-account")
+    assert (settings.stop, request.options.parallel_calls, request.account) == (("END",), False, "the-account")
     function = {"name": "weather", "description": "Tell the weather.", "parameters": PARAMETERS}
-    assert request.tools == ({"type": "function", "function": function},)
+    assert request.options.tools == ({"type": "function", "function": function},)
     assert len(server.store) == 0
 
 
@@ -156,7 +156,7 @@ async def test_a_tool_can_be_forced_or_forbidden(server: ServerHarness, client: 
     for choice in choices:
         found = await client.responses.create(model="x", input="a", tools=[OTHER, WEATHER], tool_choice=choice)
         assert found.tool_choice is not None
-    told = [(len(request.tools), request.tool_choice) for request in server.engine.requests]
+    told = [(len(request.options.tools), request.options.tool_choice) for request in server.engine.requests]
     assert told == [(1, "required"), (1, "required"), (2, "required"), (2, "none")]
 
 
@@ -167,7 +167,7 @@ async def test_a_reply_can_have_a_form(server: ServerHarness, client: AsyncOpenA
     forms: Any = [{"type": "json_schema", "name": "c", "schema": COLOUR}, {"type": "json_object"}, {"type": "text"}]
     for form in forms:
         await client.responses.create(model="x", input="a", text={"format": form, "verbosity": "low"})
-    assert [request.json_schema for request in server.engine.requests[1:]] == [COLOUR, {"type": "object"}, None]
+    assert [request.options.json_schema for request in server.engine.requests[1:]] == [COLOUR, {"type": "object"}, None]
 
 
 @pytest.mark.feature("openai", "responses", "stop")

@@ -102,7 +102,7 @@ async def test_a_tool_for_the_output_is_forced(server: ServerHarness, model_at: 
     found = await Agent(model_at(server.url), output_type=ToolOutput(City, name="weather")).run("any")
     assert found.output == City(city="Oslo")
     request = server.engine.requests[-1]
-    assert (request.tool_choice, len(request.tools)) == ("required", 1)
+    assert (request.options.tool_choice, len(request.options.tools)) == ("required", 1)
 
 
 @pytest.mark.feature("pydantic-ai-slim", "chat completions", "schema")
@@ -110,7 +110,7 @@ async def test_a_tool_for_the_output_is_forced(server: ServerHarness, model_at: 
 async def test_an_output_has_the_form_of_a_class(server: ServerHarness, model_at: Models) -> None:
     found = await Agent(model_at(server.url), output_type=NativeOutput(Colour)).run("any")
     assert found.output == Colour(colour="red")
-    schema = server.engine.requests[-1].json_schema
+    schema = server.engine.requests[-1].options.json_schema
     assert schema is not None
     assert schema["required"] == ["colour"]
 

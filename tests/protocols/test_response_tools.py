@@ -45,7 +45,8 @@ LEFT_OUT = (
 
 def calling(request: GenerationRequest) -> Iterator[Delta]:
     """Call all tools that the last message names, in two pieces each; without any, answer."""
-    names = [name for name in request.messages[-1].content.split() if any(tool_name(t) == name for t in request.tools)]
+    offered = set(map(tool_name, request.options.tools))
+    names = [name for name in request.messages[-1].content.split() if name in offered]
     for index, name in enumerate(names):
         text = '{"input": "*** Begin\\nPatch"}' if name in ("apply_patch", "mcp__weather__note") else '{"city": "Oslo"}'
         yield Delta("", 1, calls=(CallDelta(index, f"call_{index}", name, text[:9]),))
@@ -85,8 +86,8 @@ async def test_tools_of_all_kinds_are_functions_of_the_model_and_calls_have_the_
         events: list[Any] = [event async for event in stream]
     final: Any = events[-1].response
     (request,) = server.engine.requests
-    assert [tool_name(tool) for tool in request.tools] == NAMES
-    patch = request.tools[3]["function"]
+    assert [tool_name(tool) for tool in request.options.tools] == NAMES
+    patch = request.options.tools[3]["function"]
     assert patch["description"] == f"Change files.\n\n`input` follows this grammar (lark):\n{GRAMMAR}"
     assert patch["parameters"]["required"] == ["input"]
     calls = [(item.type, item.name, getattr(item, "namespace", None)) for item in final.output]
@@ -151,7 +152,7 @@ async def test_tools_of_all_kinds_can_be_chosen(
 ) -> None:
     await client.responses.create(model="x", input="a", tools=TOOLS, tool_choice=choice, store=False)
     (request,) = server.engine.requests
-    assert ([tool_name(tool) for tool in request.tools], request.tool_choice) == (names, required)
+    assert ([tool_name(tool) for tool in request.options.tools], request.options.tool_choice) == (names, required)
 
 
 async def test_a_choice_that_cannot_be_carried_out_is_refused(server: ServerHarness) -> None:
@@ -174,10 +175,10 @@ async def test_long_names_in_namespaces_fit_and_stay_apart(server: ServerHarness
     choice: Any = {"type": "function", "name": inner[1]["name"], "namespace": long}
     await client.responses.create(model="x", input="a", tools=tools, store=False)
     await client.responses.create(model="x", input="a", tools=tools, tool_choice=choice, store=False)
-    names = [tool_name(tool) for tool in server.engine.requests[0].tools]
+    names = [tool_name(tool) for tool in server.engine.requests[0].options.tools]
     assert len(set(names)) == 2
     assert max(map(len, names)) == 64
-    assert [tool_name(tool) for tool in server.engine.requests[1].tools] == [names[1]]
+    assert [tool_name(tool) for tool in server.engine.requests[1].options.tools] == [names[1]]
 
 
 # -- items ------------------------------------------------------------------------------------------------------------
@@ -261,7 +262,7 @@ def thinking(request: GenerationRequest) -> Iterable[Delta]:
     yield Delta("one ", 1)
     yield Delta("", 1, thinking="again")
     yield Delta(f"two {len(request.messages)}", 1)
-    if request.tools:
+    if request.options.tools:
         yield Delta("", 1, calls=(CallDelta(0, "c1", "plain", '{"city": "Oslo"}'),))
 
 

@@ -15,6 +15,7 @@ from cfs.errors import ContextTooLong, EngineError
 from cfs.wire import Message
 from cfs_server.completions.requests import Conversations
 from cfs_server.engine.contract.interface import CallDelta, Delta, GenerationRequest
+from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.engine.host.scripted import Script, ScriptedEngine
 from tests.server.openai_client import READ, speaking
 from tests.server.support import ServerHarness, running_server, until
@@ -96,8 +97,7 @@ async def test_settings_messages_and_tools_reach_the_engine(server: ServerHarnes
     settings = request.settings
     assert (settings.temperature, settings.max_tokens, settings.stop, settings.seed) == (0.5, 7, ("END",), 2**32 - 1)
     assert (settings.top_k, settings.min_p, settings.top_p) == (0, 0.1, 1e-6)
-    assert (request.tools, request.tool_choice, request.parallel_calls) == ((READ,), "required", False)
-    assert request.json_schema == {"type": "array"}
+    assert request.options == ReplyOptions({"type": "array"}, None, (READ,), "required", parallel_calls=False)
     assert (request.owner, request.account, request.kind) == ("local", "the-account", "agent")
 
 
@@ -107,7 +107,7 @@ async def test_one_named_tool_is_the_only_one(server: ServerHarness) -> None:
     chosen = {"type": "function", "function": {"name": "read_file"}}
     answer = await asked(server, tools=[other, READ], tool_choice=chosen)
     assert answer.status_code == 200
-    assert (server.engine.requests[0].tools, server.engine.requests[0].tool_choice) == ((READ,), "required")
+    assert server.engine.requests[0].options == ReplyOptions(tools=(READ,), tool_choice="required")
 
 
 async def test_a_message_that_only_calls_tools_has_no_content() -> None:

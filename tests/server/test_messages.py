@@ -142,12 +142,12 @@ async def test_a_response_format_reaches_the_engine_as_a_schema(
     server: ServerHarness, given: dict[str, object] | None, schema: dict[str, object] | None
 ) -> None:
     await server.client.post("/v1/sessions/a/messages?wait=true", json={"content": "x", "response_format": given})
-    assert server.engine.requests[0].json_schema == schema
+    assert server.engine.requests[0].options.json_schema == schema
 
 
 async def test_log_probabilities_come_with_the_reply_for_those_who_ask(server: ServerHarness) -> None:
     asked = await server.client.post("/v1/sessions/a/messages?wait=true", json={"content": "one two", "logprobs": 2})
-    assert server.engine.requests[0].logprobs == 2
+    assert server.engine.requests[0].options.logprobs == 2
     told = asked.json()["logprobs"]
     assert "".join(token["token"] for token in told) == asked.json()["reply"]
     assert told[0] == {"token": "one", "bytes": list(b"one"), "logprob": 0.0, "top": []}
@@ -377,7 +377,7 @@ async def test_tools_go_with_a_message_and_calls_come_with_its_reply() -> None:
             "Tool: \nTool: B\nAssistant: Done.\n"
         )
         begun, ended = server.engine.requests
-        assert begun.tools == ended.tools == (READ,)
+        assert begun.options.tools == ended.options.tools == (READ,)
         assert [message.tool_call_id for message in ended.messages[2:]] == [one, two]
 
 
@@ -401,7 +401,7 @@ async def test_tools_are_of_one_turn() -> None:
         named = {"type": "function", "function": {"name": "read"}}
         body = {"content": "three", "tools": [READ], "tool_choice": named}
         await server.client.post("/v1/sessions/a/messages?wait=true", json=body)
-        asked = [(len(request.tools), request.tool_choice) for request in server.engine.requests]
+        asked = [(len(request.options.tools), request.options.tool_choice) for request in server.engine.requests]
         assert asked == [(1, "auto"), (0, "auto"), (1, "required")]
 
 

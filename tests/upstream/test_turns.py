@@ -3,13 +3,14 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from cfs.errors import ContextTooLong, EngineError
 from cfs.wire import Message, ToolCall
-from cfs_server.engine.contract.interface import Delta, Finished, GenerationRequest, UpstreamKind
+from cfs_server.engine.contract.interface import Delta, Finished, UpstreamKind
 from tests.engine.support import ask, collect, request, user
 from tests.upstream.stub import MODEL, Speech
 from tests.upstream.support import calls_of, pair, result, said_by_model, thinking_of
@@ -96,7 +97,7 @@ async def test_a_call_without_arguments_has_an_empty_object(kind: UpstreamKind) 
 async def test_how_tools_are_chosen_is_said(kind: UpstreamKind, choice: Any) -> None:
     async with pair(kind) as both:
         plain = request("hello", tools=(WEATHER,))
-        await collect(both.engine, GenerationRequest(**_members(plain) | {"tool_choice": choice}))
+        await collect(both.engine, replace(plain, options=replace(plain.options, tool_choice=choice)))
         said = both.stub.bodies[0]["tool_choice"]
         expected = {"required": "any"}.get(choice, choice)
         assert said == (choice if kind == "openai" else {"type": expected})
@@ -261,7 +262,3 @@ async def test_two_turns_of_one_id_are_a_mistake(kind: UpstreamKind) -> None:
         with pytest.raises(EngineError, match="already running"):
             await collect(both.engine, wanted)
         await stream.aclose()
-
-
-def _members(wanted: GenerationRequest) -> dict[str, Any]:
-    return {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}

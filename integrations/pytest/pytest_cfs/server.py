@@ -91,8 +91,8 @@ class ScriptedServer:
 
     def generate(self, request: GenerationRequest) -> Iterable[str | Delta]:
         """Play the next reply of the script."""
-        tools = tuple(str(tool["function"]["name"]) for tool in request.tools)
-        asked = Asked(request.messages, request.settings, tools, request.json_schema)
+        tools = tuple(str(tool["function"]["name"]) for tool in request.options.tools)
+        asked = Asked(request.messages, request.settings, tools, request.options.json_schema)
         return _deltas(self._script.next(asked), turn=len(self.asked))
 
 

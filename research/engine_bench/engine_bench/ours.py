@@ -10,6 +10,7 @@ from cfs.errors import CfsError
 from cfs.wire import Settings
 from cfs_server.engine.contract.interface import Delta, EngineStats, GenerationRequest
 from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.engine.host.supervisor import LlamaEngine
 from engine_bench.sides import Answer, Setup, Side, SideError, Turn
 
@@ -64,7 +65,7 @@ class Ours(Side):
             turn.session,
             turn.messages,
             settings,
-            turn.schema,
+            ReplyOptions(json_schema=turn.schema),
             owner=turn.owner,
             kind=turn.kind,
         )

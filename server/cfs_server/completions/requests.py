@@ -12,7 +12,7 @@ from cfs.wire import Message, SettingsPatch
 from cfs_server.domain.message_sizes import check_content
 from cfs_server.domain.quotas import Limits
 from cfs_server.domain.transcripts import SizedMessages
-from cfs_server.engine.contract.interface import ToolChoice
+from cfs_server.engine.contract.reply_options import ReplyOptions, ToolChoice
 
 # Groups completions into conversations, which requests do not name. An engine caches computation per conversation.
 
@@ -77,12 +77,8 @@ class CompletionSpec:
     messages: tuple[Message, ...]
     before: SizedMessages | None
     patch: SettingsPatch
-    json_schema: dict[str, Any] | None
-    tools: tuple[dict[str, Any], ...]
-    tool_choice: ToolChoice
-    parallel_calls: bool
+    options: ReplyOptions
     account: str
-    logprobs: int | None = None
 
     def by(self, model: str | None) -> Self:
         """Return the same request for a model; None leaves it to the session or the server."""

@@ -47,7 +47,7 @@ def submit(sessions: AuthorizedSessions, session_id: str, spec: CompletionSpec) 
     known = sessions.find(session_id, "write")
     sessions.require("read_binary", session_id)
     settings = known.settings if known else Settings()
-    if settings.driver == "agent" and (spec.tools or spec.json_schema):
+    if settings.driver == "agent" and (spec.options.tools or spec.options.json_schema):
         raise Conflict(f"session {session_id!r} is answered by an agent, which takes neither tools nor a form")
     messages, view = spec.messages, spec.before
     if lack_ids(messages) and view is not None:
@@ -56,12 +56,8 @@ def submit(sessions: AuthorizedSessions, session_id: str, spec: CompletionSpec) 
     request = TurnRequest(
         messages[-1],
         settings=_patch(spec.patch, settings),
-        json_schema=spec.json_schema,
-        logprobs=spec.logprobs,
+        options=spec.options,
         view=view,
-        tools=spec.tools,
-        tool_choice=spec.tool_choice,
-        parallel_calls=spec.parallel_calls,
     )
     return sessions.submit(session_id, request)
 
@@ -195,11 +191,7 @@ class EphemeralCompletions:
             self._conversations.key(owner, spec.messages),
             with_ids(spec.messages),
             _DEFAULTS.patched(spec.patch),
-            json_schema=spec.json_schema,
-            logprobs=spec.logprobs,
-            tools=spec.tools,
-            tool_choice=spec.tool_choice,
-            parallel_calls=spec.parallel_calls,
+            spec.options,
             owner=owner,
             account=spec.account,
             kind=_KIND,

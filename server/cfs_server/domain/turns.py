@@ -11,6 +11,8 @@ from itertools import chain, takewhile
 from types import MappingProxyType
 from typing import Any, Self
 
+from pydantic import model_validator
+
 from cfs.completions import UNREADABLE, read_arguments, write_arguments
 from cfs.errors import CfsError, EngineError
 from cfs.wire import EventType, FinishReason, Message, Settings, SettingsPatch, TokenLogprob, ToolCall, Usage
@@ -18,7 +20,8 @@ from cfs_server.domain.events import Event
 from cfs_server.domain.ids import family_of, parent_of
 from cfs_server.domain.message_sizes import cost_of
 from cfs_server.domain.transcripts import SizedMessages
-from cfs_server.engine.contract.interface import CallDelta, Delta, GenerationRequest, Kind, ToolChoice
+from cfs_server.engine.contract.interface import CallDelta, Delta, GenerationRequest, Kind
+from cfs_server.engine.contract.reply_options import REPLY_OPTIONS, ReplyOptions
 
 CANCELLED = "[Cancelled]"
 """The end of a reply that was cancelled."""
@@ -76,24 +79,27 @@ class TurnRequest:
 
     `view` is the conversation before the message as its writer knows it. When the turn starts, a different history is
     replaced by it (H4) if the writer `may_replace` it. None leaves the history unchanged. Without `generate` the
-    message is only added to the history, in the order of the queue. `logprobs` requests that many log-probabilities per
-    token. The turn begins after `delay` seconds, or as soon as somebody waits for it: until then its writer can take
-    the message back.
+    message is only added to the history, in the order of the queue. The turn begins after `delay` seconds, or as soon
+    as somebody waits for it: until then its writer can take the message back.
     """
 
     message: Message
     generate: bool = True
     settings: SettingsPatch = field(default_factory=SettingsPatch)
-    json_schema: dict[str, Any] | None = None
-    logprobs: int | None = None
+    options: ReplyOptions = field(default_factory=ReplyOptions)
     view: SizedMessages | None = None
     may_replace: bool = False
-    tools: tuple[dict[str, Any], ...] = ()
-    tool_choice: ToolChoice = "auto"
-    parallel_calls: bool = True
     delay: float = 0.0
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     accepted_at: float = field(default_factory=time.time)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nest_options(cls, stored: dict[str, Any]) -> dict[str, Any]:
+        # Records have the options of the reply beside the other members: they are older than the bundle.
+        options = {name: stored[name] for name in REPLY_OPTIONS if name in stored}
+        others = {name: value for name, value in stored.items() if name not in options}
+        return others | {"options": options} if options else stored
 
     @property
     def cost(self) -> int:
@@ -257,11 +263,7 @@ class Turn:
             key,
             messages,
             settings,
-            json_schema=request.json_schema,
-            logprobs=request.logprobs,
-            tools=request.tools,
-            tool_choice=request.tool_choice,
-            parallel_calls=request.parallel_calls,
+            request.options,
             owner=owner,
             account=family_of(session_id),
             family=family,

@@ -22,6 +22,7 @@ from cfs_server.domain.changes import Author, Change, Record
 from cfs_server.domain.events import Event
 from cfs_server.domain.state import Head
 from cfs_server.domain.transcripts import SizedMessages
+from cfs_server.domain.turns import TurnRequest
 
 VERSION = 1
 """The version in which rows and heads are written."""
@@ -212,6 +213,7 @@ def plain(value: Any) -> Any:
     """Return a value as JSON data without fields that have their default.
 
     The settings of a session are complete, because defaults may change. In a patch, a field may be set to its default.
+    The options of a reply are stored beside the other members of their request.
     """
     kind = type(value)
     if kind in (str, int, float, bool, type(None)):
@@ -223,7 +225,9 @@ def plain(value: Any) -> Any:
         return value.model_dump(exclude_unset=patch, exclude_defaults=not patch)
     if is_dataclass(kind):
         given = ((name, getattr(value, name), default) for name, default in _defaults(kind))
-        return {name: plain(found) for name, found, default in given if default is MISSING or found != default}
+        stored = {name: plain(found) for name, found, default in given if default is MISSING or found != default}
+        options = stored.pop("options") if kind is TurnRequest else {}
+        return stored | options
     if isinstance(value, tuple | list):
         return [plain(each) for each in value]
     if isinstance(value, frozenset):

@@ -19,7 +19,8 @@ from cfs.wire import FinishReason, FunctionName, FunctionSpec, Message, NamedToo
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, read_tools, refusal
 from cfs_server.domain.quotas import Limits
 from cfs_server.domain.transcripts import SizedMessages
-from cfs_server.engine.contract.interface import CallDelta, Delta, Finished, ToolChoice
+from cfs_server.engine.contract.interface import CallDelta, Delta, Finished
+from cfs_server.engine.contract.reply_options import ReplyOptions, ToolChoice
 
 # -- requests ---------------------------------------------------------------------------------------------------------
 
@@ -220,10 +221,12 @@ def read_request(request: MessagesRequest, limits: Limits) -> CompletionSpec:
             top_k=request.top_k,
             stop=request.stop_sequences,
         ),
-        json_schema=form.json_schema if form else None,
-        tools=tools,
-        tool_choice=choice,
-        parallel_calls=not (wanted and wanted.disable_parallel_tool_use),
+        options=ReplyOptions(
+            json_schema=form.json_schema if form else None,
+            tools=tools,
+            tool_choice=choice,
+            parallel_calls=not (wanted and wanted.disable_parallel_tool_use),
+        ),
         account=(request.metadata and request.metadata.user_id) or "",
     )
 

@@ -25,6 +25,7 @@ from cfs_server.completions.requests import CompletionSpec, messages_of, patch_o
 from cfs_server.domain.quotas import Limits
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.contract.interface import CallDelta, Delta, Finished
+from cfs_server.engine.contract.reply_options import ReplyOptions
 
 # Requests
 
@@ -46,12 +47,14 @@ def read_chat(request: ChatRequest, limits: Limits) -> CompletionSpec:
             seed=request.seed,
             stop=request.stop,
         ),
-        json_schema=schema_of(request.response_format),
-        tools=tools,
-        tool_choice=choice,
-        parallel_calls=request.parallel_tool_calls is not False,
+        options=ReplyOptions(
+            json_schema=schema_of(request.response_format),
+            logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+            tools=tools,
+            tool_choice=choice,
+            parallel_calls=request.parallel_tool_calls is not False,
+        ),
         account=request.user or "",
-        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
     )
 
 

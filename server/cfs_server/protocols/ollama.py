@@ -20,6 +20,7 @@ from cfs_server.completions.requests import CompletionSpec, checked, patch_of, r
 from cfs_server.domain.quotas import Limits
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.contract.interface import CallDelta, Delta, Finished
+from cfs_server.engine.contract.reply_options import ReplyOptions
 
 API_VERSION = "0.12.6"
 """The version of Ollama whose API this is. Clients compare it with the least one that they need."""
@@ -196,12 +197,13 @@ def _spec(
         messages=messages,
         before=SizedMessages.of(messages[:-1]),
         patch=_patch(request.options or OllamaOptions()),
-        json_schema={"type": "object"} if form == "json" else form if isinstance(form, dict) else None,
-        tools=known,
-        tool_choice=choice,
-        parallel_calls=True,
+        options=ReplyOptions(
+            json_schema={"type": "object"} if form == "json" else form if isinstance(form, dict) else None,
+            logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+            tools=known,
+            tool_choice=choice,
+        ),
         account="",
-        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
     )
 
 

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Discriminator, StringConstraints, Tag
 from cfs.completions.models import Open
 from cfs.wire import FunctionName, FunctionSpec, NamedTool, ToolSpec
 from cfs_server.completions.requests import read_tools, refusal
-from cfs_server.engine.contract.interface import ToolChoice
+from cfs_server.engine.contract.reply_options import ToolChoice
 
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 

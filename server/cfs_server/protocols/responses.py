@@ -10,6 +10,7 @@ from cfs.completions.models import Number, Open
 from cfs_server.completions.requests import CompletionSpec, Place, patch_of, refusal
 from cfs_server.domain.quotas import Limits
 from cfs_server.domain.transcripts import SizedMessages
+from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.protocols.response_items import (
     NO_MESSAGE,
     AnyItems,
@@ -148,12 +149,14 @@ def read_request(request: ResponsesRequest, limits: Limits) -> CompletionSpec:
         messages=messages,
         before=None if isinstance(request.input, str) else SizedMessages.of(messages[:-1]),
         patch=patch,
-        json_schema=_schema(request.text.format if request.text else None),
-        tools=tools,
-        tool_choice=choice,
-        parallel_calls=request.parallel_tool_calls is not False,
+        options=ReplyOptions(
+            json_schema=_schema(request.text.format if request.text else None),
+            logprobs=(request.top_logprobs or 0) if request.shows_logprobs else None,
+            tools=tools,
+            tool_choice=choice,
+            parallel_calls=request.parallel_tool_calls is not False,
+        ),
         account=request.user or "",
-        logprobs=(request.top_logprobs or 0) if request.shows_logprobs else None,
     )
 
 

@@ -19,6 +19,7 @@ from cfs_server.completions.requests import CompletionSpec, checked, patch_of, r
 from cfs_server.domain.quotas import Limits
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.contract.interface import Delta, Finished
+from cfs_server.engine.contract.reply_options import ReplyOptions
 
 _MOST_LOGPROBS = 5
 
@@ -91,12 +92,8 @@ def read_completion(request: TextCompletionRequest, limits: Limits, *, recorded:
             seed=request.seed,
             stop=request.stop,
         ),
-        json_schema=None,
-        tools=(),
-        tool_choice="auto",
-        parallel_calls=True,
+        options=ReplyOptions(logprobs=request.logprobs),
         account=request.user or "",
-        logprobs=request.logprobs,
     )
     return replace(spec, before=None) if recorded else spec
 

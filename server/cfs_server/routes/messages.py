@@ -28,6 +28,7 @@ from cfs_server.domain.history import rendered
 from cfs_server.domain.message_sizes import check_content, decode_message
 from cfs_server.domain.quotas import Limits
 from cfs_server.domain.turns import Turn, TurnRequest, TurnResult
+from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.http import negotiation as media
 from cfs_server.http.bodies import apart, is_json, most_values, parse, require_text
 from cfs_server.http.caller import Accept, Delay, IfMatch, Life, Me
@@ -101,7 +102,7 @@ async def post_message(
         data = await request.body()
         asked = await apart(request, partial(_read, data, request, sessions.limits))
         known = sessions.find(id, "write")
-        if asked is not None and asked.tools and known and known.settings.driver == "agent":
+        if asked is not None and asked.options.tools and known and known.settings.driver == "agent":
             raise Conflict(f"session {id!r} is answered by an agent, which has tools of its own")
         async with sessions.loaded(id):
             require_match_of(if_match, id, sessions)
@@ -158,8 +159,8 @@ def _read(data: bytes, request: Request, limits: Limits) -> TurnRequest | None:
     )
     settings = wire.SettingsPatch(**new.settings.model_dump(exclude_unset=True))
     tools, choice = read_tools(new.tools, new.tool_choice)
-    schema = schema_of(new.response_format)
-    return TurnRequest(message, generate, settings, schema, new.logprobs, tools=tools, tool_choice=choice)
+    options = ReplyOptions(schema_of(new.response_format), new.logprobs, tools, choice)
+    return TurnRequest(message, generate, settings, options)
 
 
 async def _finished(session: Session, turn: Turn, seconds: float) -> TurnResult:

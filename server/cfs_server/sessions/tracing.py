@@ -153,7 +153,7 @@ def _settings(request: GenerationRequest) -> dict[str, Any]:
         "gen_ai.request.top_k": settings.top_k,
         "gen_ai.request.seed": settings.seed,
         "gen_ai.request.stop_sequences": settings.stop,
-        "gen_ai.output.type": "text" if request.json_schema is None else "json",
+        "gen_ai.output.type": "text" if request.options.json_schema is None else "json",
     }
 
 

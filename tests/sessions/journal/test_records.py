@@ -21,6 +21,7 @@ from cfs_server.domain.state import Head
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import Lease, TurnHead, TurnRequest, TurnState
 from cfs_server.engine.contract.interface import CallDelta, Delta
+from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.journal.journal import Batch, Kept
 from cfs_server.journal.records import (
     HISTORY,
@@ -196,13 +197,15 @@ SETTINGS = Settings(system="Be brief.", temperature=0.0, stop=("User:", "\n"), s
 REQUEST = TurnRequest(
     MESSAGES[1],
     settings=SettingsPatch(max_tokens=5, seed=None),
-    json_schema={"type": "object"},
-    logprobs=2,
+    options=ReplyOptions(
+        json_schema={"type": "object"},
+        logprobs=2,
+        tools=({"type": "function", "function": {"name": "f"}},),
+        tool_choice="required",
+        parallel_calls=False,
+    ),
     view=SizedMessages.of(MESSAGES[:1]),
     may_replace=True,
-    tools=({"type": "function", "function": {"name": "f"}},),
-    tool_choice="required",
-    parallel_calls=False,
     id="0f" * 16,
     accepted_at=1_700_000_000.25,
 )

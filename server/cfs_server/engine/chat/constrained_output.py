@@ -6,17 +6,17 @@ from typing import Any
 
 from cfs.errors import SchemaRefused
 from cfs_server.engine.chat.json_schema import BEST_EFFORT
-from cfs_server.engine.contract.interface import GenerationRequest
+from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.engine.contract.schema_references import FlatSchema, arguments_of, flattened
 
 
-def constrained(request: GenerationRequest) -> GenerationRequest:
-    """Return the request with its `tool_choice` expressed by tools and a schema alone."""
-    tools = () if request.tool_choice == "none" else request.tools
-    schema = reply_schema(tools, required=request.tool_choice == "required", wanted=request.json_schema)
-    if tools == request.tools and schema is request.json_schema:
-        return request
-    return replace(request, tools=tools, json_schema=schema)
+def constrained(options: ReplyOptions) -> ReplyOptions:
+    """Return the options with their `tool_choice` expressed by tools and a schema alone."""
+    tools = () if options.tool_choice == "none" else options.tools
+    schema = reply_schema(tools, required=options.tool_choice == "required", wanted=options.json_schema)
+    if tools == options.tools and schema is options.json_schema:
+        return options
+    return replace(options, tools=tools, json_schema=schema)
 
 
 def reply_schema(

@@ -10,10 +10,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from cfs.errors import EngineError, WorkerCrashed
 from cfs.wire import FinishReason, Message, Price, Settings, TokenLogprob, Usage
+from cfs_server.engine.contract.reply_options import ReplyOptions
 
 Kind = Literal["interactive", "agent", "background"]
 Hint = Literal["waiting_for_children", "children_done", "tool_call", "user_turn"]
-ToolChoice = Literal["auto", "none", "required"]
 EngineState = Literal["starting", "ready", "restarting", "stopped"]
 RestartReason = Literal["crash", "hang"]
 UpstreamKind = Literal["openai", "anthropic"]
@@ -116,16 +116,10 @@ class GenerationRequest:
     rename. `family` is that of the root of its tree, if it has one. Sessions of one `owner` share state. Owners never
     share state, because its speed would reveal their text. Turns of one `account`, such as a family of sessions, have
     one share of their owner's time; `kind` is their urgency.
-    `json_schema` forces the reply to be JSON of that schema. `logprobs` requests the log-probability of each token of
-    the text and of this many alternatives (0 to 20), by the model's raw logits: before temperature, filters and
-    grammar. A turn that has not ended after `deadline_seconds`, waiting time included, fails with `EngineError`.
+    A turn that has not ended after `deadline_seconds`, waiting time included, fails with `EngineError`.
 
     `may_shorten`: the caller can leave out old exchanges. A prompt without room for the reply is then refused, unless
     it has a single exchange.
-
-    `tools` are described to the model in the form of the OpenAI API; `tool_choice` sets whether it may, must not or
-    must call one. To require one certain tool, pass only that tool. Without `parallel_calls` a reply
-    makes one call at most.
 
     `partial` is the beginning of the reply, which another upstream has made. Only upstreams that can continue it get
     such requests. `times` counts how often the reply has begun, because the one before it was lost.
@@ -135,11 +129,7 @@ class GenerationRequest:
     cache_key: str
     messages: tuple[Message, ...]
     settings: Settings
-    json_schema: dict[str, Any] | None = None
-    logprobs: int | None = None
-    tools: tuple[dict[str, Any], ...] = ()
-    tool_choice: ToolChoice = "auto"
-    parallel_calls: bool = True
+    options: ReplyOptions = field(default_factory=ReplyOptions)
     owner: str = ""
     account: str = ""
     family: str = ""

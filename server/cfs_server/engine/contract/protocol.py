@@ -16,6 +16,7 @@ from cfs.errors import EngineError
 from cfs.wire import FinishReason, Message
 from cfs_server.engine.contract.fairness import Backlog
 from cfs_server.engine.contract.interface import EnginePlan, GenerationRequest
+from cfs_server.engine.contract.reply_options import REPLY_OPTIONS
 
 HEADER = struct.Struct(">I")
 LONGEST = 64 << 20
@@ -79,7 +80,8 @@ class History:
 class Generate:
     """To the worker: one turn, in plain values (`wire.Message`s and `wire.Settings` dumped).
 
-    Its history is the first `keep` messages of the key's last turn, and `messages` (see `histories`).
+    Its history is the first `keep` messages of the key's last turn, and `messages` (see `histories`). A field with the
+    name of a `ReplyOptions` has its value; the others of those are for the server.
     """
 
     id: str
@@ -88,7 +90,7 @@ class Generate:
     messages: list[dict[str, Any]]
     settings: dict[str, Any]
     json_schema: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] = field(default_factory=list)
+    tools: Sequence[dict[str, Any]] = ()
     owner: str = ""
     account: str = ""
     kind: str = "interactive"
@@ -97,6 +99,9 @@ class Generate:
     """How much of the deadline has passed: a retry continues the same deadline."""
     logprobs: int | None = None
     may_shorten: bool = False
+
+
+_SENT_OPTIONS = tuple(name for name in REPLY_OPTIONS if name in Generate.__slots__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,12 +544,10 @@ def _encode_request(request: GenerationRequest, keep: int, waited: float) -> byt
             keep=keep,
             messages=[_plain_message(message) for message in request.messages[keep:]],
             settings=request.settings.model_dump(mode="json"),
-            json_schema=request.json_schema,
-            tools=list(request.tools),
+            **{name: getattr(request.options, name) for name in _SENT_OPTIONS},
             owner=request.owner,
             account=request.account or request.cache_key,
             kind=request.kind,
-            logprobs=request.logprobs,
             deadline_seconds=request.deadline_seconds,
             waited_seconds=waited,
             may_shorten=request.may_shorten,

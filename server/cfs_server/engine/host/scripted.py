@@ -134,7 +134,7 @@ class ScriptedEngine:
         self._prompt_tokens += prompt_tokens
         deadline = asyncio.get_running_loop().time() + (request.deadline_seconds or math.inf)
         said = 0
-        reader = ReplyReader(request.tools if request.tool_choice != "none" else ())
+        reader = ReplyReader(request.options.tools if request.options.tool_choice != "none" else ())
         reason: FinishReason = "stop"
         stop = ""
         try:
@@ -150,8 +150,8 @@ class ScriptedEngine:
                     break
                 said += 1
                 self._tokens += 1
-                delta = token if isinstance(token, Delta) else _read(reader, token, tools=bool(request.tools))
-                if request.logprobs is not None and isinstance(token, str):
+                delta = token if isinstance(token, Delta) else _read(reader, token, tools=bool(request.options.tools))
+                if request.options.logprobs is not None and isinstance(token, str):
                     delta = replace(delta or Delta("", 0), logprobs=(_certain(token),))
                 if delta is not None:
                     yield delta

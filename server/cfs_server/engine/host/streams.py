@@ -55,7 +55,8 @@ class TurnStream:
         self._read_from_start()
 
     def _read_from_start(self) -> None:
-        self.reader = ReplyReader(self.request.tools, most_calls=None if self.request.parallel_calls else 1)
+        options = self.request.options
+        self.reader = ReplyReader(options.tools, most_calls=None if options.parallel_calls else 1)
 
     @property
     def over(self) -> bool:

@@ -417,7 +417,7 @@ class LlamaEngine:
         if request.id in self._streams:
             raise EngineError(f"a turn with the id {request.id} is already running")
         check_bound(request.messages, request.settings.system, *self._context)
-        request = constrained(request)
+        request = replace(request, options=constrained(request.options))
         self._logs.begun(request.cache_key)
         stream = self._streams[request.id] = TurnStream(request)
         return stream

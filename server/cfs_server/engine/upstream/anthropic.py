@@ -429,7 +429,7 @@ class AnthropicDialect:
         def keep(blocks: Sequence[Block]) -> None:
             self._signed.keep(request.owner, request.cache_key, blocks)
 
-        schema = request.json_schema
+        schema = request.options.json_schema
         return AnthropicReply(
             answer=None if schema is None else ANSWER,
             wrapped=schema is not None and not _is_object(schema),
@@ -459,7 +459,8 @@ class AnthropicDialect:
         return {"type": "enabled", "budget_tokens": self._options.thinking_tokens}
 
     def _may_think(self, request: GenerationRequest) -> bool:
-        if request.json_schema is not None or (request.tools and request.tool_choice == "required"):
+        options = request.options
+        if options.json_schema is not None or (options.tools and options.tool_choice == "required"):
             return False
         loop = _loop(request.messages)
         return all(self._signed.of(request.owner, message) for message in loop if message.tool_calls)
@@ -545,12 +546,12 @@ def _loop(messages: Sequence[Message]) -> list[Message]:
 
 def _tools(request: GenerationRequest, messages: Iterable[Message], form: Form) -> list[Block]:
     """Describe the tools; include tools that only the history calls, as the protocol requires."""
-    tools = [_tool(tool.get("function", tool)) for tool in request.tools]
+    tools = [_tool(tool.get("function", tool)) for tool in request.options.tools]
     known = {tool["name"] for tool in tools}
     called = {call.name for message in messages for call in message.tool_calls}
     called = set(map(portable_name, called)) if form is not Form.PLAIN else called
     tools += [{"name": name, "input_schema": _ANYTHING} for name in sorted(called - known)]
-    if (schema := request.json_schema) is not None:
+    if (schema := request.options.json_schema) is not None:
         schema = _ANYTHING | portable(schema) if _is_object(schema) else _wrapped(schema)
         tools.append({"name": ANSWER, "description": "Give the answer to the user.", "input_schema": schema})
     return tools
@@ -577,12 +578,13 @@ def _tool(function: Mapping[str, Any]) -> Block:
 
 
 def _choice(request: GenerationRequest) -> Block:
-    if request.json_schema is not None:
-        return {"type": "any"} if request.tools else {"type": "tool", "name": ANSWER}
-    if not request.tools:
+    options = request.options
+    if options.json_schema is not None:
+        return {"type": "any"} if options.tools else {"type": "tool", "name": ANSWER}
+    if not options.tools:
         return {"type": "none"}
-    single = {} if request.parallel_calls or request.tool_choice == "none" else {"disable_parallel_tool_use": True}
-    return {"type": "any" if request.tool_choice == "required" else request.tool_choice, **single}
+    single = {} if options.parallel_calls or options.tool_choice == "none" else {"disable_parallel_tool_use": True}
+    return {"type": "any" if options.tool_choice == "required" else options.tool_choice, **single}
 
 
 def _is_object(schema: Mapping[str, Any]) -> bool:

@@ -131,7 +131,7 @@ class Turn:
         if self._first is None:
             return 0
         request = self.request
-        return estimate_tokens(request.settings.system or "") + estimate_prompt(request.messages, request.tools)
+        return estimate_tokens(request.settings.system or "") + estimate_prompt(request.messages, request.options.tools)
 
 
 def _continues(before: Delta, new: Delta) -> bool:
@@ -450,16 +450,17 @@ class UpstreamEngine:
         return replace(request, settings=request.settings.model_copy(update={"max_tokens": most}))
 
     def _body(self, request: GenerationRequest, form: Form) -> dict[str, Any]:
-        if form is not Form.PLAIN and request.tools:
-            request = replace(request, tools=portable_tools(request.tools)[0])
+        if form is not Form.PLAIN and request.options.tools:
+            tools = portable_tools(request.options.tools)[0]
+            request = replace(request, options=replace(request.options, tools=tools))
         return self._dialect.body(request, form)
 
     async def _listen(self, turn: Turn, body: dict[str, Any], form: Form) -> None:
-        names = portable_tools(turn.request.tools)[1] if form is not Form.PLAIN else {}
+        names = portable_tools(turn.request.options.tools)[1] if form is not Form.PLAIN else {}
         reply = self._dialect.reply(turn.request)
         self._requests += 1
         limit = ReplyLimit(self._options.reply_bytes)
-        cutter = ReplyCutter(stops_of(turn.request), single_call=not turn.request.parallel_calls)
+        cutter = ReplyCutter(stops_of(turn.request), single_call=not turn.request.options.parallel_calls)
 
         def add(deltas: Iterable[Delta]) -> None:
             for delta in deltas:

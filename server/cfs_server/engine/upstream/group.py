@@ -100,7 +100,7 @@ class _Reply:
     def can_be_continued(self) -> bool:
         """Whether an upstream could continue it: it is text only, and no grammar has begun with it."""
         request = self.request
-        free = request.json_schema is None and request.tool_choice != "required"
+        free = request.options.json_schema is None and request.options.tool_choice != "required"
         return self.is_plain and free and request.settings.prompt_style != "transcript"
 
     @property

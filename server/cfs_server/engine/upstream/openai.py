@@ -292,12 +292,12 @@ class OpenAIDialect:
         optional = self._sampling(request) | {"stop": list(talk.stops[:MOST_STOPS])}
         optional |= {"stream_options": {"include_usage": True}}
         optional |= member_of(self._options.affinity, request)
-        tools = list(request.tools)
+        tools = list(request.options.tools)
         if tools and not self._fields.takes("tool_choice"):
             tools = self._free_to_choose(request)
         if tools:
-            optional["tool_choice"] = request.tool_choice
-            if not request.parallel_calls:
+            optional["tool_choice"] = request.options.tool_choice
+            if not request.options.parallel_calls:
                 optional["parallel_tool_calls"] = False
         begun: dict[str, Any] = {}
         if request.partial:  # as vLLM has it
@@ -311,7 +311,7 @@ class OpenAIDialect:
             self._length: request.settings.max_tokens,
             **{name: value for name, value in optional.items() if value != [] and self._fields.takes(name)},
             **({"tools": list(map(_tool, tools))} if tools else {}),
-            **_format(request.json_schema),
+            **_format(request.options.json_schema),
             **begun,
         }
 
@@ -333,10 +333,10 @@ class OpenAIDialect:
 
     def _free_to_choose(self, request: GenerationRequest) -> list[dict[str, Any]]:
         """Return the tools for an upstream that takes no `tool_choice`: the model calls none that it does not know."""
-        if request.tool_choice == "required":
+        if request.options.tool_choice == "required":
             reason = "the upstream takes no tool_choice, so no call can be required"
             raise UpstreamRefused(reason, upstream_status=400)
-        return list(request.tools) if request.tool_choice == "auto" else []
+        return list(request.options.tools) if request.options.tool_choice == "auto" else []
 
     def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
         values = {name: getattr(request.settings, name) for name in self._options.sampling}

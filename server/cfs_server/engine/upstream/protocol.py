@@ -171,7 +171,7 @@ def conversation_of(request: GenerationRequest, form: Form = Form.PLAIN) -> Conv
     """
     settings = request.settings
     if settings.prompt_style == "transcript":
-        if request.tools:
+        if request.options.tools:
             raise EngineError("tools need prompt_style=chat")
         leading = (Message(role="system", content=settings.system),) if settings.system else ()
         text = render([*leading, *request.messages]) + PREFIXES["assistant"]
@@ -216,7 +216,7 @@ def unused(request: GenerationRequest, body: Mapping[str, Any]) -> tuple[str, ..
             found.append(f"{name} was {body[name]}: the model's server takes no {value}")
         else:
             found.append(f"{name} had no effect: the model's server does not get it or does not take it")
-    if request.logprobs is not None:
+    if request.options.logprobs is not None:
         found.append("there are no logprobs: those of the model's server are not read")
     return tuple(found)
 
