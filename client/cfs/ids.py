@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from random import SystemRandom
 
 from cfs.errors import InvalidIdentifier
-from cfs.wire import MAX_SESSION_ID_BYTES
+from cfs.wire import MAX_SESSION_ID_BYTES, ROUTE_WORDS
 
 # Names of temporary files. Pure: no I/O.
 #
@@ -83,24 +83,6 @@ def unique_name() -> str:
     suffix = "".join(random.choices(_SUFFIX, k=_SUFFIX_LENGTH))
     return f"{random.choice(ADJECTIVES)}-{random.choice(ANIMALS)}-{suffix}"
 
-
-ROUTE_WORDS = frozenset(
-    {
-        "messages",
-        "settings",
-        "transcript",
-        "cancel",
-        "fork",
-        "rename",
-        "wait",
-        "sub_sessions",
-        "events",
-        "claim",
-        "turns",
-        "questions",
-    }
-)
-"""Last parts of the session routes; no component of a sub-session may be one of them (H1)."""
 
 _COMPONENT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

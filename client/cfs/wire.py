@@ -55,6 +55,24 @@ def seconds_of(span: str) -> float:
     return inf if span == "forever" else float(int(span[:-1]) * _SPAN_SECONDS[span[-1]])
 
 
+ROUTE_WORDS = frozenset(
+    {
+        "messages",
+        "settings",
+        "transcript",
+        "cancel",
+        "fork",
+        "rename",
+        "wait",
+        "sub_sessions",
+        "events",
+        "claim",
+        "turns",
+        "questions",
+    }
+)
+"""The words after the id in the paths of session routes; no component of a sub-session may be one of them (H1)."""
+
 MAX_SESSION_ID_BYTES = 255
 """Longest component of a session id, as for a file name (S1)."""
 

@@ -1,47 +1,23 @@
 """Completes the OpenAPI document: bodies that routes read themselves, headers and all errors (H5)."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute, iter_route_contexts
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from cfs import completions, wire
+from cfs import wire
+from cfs.completions import TextPart
 from cfs.errors import TABLE, UPSTREAM_STATUSES, CfsError, UpstreamRefused
 from cfs_server.http.errors import MEDIA_TYPE
-from cfs_server.protocols import anthropic, ollama, response_events, responses, text_completions
 from cfs_server.protocols.errors import protocol_at
 
 _REF = "#/components/schemas/{model}"
-_BODIES = (
-    wire.NewSession,
-    wire.NewMessage,
-    wire.SettingsPatch,
-    wire.CancelRequest,
-    wire.ForkRequest,
-    wire.RenameRequest,
-    wire.ClaimRequest,
-    wire.AgentUpdate,
-    wire.AgentFinish,
-    wire.NewQuestion,
-    wire.QuestionAnswer,
-    wire.RenderRequest,
-    wire.NewShare,
-    wire.Problem,
-    completions.ChatRequest,
-    completions.TokensRequest,
-    completions.TextPart,
-    text_completions.TextCompletionRequest,
-    responses.ResponsesRequest,
-    responses.NewConversation,
-    responses.NewItems,
-    anthropic.MessagesRequest,
-    anthropic.TokenCountRequest,
-    ollama.OllamaChatRequest,
-    ollama.OllamaGenerateRequest,
-    ollama.OllamaShowRequest,
-)
+_WRITTEN_BY_NAME = (TextPart,)
+"""Models that the schema of another model names in plain JSON."""
 _TEXT = {"type": "string"}
 _BYTES = {"type": "string", "format": "binary"}
 _MEDIA = {
@@ -77,9 +53,20 @@ _ANYWHERE = (400, 401, 403, 429, 500)
 Responses = dict[int | str, dict[str, Any]]
 
 
-def schema(model: type[BaseModel]) -> dict[str, str]:
-    """Return a reference to a wire model."""
-    return {"$ref": _REF.format(model=model.__name__)}
+Model = type[BaseModel]
+
+
+class _Reference(dict[str, str]):
+    """A reference to a model. It knows the model, so that the document contains what its routes name."""
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        super().__init__({"$ref": _REF.format(model=model.__name__)})
+        self.model = model
+
+
+def schema(model: Model | tuple[Model, ...]) -> dict[str, Any]:
+    """Return a reference to a wire model, or to one of several; their schemas become parts of the document."""
+    return {"anyOf": list(map(_Reference, model))} if isinstance(model, tuple) else _Reference(model)
 
 
 def problems(*kinds: type[CfsError]) -> Responses:
@@ -108,7 +95,7 @@ def answer(
     state: bool = False,
     location: bool = False,
     headers: dict[str, Any] | None = None,
-    **content: type[BaseModel] | None,
+    **content: Model | tuple[Model, ...] | None,
 ) -> dict[str, Any]:
     """Document a success. `json=Model`, or None for `text`, `bytes`, `events` or `lines`, give its media types."""
     headers = dict(_STATE_HEADERS if state else headers or {})
@@ -138,9 +125,11 @@ def body(*, required: bool = True, **content: type[BaseModel] | None) -> dict[st
 def describe(app: FastAPI) -> dict[str, Any]:
     """Create the document: FastAPI's, with the schemas of the wire models."""
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    _, definitions = models_json_schema([(model, "validation") for model in _MODELS], ref_template=_REF)
+    models = dict.fromkeys((*_models_of(app), *_WRITTEN_BY_NAME))
+    _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    schemas.clear()
+    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's; errors have the shape of `Problem` here
+        schemas.pop(name, None)
     schemas.update(definitions["$defs"])
     put = document["paths"]["/v1/sessions/{id}/transcript"]["put"]
     put["requestBody"]["content"]["text/plain"]["schema"] = _TEXT | {"pattern": wire.TRANSCRIPT_PATTERN}
@@ -158,46 +147,21 @@ def describe(app: FastAPI) -> dict[str, Any]:
     return document
 
 
+def _models_of(app: FastAPI) -> Iterator[type[BaseModel]]:
+    for route in (context.original_route for context in iter_route_contexts(app.routes)):
+        if isinstance(route, APIRoute) and route.include_in_schema:
+            yield from _models_in([*route.responses.values(), route.openapi_extra])
+
+
+def _models_in(value: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(value, _Reference):
+        yield value.model
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _models_in(part)
+
+
 def _without_null(found: dict[str, Any]) -> dict[str, Any]:
     """Remove the null that FastAPI allows for optional parameters: URLs and headers have no null."""
     others = [kind for kind in found.pop("anyOf", ()) if kind != {"type": "null"}]
     return found | others[0] if others else found
-
-
-_MODELS = (
-    *_BODIES,
-    wire.SessionInfo,
-    wire.SessionDetail,
-    wire.SessionPage,
-    wire.SessionTree,
-    wire.Settings,
-    wire.Accepted,
-    wire.Reply,
-    wire.Cancelled,
-    wire.Claim,
-    wire.FileInfo,
-    wire.FilePage,
-    wire.Matches,
-    wire.WhoAmI,
-    wire.Rendered,
-    wire.NewlyShared,
-    wire.ShareList,
-    wire.QuestionList,
-    wire.SearchResults,
-    completions.ChatCompletion,
-    text_completions.TextCompletion,
-    response_events.ResponseObject,
-    response_events.DeletedObject,
-    responses.ConversationObject,
-    responses.ItemList,
-    responses.AnyItem,
-    completions.ModelCard,
-    completions.ModelList,
-    completions.TokenCounts,
-    anthropic.MessageReply,
-    anthropic.InputTokens,
-    ollama.OllamaReply,
-    ollama.OllamaModels,
-    ollama.OllamaModelInfo,
-    ollama.OllamaVersion,
-)

@@ -3,16 +3,22 @@
 Importing this module registers the convertor of `{id:session}`.
 """
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from fastapi import Depends, Path
 from starlette.convertors import Convertor, register_url_convertor
 
-from cfs.ids import ROUTE_WORDS, check_id
-from cfs.wire import ID_PATTERN
+from cfs.ids import check_id
+from cfs.wire import ID_PATTERN, ROUTE_WORDS
 from cfs_server.http.caller import Life, Sessions
 from cfs_server.http.etags import require_life
 from cfs_server.http.idempotency import Idempotency
+
+
+def id_regex(words: Iterable[str]) -> str:
+    """Return the regular expression of an id that ends before the first of these words of routes."""
+    return rf"[^/]*(?:/(?!(?:{'|'.join(sorted(words))})(?:/|$))[^/]*)*"
 
 
 class SessionIdConvertor(Convertor[str]):
@@ -22,7 +28,7 @@ class SessionIdConvertor(Convertor[str]):
     the routes does not matter.
     """
 
-    regex = rf"[^/]*(?:/(?!(?:{'|'.join(sorted(ROUTE_WORDS))})(?:/|$))[^/]*)*"
+    regex = id_regex(ROUTE_WORDS)
 
     def convert(self, value: str) -> str:
         """Return the text unchanged. `check_id` validates it."""

@@ -205,8 +205,14 @@ def _defaults(type_: type[Any]) -> tuple[tuple[str, Any], ...]:
     return tuple((field.name, field.default) for field in fields(type_))
 
 
-_YOUNGER_SETTINGS = ("title", "model")
-"""Settings that are not in each record of version 1."""
+_FIRST_SETTINGS = frozenset(
+    {
+        *("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "system", "prompt_style", "driver"),
+        *("paused", "reproducible", "overflow", "keep"),
+    }
+)
+"""Settings that are in each record of version 1. Younger ones are stored if they differ from their default."""
+_YOUNGER_DEFAULTS = {name: value for name, value in Settings().model_dump().items() if name not in _FIRST_SETTINGS}
 
 
 def plain(value: Any) -> Any:
@@ -219,7 +225,9 @@ def plain(value: Any) -> Any:
     if kind in (str, int, float, bool, type(None)):
         return value
     if isinstance(value, Settings):
-        return value.model_dump(exclude={name for name in _YOUNGER_SETTINGS if getattr(value, name) is None})
+        return value.model_dump(
+            exclude={name for name, default in _YOUNGER_DEFAULTS.items() if getattr(value, name) == default}
+        )
     if isinstance(value, BaseModel):
         patch = isinstance(value, TurnSettings)
         return value.model_dump(exclude_unset=patch, exclude_defaults=not patch)

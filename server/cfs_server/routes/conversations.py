@@ -18,14 +18,14 @@ from cfs.errors import (
     Unavailable,
     UnsupportedMedia,
 )
-from cfs.ids import ROUTE_WORDS
+from cfs.wire import ROUTE_WORDS
 from cfs_server.completions.requests import refusal
 from cfs_server.http.bodies import apart, json_body
 from cfs_server.http.caller import Me
 from cfs_server.http.generation import NamedSession
 from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json
-from cfs_server.http.session_paths import SessionId, SessionIdConvertor
+from cfs_server.http.session_paths import SessionId, SessionIdConvertor, id_regex
 from cfs_server.protocols import responses as protocol
 from cfs_server.protocols.response_events import DeletedObject
 from cfs_server.protocols.response_items import NO_MESSAGE, items_of, message_place, read_items
@@ -36,7 +36,7 @@ from cfs_server.sessions.session import Session
 class ConversationIdConvertor(SessionIdConvertor):
     """The same as for sessions, with one more word of a route: a sub-session called `items` is no conversation here."""
 
-    regex = rf"[^/]*(?:/(?!(?:{'|'.join(sorted(ROUTE_WORDS | {'items'}))})(?:/|$))[^/]*)*"
+    regex = id_regex(ROUTE_WORDS | {"items"})
 
 
 register_url_convertor("conversation", ConversationIdConvertor())

@@ -90,7 +90,11 @@ async def list_files(
     "/{path:path}",
     responses={
         200: answer(
-            "The file, or what is known of it", headers=FILE_HEADERS, bytes=None, text=None, json=wire.FileInfo
+            "The file, or what is known of it",
+            headers=FILE_HEADERS,
+            bytes=None,
+            text=None,
+            json=(wire.FileInfo, wire.Matches),
         ),
         206: answer("A part of the file", headers=FILE_HEADERS, bytes=None),
         304: NOT_MODIFIED,
