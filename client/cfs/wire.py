@@ -4,7 +4,8 @@ Times are seconds since the epoch (UTC), sizes are bytes of the transcript in UT
 """
 
 from math import inf
-from typing import Annotated, Any, Literal
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import (
     AliasChoices,
@@ -180,6 +181,19 @@ class SettingsPatch(TurnSettings):
     paused: bool | None = None
     keep: Keep | None = None
     title: Title | None = None
+
+
+def _is_text(annotation: Any) -> bool:
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _is_text(parts[0])
+    if origin in (Union, UnionType):
+        return all(_is_text(part) for part in parts if part is not NoneType)
+    return annotation is str or (origin is Literal and all(isinstance(part, str) for part in parts))
+
+
+TEXT_SETTINGS = frozenset(name for name, field in SettingsPatch.model_fields.items() if _is_text(field.annotation))
+"""Settings whose values are texts: attributes and command lines have them without quotation marks."""
 
 
 class Settings(_Wire):

@@ -149,6 +149,12 @@ def test_null_in_an_attribute_is_the_default() -> None:
     assert read_settings({"user.cfs.seed": b"null", "user.cfs.stop": b"null"}) == Settings()
 
 
+def test_a_text_that_looks_like_json_is_a_text_in_each_text_setting() -> None:
+    settings = Settings(title="2024", system="true", model="7", keep="9d")
+    attributes = write_settings(SettingsPatch(**settings.model_dump(include={"title", "system", "model", "keep"})))
+    assert read_settings({name: value for name, value in attributes.items() if value is not None}) == settings
+
+
 # -- waiting ----------------------------------------------------------------------------------------------------------
 
 

@@ -9,10 +9,9 @@ from pydantic import ValidationError
 
 from cfs.cli.app import did_you_mean
 from cfs.errors import InvalidSettings
-from cfs.wire import TurnSettings
+from cfs.wire import TEXT_SETTINGS, TurnSettings
 
 Patch = TypeVar("Patch", bound=TurnSettings)
-_TEXTS = frozenset({"system", "prompt_style", "driver", "overflow", "model", "title", "keep"})
 
 
 def read_settings(assignments: Iterable[str], kind: type[Patch]) -> Patch:
@@ -45,7 +44,7 @@ def write_settings(settings: TurnSettings | Any) -> list[str]:
 def _value(key: str, text: str) -> Any:
     if not text:
         return None
-    if key in _TEXTS:
+    if key in TEXT_SETTINGS:
         return text
     try:
         value = json.loads(text)

@@ -22,7 +22,7 @@ from aiofiles.threadpool.binary import AsyncFileIO
 from pydantic import ValidationError
 
 from cfs.errors import CfsError, InvalidSettings, Unreachable, Unsupported, from_errno
-from cfs.wire import Settings, SettingsPatch
+from cfs.wire import TEXT_SETTINGS, Settings, SettingsPatch
 
 # Settings as extended attributes of a session's file (F6, S9)
 #
@@ -35,8 +35,6 @@ CANCEL = PREFIX + "cancel"
 
 LIFE = PREFIX + "life"
 """Identifies this life of the session: a session that is deleted and created again has another value."""
-
-_TEXTS = frozenset({"system", "prompt_style", "driver", "overflow", "model"})
 
 
 def write_settings(patch: SettingsPatch) -> dict[str, bytes | None]:
@@ -62,7 +60,7 @@ def _write(value: Any) -> bytes:
 
 def _read(name: str, value: bytes) -> Any:
     text = value.decode(errors="replace")
-    if name in _TEXTS:
+    if name in TEXT_SETTINGS:
         return text
     try:
         return json.loads(text)

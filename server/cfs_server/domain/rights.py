@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
 
+from cfs.wire import TurnSettings
 from cfs_filesystem import Operation
 
 
@@ -33,18 +34,7 @@ class Right(Enum):
 
 SETTINGS: Mapping[str, Right] = MappingProxyType(
     {
-        "max_tokens": Right.WRITE,
-        "temperature": Right.WRITE,
-        "top_p": Right.WRITE,
-        "top_k": Right.WRITE,
-        "min_p": Right.WRITE,
-        "seed": Right.WRITE,
-        "stop": Right.WRITE,
-        "system": Right.WRITE,
-        "prompt_style": Right.WRITE,
-        "reproducible": Right.WRITE,
-        "overflow": Right.WRITE,
-        "model": Right.WRITE,
+        **dict.fromkeys(TurnSettings.model_fields, Right.WRITE),  # each message may bring them
         "title": Right.WRITE,
         "paused": Right.STEER,
         "driver": Right.ANSWER,
