@@ -5,7 +5,7 @@ import re
 import pytest
 
 from cfs.errors import InvalidIdentifier, TooLarge, UnsupportedMedia
-from cfs.ids import ADJECTIVES, ANIMALS, ROUTE_WORDS, check_id
+from cfs.ids import ADJECTIVES, ANIMALS, check_id
 from cfs.wire import ROUTE_WORDS
 from cfs_server.domain.ids import ancestors_of, is_within, new_id, parent_of
 from cfs_server.domain.message_sizes import check_content, decode_message

@@ -16,7 +16,7 @@ from cfs_server.http.errors import MEDIA_TYPE
 from cfs_server.protocols.errors import protocol_at
 
 _REF = "#/components/schemas/{model}"
-_WRITTEN_BY_NAME = (TextPart,)
+_WRITTEN_BY_NAME: tuple[type[BaseModel], ...] = (TextPart,)
 """Models that the schema of another model names in plain JSON."""
 _TEXT = {"type": "string"}
 _BYTES = {"type": "string", "format": "binary"}
