@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from cfs.transcript import render
+from cfs.contract.transcript import render
 from cfs.wire import Message
 from crash_ledger import Seen, Shown, Talk, Versions
 from crash_load import AgentClient, Client, DavClient, MountClient, Reader, RestClient, SdkClient, World, decoded, show

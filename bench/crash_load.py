@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from cfs.async_session import AsyncSession
+from cfs.contract.sse import SSEDecoder
+from cfs.contract.transcript import render, shown
 from cfs.errors import CfsError
-from cfs.sse import SSEDecoder
-from cfs.transcript import render, shown
+from cfs.session.async_session import AsyncSession
 from cfs.wire import Message, ToolCall
 from crash_ledger import Outcome, Part, Reading, Said, Seen, Shown, Talk, Write
 from outages import ANSWER, Agent, Case, Upstream, chunk, effects

@@ -26,7 +26,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from cfs.transcript import render
+from cfs.contract.transcript import render
 from cfs.wire import Message
 from cfs_server.domain.quotas import Limits
 from cfs_server.domain.transcripts import SizedMessages

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cfs.transcript import parse, render
+from cfs.contract.transcript import parse, render
 from cfs.wire import Message
 from cfs_server.access.tokens import load
 from tests.documentation import BLOCKS, ROOT, block, blocks_of

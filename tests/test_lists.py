@@ -18,13 +18,14 @@ from typing import Any, get_args
 import pytest
 from fastapi.routing import APIRoute, iter_route_contexts
 
-from cfs.wire import ROUTE_WORDS, EventType
+from cfs.contract.ids import ROUTE_WORDS
+from cfs.wire import EventType
 from cfs_server.app import create_app
 from cfs_server.config.settings import Settings
 from cfs_server.engine.host.scripted import ScriptedEngine
 
 ROOT = Path(__file__).parent.parent
-WIRE, STATE = "client/cfs/wire.py", "server/cfs_server/domain/state.py"
+WIRE, CHANGES_OF_STATE = "client/cfs/contract/wire", "server/cfs_server/domain/changes.py"
 Edits = Mapping[str, tuple[tuple[str, str], ...]]
 """For each file: texts, and what replaces them."""
 CHANGES: dict[str, Edits] = {
@@ -38,7 +39,7 @@ CHANGES: dict[str, Edits] = {
         "server/cfs_server/routes/health.py": (('"status": "alive"', '"status": parts.settings.greeting'),),
     },
     "add a setting of sessions": {
-        WIRE: (
+        f"{WIRE}/settings.py": (
             (
                 "    model: ModelName | None = None\n",
                 "    model: ModelName | None = None\n    suffix: str | None = None\n",
@@ -48,13 +49,13 @@ CHANGES: dict[str, Edits] = {
                 '    model: str | None = None\n    suffix: str = ""\n\n    def',
             ),
         ),
-        "server/cfs_server/sessions/session.py": (
+        "server/cfs_server/sessions/answering.py": (
             ("reason, turn.text, usage)", "reason, turn.text + session.settings.suffix, usage)"),
         ),
     },
     "add an event": {
-        WIRE: (('    "settings.changed",\n', '    "settings.changed",\n    "settings.noted",\n'),),
-        STATE: (
+        f"{WIRE}/events.py": (('    "settings.changed",\n', '    "settings.changed",\n    "settings.noted",\n'),),
+        CHANGES_OF_STATE: (
             (
                 '(EventDraft(session.id, "settings.changed", data),)',
                 """(
@@ -63,7 +64,7 @@ CHANGES: dict[str, Edits] = {
         )""",
             ),
         ),
-        "client/cfs/state.py": (
+        "client/cfs/state/session_state.py": (
             ("    renamed_to: str | None = None\n", '    renamed_to: str | None = None\n    note: str = ""\n'),
             (
                 '            case "session.deleted":\n                self.deleted',
@@ -75,10 +76,11 @@ CHANGES: dict[str, Edits] = {
         ),
     },
     "add a REST route": {
-        WIRE: (
+        "client/cfs/contract/ids.py": (
             ('        "questions",\n    }', '        "questions",\n        "note",\n    }'),
-            ("class Accepted(", "class Note(_Wire):\n    text: str\n\n\nclass Accepted("),
         ),
+        f"{WIRE}/messages.py": (("class Accepted(", "class Note(WireModel):\n    text: str\n\n\nclass Accepted("),),
+        f"{WIRE}/__init__.py": (("    NewMessage,\n", "    NewMessage,\n    Note,\n"),),
         "server/cfs_server/routes/turns.py": (
             (
                 "async def _next(",
@@ -96,7 +98,7 @@ SCRIPT = """
 import asyncio, json
 import cfs, cfs_server, cfs_server.journal.records as records
 from cfs.state import SessionState
-from cfs.stream import StreamEvent
+from cfs.state import StreamEvent
 from cfs.wire import Event, Settings
 from cfs_server.cluster.targets import target_of
 from tests.server.support import running_server

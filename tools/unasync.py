@@ -11,8 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TWINS = {
-    "client/cfs/async_session.py": "client/cfs/session.py",
-    "client/cfs/async_tree.py": "client/cfs/tree.py",
+    "client/cfs/session/async_session.py": "client/cfs/session/session.py",
+    "client/cfs/tree/async_tree.py": "client/cfs/tree/tree.py",
     "client/cfs/transports/async_file.py": "client/cfs/transports/file.py",
     "client/cfs/transports/async_http.py": "client/cfs/transports/http.py",
     "tests/client/async_conformance.py": "tests/client/conformance.py",

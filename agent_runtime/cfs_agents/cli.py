@@ -13,26 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cfs.cli.app import (
-    DEFAULT_URL,
-    Background,
-    CommandGroup,
-    Json,
-    Session,
-    TokenFile,
-    Url,
-    columns,
-    connect,
-    read_token,
-    show,
-)
+from cfs.cli.base.connection import DEFAULT_URL, connect, read_token
+from cfs.cli.base.groups import CommandGroup
+from cfs.cli.base.options import Background, Json, Session, TokenFile, Url
+from cfs.cli.base.output import columns, show
 from cfs.errors import CfsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cfs.cli.doctor import Check
-    from cfs.tree_state import TreeAgent
+    from cfs.cli.base.checks import Check
+    from cfs.state.tree_state import TreeAgent
     from cfs.wire import SessionTree
     from cfs_agents.console import CommandQuestions
     from cfs_agents.fibre.state import FibreConfig
@@ -178,7 +169,7 @@ def serve(
     is waited for; --patience limits that while there is work. With --background, `cfs logs SESSION` shows what it does.
     """
     if in_background:
-        from cfs.cli import background
+        from cfs.cli.base import background
 
         raise typer.Exit(background.start())
     questions = questions_of(commands, in_session=True)
@@ -223,7 +214,7 @@ def tree(session: Tree = "main", as_json: Json = False, url: Url = DEFAULT_URL, 
     The time of an agent is that of its tasks, and the time behind a tool is how long that has been running.
     """
     from cfs import api
-    from cfs.tree import read_agents
+    from cfs.tree.tree import read_agents
     from cfs_agents.tree_lines import tree_lines
 
     with connect(url, token_file) as client:
@@ -462,8 +453,8 @@ def chat(
     lists the commands. A task of several lines stands between two """. Piped input is read line by line, until a
     task fails.
     '''
-    from cfs.cli.app import is_terminal
-    from cfs.cli.chat import LineEditor, history_file, messages, read_input
+    from cfs.cli.base.line_input import LineEditor, history_file, messages, read_input
+    from cfs.cli.base.output import is_terminal
 
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     questions = questions_of(commands)
@@ -526,7 +517,7 @@ def _session(config: "FileSystemAgentConfig", options: "RunnerOptions") -> "Agen
 
 def checks() -> "Iterator[Check]":
     """Look, for `cfs doctor`, whether commands can be confined here."""
-    from cfs.cli.doctor import fine, missing
+    from cfs.cli.base.checks import fine, missing
     from cfs_agents.tools import sandbox_trouble
 
     if (trouble := sandbox_trouble()) is None:

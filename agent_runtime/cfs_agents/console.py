@@ -15,7 +15,7 @@ from typing import Any, Literal, TextIO, TypeAlias
 
 import typer
 
-from cfs.cli.app import has_colours, is_terminal, shapely, visible
+from cfs.cli.base.output import has_colours, is_terminal, shapely, visible
 from cfs.wire import ToolCall, Usage
 from cfs_agents.agent import added
 from cfs_agents.events import (

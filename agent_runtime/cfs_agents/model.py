@@ -42,8 +42,8 @@ from cfs.errors import (
     Unreachable,
     WorkerCrashed,
 )
-from cfs.tracing import is_on
 from cfs.transports.async_http import AsyncClient
+from cfs.transports.tracing import is_on
 from cfs.wire import FinishReason, Message, ToolCall, Usage
 from cfs_agents.tracing import chat
 

@@ -14,11 +14,11 @@ from typing import Generic, Self, TypeVar, get_args
 
 import structlog
 
-from cfs import tracing
 from cfs.api import acting_as
-from cfs.cli.app import note, print_error, show, visible
-from cfs.cli.background import Announcement
+from cfs.cli.base.background import Announcement
+from cfs.cli.base.output import note, print_error, show, visible
 from cfs.errors import CfsError, InvalidRequest, NotFound, Unreachable, Unverified
+from cfs.transports import tracing
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.config import Outcome
 from cfs_agents.console import CommandQuestions, ConsoleStreamHandler, listed

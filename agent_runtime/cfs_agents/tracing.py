@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cfs import tracing
-from cfs.tracing import SECONDS, TOKENS, fail
+from cfs.transports import tracing
+from cfs.transports.tracing import SECONDS, TOKENS, fail
 from cfs.wire import ToolCall, Usage
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 
-from cfs.cli.app import visible
-from cfs.cli.sessions import duration
+from cfs.cli.actions.sessions import duration
+from cfs.cli.base.output import visible
 
 if TYPE_CHECKING:
-    from cfs.tree_state import TreeAgent
+    from cfs.state.tree_state import TreeAgent
 
 _REASON = 80
 """Characters of a reason that are shown."""

@@ -6,7 +6,7 @@ Modules that need pydantic are imported on first use, so that importing the pack
 import importlib
 import typing
 
-from cfs.errors import (
+from cfs.contract.errors import (
     AlreadyExists,
     Busy,
     CfsError,
@@ -55,15 +55,15 @@ from cfs.errors import (
 )
 
 if typing.TYPE_CHECKING:
-    from cfs.async_session import AsyncChatIterator, AsyncSession
-    from cfs.async_tree import AsyncTree
-    from cfs.options import SessionOptions, TurnOptions
-    from cfs.response import Response
-    from cfs.session import ChatIterator, Session
-    from cfs.tools import FunctionTool, Tool
-    from cfs.tree import Tree
-    from cfs.tree_state import AgentOutcome, TreeAgent, TreeFile, TreeOutcome
-    from cfs.wire import Settings, Usage
+    from cfs.contract.wire import Settings, Usage
+    from cfs.session.async_session import AsyncChatIterator, AsyncSession
+    from cfs.session.options import SessionOptions, TurnOptions
+    from cfs.session.response import Response
+    from cfs.session.session import ChatIterator, Session
+    from cfs.session.tools import FunctionTool, Tool
+    from cfs.state.tree_state import AgentOutcome, TreeAgent, TreeFile, TreeOutcome
+    from cfs.tree.async_tree import AsyncTree
+    from cfs.tree.tree import Tree
 
 __all__ = [
     "AgentOutcome",
@@ -131,23 +131,23 @@ __all__ = [
 ]
 
 _LATER = {
-    "AgentOutcome": "cfs.tree_state",
-    "AsyncChatIterator": "cfs.async_session",
-    "AsyncSession": "cfs.async_session",
-    "AsyncTree": "cfs.async_tree",
-    "ChatIterator": "cfs.session",
-    "FunctionTool": "cfs.tools",
-    "Response": "cfs.response",
-    "Session": "cfs.session",
-    "SessionOptions": "cfs.options",
-    "Settings": "cfs.wire",
-    "Tool": "cfs.tools",
-    "Tree": "cfs.tree",
-    "TreeAgent": "cfs.tree_state",
-    "TreeFile": "cfs.tree_state",
-    "TreeOutcome": "cfs.tree_state",
-    "TurnOptions": "cfs.options",
-    "Usage": "cfs.wire",
+    "AgentOutcome": "cfs.state.tree_state",
+    "AsyncChatIterator": "cfs.session.async_session",
+    "AsyncSession": "cfs.session.async_session",
+    "AsyncTree": "cfs.tree.async_tree",
+    "ChatIterator": "cfs.session.session",
+    "FunctionTool": "cfs.session.tools",
+    "Response": "cfs.session.response",
+    "Session": "cfs.session.session",
+    "SessionOptions": "cfs.session.options",
+    "Settings": "cfs.contract.wire",
+    "Tool": "cfs.session.tools",
+    "Tree": "cfs.tree.tree",
+    "TreeAgent": "cfs.state.tree_state",
+    "TreeFile": "cfs.state.tree_state",
+    "TreeOutcome": "cfs.state.tree_state",
+    "TurnOptions": "cfs.session.options",
+    "Usage": "cfs.contract.wire",
 }
 
 

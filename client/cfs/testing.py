@@ -17,9 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cfs.errors import CfsError, EngineError
-from cfs.transcript import PREFIXES, Turn, parse, render
-from cfs.transports.disk import CANCEL, read_attributes, read_settings, write_attribute
+from cfs.contract.errors import CfsError, EngineError
+from cfs.contract.transcript import PREFIXES, Turn, parse, render
+from cfs.transports.attributes import CANCEL, read_settings
+from cfs.transports.disk import read_attributes, write_attribute
 
 Script = Callable[[Sequence[Turn]], Iterable[str]]
 """Gives the pieces of a reply to a history; may raise `EngineError`, at once or between pieces, to fail the turn."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from cfs import api
+from cfs.contract.transcript import render_one
 from cfs.errors import CfsError, Gone, NotFound, Unreachable
 from cfs.state import SessionState, life_of
-from cfs.stream import StreamEvent
-from cfs.transcript import render_one
+from cfs.state.stream import StreamEvent
 from cfs.transports.http import Client
 from cfs.wire import Message, SessionInfo
 from cfs_fuse.server import Server, listing

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from cfs.cli.doctor import Check, fine, missing
+from cfs.cli.base.checks import Check, fine, missing
 
 DEVICE = Path("/dev/fuse")
 

@@ -9,7 +9,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from cfs.cli.app import DEFAULT_URL, CommandGroup, TokenFile, Url, print_error, read_token
+from cfs.cli.base.connection import DEFAULT_URL, read_token
+from cfs.cli.base.groups import CommandGroup
+from cfs.cli.base.options import TokenFile, Url
+from cfs.cli.base.output import print_error
 
 app = CommandGroup()
 

@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 from cfs import api
-from cfs.bodies import Append, Import, has_turns, judge
+from cfs.contract.bodies import Append, Import, has_turns, judge
 from cfs.errors import Busy, CfsError, Forbidden, TooLarge, UnsupportedMedia
 from cfs.state import ShownText, TurnState
-from cfs.stream import StreamEvent
+from cfs.state.stream import StreamEvent
 from cfs_fuse.cache import Cache, Entry, Transcripts
 from cfs_fuse.new_files import NewFiles
 from cfs_fuse.paths import Attributes, FileAttributes, MountPath, ScratchPath, SessionPath, parse_path
@@ -232,7 +232,7 @@ class BridgeContext:
             self.waiter.at_most(self.cache.moved(entry), lambda: self.cache.settled(entry), OPENING_SECONDS)
 
     def write_over(self, entry: Entry, body: bytes, base: bytes) -> int:
-        """Interpret a body that may be the whole file by the rules of `cfs.bodies`, and apply it.
+        """Interpret a body that may be the whole file by the rules of `cfs.contract.bodies`, and apply it.
 
         Returns how many turns it has.
         """

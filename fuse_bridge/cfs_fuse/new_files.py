@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from cfs.stream import StreamEvent
+from cfs.state.stream import StreamEvent
 from cfs_fuse.cache import Cache, Entry
 
 NEW_SECONDS = 10.0

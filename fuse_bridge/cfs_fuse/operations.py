@@ -14,10 +14,10 @@ from typing import Any, ParamSpec, TypeVar
 from pydantic import ValidationError
 
 from cfs import api
-from cfs.bodies import judge
+from cfs.contract.bodies import judge
+from cfs.contract.ids import name_below
 from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound, TooLarge, UnsupportedMedia
-from cfs.ids import name_below
-from cfs.transports.disk import CANCEL, LIFE, PREFIX, read_settings, write_settings
+from cfs.transports.attributes import CANCEL, LIFE, PREFIX, read_settings, write_settings
 from cfs.wire import Settings, SettingsPatch
 from cfs_fuse.cache import Entry
 from cfs_fuse.handles import (

@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cfs.ids import id_below, is_scratch
+from cfs.contract.ids import id_below
+from cfs.contract.scratch_files import is_scratch
 
 ControlKind = Literal["live", "status", "events"]
 

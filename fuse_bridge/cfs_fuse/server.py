@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from cfs import api, wire
-from cfs.stream import StreamEvent
+from cfs.state.stream import StreamEvent
 from cfs.transports.http import Client
 
 # Interruptible waits in handlers of kernel requests (F3)

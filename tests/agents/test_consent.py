@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cfs.cli.app import shapely
+from cfs.cli.base.output import shapely
 from cfs_agents.cli import app
 from cfs_agents.console import question
 from cfs_agents.fibre.agent import FibreAgent

@@ -3,7 +3,7 @@
 import pytest
 from rich.cells import cell_len
 
-from cfs.tree_state import AgentOutcome, TreeAgent
+from cfs.state.tree_state import AgentOutcome, TreeAgent
 from cfs_agents.tree_lines import tree_lines
 
 NOW = 1_000.0

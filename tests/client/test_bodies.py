@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs.bodies import Append, Import, Nothing, Replace, Verdict, has_turns, judge
+from cfs.contract.bodies import Append, Import, Nothing, Replace, Verdict, has_turns, judge
+from cfs.contract.transcript import PREFIXES, Turn, render, render_one
 from cfs.errors import CfsError, Conflict, TooLarge, UnsupportedMedia
-from cfs.transcript import PREFIXES, Turn, render, render_one
 
 T = b"User: hi\nAssistant: hello\n"
 BOM = codecs.BOM_UTF8

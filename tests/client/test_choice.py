@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 import cfs
 from cfs import AsyncSession, InvalidIdentifier, InvalidRequest, Session, Unreachable, api
+from cfs.contract.ids import ROUTE_WORDS, check_id
 from cfs.errors import TABLE, CfsError
-from cfs.ids import check_id
 from cfs.transports.base import DEFAULT_MOUNT, AsyncTransport, Endpoint, Transport, resolve
-from cfs.wire import ROUTE_WORDS
 
 ROOT = Path(__file__).parent.parent.parent
 URL = "http://127.0.0.1:8000"

@@ -16,7 +16,7 @@ from tests.client.terminal import cfs
 from tests.server.support import CFS, environment, run_cfs
 
 HEAVY = {"httpx", "fastapi", "uvicorn", "llama_cpp", "huggingface_hub", "numpy"}
-NOT_FOR_HELP = {"pydantic", "pydantic_settings", "rich", "structlog", "asyncio", "cfs.wire"}
+NOT_FOR_HELP = {"pydantic", "pydantic_settings", "rich", "structlog", "asyncio", "cfs.contract.wire"}
 MODULES_FOR_HELP = 240
 """A bare Python imports 40, typer 150; each further one takes about a third of a millisecond."""
 COMMANDS = ["send", "chat", "cat", "ls", "rm", "export", "import", "up", "doctor", "serve", "token", "model"]

@@ -4,7 +4,7 @@ import json
 import subprocess
 
 from cfs import wire
-from cfs.transcript import render
+from cfs.contract.transcript import render
 from tests.client.harness import HttpHarness
 from tests.client.terminal import CTRL_C, Running, cfs, ended, terminal
 from tests.server.support import CFS, environment

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs.cli import app
+from cfs.cli.base.exit_codes import NO_READER
 from tests.client.harness import HttpHarness
 from tests.client.terminal import CTRL_C, Running, cfs, ended, home_in, terminal
 from tests.server.support import CFS, environment, run_cfs, serving
@@ -164,7 +164,7 @@ def test_a_closed_pipe_needs_no_line(place: Place, command: str) -> None:
             env=environment(CFS_URL=place.url),
             check=False,
         )
-    assert (done.returncode, done.stderr) == (app.NO_READER, b"")
+    assert (done.returncode, done.stderr) == (NO_READER, b"")
 
 
 # Ctrl-C

@@ -2,11 +2,11 @@
 
 import pytest
 
-from cfs.cli import send
-from cfs.cli.app import print_error, visible
-from cfs.cli.settings import read_settings, write_settings
+from cfs.cli.actions import send
+from cfs.cli.base.output import print_error, visible
+from cfs.cli.base.settings import read_settings, write_settings
 from cfs.errors import InvalidSettings
-from cfs.stream import StreamEvent
+from cfs.state.stream import StreamEvent
 from cfs.wire import Settings, SettingsPatch
 
 

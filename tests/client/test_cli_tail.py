@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs.cli.sessions import EscapedText, Tail
-from cfs.stream import StreamEvent
-from cfs.transcript import Turn, render_one
+from cfs.contract.transcript import Turn, render_one
+from cfs.state.stream import StreamEvent
+from cfs.state.tail import EscapedText, Tail
 
 PIECES = st.lists(st.sampled_from(["\n", "\\", "User: ", "Us", "er", ": ", "Tool: ", "x", "", "Assistant", "System: "]))
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cfs.cli import doctor
+from cfs.cli.actions import machine_checks
 from tests.client.terminal import CTRL_C, Running, cfs, ended, terminal
 from tests.server.support import CFS, environment
 
 SERVER = ("--port", "0", "--engine", "scripted")
 READY = re.compile(r"CFS is ready on (?P<url>http://localhost:\d+)")
-can_mount = pytest.mark.skipif(doctor.mount_obstacle() is not None, reason=str(doctor.mount_obstacle()))
+can_mount = pytest.mark.skipif(machine_checks.mount_obstacle() is not None, reason=str(machine_checks.mount_obstacle()))
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def test_a_directory_and_no_mount_is_a_contradiction(tmp_path: Path) -> None:
     assert (code, "cannot be combined with --no-mount" in errors) == (2, True)
 
 
-@pytest.mark.skipif(doctor.mount_obstacle() is None, reason="there is a mount here")
+@pytest.mark.skipif(machine_checks.mount_obstacle() is None, reason="there is a mount here")
 def test_a_mount_that_was_asked_for_and_cannot_be_is_an_error(tmp_path: Path) -> None:
     code, output, errors = ended(cfs("", "up", str(tmp_path), *SERVER))
     assert (code, output, errors.count("\n")) == (2, "", 1)

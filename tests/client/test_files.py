@@ -27,9 +27,10 @@ from cfs import (
     Unreachable,
     Unsupported,
 )
-from cfs.stream import find_reply, settled, turns_of
+from cfs.state.replies import find_reply, settled, turns_of
 from cfs.testing import AnsweringDirectory
-from cfs.transports.disk import AsyncDisk, Disk, error_from, read_settings, write_settings
+from cfs.transports.attributes import read_settings, write_settings
+from cfs.transports.disk import AsyncDisk, Disk, error_from
 from cfs.transports.file import file_of
 from cfs.wire import SettingsPatch
 from tests.census import Census

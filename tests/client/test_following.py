@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from cfs import Forbidden, Gone, TooMany, Unavailable, Unreachable, api
-from cfs.sse import ServerSentEvent
+from cfs.contract.sse import ServerSentEvent
+from cfs.contract.transcript import Turn
 from cfs.state import TurnReader
-from cfs.stream import EventName, EventSource, StreamEvent, read_event
-from cfs.transcript import Turn
+from cfs.state.stream import EventName, EventSource, StreamEvent, read_event
 from cfs.wire import NewMessage
 
 USAGE = {"prompt_tokens": 3}

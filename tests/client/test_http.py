@@ -27,7 +27,7 @@ from cfs import (
     Unsupported,
     api,
 )
-from cfs.stream import StreamEvent
+from cfs.state.stream import StreamEvent
 from cfs.transports.addresses import Attempts
 from cfs.transports.async_http import AsyncClient
 from cfs.transports.http import Client

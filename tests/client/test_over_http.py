@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from cfs import AsyncSession, Conflict, FunctionTool, Gone, InvalidParameters, NotFound, Response, Session, Unauthorized
-from cfs.tools import Toolbox
+from cfs.session.tools import Toolbox
 from cfs.transports import http
 from ports import free_port
 from tests.access.support import make

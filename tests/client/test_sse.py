@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs.sse import ServerSentEvent, SSEDecoder
+from cfs.contract.sse import ServerSentEvent, SSEDecoder
 
 Event = ServerSentEvent
 

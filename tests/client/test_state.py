@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from cfs.contract.transcript import Turn
 from cfs.state import SessionState, TurnReader, TurnState
-from cfs.stream import StreamEvent
-from cfs.transcript import Turn
+from cfs.state.stream import StreamEvent
 from cfs.wire import Event, SessionDetail, Settings
 
 YOUNGER: dict[str, Any] = {"failed": False, "open_questions": 0, "questions": {}, "title": None, "origin": None}

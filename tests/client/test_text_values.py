@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cfs.text_values import read_texts
+from cfs.contract.text_values import read_texts
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs.tools import MOST_CALLS, FunctionTool, Toolbox, ToolRequest, find_calls
+from cfs.contract.tool_calls import MOST_CALLS, ToolRequest, find_calls
+from cfs.session.tools import FunctionTool, Toolbox
 
 SCALARS = (
     st.none()

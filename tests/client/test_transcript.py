@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cfs.contract.tool_calls import find_calls
+from cfs.contract.transcript import PREFIXES, Turn, parse, render, render_one, shown, write_call
 from cfs.errors import InvalidTranscript
-from cfs.tools import find_calls
-from cfs.transcript import PREFIXES, Turn, parse, render, render_one, shown, write_call
 from cfs.wire import Message, ToolCall
 
 # Texts that are rich in what could go wrong: prefixes, backslashes and line ends in any mixture.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cfs.tree_state import agent_of, outcome_of, running_call
+from cfs.state.tree_state import agent_of, outcome_of, running_call
 from cfs.wire import Message, SessionDetail, Settings, ToolCall
 
 CASES = json.loads((Path(__file__).parent.parent / "fixtures/outcomes.json").read_text(encoding="utf-8"))

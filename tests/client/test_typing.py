@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cfs.ids import ADJECTIVES, ANIMALS, unique_name
-from cfs.options import SessionOptions, TurnOptions
+from cfs.contract.random_names import ADJECTIVES, ANIMALS, unique_name
+from cfs.session.options import SessionOptions, TurnOptions
 from cfs.wire import SettingsPatch, TurnSettings
 
 _PROGRAM = """

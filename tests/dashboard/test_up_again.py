@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from cfs.cli import doctor
+from cfs.cli.actions import machine_checks
 from ports import free_port
 from tests.client.terminal import CTRL_C, Terminal, cfs, terminal
 from tests.dashboard.support import QUIET, Pages, messages, send
@@ -36,7 +36,7 @@ def curl(url: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-@pytest.mark.skipif(doctor.mount_obstacle() is not None, reason=str(doctor.mount_obstacle()))
+@pytest.mark.skipif(machine_checks.mount_obstacle() is not None, reason=str(machine_checks.mount_obstacle()))
 def test_a_conversation_goes_on_after_ctrl_c(pages: Pages, tmp_path: Path) -> None:
     port = str(free_port())
     url, mount, data = f"http://127.0.0.1:{port}", tmp_path / "mount", tmp_path / "data"

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import make_random_gguf
 from cfs import FunctionTool
+from cfs.contract.tool_calls import find_calls
 from cfs.errors import EngineError
-from cfs.tools import Toolbox, find_calls
+from cfs.session.tools import Toolbox
 from cfs.wire import Message, Settings, ToolCall
 from cfs_server.engine.chat.constrained_output import constrained, reply_schema
 from cfs_server.engine.chat.prompt import (

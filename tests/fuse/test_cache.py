@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from cfs.contract.transcript import Turn, render
 from cfs.errors import Gone, NotFound, Unauthorized, Unreachable
-from cfs.stream import EventName, StreamEvent
-from cfs.transcript import Turn, render
+from cfs.state.stream import EventName, StreamEvent
 from cfs.wire import SessionInfo, Settings
 from cfs_fuse.cache import Cache, Entry
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from cfs.ids import name_below
+from cfs.contract.ids import name_below
 from cfs_fuse import handles
 from cfs_fuse.handles import ScratchFiles
 from cfs_fuse.paths import (

@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from cfs import Session
-from cfs.cli import settings
+from cfs.cli.base import settings
 from cfs.errors import InvalidSettings
-from cfs.transports import disk
+from cfs.transports import attributes
 from cfs.wire import SettingsPatch, TurnSettings
 from tests.models.support import Models, models_server, table
 from tests.server.support import TEXT, run_cfs, serving
@@ -91,8 +91,8 @@ def test_a_name_is_a_text_wherever_settings_are_written() -> None:
     """Although it may look like a number; an empty one is none."""
     assert settings.read_settings(["model=7"], TurnSettings).model == "7"
     assert settings.read_settings(["model="], TurnSettings).model is None
-    assert disk.read_settings({"user.cfs.model": b"7"}).model == "7"
-    assert disk.write_settings(SettingsPatch(model="7")) == {"user.cfs.model": b"7"}
+    assert attributes.read_settings({"user.cfs.model": b"7"}).model == "7"
+    assert attributes.write_settings(SettingsPatch(model="7")) == {"user.cfs.model": b"7"}
 
 
 def test_a_summary_is_made_by_the_model_of_the_session(models: Models) -> None:

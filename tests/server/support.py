@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 from blockbuster import blockbuster_ctx
 
-from cfs.sse import ServerSentEvent, SSEDecoder
+from cfs.contract.sse import ServerSentEvent, SSEDecoder
 from cfs_server.app import create_app
 from cfs_server.config.settings import Settings
 from cfs_server.engine.contract.interface import ModelInfo

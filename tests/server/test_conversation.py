@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 
-from cfs.sse import ServerSentEvent, SSEDecoder
+from cfs.contract.sse import ServerSentEvent, SSEDecoder
 from cfs_server.engine.host.process import Heartbeat
 from tests.pacing.gate import Gate, closed
 from tests.server.support import EventStream, Process, data, kinds, serving, spoken

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cfs.transcript import parse
+from cfs.contract.transcript import parse
 from cfs_server.journal.sqlite_file import SCHEMA
 from tests.disks import Mount, break_disk, ext4, fill, mount
 from tests.fuse.support import mounting, reason_to_skip, until

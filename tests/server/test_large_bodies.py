@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from cfs.transcript import render
+from cfs.contract.transcript import render
 from cfs.wire import Message, SessionDetail
 from cfs_server.domain.loop_bridge import AT_ONCE_BYTES, aside
 from cfs_server.http.representations import detail_json

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cfs.sse import ServerSentEvent, SSEDecoder
+from cfs.contract.sse import ServerSentEvent, SSEDecoder
 from tests.server.support import Chunks, EventStream, Process, ServerHarness, data, running_server
 
 CUTS = 200

@@ -9,7 +9,7 @@ import pytest
 
 from cfs.errors import EngineError
 from cfs.state import SessionState
-from cfs.stream import StreamEvent
+from cfs.state.stream import StreamEvent
 from cfs.wire import Event, Message, Origin
 from cfs_server.domain.ids import copy_ids
 from cfs_server.domain.topics import topic_of

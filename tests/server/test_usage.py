@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from cfs.sse import SSEDecoder
+from cfs.contract.sse import SSEDecoder
 from tests.server.support import Process, data
 
 MESSAGES = "/v1/sessions/usage/messages"

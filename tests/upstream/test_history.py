@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from cfs.contract.transcript import parse
 from cfs.errors import EngineError
-from cfs.transcript import parse
 from cfs.wire import Message, ToolCall
 from cfs_server.engine.contract.history_forms import NO_RESULT, Form, in_form, paired
 from cfs_server.engine.upstream.openai import OpenAIDialect

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs.sse import ServerSentEvent, SSEDecoder
+from cfs.contract.sse import ServerSentEvent, SSEDecoder
 from cfs.wire import FinishReason, Message, ToolCall
 from cfs_server.engine.contract.interface import CallDelta, Delta
 from cfs_server.engine.upstream.anthropic import AnthropicReply

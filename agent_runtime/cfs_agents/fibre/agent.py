@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Self
 
 from cfs.api import acting_as
+from cfs.contract.ids import check_id
 from cfs.errors import CfsError, Conflict, NotFound, SessionDeleted, SessionRenamed
-from cfs.ids import check_id
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.guards.guards import Guards
 from cfs_agents.fibre.orchestrator import FibreOrchestrator, Models, ready

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from cfs import api
+from cfs.contract.transcript import render_one
 from cfs.errors import (
     AlreadyExists,
     CfsError,
@@ -29,8 +30,7 @@ from cfs.errors import (
     Unreachable,
     departed,
 )
-from cfs.stream import StreamEvent
-from cfs.transcript import render_one
+from cfs.state.stream import StreamEvent
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import (
     LEASE_SECONDS,

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from cfs.contract.ids import check_id
 from cfs.errors import CfsError, InvalidIdentifier
-from cfs.ids import check_id
 from cfs_agents.fibre.orchestrator import FibreOrchestrator
 from cfs_agents.fibre.report import Finish, FinishStatus
 from cfs_agents.fibre.state import AgentSpec, InboxMessage

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Annotated, ClassVar, Self, TypeVar
 
+from cfs.contract.ids import check_id
 from cfs.errors import CfsError, Conflict, InvalidIdentifier, NotFound, Unavailable
-from cfs.ids import check_id
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.agent import Agent

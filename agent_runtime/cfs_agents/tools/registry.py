@@ -24,7 +24,7 @@ from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
-from cfs.text_values import read_texts
+from cfs.contract.text_values import read_texts
 from cfs.wire import Message, ToolCall
 from cfs_agents.logs import get_logger
 from cfs_agents.tracing import tool_call, tool_ended
@@ -412,7 +412,7 @@ class Tool:
     - `touches` returns the files that a call with these arguments reads or writes. Calls of one reply that do not
       conflict run in parallel. If it is None or returns None, a call runs alone.
 
-    It is also a `cfs.tools.Tool`, for `Session.send(tools=[...])`.
+    It is also a `cfs.Tool`, for `Session.send(tools=[...])`.
     """
 
     name: str

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from cfs.cli.app import (
-    DEFAULT_URL,
+from cfs.cli.base.connection import DEFAULT_URL, connect, read_token
+from cfs.cli.base.groups import CommandGroup
+from cfs.cli.base.options import (
     Background,
-    CommandGroup,
     Json,
     OptionalSession,
     OptionalSessions,
@@ -18,12 +18,9 @@ from cfs.cli.app import (
     TokenFile,
     Url,
     check_name,
-    connect,
-    note,
-    read_token,
     session_names,
-    show,
 )
+from cfs.cli.base.output import note, show
 
 TurnSetting = Annotated[
     list[str] | None,
@@ -72,7 +69,7 @@ def send(
     run, is asked there. Without a terminal, a question ends the command with exit code 5 and a line that says how to
     answer. Ctrl-C stops waiting; the turn continues on the server.
     """
-    from cfs.cli.send import read_message, run
+    from cfs.cli.actions.send import read_message, run
 
     message = read_message(text or [], settings or [])
     with connect(url, token_file) as client:
@@ -95,7 +92,7 @@ def ask(
     """
     from datetime import datetime
 
-    from cfs.cli.send import read_message, run
+    from cfs.cli.actions.send import read_message, run
 
     session = f"{datetime.now().astimezone():%Y-%m-%d}"
     message = read_message(words, settings or [])
@@ -120,14 +117,14 @@ def chat(
     several lines between two """. /help lists the commands. Piped input is read line by line, and the replies go to
     standard output.
     '''
-    from cfs.cli.chat import run
-    from cfs.cli.sessions import latest_session
+    from cfs.cli.actions.chat import run
+    from cfs.cli.actions.sessions import latest_session
 
     if latest and session:
         raise typer.BadParameter("either the name of a session or --continue")
     with connect(url, token_file) as client:
         if may_start:
-            from cfs.cli.background import start_server
+            from cfs.cli.base.background import start_server
 
             start_server(client)
         run(client, latest_session(client) if latest else session)
@@ -150,7 +147,7 @@ def cat(
 
     --json prints one object with the structured messages; --follow --json prints one event per line.
     """
-    from cfs.cli.sessions import follow_session, print_detail, print_text
+    from cfs.cli.actions.cat import follow_session, print_detail, print_text
 
     with connect(url, token_file) as client:
         if follow:
@@ -183,7 +180,7 @@ def ls(
     token_file: TokenFile = None,
 ) -> None:
     """List sessions by name, one per line."""
-    from cfs.cli.sessions import list_sessions
+    from cfs.cli.actions.sessions import list_sessions
 
     with connect(url, token_file) as client:
         list_sessions(client, prefix, long=long, as_json=as_json)
@@ -198,7 +195,7 @@ def search(
     token_file: TokenFile = None,
 ) -> None:
     """Search in the messages of all sessions that you may read, newest first."""
-    from cfs.cli.sessions import print_matches
+    from cfs.cli.actions.sessions import print_matches
 
     with connect(url, token_file) as client:
         print_matches(client, words, prefix=prefix, limit=limit, as_json=as_json)
@@ -206,7 +203,7 @@ def search(
 
 def ps(as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
     """List what runs now: sessions and sub-sessions with turns, the tokens that they have used, and since when."""
-    from cfs.cli.sessions import list_active
+    from cfs.cli.actions.sessions import list_active
 
     with connect(url, token_file) as client:
         list_active(client, as_json=as_json)
@@ -243,7 +240,7 @@ def questions(
     token_file: TokenFile = None,
 ) -> None:
     """List the open questions of agents: of a session and its sub-sessions, or of all sessions."""
-    from cfs.cli.questions import list_questions
+    from cfs.cli.actions.questions import list_questions
 
     with connect(url, token_file) as client:
         list_questions(client, session, as_json=as_json)
@@ -264,7 +261,7 @@ def answer(
     token_file: TokenFile = None,
 ) -> None:
     """Answer a question of a session's agent, such as whether a command may run. The first answer counts."""
-    from cfs.cli.questions import answer_question
+    from cfs.cli.actions.questions import answer_question
 
     with connect(url, token_file) as client:
         answer_question(client, session, words)
@@ -286,7 +283,7 @@ def set_(
     token_file: TokenFile = None,
 ) -> None:
     """Change the settings of a session, or print them."""
-    from cfs.cli.sessions import configure_session
+    from cfs.cli.actions.sessions import configure_session
 
     with connect(url, token_file) as client:
         configure_session(client, session, assignments or [], as_json=as_json)
@@ -362,7 +359,7 @@ def create_share(
     token_file: TokenFile = None,
 ) -> None:
     """Make a link to a session and all below it, and print it. It contains a token that is shown only once."""
-    from cfs.cli.shares import create, seconds_until
+    from cfs.cli.actions.shares import create, seconds_until
 
     seconds = seconds_until(expires)
     with connect(url, token_file) as client:
@@ -372,7 +369,7 @@ def create_share(
 @share.command(name="list")
 def list_shares(session: Session, as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
     """List your links to a session: id, what each allows, and when it ends."""
-    from cfs.cli.shares import print_shares
+    from cfs.cli.actions.shares import print_shares
 
     with connect(url, token_file) as client:
         print_shares(client, session, as_json=as_json)
@@ -400,7 +397,7 @@ def rm(
     token_file: TokenFile = None,
 ) -> None:
     """Delete sessions and their sub-sessions. Their running and queued turns are cancelled."""
-    from cfs.cli.sessions import delete_sessions
+    from cfs.cli.actions.sessions import delete_sessions
 
     with connect(url, token_file) as client:
         delete_sessions(client, sessions, force=force)
@@ -420,7 +417,7 @@ def export(
 
     The file can be read without CFS. `cfs import` creates the sessions on another server.
     """
-    from cfs.cli.archive import export_sessions
+    from cfs.cli.actions.exports import export_sessions
 
     if everything == bool(sessions):
         raise typer.BadParameter("name the sessions to export, or use --all")
@@ -441,7 +438,7 @@ def import_(
     A session that is there already is left as it is, so the same file can be imported again. If another conversation
     has the name of a session, nothing is imported. An unanswered message at the end is answered now.
     """
-    from cfs.cli.archive import import_sessions
+    from cfs.cli.actions.imports import import_sessions
 
     with connect(url, token_file) as client:
         import_sessions(client, file, rename=rename)
@@ -466,8 +463,8 @@ def up(
     When one of them exits, the other is ended, and the exit code is that of the first. With --tokens, the mount needs
     CFS_TOKEN or --token-file. With --background, `cfs logs` shows the log, and `cfs down` ends both.
     """
-    from cfs.cli import background
-    from cfs.cli.up import Plan, refuse_second, start
+    from cfs.cli.actions.up import Plan, refuse_second, start
+    from cfs.cli.base import background
 
     flags = list(arguments or ())
     directory = Path(flags.pop(0)) if flags and not flags[0].startswith("-") else None
@@ -477,12 +474,12 @@ def up(
     refuse_second(flags)
     if in_background:
         raise typer.Exit(background.start())
-    raise typer.Exit(start(Plan(directory, tuple(flags), token_file, mount=mount)))
+    raise typer.Exit(start(Plan("cfs.cli.child", directory, tuple(flags), token_file, mount=mount)))
 
 
 def down(url: Url = DEFAULT_URL) -> None:
     """End the server that `cfs up --background` has started, with its mount and the agents in the background."""
-    from cfs.cli.background import stop_server
+    from cfs.cli.base.background import stop_server
 
     stop_server(url)
 
@@ -501,7 +498,7 @@ def logs(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Print the log of a server or an agent that was started with --background."""
-    from cfs.cli.background import agent_log, read_log, server_log
+    from cfs.cli.base.background import agent_log, read_log, server_log
 
     for text in read_log(agent_log(session) if session else server_log(url), lines, follow=follow):
         show(text)
@@ -513,6 +510,6 @@ def doctor(as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile 
     The exit code is 0 if everything that `cfs serve` needs is there. What only other commands need is marked, but is
     not an error.
     """
-    from cfs.cli.doctor import run
+    from cfs.cli.actions.doctor import run
 
     run(url, token_file, as_json=as_json)

@@ -5,14 +5,20 @@ here. Some members are not OpenAI's: `top_k` and `min_p` of a request, `reasonin
 thinking), `cfs` of a response (the session that recorded it), and its `warnings` (what could not be carried out).
 """
 
-from cfs.completions.models import (
+from cfs.completions.messages import (
     UNREADABLE,
+    ChatMessage,
+    ChatToolCall,
+    FunctionCall,
+    TextPart,
+    read_arguments,
+    write_arguments,
+)
+from cfs.completions.models import (
     CachedTokens,
     ChatChunk,
     ChatCompletion,
-    ChatMessage,
     ChatRequest,
-    ChatToolCall,
     Choice,
     ChoiceLogprobs,
     ChunkChoice,
@@ -20,22 +26,18 @@ from cfs.completions.models import (
     CompletionReason,
     CompletionUsage,
     ContentLogprob,
-    FunctionCall,
     FunctionPiece,
     ModelCard,
     ModelList,
     Recorded,
     StreamOptions,
-    TextPart,
     TokenCounts,
     TokensRequest,
     ToolCallPiece,
     TopLogprob,
-    read_arguments,
-    write_arguments,
 )
 from cfs.completions.reading import DONE, CompletionAccumulator, CompletionReader
-from cfs.wire import FunctionName, FunctionSpec, NamedTool, ToolSpec
+from cfs.contract.wire import FunctionName, FunctionSpec, NamedTool, ToolSpec
 
 __all__ = [
     "DONE",

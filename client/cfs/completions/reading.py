@@ -4,21 +4,19 @@ import json
 
 from pydantic import ValidationError
 
+from cfs.completions.messages import ChatMessage, ChatToolCall, FunctionCall
 from cfs.completions.models import (
     ChatChunk,
     ChatCompletion,
-    ChatMessage,
-    ChatToolCall,
     Choice,
     ChoiceLogprobs,
     CompletionReason,
     CompletionUsage,
     ContentLogprob,
-    FunctionCall,
     Recorded,
 )
-from cfs.errors import CfsError, EngineError, Unreachable, from_problem
-from cfs.sse import SSEDecoder
+from cfs.contract.errors import CfsError, EngineError, Unreachable, from_problem
+from cfs.contract.sse import SSEDecoder
 
 DONE = "[DONE]"
 """Data of the last event of a stream."""

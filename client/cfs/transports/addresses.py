@@ -10,10 +10,12 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from cfs import api, tracing
-from cfs.errors import CfsError, InvalidRequest, Timeout, Unreachable
-from cfs.stream import FIRST_PAUSE, LONGEST_PAUSE
-from cfs.transports.base import TOKEN_VARIABLE, URL_VARIABLE, Deadline
+from cfs import api
+from cfs.contract.errors import CfsError, InvalidRequest, Timeout, Unreachable
+from cfs.state.stream import FIRST_PAUSE, LONGEST_PAUSE
+from cfs.transports import tracing
+from cfs.transports.base import TOKEN_VARIABLE, URL_VARIABLE
+from cfs.transports.deadlines import Deadline
 from cfs.transports.proxies import proxy_of
 
 CONNECT_SECONDS = 5.0
@@ -27,8 +29,6 @@ LOST_RETRIES = 10
 _NOT_READY = 503
 _SHORTEST = 0.01
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-
-
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/|$)|\[[0-9a-fA-F:.]+\]:\d+(/|$)")
 
 

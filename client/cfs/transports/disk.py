@@ -1,74 +1,22 @@
-"""File operations of sessions on a mount, blocking and async, and settings as extended attributes (C6, F6).
-
-`Disk` uses system calls; `AsyncDisk` uses aiofiles. Neither waits for the end of a turn by default.
-"""
+"""File operations of sessions on a mount, blocking and async."""
 
 import asyncio
 import contextlib
 import errno
-import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import aiofiles
 import aiofiles.os
 import aiofiles.ospath
 from aiofiles.threadpool.binary import AsyncFileIO
-from pydantic import ValidationError
 
-from cfs.errors import CfsError, InvalidSettings, Unreachable, Unsupported, from_errno
-from cfs.wire import TEXT_SETTINGS, Settings, SettingsPatch
-
-# Settings as extended attributes of a session's file (F6, S9)
-#
-# A setting is the attribute `user.cfs.<name>`. Its value is JSON, except that strings are stored as plain text. A
-# missing attribute means the default.
-
-PREFIX = "user.cfs."
-CANCEL = PREFIX + "cancel"
-"""Setting it to 1 cancels the running turn."""
-
-LIFE = PREFIX + "life"
-"""Identifies this life of the session: a session that is deleted and created again has another value."""
-
-
-def write_settings(patch: SettingsPatch) -> dict[str, bytes | None]:
-    """Convert a change of settings to attributes to set; None means to remove the attribute."""
-    changes = {name: getattr(patch, name) for name in patch.model_fields_set}
-    return {PREFIX + name: None if value is None else _write(value) for name, value in changes.items()}
-
-
-def read_settings(attributes: Mapping[str, bytes]) -> Settings:
-    """Parse the settings among attributes; raises `InvalidSettings` for an invalid value."""
-    found = {
-        name: _read(name, attributes[PREFIX + name]) for name in Settings.model_fields if PREFIX + name in attributes
-    }
-    try:
-        return Settings.model_validate({name: value for name, value in found.items() if value is not None})
-    except ValidationError as error:
-        raise InvalidSettings(f"an attribute holds no setting: {error.errors()[0]['msg']}") from None
-
-
-def _write(value: Any) -> bytes:
-    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).encode()
-
-
-def _read(name: str, value: bytes) -> Any:
-    text = value.decode(errors="replace")
-    if name in TEXT_SETTINGS:
-        return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-# Errors of file operations as errors of `cfs.errors` (C9)
+from cfs.contract.errors import CfsError, Unreachable, Unsupported, from_errno
 
 _ADVICE = {
     Unreachable: ": the mount has lost its server, or has ended; mount it again, or name the server by url=...",
@@ -196,9 +144,6 @@ class Disk:
     def tail(self, path: str) -> Tail:
         """Open a file whose text comes bit by bit."""
         return Tail(open(path, "rb", buffering=0, opener=without_waiting))
-
-
-# The same operations for coroutines: through aiofiles, never waiting for a turn (C6)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ from collections.abc import Generator
 from contextlib import closing
 from itertools import count
 
-from cfs.errors import AlreadyExists, Busy, EngineError, Gone, Unsupported
-from cfs.ids import check_id
-from cfs.stream import Outcome, as_written, decode, error_in, find_reply, settled, turns_of
-from cfs.transcript import render
-from cfs.transports.base import Deadline, Pauses
-from cfs.transports.disk import CANCEL, LIFE, PREFIX, Disk, Tail, read_settings, translated, write_settings
-from cfs.wire import NewMessage, Question, Settings, SettingsPatch
+from cfs.contract.errors import AlreadyExists, Busy, EngineError, Gone, Unsupported
+from cfs.contract.ids import check_id
+from cfs.contract.transcript import render
+from cfs.contract.wire import NewMessage, Question, Settings, SettingsPatch
+from cfs.state.replies import Outcome, as_written, decode, error_in, find_reply, settled, turns_of
+from cfs.transports.attributes import CANCEL, LIFE, PREFIX, read_settings, write_settings
+from cfs.transports.deadlines import Deadline, Pauses
+from cfs.transports.disk import Disk, Tail, translated
 
 _LATE = "the session is still busy; wait() or read() again, or cancel()"
 _QUESTIONS = "a file has no questions of agents; use the session over HTTP, by url=..."
@@ -39,7 +40,7 @@ class FileTransport:
     """One session of a directory, by its file.
 
     If the directory has `.live` (a CFS mount), a read waits for the end of the turn; a non-blocking read fails with
-    `EAGAIN`. In other directories the text shows whether the session is settled (`cfs.stream`).
+    `EAGAIN`. In other directories the text shows whether the session is settled (`cfs.state.replies`).
     """
 
     takes_tools = False

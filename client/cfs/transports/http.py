@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import httpx
 
 from cfs import api
-from cfs.errors import AlreadyExists, Busy, CfsError, EngineError, Timeout, Unreachable
+from cfs.contract.errors import AlreadyExists, Busy, CfsError, EngineError, Timeout, Unreachable
+from cfs.contract.transcript import Turn, parse
+from cfs.contract.wire import NewMessage, Question, SearchResults, Settings, SettingsPatch
 from cfs.state import TurnReader
-from cfs.stream import EventSource, Outcome, StreamEvent
-from cfs.transcript import Turn, parse
+from cfs.state.replies import Outcome
+from cfs.state.stream import EventSource, StreamEvent
 from cfs.transports.addresses import (
     ANSWER_SECONDS,
     Attempts,
@@ -29,9 +31,8 @@ from cfs.transports.addresses import (
     time_limits,
     was_sent,
 )
-from cfs.transports.base import Deadline
+from cfs.transports.deadlines import Deadline
 from cfs.transports.proxies import connecting
-from cfs.wire import NewMessage, Question, SearchResults, Settings, SettingsPatch
 
 if TYPE_CHECKING:
     from cfs.completions import ChatChunk

@@ -14,7 +14,7 @@ from urllib.request import getproxies
 
 import httpx
 
-from cfs.errors import InvalidRequest
+from cfs.contract.errors import InvalidRequest
 
 _PORTS = {"http": 80, "https": 443}
 

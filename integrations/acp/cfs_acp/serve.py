@@ -9,7 +9,7 @@ from typing import Any, cast
 import structlog
 from acp import run_agent
 
-from cfs import tracing
+from cfs.transports import tracing
 from cfs.transports.async_http import AsyncClient
 from cfs_acp.agent import EditorAgent
 from cfs_acp.session import AgentOptions

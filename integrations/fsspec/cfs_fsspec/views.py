@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from cfs.transcript import render
+from cfs.contract.transcript import render
 from cfs.wire import SessionDetail
 
 SESSIONS = "sessions"

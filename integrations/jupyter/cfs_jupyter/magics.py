@@ -13,12 +13,12 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from cfs import api
-from cfs.cli.chat import TurnInterrupts
-from cfs.cli.send import answer, remark
-from cfs.cli.settings import read_settings
+from cfs.cli.actions.interrupts import TurnInterrupts
+from cfs.cli.actions.send import answer, remark
+from cfs.cli.base.settings import read_settings
+from cfs.contract.ids import check_id
 from cfs.errors import CfsError
-from cfs.ids import check_id
-from cfs.stream import StreamEvent
+from cfs.state.stream import StreamEvent
 from cfs.transports.http import Client
 from cfs.wire import NewMessage, Reply, TurnSettings
 from cfs_jupyter.output import output_of

@@ -6,8 +6,8 @@ from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage
 
 from cfs import api
+from cfs.contract.ids import check_id
 from cfs.errors import NotFound
-from cfs.ids import check_id
 from cfs.transports.async_http import AsyncClient
 from cfs.transports.http import Client
 from cfs.wire import Accepted, Message

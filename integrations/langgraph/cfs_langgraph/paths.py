@@ -8,8 +8,8 @@ session ids. So the checkpoints of a thread are in the workspace of the session 
 import re
 from urllib.parse import quote, unquote
 
+from cfs.contract.ids import check_id
 from cfs.errors import InvalidIdentifier
-from cfs.ids import check_id
 
 _ESCAPED = re.compile(
     r"[%/*?\\\x00-\x1f\x7f-\x9f"

@@ -14,11 +14,11 @@ from llm.parts import StreamEvent
 from pydantic import Field
 
 from cfs import api
+from cfs.contract.transcript import Turn
 from cfs.errors import AlreadyExists, CfsError
 from cfs.state import TurnReader
-from cfs.stream import Outcome
-from cfs.stream import StreamEvent as SessionEvent
-from cfs.transcript import Turn
+from cfs.state.replies import Outcome
+from cfs.state.stream import StreamEvent as SessionEvent
 from cfs.transports.async_http import AsyncClient
 from cfs.transports.base import TOKEN_VARIABLE, URL_VARIABLE
 from cfs.transports.http import Client

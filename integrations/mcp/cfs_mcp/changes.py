@@ -13,7 +13,7 @@ from mcp.server.subscriptions import ResourcesListChanged, ResourceUpdated, Serv
 
 from cfs import api
 from cfs.errors import CfsError, Unreachable
-from cfs.stream import StreamEvent
+from cfs.state.stream import StreamEvent
 from cfs.transports.async_http import AsyncClient
 from cfs_mcp.uris import uri_of_session
 

@@ -4,7 +4,9 @@ from typing import Annotated
 
 import typer
 
-from cfs.cli.app import DEFAULT_URL, CommandGroup, TokenFile, Url, read_token
+from cfs.cli.base.connection import DEFAULT_URL, read_token
+from cfs.cli.base.groups import CommandGroup
+from cfs.cli.base.options import TokenFile, Url
 from cfs.errors import InvalidRequest
 
 app = CommandGroup()

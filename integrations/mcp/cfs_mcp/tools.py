@@ -14,10 +14,10 @@ from mcp.types import Tool, ToolAnnotations
 from pydantic import ValidationError
 
 from cfs import api, wire
+from cfs.contract.text_values import read_texts
+from cfs.contract.transcript import Turn
 from cfs.errors import CfsError, EngineError, InvalidParameters, RangeNotSatisfiable, Timeout
 from cfs.state import TurnReader
-from cfs.text_values import read_texts
-from cfs.transcript import Turn
 from cfs.transports.async_http import AsyncClient
 from cfs_mcp import schemas
 from cfs_mcp.schemas import Arguments, Result

@@ -5,8 +5,8 @@ A transcript is `cfs:///sessions/NAME`, a file `cfs:///workspaces/NAME/PATH`, pe
 
 from urllib.parse import quote, unquote, urlsplit
 
+from cfs.contract.ids import check_id
 from cfs.errors import InvalidPath
-from cfs.ids import check_id
 
 SCHEME = "cfs"
 SESSIONS = f"{SCHEME}:///sessions/"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from cfs.completions import ModelCard, Recorded, TokenCounts
-from cfs.completions.models import estimate_prompt, estimate_tokens
+from cfs.completions.estimates import estimate_prompt, estimate_tokens
 from cfs.errors import Conflict, EngineError, ModelNotFound, TooLarge, TooMany, Unavailable
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.base.broadcast import Broadcast

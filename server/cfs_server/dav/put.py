@@ -1,8 +1,8 @@
 """Decides the meaning of a PUT to a session, and executes it (W2).
 
-The rules of `cfs.bodies` compare the body with the transcript. The result is applied on the event loop in one step, so
-that no other writer can interfere. A long body is compared in the thread of the request, so that the loop is not
-blocked. Its result is applied only if the session has not changed since; otherwise the body is compared again.
+The rules of `cfs.contract.bodies` compare the body with the transcript. The result is applied on the event loop in one
+step, so that no other writer can interfere. A long body is compared in the thread of the request, so that the loop is
+not blocked. Its result is applied only if the session has not changed since; otherwise the body is compared again.
 
 A caller who may write but not read gets no comparison, because its result would reveal the content. The body is then
 one message (S3).
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from cfs.bodies import Append, Import, Nothing, Replace, Verdict, has_turns, judge
+from cfs.contract.bodies import Append, Import, Nothing, Replace, Verdict, has_turns, judge
 from cfs.errors import Forbidden, PreconditionFailed, TooLarge
 from cfs.wire import Message
 from cfs_server.dav.new_files import RENAME_WAIT_SECONDS, NewFiles
@@ -215,7 +215,7 @@ class Sight:
     most: int
 
     def judge(self, body: bytes) -> Verdict:
-        """Return the meaning of a body. See `cfs.bodies.judge`."""
+        """Return the meaning of a body. See `cfs.contract.bodies.judge`."""
         transcript = self.text.encode()
         base = max((known for each in self.bases if (known := _base(each, body, transcript))), key=len, default=b"")
         if self.readable or base:

@@ -11,6 +11,8 @@ from typing import BinaryIO, NamedTuple
 
 from pydantic import ValidationError
 
+from cfs.contract.ids import check_id, id_below, name_below
+from cfs.contract.scratch_files import is_scratch
 from cfs.errors import (
     Conflict,
     Forbidden,
@@ -20,8 +22,7 @@ from cfs.errors import (
     TooLarge,
     UnsupportedMedia,
 )
-from cfs.ids import check_id, id_below, is_scratch, name_below
-from cfs.transports.disk import PREFIX, read_settings, write_settings
+from cfs.transports.attributes import PREFIX, read_settings, write_settings
 from cfs.wire import Settings, SettingsPatch, State
 from cfs_server.dav.put import Put, is_rclone, require_size
 from cfs_server.dav.scratch import CAP_FILE, ClientState, Scratch
@@ -194,7 +195,7 @@ class SessionTree(Tree):
 
     A caller with any right at a session can see that it exists. Its size and version require the right to list or to
     read it, as in REST. A session is one under any name; other names of a certain form are those of scratch files
-    (`cfs.ids`).
+    (`cfs.contract.ids`).
 
     Some programs save by renaming the old file (`chat1` to `chat1~`) and writing a new one. `chat1~` is then a copy of
     the transcript, and the session keeps its id for all clients. A real rename would take the session away from its

@@ -9,8 +9,8 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import Self
 
+from cfs.contract.transcript import render
 from cfs.errors import ContextTooLong
-from cfs.transcript import render
 from cfs.wire import Message, Settings
 from cfs_server.domain.loop_bridge import AT_ONCE_BYTES, LoopBridge, aside
 from cfs_server.domain.message_sizes import MESSAGE_COST, cost_of

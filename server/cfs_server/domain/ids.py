@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from urllib.parse import quote, unquote_to_bytes
 
+from cfs.contract.ids import check_id
+from cfs.contract.random_names import random_names
 from cfs.errors import InvalidIdentifier
-from cfs.ids import check_id, random_names
 from cfs_filesystem import InvalidPathError, Path, validate_path
 
 # An id may contain characters that a logical path may not: wildcards, a backslash, and characters that look like a

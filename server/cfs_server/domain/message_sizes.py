@@ -4,8 +4,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from cfs.contract.transcript import BOM, PREFIXES
 from cfs.errors import TooLarge, UnsupportedMedia
-from cfs.transcript import BOM, PREFIXES
 from cfs.wire import Message
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Self
 
+from cfs.contract.transcript import from_elsewhere, parse, render_one, shown
 from cfs.errors import InvalidParameters, TooLarge
-from cfs.transcript import from_elsewhere, parse, render_one, shown
 from cfs.wire import Message, NewSession
 from cfs_server.domain.message_sizes import cost_of
 

@@ -9,6 +9,7 @@ from urllib.parse import unquote_to_bytes
 
 from fastapi import Depends, Header, Request, Response
 
+from cfs.contract.ids import check_id
 from cfs.errors import (
     CfsError,
     Conflict,
@@ -25,7 +26,6 @@ from cfs.errors import (
     UnsupportedMedia,
     UpstreamRefused,
 )
-from cfs.ids import check_id
 from cfs_server.completions.requests import CompletionSpec
 from cfs_server.completions.run import Started
 from cfs_server.domain.quotas import Limits

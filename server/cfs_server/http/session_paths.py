@@ -9,8 +9,8 @@ from typing import Annotated
 from fastapi import Depends, Path
 from starlette.convertors import Convertor, register_url_convertor
 
-from cfs.ids import check_id
-from cfs.wire import ID_PATTERN, ROUTE_WORDS
+from cfs.contract.ids import ROUTE_WORDS, check_id
+from cfs.wire import ID_PATTERN
 from cfs_server.http.caller import Life, Sessions
 from cfs_server.http.etags import require_life
 from cfs_server.http.idempotency import Idempotency

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cfs import api
-from cfs.cli.doctor import Check, fine, missing, needed
+from cfs.cli.base.checks import Check, fine, missing, needed
 from cfs.errors import CfsError
 from cfs.transports.http import Client
 from cfs_server.config import models_file

@@ -17,7 +17,10 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from cfs.cli.app import DEFAULT_URL, CommandGroup, Json, TokenFile, Url, connect, note, print_error
+from cfs.cli.base.connection import DEFAULT_URL, connect
+from cfs.cli.base.groups import CommandGroup
+from cfs.cli.base.options import Json, TokenFile, Url
+from cfs.cli.base.output import note, print_error
 from cfs.errors import AlreadyExists, ServerError, Unreachable
 from cfs_server.main import model_cli
 from cfs_server.main.connect_cli import connect as connect_models
@@ -186,8 +189,8 @@ def backup(
     is read directly. Files of workspaces are not in the copy.
     """
     from cfs import api
-    from cfs.cli.archive import complete_file
-    from cfs.cli.progress import progress
+    from cfs.cli.base.complete_file import complete_file
+    from cfs.cli.base.progress import progress
     from cfs_server.journal.sqlite_file import StoreInUse
     from cfs_server.sessions import maintenance
 
@@ -221,7 +224,7 @@ def restore(
     The sessions that were there before are set aside, not deleted. Clients notice that the sessions are not those that
     they have seen: their cursors and versions are no longer valid.
     """
-    from cfs.cli.progress import progress
+    from cfs.cli.base.progress import progress
     from cfs_server.sessions import maintenance
 
     path = _store_file(store)

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cfs.cli.app import DEFAULT_URL, REFUSED, USAGE, Json, TokenFile, Url, note, print_error, read_token, visible
+from cfs.cli.base.connection import DEFAULT_URL, read_token
+from cfs.cli.base.exit_codes import REFUSED, USAGE
+from cfs.cli.base.options import Json, TokenFile, Url
+from cfs.cli.base.output import note, print_error, visible
 from cfs.errors import CfsError, ServerError, Unreachable
 
 if TYPE_CHECKING:

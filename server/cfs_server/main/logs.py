@@ -9,7 +9,7 @@ from typing import Any, Literal, TextIO
 import structlog
 from structlog.typing import ExcInfo, Processor
 
-from cfs.cli.app import visible
+from cfs.cli.base.output import visible
 from cfs_server.access.tokens import masked
 
 _SHARED: list[Processor] = [

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cfs.cli.app import DEFAULT_URL, REFUSED, USAGE, CommandGroup, Json, TokenFile, Url, connect, note, print_error
+from cfs.cli.base.connection import DEFAULT_URL, connect
+from cfs.cli.base.exit_codes import REFUSED, USAGE
+from cfs.cli.base.groups import CommandGroup
+from cfs.cli.base.options import Json, TokenFile, Url
+from cfs.cli.base.output import note, print_error
 
 if TYPE_CHECKING:
     from cfs_server.engine.host.models import ModelFile

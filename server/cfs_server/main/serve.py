@@ -16,9 +16,9 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
-from cfs import tracing
-from cfs.cli.app import print_error
+from cfs.cli.base.output import print_error
 from cfs.errors import CfsError, InvalidRequest, Unavailable, Unsupported
+from cfs.transports import tracing
 from cfs_server.access import tokens
 from cfs_server.app import create_app, opened
 from cfs_server.base.limits import ConnectionLimits

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 from cfs.completions import UNREADABLE, ModelCard, Recorded, read_arguments
-from cfs.completions.models import Number, Open
+from cfs.completions.messages import Open
+from cfs.completions.models import Number
 from cfs.errors import InvalidParameters
 from cfs.wire import FinishReason, FunctionName, FunctionSpec, Message, NamedTool, ToolCall, ToolSpec, Usage
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, read_tools, refusal

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, StringConstraints, TypeAdapter, ValidationError, WithJsonSchema
 
 from cfs.completions import UNREADABLE, ModelCard, Recorded, read_arguments
-from cfs.completions.models import Number, Open
+from cfs.completions.messages import Open
+from cfs.completions.models import Number
 from cfs.wire import FinishReason, Message, SettingsPatch, TokenLogprob, ToolCall, ToolSpec, Usage
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, read_tools, refusal
 from cfs_server.domain.quotas import Limits

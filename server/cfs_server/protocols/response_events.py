@@ -5,7 +5,7 @@ from collections.abc import AsyncIterable, Callable, Iterator
 from typing import Any, Literal
 
 from cfs.completions import ContentLogprob, Recorded
-from cfs.completions.models import Open
+from cfs.completions.messages import Open
 from cfs.errors import CfsError
 from cfs.wire import FinishReason, TokenLogprob, Usage
 from cfs_server.engine.contract.interface import CallDelta, Delta, Finished

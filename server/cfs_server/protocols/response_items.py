@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag, TypeAdapter
 
 from cfs.completions import read_arguments, write_arguments
-from cfs.completions.models import Open
+from cfs.completions.messages import Open
 from cfs.wire import Message, ToolCall
 from cfs_server.completions.requests import checked, refusal
 from cfs_server.domain.quotas import Limits

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, StringConstraints, Tag
 
-from cfs.completions.models import Open
+from cfs.completions.messages import Open
 from cfs.wire import FunctionName, FunctionSpec, NamedTool, ToolSpec
 from cfs_server.completions.requests import read_tools, refusal
 from cfs_server.engine.contract.reply_options import ToolChoice

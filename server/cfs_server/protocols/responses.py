@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, WithJsonSchema
 
-from cfs.completions.models import Number, Open
+from cfs.completions.messages import Open
+from cfs.completions.models import Number
 from cfs_server.completions.requests import CompletionSpec, Place, patch_of, refusal
 from cfs_server.domain.quotas import Limits
 from cfs_server.domain.transcripts import SizedMessages

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from cfs.completions import CompletionUsage, Recorded, StreamOptions
-from cfs.completions.models import Number, Open
+from cfs.completions.messages import Open
+from cfs.completions.models import Number
 from cfs.wire import FinishReason, Message, TokenLogprob
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, refusal
 from cfs_server.domain.quotas import Limits

@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request, Response
 from starlette.convertors import register_url_convertor
 
+from cfs.contract.ids import ROUTE_WORDS
 from cfs.errors import (
     AlreadyExists,
     Conflict,
@@ -18,7 +19,6 @@ from cfs.errors import (
     Unavailable,
     UnsupportedMedia,
 )
-from cfs.wire import ROUTE_WORDS
 from cfs_server.completions.requests import refusal
 from cfs_server.http.bodies import apart, json_body
 from cfs_server.http.caller import Me

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from cfs import wire
+from cfs.contract.ids import check_id
 from cfs.errors import CfsError, InvalidIdentifier, InvalidParameters, NotFound, TooLarge, UnsupportedMedia
-from cfs.ids import check_id
 from cfs_server.domain.transcripts import SizedMessages, history_of
 from cfs_server.http.bodies import apart, json_body
 from cfs_server.http.caller import Sessions

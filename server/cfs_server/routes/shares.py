@@ -6,8 +6,8 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Path, Query, Response
 
 from cfs import wire
+from cfs.contract.ids import check_id
 from cfs.errors import Forbidden, InvalidParameters, NotFound, StorageFull, TooLarge, UnsupportedMedia
-from cfs.ids import check_id
 from cfs_server.access.shares import OPERATIONS_OF
 from cfs_server.http.bodies import json_body
 from cfs_server.http.caller import AppContext, Me

@@ -18,8 +18,8 @@ from typing import Any, Self
 
 import structlog
 
+from cfs.contract.ids import check_id
 from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound, PreconditionFailed, Unavailable
-from cfs.ids import check_id
 from cfs.wire import Message, Settings, SettingsPatch, Usage
 from cfs_server.domain.changes import NO_MESSAGES, WHOLE, Created, Deleted, Record, Renamed, TokensSpent
 from cfs_server.domain.events import Archive, Event, EventBus, new_nonce

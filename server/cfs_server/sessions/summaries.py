@@ -4,8 +4,8 @@ import contextlib
 
 import structlog
 
+from cfs.contract.transcript import render
 from cfs.errors import ContextTooLong, EngineError
-from cfs.transcript import render
 from cfs.wire import Message, Settings, Usage
 from cfs_server.domain.history import History, Window
 from cfs_server.engine.contract.interface import Delta, Engine, Finished, GenerationRequest

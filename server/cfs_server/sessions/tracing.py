@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from cfs import tracing
 from cfs.errors import CfsError
-from cfs.tracing import SECONDS
+from cfs.transports import tracing
+from cfs.transports.tracing import SECONDS
 from cfs.wire import Message, Usage
 from cfs_server.domain.changes import Change, Deleted, LeaseExpired, TurnEnded, TurnQueued, TurnStarted
 from cfs_server.domain.state import SessionState

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cfs import AsyncTree, NotFound, PreconditionFailed, Timeout, Tree, TreeAgent, TreeOutcome
-from cfs.stream import StreamEvent
+from cfs.state.stream import StreamEvent
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.testing import calls, says
 from tests.agents.fibre.trees import ScriptedModels, finish, late, spawn, tree, wait, write, writer

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Optional
 import pytest
 from pydantic import BaseModel, Field
 
-from cfs.stream import Outcome
-from cfs.tools import FunctionTool, Toolbox, ToolResult
+from cfs.session.tools import FunctionTool, Toolbox, ToolResult
+from cfs.state.replies import Outcome
 from cfs.wire import ToolCall
 from cfs_agents.tools import Tool, ToolDefinitionError, tool
 

@@ -18,8 +18,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from cfs.contract.transcript import PREFIXES, render, reply_stops
 from cfs.errors import EngineError
-from cfs.transcript import PREFIXES, render, reply_stops
 from cfs.wire import Message, Settings, ToolCall
 from cfs_server.engine.chat.reply_parser import THINK
 from cfs_server.engine.chat.tool_call_formats import ANYWHERE, Fenced

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
-from cfs.tools import LONGEST_CALL, parse_arguments
+from cfs.contract.tool_calls import LONGEST_CALL, parse_arguments
 from cfs_server.engine.contract.schema_references import arguments_of, resolved
 
 # -- tool calls as JSON: the end of the JSON, and the calls in it -----------------------------------------------------

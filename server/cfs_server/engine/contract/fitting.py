@@ -7,8 +7,8 @@ tool calls and their results stay together. The system messages at the beginning
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 
+from cfs.contract.transcript import render_one
 from cfs.errors import ContextTooLong
-from cfs.transcript import render_one
 from cfs.wire import Message
 
 TARGET = 0.75

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError, ValidatorFunctionWrapHandler
 
-from cfs.sse import ServerSentEvent, SSEDecoder
+from cfs.contract.sse import ServerSentEvent, SSEDecoder
 from cfs.wire import FinishReason
 from cfs_server.engine.upstream import failures
 

@@ -10,9 +10,9 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from cfs import tracing
+from cfs.contract.sse import ServerSentEvent
 from cfs.errors import EngineError
-from cfs.sse import ServerSentEvent
+from cfs.transports import tracing
 from cfs.transports.proxies import connecting, proxy_of
 from cfs_server.engine.contract.interface import Delta, ModelLoadError
 from cfs_server.engine.upstream import failures

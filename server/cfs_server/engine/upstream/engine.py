@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from cfs.completions.models import estimate_prompt, estimate_tokens, tokens_of_size
+from cfs.completions.estimates import estimate_prompt, estimate_tokens, tokens_of_size
 from cfs.errors import ContextTooLong, EngineError, InvalidRequest
 from cfs.wire import FinishReason, Usage
 from cfs_server.engine.contract.fairness import Backlog, Fairness, Path

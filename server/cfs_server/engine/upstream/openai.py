@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, WrapValidator
 
+from cfs.contract.sse import ServerSentEvent
 from cfs.errors import UpstreamRefused
-from cfs.sse import ServerSentEvent
 from cfs.wire import FinishReason, Message
 from cfs_server.engine.contract.history_forms import Form, portable_name, short_id
 from cfs_server.engine.contract.interface import Delta, GenerationRequest

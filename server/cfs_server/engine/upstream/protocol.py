@@ -13,9 +13,9 @@ from urllib.parse import urlsplit, urlunsplit
 import structlog
 from pydantic import SecretStr
 
+from cfs.contract.sse import ServerSentEvent
+from cfs.contract.transcript import PREFIXES, render, reply_stops
 from cfs.errors import EngineError
-from cfs.sse import ServerSentEvent
-from cfs.transcript import PREFIXES, render, reply_stops
 from cfs.transports.proxies import is_here
 from cfs.wire import FinishReason, Message, Settings
 from cfs_server.engine.contract.fitting import leading_systems

@@ -1,0 +1,1 @@
+"""What the commands of `cfs` do, a module for each."""

@@ -1,0 +1,112 @@
+"""`cfs export`: write sessions to a tar file."""
+
+import io
+import json
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from cfs import api
+from cfs.cli.actions.archive import FORMAT, INDEX, ROOT, counted
+from cfs.cli.base.complete_file import complete_file
+from cfs.cli.base.output import note
+from cfs.cli.base.progress import progress
+from cfs.contract.errors import (
+    NotFound,
+)
+from cfs.contract.transcript import render
+from cfs.contract.wire import (
+    SessionInfo,
+)
+from cfs.transports.http import Client
+
+_PAGE = 500
+
+_README = """\
+These are sessions of CFS, exported by `cfs export`. The text is UTF-8.
+
+index.json                           what is here: the sessions as a tree, with their times
+sessions/NAME/transcript.txt         the conversation as text
+sessions/NAME/session.json           the same with all details:
+    id                               name of the session
+    settings                         as docs/sessions.md describes them
+    history                          the messages: role, content, tool_calls, tool_call_id, name, thinking
+    queue                            messages that waited for their turn
+    partial                          the part of a reply that was being generated
+    created_at, updated_at           seconds since 1970 (UTC)
+sessions/NAME/SUB/...                the sub-session NAME/SUB, in the same way
+
+`cfs import FILE` creates the sessions on a server. The files of workspaces are not here.
+"""
+
+
+def export_sessions(client: Client, file: Path, sessions: Iterable[str] | None, *, force: bool) -> None:
+    """Write sessions with their sub-sessions to a tar file, compressed if its name ends in `gz`. None means all."""
+    found = _all(client) if sessions is None else [client.call(api.read(name)) for name in sessions]
+    count = 0
+    with (
+        complete_file(file, force=force) as target,
+        tarfile.open(mode=_mode(file), fileobj=target) as archive,
+        progress("exporting") as advance,
+    ):
+        _add(archive, f"{ROOT}/README.txt", _README)
+        tree = []
+        for info in found:
+            node = _export(client, archive, info, advance)
+            if node is not None:
+                tree.append(node)
+                count += _count(node)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        index = {"format": FORMAT, "exported_at": now, "cfs": version("cfs-local"), "sessions": tree}
+        _add(archive, INDEX, json.dumps(index, ensure_ascii=False, indent=1) + "\n")
+    note(f"cfs: {counted(count)} in {file}")
+
+
+def _export(
+    client: Client, archive: tarfile.TarFile, info: SessionInfo, advance: Callable[[int], object]
+) -> dict[str, Any] | None:
+    """Add a session and those below it; None if it has been deleted since it was listed."""
+    try:
+        found = client.call(api.read(info.id))
+    except NotFound:
+        return None
+    advance(1)
+    folder = f"{ROOT}/sessions/{found.id}"
+    _add(archive, f"{folder}/transcript.txt", render(found.history), found.updated_at)
+    detail = {"format": FORMAT, **found.model_dump(mode="json")}
+    _add(archive, f"{folder}/session.json", json.dumps(detail, ensure_ascii=False, indent=1) + "\n", found.updated_at)
+    below = _all(client, f"{found.id}/") if found.sub_sessions else ()
+    return {
+        "id": found.id,
+        "messages": found.messages,
+        "created_at": found.created_at,
+        "updated_at": found.updated_at,
+        "sub_sessions": [node for child in below if (node := _export(client, archive, child, advance)) is not None],
+    }
+
+
+def _count(node: dict[str, Any]) -> int:
+    return 1 + sum(map(_count, node["sub_sessions"]))
+
+
+def _all(client: Client, prefix: str = "") -> Iterator[SessionInfo]:
+    after: str | None = ""
+    while after is not None:
+        page = client.call(api.list_sessions(prefix, after, _PAGE))
+        yield from page.sessions
+        after = page.next
+
+
+def _add(archive: tarfile.TarFile, name: str, text: str, at: float | None = None) -> None:
+    data = text.encode(errors="surrogatepass")
+    member = tarfile.TarInfo(name)
+    member.size, member.mode, member.mtime = len(data), 0o600, int(at or time.time())
+    archive.addfile(member, io.BytesIO(data))
+
+
+def _mode(file: Path) -> Any:
+    return "w:gz" if file.name.endswith("gz") else "w"

@@ -1,0 +1,82 @@
+"""`cfs questions` and `cfs answer`: list and answer the open questions of agents (A5)."""
+
+from collections.abc import Iterable
+
+from cfs import api
+from cfs.cli.base.output import note, shapely, show
+from cfs.contract.errors import Conflict, InvalidRequest, NotFound
+from cfs.contract.wire import Question, SessionTree
+from cfs.transports.http import Client
+
+
+def list_questions(client: Client, session: str | None, *, as_json: bool) -> None:
+    """Print the open questions of a session and of those below it, or of all sessions."""
+    names = _asking(client, session)
+    found = [(name, question) for name in names for question in client.call(api.questions(name))]
+    if as_json:
+        lines = (f'{{"session":{_text(name)},"question":{each.model_dump_json()}}}' for name, each in found)
+        show("[" + ",\n".join(lines) + "]\n")
+        return
+    if not found:
+        note("No question is open.")
+    for name, question in found:
+        show(f"{as_lines(name, question)}  {', '.join(question.choices)}\n")
+
+
+def answer_question(client: Client, session: str, words: list[str]) -> None:
+    """Answer a question of a session: the words are its answer, behind an id if several are open."""
+    *ids, answer = words
+    if len(ids) > 1:
+        raise InvalidRequest("give the session, the id of a question if several are open, and the answer")
+    known = client.call(api.questions(session))
+    if not known:
+        raise NotFound(f"no question is open in session {session!r}")
+    chosen = [each for each in known if not ids or each.id.startswith(ids[0])]
+    if len(chosen) != 1:
+        names = ", ".join(each.id[:8] for each in known)
+        raise (Conflict if chosen else NotFound)(f"say which question by the beginning of its id: {names}")
+    (question,) = chosen
+    if answer not in question.choices:
+        raise InvalidRequest(f"the answer is one of {', '.join(question.choices)}")
+    client.call(api.answer(session, question.id, answer))
+
+
+def _asking(client: Client, session: str | None) -> Iterable[str]:
+    """Yield the sessions with open questions."""
+    if session is not None:
+        yield from sessions_with_questions(client, session)
+        return
+    after = ""
+    while True:
+        page = client.call(api.list_sessions(after=after, active=True))
+        yield from (info.id for info in page.sessions if info.open_questions)
+        if page.next is None:
+            return
+        after = page.next
+
+
+def sessions_with_questions(client: Client, session: str) -> Iterable[str]:
+    """Yield the sessions with open questions, among a session and those below it."""
+    return _below(client.call(api.sub_sessions(session)))
+
+
+def _below(tree: SessionTree) -> Iterable[str]:
+    if tree.open_questions:
+        yield tree.id
+    for child in tree.children:
+        yield from _below(child)
+
+
+def as_lines(session: str, question: Question) -> str:
+    """Return a question with all of its command visible."""
+    place = f" in {shapely(question.directory)}" if question.directory else ""
+    background = " in the background" if question.background else ""
+    lines = [f"{shapely(session)} {question.id[:8]}: run this command{background}{place}?"]
+    lines += [f"  | {shapely(line)}" for line in question.text.split("\n")]
+    return "\n".join([*lines, ""])
+
+
+def _text(name: str) -> str:
+    import json
+
+    return json.dumps(name)

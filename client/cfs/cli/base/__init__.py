@@ -1,0 +1,1 @@
+"""What the commands of `cfs` share: output, options, connections, and groups of commands."""

@@ -1,0 +1,113 @@
+"""Arguments and options that several commands share: server, token, session and JSON output."""
+
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cfs.cli.base.connection import DEFAULT_URL, connect
+from cfs.contract.errors import CfsError
+
+PATIENCE_SECONDS = 0.5
+_MOST = 100
+
+
+def session_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """List the sessions with this prefix; empty if the server does not respond at once."""
+    from cfs.transports import http  # noqa: F401 - imported before the time limit starts
+
+    found: list[str] = []
+    asking = threading.Thread(target=_ask, args=(ctx.params, incomplete, found), daemon=True)
+    asking.start()
+    asking.join(PATIENCE_SECONDS)
+    return list(found)
+
+
+def _ask(params: dict[str, Any], incomplete: str, found: list[str]) -> None:
+    from cfs import api
+    from cfs.contract.errors import CfsError
+
+    try:
+        with connect(params.get("url") or DEFAULT_URL, params.get("token_file")) as client:
+            page = client.call(api.list_sessions(incomplete, limit=_MOST))
+    except (CfsError, typer.BadParameter):
+        return
+    found += [session.id for session in page.sessions]
+
+
+def check_name(session: str | None) -> str | None:
+    """Return a legal session id; raises `typer.BadParameter`."""
+    from cfs.contract.ids import check_id
+
+    try:
+        return session and check_id(session)
+    except CfsError as error:
+        raise typer.BadParameter(error.detail) from None
+
+
+def _each_checked(sessions: list[str]) -> list[str]:
+    return [check_name(session) or "" for session in sessions]
+
+
+Session = Annotated[
+    str,
+    typer.Argument(
+        metavar="SESSION",
+        help="Name of the session.",
+        callback=check_name,
+        autocompletion=session_names,
+        show_default=False,
+    ),
+]
+
+OptionalSession = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SESSION",
+        help="Name of the session (default: a new one).",
+        callback=check_name,
+        autocompletion=session_names,
+        show_default=False,
+    ),
+]
+
+Sessions = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SESSION",
+        help="Names of sessions.",
+        callback=_each_checked,
+        autocompletion=session_names,
+        show_default=False,
+    ),
+]
+
+OptionalSessions = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SESSION",
+        help="Names of sessions.",
+        callback=lambda names: names and _each_checked(names),
+        autocompletion=session_names,
+        show_default=False,
+    ),
+]
+
+Url = Annotated[str, typer.Option("--url", envvar="CFS_URL", help="URL of the server.")]
+
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="File with the access token (default: the variable CFS_TOKEN).",
+        show_default=False,
+    ),
+]
+
+Background = Annotated[
+    bool, typer.Option("--background", "-b", help="Return as soon as it is ready; it goes on in the background.")
+]
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]

@@ -1,0 +1,73 @@
+"""Validates session ids: a file name, or a path of sub-sessions below one (S1).
+
+Clients validate an id before they use it in a URL or a path, so that it cannot reach another resource. The server
+validates it again.
+"""
+
+import re
+
+from cfs.contract.errors import InvalidIdentifier
+
+MAX_SESSION_ID_BYTES = 255
+"""Longest component of a session id, as for a file name (S1)."""
+
+ROUTE_WORDS = frozenset(
+    {
+        "messages",
+        "settings",
+        "transcript",
+        "cancel",
+        "fork",
+        "rename",
+        "wait",
+        "sub_sessions",
+        "events",
+        "claim",
+        "turns",
+        "questions",
+    }
+)
+"""Last parts of the session routes; no component of a sub-session may be one of them (H1)."""
+
+_COMPONENT = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_MAX_DEPTH = 16
+
+
+def check_id(session_id: str) -> str:
+    """Return the id if it is legal; raise `InvalidIdentifier` with the reason if not (S1)."""
+    root, *components = session_id.split("/")
+    _check_root(root)
+    if len(components) >= _MAX_DEPTH:
+        raise InvalidIdentifier(f"sub-sessions may be nested {_MAX_DEPTH} deep at most")
+    for component in components:
+        if not _COMPONENT.fullmatch(component):
+            raise InvalidIdentifier(
+                f"the sub-session name {component[:80]!r} must be 1 to 64 letters, digits, '_' or '-' (no trailing '/')"
+            )
+        if component in ROUTE_WORDS:
+            raise InvalidIdentifier(f"a sub-session cannot be called {component!r}: it is a part of the API's routes")
+    return session_id
+
+
+def name_below(root: str, session_id: str) -> str:
+    """Return a sub-session's flat name: `coder.tester` for `main/coder/tester` in the directory of `main` (F5, W3)."""
+    return session_id.removeprefix(root + "/").replace("/", ".")
+
+
+def id_below(root: str, name: str) -> str:
+    """Return the id for such a name, without validating it."""
+    return f"{root}/{name.replace('.', '/')}"
+
+
+def _check_root(root: str) -> None:
+    try:
+        size = len(root.encode())
+    except UnicodeEncodeError:
+        raise InvalidIdentifier("a session id must be valid UTF-8") from None
+    if not 1 <= size <= MAX_SESSION_ID_BYTES:
+        raise InvalidIdentifier(f"a session id has 1 to {MAX_SESSION_ID_BYTES} bytes; this one has {size}")
+    if root.startswith("."):
+        raise InvalidIdentifier("a session id must not begin with '.': such names are control files")
+    if _CONTROL.search(root):
+        raise InvalidIdentifier("a session id must not contain control characters")

@@ -1,0 +1,52 @@
+"""Turns that an agent claims, updates and finishes (S10)."""
+
+from typing import Annotated
+
+from pydantic import (
+    Field,
+)
+
+from cfs.contract.wire.base import WireModel
+from cfs.contract.wire.messages import Message, Usage
+
+LEASE_SECONDS = 30.0
+"""Default time for which an agent owns a turn that it has claimed or updated."""
+
+
+class ClaimRequest(WireModel):
+    """Body of `POST .../claim`: the lease in seconds, and how long to wait for a message."""  # S10
+
+    lease: Annotated[float, Field(gt=0, le=3600)] = LEASE_SECONDS
+    wait: Annotated[float, Field(ge=0, le=60)] = 0.0
+
+
+class Claim(WireModel):
+    """A queued message that an agent may now answer, and the secret that its calls for this turn carry.
+
+    `traceparent` is the turn's trace (W3C Trace Context) if the server records one.
+    """  # S10
+
+    session: str
+    turn: str
+    claim: str
+    message: Message
+    expires_at: float
+    traceparent: str | None = None
+
+
+class AgentUpdate(WireModel):
+    """What an agent adds to the turn it holds: text as it comes, or whole messages (tool calls and results)."""
+
+    claim: str
+    text: str = ""
+    messages: tuple[Message, ...] = ()
+    lease: Annotated[float, Field(gt=0, le=3600)] = LEASE_SECONDS
+
+
+class AgentFinish(WireModel):
+    """How an agent ends its turn: with a reply (or else the text it streamed) or an error."""
+
+    claim: str
+    reply: str | None = None
+    error: str | None = None
+    usage: Usage = Usage()
