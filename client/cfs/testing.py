@@ -96,28 +96,28 @@ class AnsweringDirectory:
         data = path.read_bytes()
         if not data:  # just made, and nothing in it yet
             return
-        known = self._histories.get(name)
-        if known is None or not data.startswith(render(known).encode()):  # new, edited, or deleted and made again
-            known = _history_in(data)
-        new = data[len(render(known).encode()) :]
-        self._histories[name] = known
+        history = self._histories.get(name)
+        if history is None or not data.startswith(render(history).encode()):  # new, edited, or deleted and made again
+            history = _history_in(data)
+        new = data[len(render(history).encode()) :]
+        self._histories[name] = history
         if new.endswith(b"\n"):
             content = new.decode().removesuffix("\n").removeprefix(PREFIXES["user"])
             write_attribute(str(path), CANCEL, None)
-            self._histories[name] = self._answer(path, [*known, Turn("user", content)])
+            self._histories[name] = self._answer(path, [*history, Turn("user", content)])
 
     def _answer(self, path: Path, turns: list[Turn]) -> list[Turn]:
         _rewrite(path, render(turns))
-        most = read_settings(read_attributes(str(path))).max_tokens
-        said = ""
+        limit = read_settings(read_attributes(str(path))).max_tokens
+        text = ""
         try:
             for count, piece in enumerate(self.script(turns)):
-                if count == most or not self._may_speak(path):
+                if count == limit or not self._may_speak(path):
                     break
-                said += piece
-                _rewrite(path, render([*turns, Turn("assistant", said.strip())]).rstrip("\n"))
+                text += piece
+                _rewrite(path, render([*turns, Turn("assistant", text.strip())]).rstrip("\n"))
             self._may_speak(path)
-            reply = f"{said.strip()} [Cancelled]".lstrip() if _is_cancelled(path) else said.strip()
+            reply = f"{text.strip()} [Cancelled]".lstrip() if _is_cancelled(path) else text.strip()
         except EngineError as error:
             reply = f"[Error: {error.detail}]"
         answered = [*turns, Turn("assistant", reply)]

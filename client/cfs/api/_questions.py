@@ -31,8 +31,8 @@ def answer(session: str, question: str, answer: str | None, claim: str | None = 
 
     The agent that asked sends its claim: with what its terminal answered, or with None to withdraw the question.
     """
-    said = wire.QuestionAnswer(answer=answer, claim=claim)
-    return Call(json_request("POST", _question(session, question), said), parse_model(wire.Question))
+    body = wire.QuestionAnswer(answer=answer, claim=claim)
+    return Call(json_request("POST", _question(session, question), body), parse_model(wire.Question))
 
 
 def _question(session: str, question: str) -> str:

@@ -19,8 +19,8 @@ def files_store() -> Call[str]:
     """`GET /healthz`: the id of the store of the workspaces, which servers may share, or else as `store`."""
 
     def id_in(body: bytes) -> str:
-        found = json.loads(body)
-        return str(found.get("workspaces") or found.get("store", ""))
+        health = json.loads(body)
+        return str(health.get("workspaces") or health.get("store", ""))
 
     return Call(Request("GET", "/healthz"), lambda answer: id_in(answer.body))
 

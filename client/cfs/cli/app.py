@@ -116,11 +116,11 @@ def _own_command(name: str) -> Any:
     return get_command(app)
 
 
-def _load(found: list[EntryPoint]) -> tuple[dict[str, Any], dict[str, str]]:
+def _load(entries: list[EntryPoint]) -> tuple[dict[str, Any], dict[str, str]]:
     """Load the commands of other packages, and collect the reasons of failures."""
     brought: dict[str, Any] = {}
     missing: dict[str, str] = {}
-    for entry in sorted(found, key=lambda entry: entry.name):
+    for entry in sorted(entries, key=lambda entry: entry.name):
         try:
             group = get_group(entry.load())
         except ImportError as error:
@@ -139,8 +139,8 @@ def _put(command: Any, part: str) -> Any:
     return command
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"cfs {version('cfs-local')}")
         for entry in entry_points(group=BUILDS):
             typer.echo(f"{entry.name}: {_build_of(entry)}")

@@ -26,5 +26,5 @@ def tokens_of_size(size: int) -> int:
 
 def estimate_prompt(messages: Iterable[wire.Message], tools: Iterable[Mapping[str, Any]] = ()) -> int:
     """Estimate the number of tokens of a conversation with tools."""
-    said = sum(MESSAGE_TOKENS + estimate_tokens(shown(message)) for message in messages)
-    return said + sum(estimate_tokens(str(tool)) for tool in tools)
+    tokens = sum(MESSAGE_TOKENS + estimate_tokens(shown(message)) for message in messages)
+    return tokens + sum(estimate_tokens(str(tool)) for tool in tools)

@@ -116,10 +116,10 @@ class ChatMessage(Open):
 def read_arguments(text: str) -> dict[str, Any]:
     """Parse a call's arguments; text that is not a JSON object is stored under `UNREADABLE`."""
     try:
-        found = json.loads(text, strict=False) if text.strip() else {}
-        if isinstance(found, dict):
-            write_arguments(found).encode()  # JSON allows a lone surrogate, UTF-8 does not
-            return found
+        arguments = json.loads(text, strict=False) if text.strip() else {}
+        if isinstance(arguments, dict):
+            write_arguments(arguments).encode()  # JSON allows a lone surrogate, UTF-8 does not
+            return arguments
     except (ValueError, RecursionError):
         pass
     return {UNREADABLE: text}

@@ -124,7 +124,10 @@ class ContentLogprob(TopLogprob):
     @classmethod
     def of(cls, token: wire.TokenLogprob) -> Self:
         """Convert from a token of a turn."""
-        top = tuple(TopLogprob(token=each.token, logprob=each.logprob, bytes=each.bytes) for each in token.top)
+        top = tuple(
+            TopLogprob(token=alternative.token, logprob=alternative.logprob, bytes=alternative.bytes)
+            for alternative in token.top
+        )
         return cls(token=token.token, logprob=token.logprob, bytes=token.bytes, top_logprobs=top)
 
 

@@ -45,19 +45,19 @@ class CompletionReader:
 
 def _read(data: str) -> ChatChunk:
     try:
-        found = json.loads(data)
-        if isinstance(found, dict) and found.get("error"):
-            raise _error_in(found)
-        return ChatChunk.model_validate(found)
+        value = json.loads(data)
+        if isinstance(value, dict) and value.get("error"):
+            raise _error_in(value)
+        return ChatChunk.model_validate(value)
     except (ValueError, ValidationError):
         raise Unreachable(f"the stream holds something that is no piece of a completion: {data[:80]!r}") from None
 
 
-def _error_in(found: dict[str, object]) -> CfsError:
-    status = found.get("status")
+def _error_in(problem: dict[str, object]) -> CfsError:
+    status = problem.get("status")
     if isinstance(status, int):
-        return from_problem(status, found)
-    error = found["error"]
+        return from_problem(status, problem)
+    error = problem["error"]
     return EngineError(str(error.get("message") if isinstance(error, dict) else error))
 
 

@@ -84,9 +84,9 @@ def judge(
     if not body.strip() or _same(body, transcript):
         return Nothing()
     text = _decode(body)
-    for known in (base, transcript):
-        if known and body.startswith(known):
-            return _message(body[len(known) :].decode(), limit)
+    for start in (base, transcript):
+        if start and body.startswith(start):
+            return _message(body[len(start) :].decode(), limit)
     if (plain := _plain(body)) != body:
         verdict = judge(plain, transcript, base=base, may_replace=may_replace, limit=limit, most=most)
         return _message(text, limit) if verdict == Append(plain.decode()) else verdict
@@ -132,10 +132,10 @@ def _is_conversation(body: bytes) -> bool:
     return body.startswith(_PREFIXES) and _first(body, _OTHERS) >= 0
 
 
-def _turns(body: bytes, most: int | None = None) -> set[Turn]:
+def _turns(body: bytes, limit: int | None = None) -> set[Turn]:
     """The turns that a text holds, from its first line that reads as the beginning of one."""
     first = _first(body, _PREFIXES)
-    return set(parse(body[first:].decode(), most=most)) if first >= 0 else set()
+    return set(parse(body[first:].decode(), most=limit)) if first >= 0 else set()
 
 
 def _first(body: bytes, prefixes: tuple[bytes, ...]) -> int:

@@ -511,8 +511,8 @@ def from_problem(status: int, problem: dict[str, Any]) -> CfsError:
     slug = str(problem.get("type", "")).removeprefix(PROBLEM_PREFIX)
     kind = _BY_SLUG.get(slug) or _BY_STATUS.get(status) or (ServerError if status >= 500 else InvalidRequest)
     retry_after = problem.get("retry_after")
-    known = {"type", "title", "status", "detail", "retry_after", "error"}  # `error` says it again, for other clients
-    extra = {key: value for key, value in problem.items() if key not in known}
+    standard = {"type", "title", "status", "detail", "retry_after", "error"}  # `error` says it again, for other clients
+    extra = {key: value for key, value in problem.items() if key not in standard}
     detail = str(problem.get("detail") or problem.get("title") or f"HTTP status {status}")
     return kind(detail, retry_after=retry_after if isinstance(retry_after, int | float) else None, **extra)
 

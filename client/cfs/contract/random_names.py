@@ -31,11 +31,11 @@ _NAMES_OF_A_SIZE = 8
 
 def random_names() -> Iterator[str]:
     """Yield random names of sessions; their numbers grow, so that a free one is found soon among many sessions."""
-    random, most = SystemRandom(), 9
+    random, highest = SystemRandom(), 9
     while True:
         for _ in range(_NAMES_OF_A_SIZE):
-            yield f"{random.choice(ADJECTIVES)}-{random.choice(ANIMALS)}-{random.randint(1, most)}"
-        most = min(most * 4, 10**9)
+            yield f"{random.choice(ADJECTIVES)}-{random.choice(ANIMALS)}-{random.randint(1, highest)}"
+        highest = min(highest * 4, 10**9)
 
 
 _SUFFIX = "0123456789abcdefghjkmnpqrstvwxyz"

@@ -14,8 +14,8 @@ _MAX_REFERENCES = 20
 
 def read_texts(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments with the values that the schema of all arguments wants. What does not fit stays as it is."""
-    found = _read(dict(values), schema, schema)
-    return found if isinstance(found, dict) else dict(values)
+    result = _read(dict(values), schema, schema)
+    return result if isinstance(result, dict) else dict(values)
 
 
 def _read(value: Any, schema: Any, root: Mapping[str, Any]) -> Any:
@@ -24,10 +24,12 @@ def _read(value: Any, schema: Any, root: Mapping[str, Any]) -> Any:
         value = _parsed(value, {kind for choice in choices for kind in _kinds_of(choice)})
     if isinstance(value, dict):
         members = _first(choices, "properties", {})
-        return {name: _read(each, members[name], root) if name in members else each for name, each in value.items()}
+        return {
+            name: _read(member, members[name], root) if name in members else member for name, member in value.items()
+        }
     if isinstance(value, list):
         items = _first(choices, "items", True)
-        return [_read(each, items, root) for each in value]
+        return [_read(member, items, root) for member in value]
     return value
 
 

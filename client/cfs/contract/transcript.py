@@ -100,7 +100,7 @@ def reply_stops(own: tuple[str, ...] | None) -> tuple[str, ...]:
     if own == ():
         return ()
     own = ("User:",) if own is None else own
-    return own + tuple(stop for stop in _ROLE_STOPS if not any(each in stop for each in own))
+    return own + tuple(stop for stop in _ROLE_STOPS if not any(text in stop for text in own))
 
 
 def parse(text: str, *, most: int | None = None) -> list[Turn]:

@@ -290,12 +290,12 @@ class AsyncSession:
         first, or `NotFound`. As a file: not possible. Over HTTP: `POST /v1/sessions/{id}/questions/{question}`.
         """
         if question is None:
-            known = await self.questions()
-            if not known:
+            questions = await self.questions()
+            if not questions:
                 raise NotFound(f"no question is open in session {self._id!r}")
-            if len(known) > 1:
-                raise Conflict(f"{len(known)} questions are open in session {self._id!r}: give the id of one")
-            question = known[0].id
+            if len(questions) > 1:
+                raise Conflict(f"{len(questions)} questions are open in session {self._id!r}: give the id of one")
+            question = questions[0].id
         chosen = question
         await self._use(lambda: self._transport.answer(chosen, answer))
 
@@ -451,17 +451,17 @@ def _keys(key: str | None) -> Keys:
     return (key if key is None or number == 1 else f"{key}/{number}" for number in count(1))
 
 
-def _name(path: str | os.PathLike[str] | None, place: str) -> str:
+def _name(path: str | os.PathLike[str] | None, mount: str) -> str:
     """Return the name of a session; it may be given as the path of its file in the mount."""
     if path is None:
         return unique_name()
     name = os.fspath(path)
-    return name.removeprefix(place.rstrip("/") + "/")
+    return name.removeprefix(mount.rstrip("/") + "/")
 
 
-def _check_rounds(rounds: int, most: int, outcome: Outcome) -> None:
-    if rounds >= most:
-        raise TooManyRounds(f"the model called tools {most} times in a row", last_reply=outcome.reply)
+def _check_rounds(rounds: int, limit: int, outcome: Outcome) -> None:
+    if rounds >= limit:
+        raise TooManyRounds(f"the model called tools {limit} times in a row", last_reply=outcome.reply)
 
 
 def _turn_settings(settings: TurnOptions | None) -> TurnSettings:

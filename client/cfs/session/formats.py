@@ -37,8 +37,8 @@ class Form(Generic[Model]):
             return self._model.model_validate_json(_json_in(reply))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            reason = f"{place}: {first['msg']}" if place else first["msg"]
+            location = ".".join(map(str, first["loc"]))
+            reason = f"{location}: {first['msg']}" if location else first["msg"]
         raise InvalidReply(f"no {self._model.__name__}: {reason}", last_reply=reply)
 
     def complain(self, problem: InvalidReply) -> str:

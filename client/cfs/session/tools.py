@@ -161,17 +161,21 @@ def _parameters_of(tool: Tool) -> dict[str, Any]:
 
 def _schema(function: Callable[..., Any]) -> dict[str, Any]:
     """Write the JSON schema of a function's arguments; a parameter of unknown type may be anything."""
-    known = _parameters(function)
-    if known is None:
+    parameters = _parameters(function)
+    if parameters is None:
         return {"type": "object"}
-    named = [each for each in known if each.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
-    types = {each.name: Any if each.annotation is Parameter.empty else each.annotation for each in named}
-    required = [each.name for each in named if each.default is Parameter.empty]
+    named = [
+        parameter for parameter in parameters if parameter.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    ]
+    types = {
+        parameter.name: Any if parameter.annotation is Parameter.empty else parameter.annotation for parameter in named
+    }
+    required = [parameter.name for parameter in named if parameter.default is Parameter.empty]
     try:
         schema = TypeAdapter(TypedDict("Arguments", types)).json_schema()  # type: ignore[operator]
     except PydanticUserError:  # a type without a JSON schema
         schema = {"properties": {name: {} for name in types}}
-    others = any(each.kind is Parameter.VAR_KEYWORD for each in known)
+    others = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters)
     return {**_untitled(schema), "type": "object", "required": required, "additionalProperties": others}
 
 
@@ -182,18 +186,18 @@ def _parameters(function: Callable[..., Any]) -> list[Parameter] | None:
     except (TypeError, ValueError):
         return None
     except Exception:  # noqa: BLE001 - an annotation may raise anything
-        known = inspect.signature(function).parameters.values()
-        return [each.replace(annotation=Parameter.empty) for each in known]
+        parameters = inspect.signature(function).parameters.values()
+        return [parameter.replace(annotation=Parameter.empty) for parameter in parameters]
 
 
 def _untitled(schema: Any) -> Any:
     """Leave out the titles that pydantic makes of names."""
     if isinstance(schema, list):
-        return [_untitled(each) for each in schema]
+        return [_untitled(member) for member in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: {name: _untitled(each) for name, each in value.items()}
+        key: {name: _untitled(member) for name, member in value.items()}
         if key in ("properties", "$defs")
         else _untitled(value)
         for key, value in schema.items()
@@ -206,14 +210,16 @@ def _bound(function: Callable[..., Any], request: ToolRequest) -> tuple[Sequence
     if request.id is None:
         return request.arguments, request.keywords
     left = dict(request.keywords)
-    positional = [each.name for each in _parameters(function) or () if each.kind is Parameter.POSITIONAL_ONLY]
+    positional = [
+        parameter.name for parameter in _parameters(function) or () if parameter.kind is Parameter.POSITIONAL_ONLY
+    ]
     return [left.pop(name) for name in positional if name in left], left
 
 
-def _results(found: Sequence[tuple[ToolRequest, str]]) -> list[ToolResult]:
-    if all(request.id is None for request, _ in found):
-        return [ToolResult("\n".join(text for _, text in found))]
-    return [ToolResult(text, request.id) for request, text in found]
+def _results(results: Sequence[tuple[ToolRequest, str]]) -> list[ToolResult]:
+    if all(request.id is None for request, _ in results):
+        return [ToolResult("\n".join(text for _, text in results))]
+    return [ToolResult(text, request.id) for request, text in results]
 
 
 def _signature(tool: Tool) -> str:

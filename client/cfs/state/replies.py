@@ -65,19 +65,19 @@ def find_reply(text: str, turns: Sequence[Turn], message: str) -> Found | None:
     A raw message that would parse as several turns is not found at first. It is found once the transcript shows it
     escaped.
     """
-    asked = asked_last(turns, Turn("user", message))
-    if asked is None:
+    index = asked_last(turns, Turn("user", message))
+    if index is None:
         return None
-    end = end_of_answer(turns, asked)
-    if end == asked + 1 or turns[end - 1].role != "assistant":
+    end = end_of_answer(turns, index)
+    if end == index + 1 or turns[end - 1].role != "assistant":
         return None
     return Found(turns[end - 1].content, end, complete=end < len(turns) or text.endswith("\n"))
 
 
 def error_in(reply: str) -> str | None:
     """Return the reason of a failed turn from its reply: a file shows nothing else of it (S5)."""
-    found = _ERROR.fullmatch(reply)
-    return found[1] if found else None
+    match = _ERROR.fullmatch(reply)
+    return match[1] if match else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,8 +284,8 @@ class SessionState:
                 self.state, self.queued = data["state"], data["queued"]
             case "question.asked":
                 self.open_questions += 1
-                asked = {"asked_at": event.time, "state": "open", **data}
-                self.questions[data["id"]] = Question.model_validate(asked)
+                question = {"asked_at": event.time, "state": "open", **data}
+                self.questions[data["id"]] = Question.model_validate(question)
             case "question.answered":
                 self.open_questions -= 1
                 self.questions.pop(data["id"], None)

@@ -143,18 +143,18 @@ class EventSource:
 def read_event(raw: ServerSentEvent) -> StreamEvent:
     """Parse one event of the server; raises `Unreachable` if it is not a CFS event."""
     try:
-        found = json.loads(raw.data)
+        body = json.loads(raw.data)
     except ValueError:
         raise Unreachable(f"the stream holds something that is no event of CFS: {raw.data[:80]!r}") from None
     kind = cast("EventName", raw.event)
     if kind in ("stale", "goodbye"):
-        return StreamEvent(kind, found, raw.id)
+        return StreamEvent(kind, body, raw.id)
     return StreamEvent(
         kind,
-        found["data"],
+        body["data"],
         raw.id,
-        found["session"],
-        found["number"],
-        found["position"],
-        found["time"],
+        body["session"],
+        body["number"],
+        body["position"],
+        body["time"],
     )

@@ -26,10 +26,10 @@ class EscapedText:
         starts = [(first, at_start), *((line, True) for line in lines)]
         last, last_at_start = starts[-1]
         self._held = last if last_at_start and _may_become_prefix(last) else None
-        shown = [_guarded(line) if guard else line for line, guard in starts]
+        rendered = [_guarded(line) if guard else line for line, guard in starts]
         if self._held is not None:
-            shown[-1] = ""
-        return "\n".join(shown)
+            rendered[-1] = ""
+        return "\n".join(rendered)
 
     def end(self) -> str:
         """Return the withheld text."""
@@ -73,11 +73,11 @@ class Tail:
 
     def _complete(self, message: Message | None) -> str:
         """Finish a partly shown message: with the complete message, or because another message begins."""
-        shown, self._shown = self._shown, None
+        rendered, self._shown = self._shown, None
         whole = render_one(message) + "\n" if message else ""
-        if shown is None:
+        if rendered is None:
             return whole
-        return whole[len(shown) :] if whole.startswith(shown) else self._text.end() + "\n" + whole
+        return whole[len(rendered) :] if whole.startswith(rendered) else self._text.end() + "\n" + whole
 
 
 def _may_become_prefix(line: str) -> bool:
@@ -90,5 +90,5 @@ def _guarded(line: str) -> str:
 
 
 def _end_of_backslashes(line: str) -> int:
-    found = _BACKSLASHES.match(line)
-    return found.end() if found else 0
+    match = _BACKSLASHES.match(line)
+    return match.end() if match else 0

@@ -104,8 +104,8 @@ class TreeOutcome:
 
 def agent_of(detail: SessionDetail, *, paused: bool, now: float) -> TreeAgent:
     """Describe the agent of a session; `paused` says whether one above is, `now` is in seconds since the epoch."""
-    found = running_call(detail.history) if detail.state == "generating" else None
-    at = None if found is None or found[0] >= len(detail.times) else detail.times[found[0]]
+    call = running_call(detail.history) if detail.state == "generating" else None
+    at = None if call is None or call[0] >= len(detail.times) else detail.times[call[0]]
     return TreeAgent(
         session=detail.id,
         state=detail.state,
@@ -115,7 +115,7 @@ def agent_of(detail: SessionDetail, *, paused: bool, now: float) -> TreeAgent:
         messages=detail.messages,
         tokens=detail.tokens,
         seconds=_seconds(detail, now),
-        tool=None if found is None else found[1].name,
+        tool=None if call is None else call[1].name,
         tool_since=at,
         outcome=outcome_of(detail.state, detail.history),
     )
@@ -125,17 +125,17 @@ def outcome_of(state: State, history: Sequence[Message]) -> AgentOutcome | None:
     """Return how the last task in a session ended; None while there is none, or while it runs."""
     if state != "idle" or not history or history[-1].role in ("system", "user"):
         return None
-    said = history[-1].content.strip() if history[-1].role == "assistant" else ""
+    reply = history[-1].content.strip() if history[-1].role == "assistant" else ""
     report = _report_in(history)
-    if error := _ERROR.fullmatch(said):
+    if error := _ERROR.fullmatch(reply):
         return AgentOutcome(_kind_of(error[1]), error[1], report)
-    if said.endswith(_CANCELLED):
-        return AgentOutcome("cancelled", said.removesuffix(_CANCELLED).strip(), report)
-    if mark := _UNVERIFIED.match(said):
-        return AgentOutcome("unverified", said[mark.end() :].strip(), report)
+    if reply.endswith(_CANCELLED):
+        return AgentOutcome("cancelled", reply.removesuffix(_CANCELLED).strip(), report)
+    if mark := _UNVERIFIED.match(reply):
+        return AgentOutcome("unverified", reply[mark.end() :].strip(), report)
     summary = report.get("summary") if report else None
     failed = report is not None and report.get("status") == "failed"
-    return AgentOutcome("failed" if failed else "finished", str(summary or said), report)
+    return AgentOutcome("failed" if failed else "finished", str(summary or reply), report)
 
 
 def running_call(history: Sequence[Message]) -> tuple[int, ToolCall] | None:

@@ -76,32 +76,32 @@ class AsyncFileTransport:
         async with aclosing(self._texts(deadline, _LATE_REPLY)) as texts:
             async for text in texts:
                 turns = turns_of(text)
-                found = find_reply(text, turns, message.content)
-                if found is not None and found.complete:
-                    return Outcome(found.text, turns[: found.end], error_in(found.text))
+                match = find_reply(text, turns, message.content)
+                if match is not None and match.complete:
+                    return Outcome(match.text, turns[: match.end], error_in(match.text))
         raise AssertionError("the texts have no end")  # pragma: no cover
 
     async def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> AsyncGenerator[str | Outcome]:
         """Append a message; read `.live`, or else poll the growing file. Finally yield the outcome."""
         _refuse(key)
-        said = ""
+        sent = ""
         async with aclosing(self._live(message, deadline)) as pieces:
             async for piece in pieces:
-                said += piece
+                sent += piece
                 yield piece
         async with aclosing(self._texts(deadline, _LATE_REPLY)) as texts:
             async for text in texts:
-                found = find_reply(text, turns_of(text), message.content)
-                if found is None:
+                match = find_reply(text, turns_of(text), message.content)
+                if match is None:
                     continue
-                if found.complete and (error := error_in(found.text)) is not None:
+                if match.complete and (error := error_in(match.text)) is not None:
                     raise EngineError(error)
-                new = _beyond(said, found.text)
+                new = _beyond(sent, match.text)
                 if new:
-                    said += new
+                    sent += new
                     yield new
-                if found.complete:
-                    yield Outcome(found.text, ())
+                if match.complete:
+                    yield Outcome(match.text, ())
                     return
 
     async def read(self, deadline: Deadline) -> str:
@@ -280,11 +280,11 @@ class AsyncFileTransport:
             return None  # a mount may have none for sub-sessions; the transcript is complete
 
 
-def _beyond(said: str, reply: str) -> str:
+def _beyond(text: str, reply: str) -> str:
     """Return the part of a reply that was not yielded yet, ignoring white space around the yielded text."""
-    for known in (said, said.strip()):
-        if reply.startswith(known):
-            return reply[len(known) :]
+    for prefix in (text, text.strip()):
+        if reply.startswith(prefix):
+            return reply[len(prefix) :]
     return ""
 
 

@@ -30,11 +30,11 @@ def write_settings(patch: SettingsPatch) -> dict[str, bytes | None]:
 
 def read_settings(attributes: Mapping[str, bytes]) -> Settings:
     """Parse the settings among attributes; raises `InvalidSettings` for an invalid value."""
-    found = {
+    values = {
         name: _read(name, attributes[PREFIX + name]) for name in Settings.model_fields if PREFIX + name in attributes
     }
     try:
-        return Settings.model_validate({name: value for name, value in found.items() if value is not None})
+        return Settings.model_validate({name: value for name, value in values.items() if value is not None})
     except ValidationError as error:
         raise InvalidSettings(f"an attribute holds no setting: {error.errors()[0]['msg']}") from None
 

@@ -61,11 +61,11 @@ def read_attributes(path: str) -> dict[str, bytes]:
     """Read the extended attributes of a file; `ENOTSUP` where there is no such thing."""
     if sys.platform != "linux":
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
-    found = {}
+    attributes = {}
     for name in os.listxattr(path):
         with contextlib.suppress(OSError):  # it went away since
-            found[name] = os.getxattr(path, name)
-    return found
+            attributes[name] = os.getxattr(path, name)
+    return attributes
 
 
 def write_attribute(path: str, name: str, value: bytes | None) -> None:
@@ -126,8 +126,8 @@ class Disk:
 
     def mark(self, path: str) -> Mark:
         """Look at a file without reading it."""
-        found = os.stat(path)  # noqa: PTH116
-        return Mark(found.st_size, found.st_mtime_ns)
+        status = os.stat(path)  # noqa: PTH116
+        return Mark(status.st_size, status.st_mtime_ns)
 
     def is_directory(self, path: str) -> bool:
         """Whether there is such a directory."""
@@ -190,8 +190,8 @@ class AsyncDisk:
 
     async def mark(self, path: str) -> Mark:
         """Look at a file without reading it."""
-        found = await aiofiles.os.stat(path)
-        return Mark(found.st_size, found.st_mtime_ns)
+        status = await aiofiles.os.stat(path)
+        return Mark(status.st_size, status.st_mtime_ns)
 
     async def is_directory(self, path: str) -> bool:
         """Whether there is such a directory."""

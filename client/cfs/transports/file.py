@@ -77,32 +77,32 @@ class FileTransport:
         with closing(self._texts(deadline, _LATE_REPLY)) as texts:
             for text in texts:
                 turns = turns_of(text)
-                found = find_reply(text, turns, message.content)
-                if found is not None and found.complete:
-                    return Outcome(found.text, turns[: found.end], error_in(found.text))
+                match = find_reply(text, turns, message.content)
+                if match is not None and match.complete:
+                    return Outcome(match.text, turns[: match.end], error_in(match.text))
         raise AssertionError("the texts have no end")  # pragma: no cover
 
     def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> Generator[str | Outcome]:
         """Append a message; read `.live`, or else poll the growing file. Finally yield the outcome."""
         _refuse(key)
-        said = ""
+        sent = ""
         with closing(self._live(message, deadline)) as pieces:
             for piece in pieces:
-                said += piece
+                sent += piece
                 yield piece
         with closing(self._texts(deadline, _LATE_REPLY)) as texts:
             for text in texts:
-                found = find_reply(text, turns_of(text), message.content)
-                if found is None:
+                match = find_reply(text, turns_of(text), message.content)
+                if match is None:
                     continue
-                if found.complete and (error := error_in(found.text)) is not None:
+                if match.complete and (error := error_in(match.text)) is not None:
                     raise EngineError(error)
-                new = _beyond(said, found.text)
+                new = _beyond(sent, match.text)
                 if new:
-                    said += new
+                    sent += new
                     yield new
-                if found.complete:
-                    yield Outcome(found.text, ())
+                if match.complete:
+                    yield Outcome(match.text, ())
                     return
 
     def read(self, deadline: Deadline) -> str:
@@ -281,11 +281,11 @@ class FileTransport:
             return None  # a mount may have none for sub-sessions; the transcript is complete
 
 
-def _beyond(said: str, reply: str) -> str:
+def _beyond(text: str, reply: str) -> str:
     """Return the part of a reply that was not yielded yet, ignoring white space around the yielded text."""
-    for known in (said, said.strip()):
-        if reply.startswith(known):
-            return reply[len(known) :]
+    for prefix in (text, text.strip()):
+        if reply.startswith(prefix):
+            return reply[len(prefix) :]
     return ""
 
 

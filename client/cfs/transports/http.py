@@ -232,14 +232,14 @@ class HttpTransport:
     def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> Outcome:
         """Post a message and wait for its reply: first in the same request, then through events."""
         try:
-            said = self._call(api.say(self._id, message, min(deadline.left, QUICK_SECONDS)), key)
+            reply = self._call(api.say(self._id, message, min(deadline.left, QUICK_SECONDS)), key)
         except Timeout as late:
             if "turn" not in late.extra:
                 raise
             deadline.check(_LATE_REPLY)
             return self._follow(str(late.extra["turn"]), message, deadline)
         return Outcome(
-            said.reply, parse(said.transcript or ""), said.error, said.finish_reason, said.usage, said.tool_calls
+            reply.reply, parse(reply.transcript or ""), reply.error, reply.finish_reason, reply.usage, reply.tool_calls
         )
 
     def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> Generator[str | Outcome]:

@@ -176,8 +176,8 @@ def begin(
 
     Its parent is the active span, a given one, or the one that headers name. `at` is its time in nanoseconds.
     """
-    found = tracer()
-    if found is None:
+    active = tracer()
+    if active is None:
         return None
     from opentelemetry import propagate, trace
 
@@ -186,7 +186,7 @@ def begin(
         context = propagate.extract(parent)
     elif parent is not None:
         context = trace.set_span_in_context(parent)
-    return found.start_span(name, context, trace.SpanKind[kind.upper()], known(attributes), start_time=at)
+    return active.start_span(name, context, trace.SpanKind[kind.upper()], known(attributes), start_time=at)
 
 
 def headers_of(span: "Span") -> dict[str, str]:

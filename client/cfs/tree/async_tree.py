@@ -95,15 +95,15 @@ class AsyncTree:
 
         Over HTTP: `GET /v1/files`.
         """
-        found: list[TreeFile] = []
+        files: list[TreeFile] = []
         prefix, after = self._place(""), ""
         while True:
             page = await self._client.call(api.files(prefix, after, _PAGE))
             for info in page.files:
                 path = info.path.removeprefix(prefix)
-                found.append(TreeFile(path, info.size, info.version or "", info.updated_at))
+                files.append(TreeFile(path, info.size, info.version or "", info.updated_at))
             if page.next is None:
-                return tuple(found)
+                return tuple(files)
             after = page.next
 
     async def read_file(self, path: str) -> bytes:
@@ -176,7 +176,7 @@ class AsyncTree:
 
 async def read_agents(client: AsyncClient, tree: SessionTree) -> tuple[TreeAgent, ...]:
     """Read the sessions of a tree and describe their agents, each before those below it."""
-    found: list[TreeAgent] = []
+    agents: list[TreeAgent] = []
     ahead = [(tree, False)]
     while ahead:
         node, paused = ahead.pop()
@@ -187,9 +187,9 @@ async def read_agents(client: AsyncClient, tree: SessionTree) -> tuple[TreeAgent
                 raise
             continue
         agent = agent_of(detail, paused=paused, now=time.time())
-        found.append(agent)
+        agents.append(agent)
         ahead += [(child, agent.paused) for child in reversed(node.children)]
-    return tuple(found)
+    return tuple(agents)
 
 
 def _is_last(event: StreamEvent, turn: str | None, *, missed: bool) -> bool:

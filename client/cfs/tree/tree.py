@@ -96,15 +96,15 @@ class Tree:
 
         Over HTTP: `GET /v1/files`.
         """
-        found: list[TreeFile] = []
+        files: list[TreeFile] = []
         prefix, after = self._place(""), ""
         while True:
             page = self._client.call(api.files(prefix, after, _PAGE))
             for info in page.files:
                 path = info.path.removeprefix(prefix)
-                found.append(TreeFile(path, info.size, info.version or "", info.updated_at))
+                files.append(TreeFile(path, info.size, info.version or "", info.updated_at))
             if page.next is None:
-                return tuple(found)
+                return tuple(files)
             after = page.next
 
     def read_file(self, path: str) -> bytes:
@@ -177,7 +177,7 @@ class Tree:
 
 def read_agents(client: Client, tree: SessionTree) -> tuple[TreeAgent, ...]:
     """Read the sessions of a tree and describe their agents, each before those below it."""
-    found: list[TreeAgent] = []
+    agents: list[TreeAgent] = []
     ahead = [(tree, False)]
     while ahead:
         node, paused = ahead.pop()
@@ -188,9 +188,9 @@ def read_agents(client: Client, tree: SessionTree) -> tuple[TreeAgent, ...]:
                 raise
             continue
         agent = agent_of(detail, paused=paused, now=time.time())
-        found.append(agent)
+        agents.append(agent)
         ahead += [(child, agent.paused) for child in reversed(node.children)]
-    return tuple(found)
+    return tuple(agents)
 
 
 def _is_last(event: StreamEvent, turn: str | None, *, missed: bool) -> bool:

@@ -20,14 +20,14 @@ _MARKS = {"ok": ("ok", typer.colors.GREEN), "warning": ("--", typer.colors.YELLO
 
 def run(url: str, token_file: Path | None, *, as_json: bool) -> None:
     """Print every check; exits with `REFUSED` when something is missing that `cfs serve` needs."""
-    found = []
+    checks = []
     for check in _checks(url, token_file):
-        found.append(check)
+        checks.append(check)
         if not as_json:
             typer.echo(_line(check), nl=False, color=has_colours(sys.stdout))
-    healthy = all(check.status != "error" for check in found)
+    healthy = all(check.status != "error" for check in checks)
     if as_json:
-        show(json.dumps({"ok": healthy, "checks": [asdict(check) for check in found]}, ensure_ascii=False) + "\n")
+        show(json.dumps({"ok": healthy, "checks": [asdict(check) for check in checks]}, ensure_ascii=False) + "\n")
     if not healthy:
         raise typer.Exit(REFUSED)
 
@@ -46,6 +46,6 @@ def _checks(url: str, token_file: Path | None) -> Iterator[Check]:
 
 def _line(check: Check) -> str:
     mark, colour = _MARKS[check.status]
-    shown = typer.style(mark, fg=colour, bold=True) if has_colours(sys.stdout) else mark
+    label = typer.style(mark, fg=colour, bold=True) if has_colours(sys.stdout) else mark
     advice = f"\n{'':22}-> {check.advice}" if check.advice else ""
-    return f"{shown} {visible(f'{check.name:<18} {check.found}{advice}')}\n"
+    return f"{label} {visible(f'{check.name:<18} {check.found}{advice}')}\n"

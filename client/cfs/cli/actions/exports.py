@@ -46,7 +46,7 @@ sessions/NAME/SUB/...                the sub-session NAME/SUB, in the same way
 
 def export_sessions(client: Client, file: Path, sessions: Iterable[str] | None, *, force: bool) -> None:
     """Write sessions with their sub-sessions to a tar file, compressed if its name ends in `gz`. None means all."""
-    found = _all(client) if sessions is None else [client.call(api.read(name)) for name in sessions]
+    listed = _all(client) if sessions is None else [client.call(api.read(name)) for name in sessions]
     count = 0
     with (
         complete_file(file, force=force) as target,
@@ -55,7 +55,7 @@ def export_sessions(client: Client, file: Path, sessions: Iterable[str] | None, 
     ):
         _add(archive, f"{ROOT}/README.txt", _README)
         tree = []
-        for info in found:
+        for info in listed:
             node = _export(client, archive, info, advance)
             if node is not None:
                 tree.append(node)
@@ -71,20 +71,20 @@ def _export(
 ) -> dict[str, Any] | None:
     """Add a session and those below it; None if it has been deleted since it was listed."""
     try:
-        found = client.call(api.read(info.id))
+        session = client.call(api.read(info.id))
     except NotFound:
         return None
     advance(1)
-    folder = f"{ROOT}/sessions/{found.id}"
-    _add(archive, f"{folder}/transcript.txt", render(found.history), found.updated_at)
-    detail = {"format": FORMAT, **found.model_dump(mode="json")}
-    _add(archive, f"{folder}/session.json", json.dumps(detail, ensure_ascii=False, indent=1) + "\n", found.updated_at)
-    below = _all(client, f"{found.id}/") if found.sub_sessions else ()
+    folder = f"{ROOT}/sessions/{session.id}"
+    _add(archive, f"{folder}/transcript.txt", render(session.history), session.updated_at)
+    detail = {"format": FORMAT, **session.model_dump(mode="json")}
+    _add(archive, f"{folder}/session.json", json.dumps(detail, ensure_ascii=False, indent=1) + "\n", session.updated_at)
+    below = _all(client, f"{session.id}/") if session.sub_sessions else ()
     return {
-        "id": found.id,
-        "messages": found.messages,
-        "created_at": found.created_at,
-        "updated_at": found.updated_at,
+        "id": session.id,
+        "messages": session.messages,
+        "created_at": session.created_at,
+        "updated_at": session.updated_at,
         "sub_sessions": [node for child in below if (node := _export(client, archive, child, advance)) is not None],
     }
 

@@ -73,9 +73,11 @@ def import_sessions(client: Client, file: Path, *, rename: bool) -> None:
         else:
             taken.append(root)
     if taken:
-        shown = ", ".join(repr(name) for name in taken[:3]) + (f" and {len(taken) - 3} more" if len(taken) > 3 else "")
+        conflicts = ", ".join(repr(name) for name in taken[:3]) + (
+            f" and {len(taken) - 3} more" if len(taken) > 3 else ""
+        )
         raise AlreadyExists(
-            f"nothing was imported: the server has other conversations in {shown}; delete or rename them, or"
+            f"nothing was imported: the server has other conversations in {conflicts}; delete or rename them, or"
             " import under new names with --rename"
         )
     same = {name for name, result in outcomes.items() if result.outcome == "same"}
@@ -177,16 +179,16 @@ def _read(file: Path) -> Iterator[_Exported]:
     """Yield the sessions of an export; raises `InvalidRequest` for any other file."""
     try:
         with tarfile.open(file) as archive:
-            known = False
+            has_index = False
             for member in archive:
                 data = archive.extractfile(member) if member.isfile() else None
                 if data is None:
                     continue
                 if member.name == INDEX:
-                    known = True
+                    has_index = True
                 elif member.name.endswith("/session.json"):
                     yield _parsed(data.read(), file, member.name)
-            if not known:
+            if not has_index:
                 raise InvalidRequest(f"{file} is not complete, or no export of CFS: it has no {INDEX}")
     except tarfile.ReadError:
         raise InvalidRequest(f"{file} is damaged, or no tar file") from None
@@ -201,8 +203,8 @@ def _parsed(data: bytes, file: Path, name: str) -> _Exported:
         session = _Exported.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise InvalidRequest(f"{file}: {name}: {place}: {first['msg'].lower()}") from None
+        location = ".".join(map(str, first["loc"]))
+        raise InvalidRequest(f"{file}: {name}: {location}: {first['msg'].lower()}") from None
     except (ValueError, KeyError, TypeError):
         raise InvalidRequest(f"{file}: {name} is no session of CFS") from None
     check_id(session.id)

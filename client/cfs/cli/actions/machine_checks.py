@@ -29,18 +29,18 @@ def mount_obstacle() -> str | None:
     """Return in one line why this machine cannot mount; None if it can."""
     for entry in entry_points(group=GROUP, name="fuse"):
         try:
-            found = entry.load()()
+            checks = entry.load()()
         except ImportError as error:
             return f"{error}: pip install '{_DISTRIBUTION}[fuse]'"
-        return next((f"{check.found}: {check.advice}" for check in found if check.status != "ok"), None)
+        return next((f"{check.found}: {check.advice}" for check in checks if check.status != "ok"), None)
     return "this installation has no `cfs mount`"
 
 
 def _python() -> Check:
-    found = f"{platform.python_version()} ({sys.executable})"
+    running = f"{platform.python_version()} ({sys.executable})"
     if sys.version_info < _PYTHON:
-        return needed("Python", found, "CFS needs Python 3.11 or newer")
-    return fine("Python", found)
+        return needed("Python", running, "CFS needs Python 3.11 or newer")
+    return fine("Python", running)
 
 
 def _extra(name: str) -> Check:
@@ -55,13 +55,13 @@ def _extra(name: str) -> Check:
 
 
 def _packages(extra: str) -> list[str]:
-    found = []
+    packages = []
     for requirement in requires(_DISTRIBUTION) or ():
         package, _, marker = requirement.partition(";")
         name = re.match(r"[A-Za-z0-9._-]+", package)
         if name and re.search(rf"extra == ['\"]{extra}['\"]", marker) and "sys_platform" not in marker:
-            found.append(name[0])
-    return found
+            packages.append(name[0])
+    return packages
 
 
 def _is_installed(package: str) -> bool:
@@ -82,7 +82,7 @@ def _davfs() -> Check:
 def _disk() -> Check:
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
-    found = f"{free / (1 << 30):.1f} GiB free in {folder}"
+    space = f"{free / (1 << 30):.1f} GiB free in {folder}"
     if free < _LEAST_BYTES:
-        return missing("disk space", found, "free some space: programs put large files there")
-    return fine("disk space", found)
+        return missing("disk space", space, "free some space: programs put large files there")
+    return fine("disk space", space)

@@ -12,14 +12,14 @@ from cfs.transports.http import Client
 def list_questions(client: Client, session: str | None, *, as_json: bool) -> None:
     """Print the open questions of a session and of those below it, or of all sessions."""
     names = _asking(client, session)
-    found = [(name, question) for name in names for question in client.call(api.questions(name))]
+    questions = [(name, question) for name in names for question in client.call(api.questions(name))]
     if as_json:
-        lines = (f'{{"session":{_text(name)},"question":{each.model_dump_json()}}}' for name, each in found)
+        lines = (f'{{"session":{_text(name)},"question":{entry.model_dump_json()}}}' for name, entry in questions)
         show("[" + ",\n".join(lines) + "]\n")
         return
-    if not found:
+    if not questions:
         note("No question is open.")
-    for name, question in found:
+    for name, question in questions:
         show(f"{as_lines(name, question)}  {', '.join(question.choices)}\n")
 
 
@@ -28,12 +28,12 @@ def answer_question(client: Client, session: str, words: list[str]) -> None:
     *ids, answer = words
     if len(ids) > 1:
         raise InvalidRequest("give the session, the id of a question if several are open, and the answer")
-    known = client.call(api.questions(session))
-    if not known:
+    questions = client.call(api.questions(session))
+    if not questions:
         raise NotFound(f"no question is open in session {session!r}")
-    chosen = [each for each in known if not ids or each.id.startswith(ids[0])]
+    chosen = [candidate for candidate in questions if not ids or candidate.id.startswith(ids[0])]
     if len(chosen) != 1:
-        names = ", ".join(each.id[:8] for each in known)
+        names = ", ".join(candidate.id[:8] for candidate in questions)
         raise (Conflict if chosen else NotFound)(f"say which question by the beginning of its id: {names}")
     (question,) = chosen
     if answer not in question.choices:
@@ -69,9 +69,9 @@ def _below(tree: SessionTree) -> Iterable[str]:
 
 def as_lines(session: str, question: Question) -> str:
     """Return a question with all of its command visible."""
-    place = f" in {shapely(question.directory)}" if question.directory else ""
+    directory = f" in {shapely(question.directory)}" if question.directory else ""
     background = " in the background" if question.background else ""
-    lines = [f"{shapely(session)} {question.id[:8]}: run this command{background}{place}?"]
+    lines = [f"{shapely(session)} {question.id[:8]}: run this command{background}{directory}?"]
     lines += [f"  | {shapely(line)}" for line in question.text.split("\n")]
     return "\n".join([*lines, ""])
 

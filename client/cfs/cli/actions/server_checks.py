@@ -52,10 +52,10 @@ def _ready(client: "Client") -> Check:
     except CfsError as error:
         return missing("ready", error.detail, "wait, or see the server's log")
     template = "with" if model.get("has_chat_template") else "without"
-    found = (
+    description = (
         f"{model.get('name')}, context of {model.get('context_tokens') or 'unknown'} tokens, {template} a chat template"
     )
-    return fine("ready", "; ".join([found, *model.get("notes", ())]))
+    return fine("ready", "; ".join([description, *model.get("notes", ())]))
 
 
 def _model_of(body: bytes) -> dict[str, Any]:
@@ -83,4 +83,4 @@ def _engine(client: "Client") -> Check:
 
 
 def _figures_of(body: bytes) -> dict[str, float]:
-    return {found["gauge"] or found["name"]: float(found["value"]) for found in _FIGURE.finditer(body.decode())}
+    return {match["gauge"] or match["name"]: float(match["value"]) for match in _FIGURE.finditer(body.decode())}

@@ -32,15 +32,15 @@ def list_sessions(client: Client, prefix: str, *, long: bool, as_json: bool) -> 
 
 def print_matches(client: Client, words: str, *, prefix: str, limit: int, as_json: bool) -> None:
     """Print the messages that contain some words: session, index of the message, and the line with the first match."""
-    found = client.search(words, prefix=prefix, limit=limit)
+    results = client.search(words, prefix=prefix, limit=limit)
     if as_json:
-        show(found.model_dump_json() + "\n")
+        show(results.model_dump_json() + "\n")
         return
-    for match in found.results:
+    for match in results.results:
         show(f"{match.session} #{match.index} {match.role}: {' '.join(match.text.split())}\n")
-    if not found.results:
+    if not results.results:
         note("No message contains these words.")
-    elif found.truncated:
+    elif results.truncated:
         note(f"There are more: --limit {min(100, limit * 5)} shows more of them.")
 
 
@@ -50,13 +50,13 @@ def list_active(client: Client, *, as_json: bool) -> None:
     if as_json:
         _print_json(pages)
         return
-    found = [info for page in pages for info in page]
-    if not found:
+    sessions = [info for page in pages for info in page]
+    if not sessions:
         note("No turn is running or queued.")
         return
     now = time.time()
     rows = [f"{'STATE':<10} {'QUEUED':>6} {'MESSAGES':>8} {'TOKENS':>9} {'TIME':>7}  NAME"]
-    for info in found:
+    for info in sessions:
         since = "" if info.turn_since is None else duration(now - info.turn_since)
         state = f"{_state(info):<10} {info.queued:>6} {info.messages:>8} {info.tokens:>9}"
         rows.append(f"{state} {since:>7}  {info.id}")

@@ -209,10 +209,10 @@ class _Up:
             mount = await self._start(_READY, "mount", str(self._directory), "--url", url, *token)
             if await mount.ready() is None:
                 return await (mount if server.runs else server).ended()
-        shown = url.replace("//127.0.0.1:", "//localhost:").replace("//[::1]:", "//localhost:")
+        address = url.replace("//127.0.0.1:", "//localhost:").replace("//[::1]:", "//localhost:")
         model = await asyncio.to_thread(_model_of, url)
-        text = _welcome(shown, model, self._directory, self._obstacle, in_background=self._announcement.in_background)
-        self._announcement.make("server", port_of(url), shown, text)
+        text = _welcome(address, model, self._directory, self._obstacle, in_background=self._announcement.in_background)
+        self._announcement.make("server", port_of(url), address, text)
         ends = [asyncio.create_task(child.ended()) for child in self._children]
         while True:
             done, _ = await asyncio.wait(ends, timeout=_LOG_SECONDS, return_when=asyncio.FIRST_COMPLETED)

@@ -98,7 +98,7 @@ def start(arguments: list[str] | None = None) -> int:
     other = arguments is not None
     folder().mkdir(parents=True, exist_ok=True, mode=0o700)
     log = folder() / f"starting-{os.getpid()}.log"
-    arguments = arguments or [each for each in sys.argv[1:] if each not in OPTION]
+    arguments = arguments or [argument for argument in sys.argv[1:] if argument not in OPTION]
     reading, writing = os.pipe()
     with log.open("wb") as output, os.fdopen(reading, encoding="utf-8") as announced:
         process = subprocess.Popen(  # noqa: S603 - the same command
@@ -171,14 +171,14 @@ class Announcement:
 
 def running(kind: str) -> list[Running]:
     """Return the commands of a kind that run in the background now, and forget those that have ended."""
-    found = []
+    processes = []
     for path in sorted(folder().glob(f"{kind}-*.json")):
         with path.open() as record:
             if _has_ended(record):
                 path.unlink(missing_ok=True)
             else:
-                found.append(Running(**json.load(record)))
-    return found
+                processes.append(Running(**json.load(record)))
+    return processes
 
 
 def _has_ended(record: TextIO) -> bool:
@@ -192,10 +192,10 @@ def _has_ended(record: TextIO) -> bool:
 def find_server(url: str) -> Running:
     """Return the server of this user that answers at a URL. Raises `NotFound`, and names the others there are."""
     servers = running("server")
-    for each in servers:
-        if each.name == port_of(url):
-            return each
-    others = "".join(f"; one is at {each.url}: --url {each.url}" for each in servers)
+    for server in servers:
+        if server.name == port_of(url):
+            return server
+    others = "".join(f"; one is at {server.url}: --url {server.url}" for server in servers)
     raise NotFound(f"no server in the background answers at {url}{others or ': `cfs up --background` starts one'}")
 
 
@@ -248,7 +248,7 @@ def read_log(path: Path, lines: int, *, follow: bool) -> Iterator[str]:
 def _added(log: TextIO, path: Path) -> Iterator[str]:
     kind = path.name.partition("-")[0]
     while True:
-        ended = str(path) not in {each.log for each in running(kind)}
+        ended = str(path) not in {process.log for process in running(kind)}
         if text := log.read():
             yield text
         elif ended:

@@ -49,7 +49,7 @@ def connect(url: str, token_file: Path | None, *, timeout: float = 30.0) -> Iter
 def _other_servers() -> str:
     from cfs.cli.base.background import running
 
-    return "".join(f"; your server at {each.url} runs: --url {each.url}" for each in running("server"))
+    return "".join(f"; your server at {server.url} runs: --url {server.url}" for server in running("server"))
 
 
 def similar_session(client: "Client", error: CfsError) -> str:

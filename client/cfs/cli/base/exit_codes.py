@@ -77,11 +77,11 @@ _EXTRAS = {
 
 def _extra_for(error: ModuleNotFoundError) -> str | None:
     """Return the extra that brings a missing module: that of the package of ours that imports it."""
-    found, frame = None, error.__traceback__
+    extra, frame = None, error.__traceback__
     while frame is not None:
-        found = _EXTRAS.get(frame.tb_frame.f_globals.get("__name__", "").partition(".")[0], found)
+        extra = _EXTRAS.get(frame.tb_frame.f_globals.get("__name__", "").partition(".")[0], extra)
         frame = frame.tb_next
-    return None if (error.name or "cfs").startswith("cfs") else found
+    return None if (error.name or "cfs").startswith("cfs") else extra
 
 
 def code_of(error: CfsError) -> int:

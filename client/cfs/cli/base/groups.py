@@ -42,9 +42,9 @@ def suggestions() -> Iterator[None]:
     try:
         yield
     except typer.TyperException as error:
-        if known := getattr(error, "possibilities", None):
+        if possible := getattr(error, "possibilities", None):
             named = vars(error)
-            words = {name.lstrip("-"): name for name in known}
+            words = {name.lstrip("-"): name for name in possible}
             similar = get_close_matches(named["option_name"].lstrip("-"), words, n=1)
             error.message += did_you_mean(words[word] for word in similar)
             named["possibilities"] = None
@@ -72,10 +72,10 @@ class Command(TyperCommand):
             if row := parameter.get_help_record(ctx):
                 name = row[0].partition(" <")[0] if parameter.param_type_name == "argument" else row[0]
                 rows[parameter.param_type_name].append((name, row[1]))
-        for kind, found in rows.items():
-            if found:
+        for kind, entries in rows.items():
+            if entries:
                 with formatter.section(f"{kind.capitalize()}s"):
-                    formatter.write_dl(found)
+                    formatter.write_dl(entries)
 
     def _name_values(self) -> None:
         parameter: Any

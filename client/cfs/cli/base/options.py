@@ -17,14 +17,14 @@ def session_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """List the sessions with this prefix; empty if the server does not respond at once."""
     from cfs.transports import http  # noqa: F401 - imported before the time limit starts
 
-    found: list[str] = []
-    asking = threading.Thread(target=_ask, args=(ctx.params, incomplete, found), daemon=True)
+    names: list[str] = []
+    asking = threading.Thread(target=_ask, args=(ctx.params, incomplete, names), daemon=True)
     asking.start()
     asking.join(PATIENCE_SECONDS)
-    return list(found)
+    return list(names)
 
 
-def _ask(params: dict[str, Any], incomplete: str, found: list[str]) -> None:
+def _ask(params: dict[str, Any], incomplete: str, names: list[str]) -> None:
     from cfs import api
     from cfs.contract.errors import CfsError
 
@@ -33,7 +33,7 @@ def _ask(params: dict[str, Any], incomplete: str, found: list[str]) -> None:
             page = client.call(api.list_sessions(incomplete, limit=_MOST))
     except (CfsError, typer.BadParameter):
         return
-    found += [session.id for session in page.sessions]
+    names += [session.id for session in page.sessions]
 
 
 def check_name(session: str | None) -> str | None:

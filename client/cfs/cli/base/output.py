@@ -61,7 +61,7 @@ _SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01
 
 def shapely(text: str) -> str:
     """Replace control characters and invisible characters by their numbers."""
-    return "".join(each if _has_shape(each) else f"<U+{ord(each):04X}>" for each in text)
+    return "".join(character if _has_shape(character) else f"<U+{ord(character):04X}>" for character in text)
 
 
 def _has_shape(character: str) -> bool:
@@ -96,5 +96,5 @@ def print_error(reason: str) -> None:
 
 def did_you_mean(names: Iterable[str]) -> str:
     """Return a sentence that suggests names, to follow another one; empty without names."""
-    found = " or ".join(map(repr, names))
-    return f". Did you mean {found}?" if found else ""
+    choices = " or ".join(map(repr, names))
+    return f". Did you mean {choices}?" if choices else ""

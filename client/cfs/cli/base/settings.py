@@ -37,8 +37,8 @@ def read_settings(assignments: Iterable[str], kind: type[Patch]) -> Patch:
 
 def write_settings(settings: TurnSettings | Any) -> list[str]:
     """Format settings as `read_settings` accepts them."""
-    shown = settings.model_dump(mode="json")
-    return [f"{key}={_written(value)}" for key, value in shown.items()]
+    values = settings.model_dump(mode="json")
+    return [f"{key}={_written(value)}" for key, value in values.items()]
 
 
 def _value(key: str, text: str) -> Any:

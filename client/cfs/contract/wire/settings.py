@@ -109,5 +109,5 @@ class Settings(WireModel):
     def patched(self, patch: SettingsPatch) -> "Settings":
         """Apply a change: keys set to null go back to their defaults."""
         changes = {key: getattr(patch, key) for key in patch.model_fields_set}
-        kept = {key: value for key, value in self.model_dump().items() if changes.get(key, value) is not None}
-        return Settings(**kept | {key: value for key, value in changes.items() if value is not None})
+        unchanged = {key: value for key, value in self.model_dump().items() if changes.get(key, value) is not None}
+        return Settings(**unchanged | {key: value for key, value in changes.items() if value is not None})
