@@ -52,26 +52,26 @@ class DirectoryHooks(FileSystemHooks):
 
     def _members(self, inside: Path) -> dict[Path, EntryMeta]:
         deeper = [prefix for prefix in self.prefixes if prefix.startswith(inside)]
-        found: dict[Path, EntryMeta] = {}
+        members: dict[Path, EntryMeta] = {}
         try:
             if self._is_within(inside):
-                found = {meta["path"]: meta for meta in self._scan_impl(inside)}
+                members = {meta["path"]: meta for meta in self._scan_impl(inside)}
         except NotFoundError:
             if not deeper:
                 raise
         leading: dict[Path, EntryMeta] = {}
         for prefix in deeper:
-            known = None if prefix == inside else self._directory(prefix)
-            if known is not None:
+            directory = None if prefix == inside else self._directory(prefix)
+            if directory is not None:
                 path = inside + prefix[len(inside) :].partition("/")[0]
-                leading[path] = newer(path, known, leading.get(path))
-        return leading | found
+                leading[path] = newer(path, directory, leading.get(path))
+        return leading | members
 
     def _directory(self, inside: Path) -> DirectoryMeta | None:
-        known = self._directory_impl(inside) if self._is_within(inside) else None
-        if known is None and any(prefix.startswith(inside) for prefix in self.prefixes):
+        directory = self._directory_impl(inside) if self._is_within(inside) else None
+        if directory is None and any(prefix.startswith(inside) for prefix in self.prefixes):
             return DirectoryMeta(path=inside[:-1] or "/", size=0, updated_at=EPOCH, directory=True)
-        return known
+        return directory
 
     def _is_within(self, inside: Path) -> bool:
         return any(inside.startswith(prefix) for prefix in self.prefixes)
@@ -80,17 +80,17 @@ class DirectoryHooks(FileSystemHooks):
 
     def _scan_impl(self, inside: Path) -> Iterable[EntryMeta]:
         """Return the direct members of a directory, in any order; raise `NotFoundError` if it does not exist."""
-        found = directly_in(inside, entries_below(self._snapshot_impl(EVERYTHING), inside))
-        if not found:
+        entries = directly_in(inside, entries_below(self._snapshot_impl(EVERYTHING), inside))
+        if not entries:
             raise NotFoundError(f"there is no directory {inside[:-1]!r}", inside[:-1])
-        return found.values()
+        return entries.values()
 
     def _directory_impl(self, inside: Path) -> DirectoryMeta | None:
         """Return the metadata of a directory, or None if there is none."""
-        known: DirectoryMeta | None = None
+        directory: DirectoryMeta | None = None
         for _, meta in entries_below(self._snapshot_impl(EVERYTHING), inside):
-            known = newer(inside[:-1] or "/", meta, known)
-        return known
+            directory = newer(inside[:-1] or "/", meta, directory)
+        return directory
 
     def _make_directory_impl(self, path: Path) -> None:
         raise ConflictError(f"{path!r} cannot be created: this file system has no empty directories", path)

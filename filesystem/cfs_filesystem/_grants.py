@@ -84,10 +84,12 @@ class Rights:
     def scopes(self, operation: Operation, prefix: Path | None) -> list[Path]:
         """Return the prefixes, none within another, below which an operation is allowed."""
         own = {grant["prefix"] for grant in self.effective() if operation in grant["ops"]}
-        allowed = {each for each in own if self.allow(operation, each)}  # a grant changed in place may be invalid
+        allowed = {scope for scope in own if self.allow(operation, scope)}  # a grant changed in place may be invalid
         if prefix is not None:
-            allowed = {both for each in allowed if (both := narrower(each, prefix)) is not None}
-        return sorted(each for each in allowed if not any(each != other and covers(other, each) for other in allowed))
+            allowed = {both for scope in allowed if (both := narrower(scope, prefix)) is not None}
+        return sorted(
+            scope for scope in allowed if not any(scope != other and covers(other, scope) for other in allowed)
+        )
 
     def describe(self) -> str:
         """Describe in a few lines, for a model's prompt, which operations are allowed where (G7)."""
@@ -122,8 +124,8 @@ def _checked(grant: Mapping[str, Any]) -> Grant:
         raise InvalidArgumentError(f"the operations of a grant are a set of names, not {ops!r}", prefix)
     names = set(ops)
     if unknown := names - _NAMES:
-        known = ", ".join([*_ORDER, "read"])
-        raise InvalidArgumentError(f"no such operations: {sorted(map(str, unknown))}; there are {known}", prefix)
+        operations = ", ".join([*_ORDER, "read"])
+        raise InvalidArgumentError(f"no such operations: {sorted(map(str, unknown))}; there are {operations}", prefix)
     return Grant(prefix=prefix, ops=names)
 
 
@@ -146,8 +148,8 @@ def _expanded(ops: AbstractSet[GrantedOperation]) -> set[Operation]:
 
 
 def _place(prefix: Path) -> str:
-    shown = json.dumps(prefix, ensure_ascii=False)
-    return f"below {shown}" if prefix.endswith("/") else f"{shown} and below"
+    quoted = json.dumps(prefix, ensure_ascii=False)
+    return f"below {quoted}" if prefix.endswith("/") else f"{quoted} and below"
 
 
 def _spoken(ops: AbstractSet[GrantedOperation]) -> str:

@@ -27,8 +27,8 @@ def entries_below(index: Mapping[Path, EntryMeta], prefix: Path) -> Iterable[tup
     if isinstance(index, Ranged):
         return index.below(prefix)
     paths = list(index)  # copied in one step: other threads may write meanwhile
-    found = ((path, index.get(path)) for path in paths if covers(prefix, path))
-    return [(path, meta) for path, meta in found if meta is not None]
+    entries = ((path, index.get(path)) for path in paths if covers(prefix, path))
+    return [(path, meta) for path, meta in entries if meta is not None]
 
 
 def directly_in(inside: Path, entries: Iterable[tuple[Path, EntryMeta]]) -> dict[Path, EntryMeta]:
@@ -162,12 +162,12 @@ class DirectoryOperations(Gate):
             self._rights.require("list", directory)
         index = self._refresh_index()
         if scopes == [inside]:
-            found = self._filesystem._members(inside)
+            members = self._filesystem._members(inside)
         else:
-            found = self._leading(inside, scopes, index)
-            if not found and not self._leads_to_a_prefix(inside):
+            members = self._leading(inside, scopes, index)
+            if not members and not self._leads_to_a_prefix(inside):
                 raise NotFoundError(f"there is no directory {directory!r}", directory)
-        return [found[path].copy() for path in sorted(found)]
+        return [members[path].copy() for path in sorted(members)]
 
     def is_directory(self, path: Path) -> bool:
         """Return whether this is a directory that the caller may see.
@@ -175,9 +175,9 @@ class DirectoryOperations(Gate):
         That is so if `list` or `file` cover it, or if an existing entry below it may be listed.
         """
         inside = validate_directory(path, self._filesystem.prefixes)
-        known = self._rights.allow("list", inside) or self._rights.allow("file", inside[:-1] or "/")
-        scopes = [] if known else self._rights.scopes("list", inside)
-        if not known and not scopes:
+        listable = self._rights.allow("list", inside) or self._rights.allow("file", inside[:-1] or "/")
+        scopes = [] if listable else self._rights.scopes("list", inside)
+        if not listable and not scopes:
             return False
         index = self._refresh_index()
         if scopes:
@@ -315,21 +315,21 @@ class DirectoryOperations(Gate):
 
         The time of such a directory is that of the entry it leads to, so it reveals nothing else.
         """
-        found: dict[Path, EntryMeta] = {}
+        entries: dict[Path, EntryMeta] = {}
         for scope in scopes:
             path = inside + scope[len(inside) :].partition("/")[0]
-            known = self._at(scope, index)
-            if known is not None:
-                found[path] = known if scope == path else newer(path, known, found.get(path))
-        return found
+            directory = self._at(scope, index)
+            if directory is not None:
+                entries[path] = directory if scope == path else newer(path, directory, entries.get(path))
+        return entries
 
     def _at(self, scope: Path, index: Mapping[Path, EntryMeta]) -> EntryMeta | None:
         """Return the metadata of the entry or directory that a scope names, or None."""
         with suppress(FileSystemError):  # a link, or not a path of this file system
-            known: EntryMeta | None = None
+            directory: EntryMeta | None = None
             if any(scope.startswith(prefix) for prefix in self._filesystem.prefixes) and not scope.endswith("/"):
-                known = index.get(scope)
-            return known or self._filesystem._directory(scope if scope.endswith("/") else scope + "/")
+                directory = index.get(scope)
+            return directory or self._filesystem._directory(scope if scope.endswith("/") else scope + "/")
         return None
 
 
@@ -352,8 +352,8 @@ class FsHandle(DirectoryOperations):
         if not scopes:
             self._rights.require("list", prefix or "/")
         index = self._refresh_index()
-        found = dict(entry for scope in scopes for entry in entries_below(index, scope))
-        return [found[path].copy() for path in sorted(found) if self._rights.allow("list", path)]
+        entries = dict(entry for scope in scopes for entry in entries_below(index, scope))
+        return [entries[path].copy() for path in sorted(entries) if self._rights.allow("list", path)]
 
     def file(self, path: Path) -> EntryMeta:
         """Return the metadata of an entry."""
@@ -437,9 +437,9 @@ class FsHandle(DirectoryOperations):
             raise ConflictError(f"{path!r} exists", path)
 
 
-def _require_number(name: str, value: int | None, least: int) -> None:
-    if value is not None and (type(value) is not int or value < least):
-        raise InvalidArgumentError(f"{name} must be a whole number of at least {least}, or None; not {value!r}")
+def _require_number(name: str, value: int | None, min_: int) -> None:
+    if value is not None and (type(value) is not int or value < min_):
+        raise InvalidArgumentError(f"{name} must be a whole number of at least {min_}, or None; not {value!r}")
 
 
 def _encoded(path: Path, data: str | bytes) -> bytes:

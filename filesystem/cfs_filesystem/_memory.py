@@ -82,9 +82,9 @@ class Folders:
 
     def made(self, inside: Path = "/") -> Iterator[tuple[Path, datetime]]:
         """Yield path and time of the created directories at and below a directory; parents come first."""
-        for known, folder in sorted(self._known.items()):
-            if folder.made and known.startswith(inside):
-                yield known[:-1], folder.updated_at
+        for path, folder in sorted(self._known.items()):
+            if folder.made and path.startswith(inside):
+                yield path[:-1], folder.updated_at
 
     def is_empty(self, inside: Path) -> bool:
         """Return whether a directory is empty or does not exist."""

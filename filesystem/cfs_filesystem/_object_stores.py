@@ -75,8 +75,8 @@ class FsspecStore(ObjectStore):
         """Yield all files below a directory."""
         with _translated(self.name), suppress(FileNotFoundError, NotADirectoryError):
             below = self._root + prefix
-            found = self._files.find(below.rstrip("/"), detail=True)  # of a file it returns the file
-            yield from (self._stored(info) for info in found.values() if info["name"].startswith(below))
+            entries = self._files.find(below.rstrip("/"), detail=True)  # of a file it returns the file
+            yield from (self._stored(info) for info in entries.values() if info["name"].startswith(below))
 
     def scan(self, prefix: str) -> tuple[list[StoredObject], list[str]]:
         """Return the members of a directory."""
@@ -95,13 +95,13 @@ class FsspecStore(ObjectStore):
 
     def read(self, key: str, start: int, stop: int | None, expected: Expected = None) -> tuple[bytes, StoredObject]:
         """Return a part of a file."""
-        found = self.look(key)
-        if found is None:
+        entry = self.look(key)
+        if entry is None:
             raise NotFoundError(f"there is no object {key!r}")
-        if expected is not None and found.version != expected:
+        if expected is not None and entry.version != expected:
             raise Changed
         with _translated(self.name):
-            return self._files.cat_file(self._at(key), start=start, end=stop), found
+            return self._files.cat_file(self._at(key), start=start, end=stop), entry
 
     def write(self, key: str, chunks: Iterable[bytes], expected: Expected) -> StoredObject:
         """Stage the chunks, compare, and store them."""
@@ -144,8 +144,8 @@ class FsspecStore(ObjectStore):
 
     def _require(self, key: str, expected: Expected) -> None:
         if expected is not None:
-            found = self.look(key)
-            if (ABSENT if found is None else found.version) != expected:
+            entry = self.look(key)
+            if (ABSENT if entry is None else entry.version) != expected:
                 raise Changed
 
     # -- names and times ------------------------------------------------------------------------------------------

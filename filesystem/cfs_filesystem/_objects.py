@@ -144,10 +144,10 @@ class ObjectFileSystem(FileSystemBase):
 
     def look(self, path: Path) -> EntryMeta:
         """Return the metadata of an entry; raises `NotFoundError`."""
-        found = self.store.look(self._key(path))
-        if found is None:
+        stored = self.store.look(self._key(path))
+        if stored is None:
             raise _not_found(path)
-        return _meta_of(path, found)
+        return _meta_of(path, stored)
 
     def entries(self, prefix: Path) -> Iterator[tuple[Path, EntryMeta]]:
         """Yield the entries that a prefix covers, in any order. It takes one request for a thousand entries."""
@@ -159,10 +159,10 @@ class ObjectFileSystem(FileSystemBase):
             start = prefix if prefix.endswith("/") else prefix + "/"
         elif not covers(prefix, self._prefix):
             return
-        for found in self.store.walk(start.removeprefix(self._prefix)):
-            path = self._prefix + found.key
+        for stored in self.store.walk(start.removeprefix(self._prefix)):
+            path = self._prefix + stored.key
             if self._is_legal(path):
-                yield path, _meta_of(path, found)
+                yield path, _meta_of(path, stored)
 
     def _snapshot_impl(self, grants: Sequence[Grant]) -> Mapping[Path, EntryMeta]:  # noqa: ARG002
         return LiveIndex(self)
@@ -171,9 +171,11 @@ class ObjectFileSystem(FileSystemBase):
         objects, deeper = self.store.scan(inside.removeprefix(self._prefix))
         if not objects and not deeper and inside != self._prefix:
             raise NotFoundError(f"there is no directory {inside[:-1]!r}", inside[:-1])
-        found = {path: _directory(path) for key in deeper if self._is_legal(path := self._prefix + key[:-1])}
-        entries = {path: _meta_of(path, each) for each in objects if self._is_legal(path := self._prefix + each.key)}
-        return (found | entries).values()
+        directories = {path: _directory(path) for key in deeper if self._is_legal(path := self._prefix + key[:-1])}
+        entries = {
+            path: _meta_of(path, stored) for stored in objects if self._is_legal(path := self._prefix + stored.key)
+        }
+        return (directories | entries).values()
 
     def _directory_impl(self, inside: Path) -> DirectoryMeta | None:
         exists = inside == self._prefix or self.store.holds_any(self._key(inside))
@@ -186,10 +188,10 @@ class ObjectFileSystem(FileSystemBase):
 
     def _open_impl(self, path: Path) -> BinaryIO:
         key = self._key(path)
-        first, found = self.store.read(key, 0, _FIRST_BYTES)
-        if len(first) >= found.size:
+        first, stored = self.store.read(key, 0, _FIRST_BYTES)
+        if len(first) >= stored.size:
             return BytesIO(first)
-        return cast("BinaryIO", BufferedReader(_Content(self.store, path, found, first), _BLOCK_BYTES))
+        return cast("BinaryIO", BufferedReader(_Content(self.store, path, stored, first), _BLOCK_BYTES))
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -249,10 +251,10 @@ class ObjectFileSystem(FileSystemBase):
     def _markers_of(self, path: Path) -> list[str]:
         """Return the keys of the empty directories at and below a path; raise if there is an entry below it."""
         markers = []
-        for found in self.store.walk(self._key(path) + "/"):
-            if not found.key.endswith("/"):
+        for stored in self.store.walk(self._key(path) + "/"):
+            if not stored.key.endswith("/"):
                 raise ConflictError(f"{path!r} is a directory: there are entries below it", path)
-            markers.append(found.key)
+            markers.append(stored.key)
         return markers
 
     # -- directories ----------------------------------------------------------------------------------------------
@@ -266,10 +268,10 @@ class ObjectFileSystem(FileSystemBase):
 
     def _remove_directory_impl(self, path: Path) -> None:
         key = self._key(path) + "/"
-        found = [each.key for each in islice(self.store.walk(key), 2)]
-        if not found:
+        keys = [stored.key for stored in islice(self.store.walk(key), 2)]
+        if not keys:
             raise ConflictError(f"the directory {path!r} was removed by another caller", path)
-        if found != [key]:
+        if keys != [key]:
             raise ConflictError(f"{path!r} is not empty", path)
         self.store.delete(key, None)
 
@@ -277,48 +279,48 @@ class ObjectFileSystem(FileSystemBase):
         key, new = self._key(path), self._key(target)
         if self.store.holds_any(new + "/"):
             raise ConflictError(f"{target!r} is a directory", target)
-        found = self.store.look(key)
-        if found is None or not overwrite:
+        stored = self.store.look(key)
+        if stored is None or not overwrite:
             self._require(target, self.store.look(new), ABSENT)
-        if found is None:
+        if stored is None:
             self._move_over_impl(path, target)
         else:
-            self._move_object(found, path, new, None if overwrite else ABSENT)
+            self._move_object(stored, path, new, None if overwrite else ABSENT)
 
-    def _move_object(self, found: StoredObject, path: Path, new: str, expected: Expected) -> None:
+    def _move_object(self, source: StoredObject, path: Path, new: str, expected: Expected) -> None:
         try:
-            self.store.copy(found, new, expected)
+            self.store.copy(source, new, expected)
         except (Changed, NotFoundError):
             raise ConflictError(f"{path!r} or its target was changed by another caller", path) from None
         with suppress(Changed):  # it was written again meanwhile, as if after the move
-            self.store.delete(found.key, found.version)
+            self.store.delete(source.key, source.version)
 
     def _move_over_impl(self, path: Path, target: Path) -> None:
         """Copy everything, then delete it. Nothing is lost if that ends in the middle, but some is at both paths."""
-        found = self._objects_at(path)
-        if not found:
+        objects = self._objects_at(path)
+        if not objects:
             raise ConflictError(f"{path!r} was removed by another caller", path)
-        self._replace_all(found, path, target)
-        for each in reversed(found):
+        self._replace_all(objects, path, target)
+        for stored in reversed(objects):
             with suppress(Changed):  # it was written again meanwhile, as if after the move
-                self.store.delete(each.key, each.version)
+                self.store.delete(stored.key, stored.version)
 
     def _copy_impl(self, path: Path, target: Path, *, members: bool, overwrite: bool) -> None:
-        found = self._objects_at(path)
-        if not found:
+        objects = self._objects_at(path)
+        if not objects:
             raise ConflictError(f"{path!r} was removed by another caller", path)
         if not overwrite and self._objects_at(target):
             raise ConflictError(f"{target!r} exists", target)
-        self._replace_all(found, path, target, members=members)
+        self._replace_all(objects, path, target, members=members)
 
     def _remove_tree_impl(self, path: Path) -> None:
         """Delete all objects, the directory's own last. It is not atomic; repeating it goes on."""
-        found = self._objects_at(path)
-        if not found:
+        objects = self._objects_at(path)
+        if not objects:
             raise ConflictError(f"{path!r} was removed by another caller", path)
-        self._require_shown(found)
-        for each in reversed(found):
-            self.store.delete(each.key, None)
+        self._require_shown(objects)
+        for stored in reversed(objects):
+            self.store.delete(stored.key, None)
 
     def _objects_at(self, path: Path) -> list[StoredObject]:
         """Return the object of an entry, or the objects of a directory and of everything below it."""
@@ -326,18 +328,18 @@ class ObjectFileSystem(FileSystemBase):
         entry = self.store.look(key)
         return [*([entry] if entry else []), *self.store.walk(key + "/")]
 
-    def _replace_all(self, found: list[StoredObject], path: Path, target: Path, *, members: bool = True) -> None:
+    def _replace_all(self, objects: list[StoredObject], path: Path, target: Path, *, members: bool = True) -> None:
         """Copy objects to another path, and delete what was there. If that fails, all of it is there again."""
         key, new = self._key(path), self._key(target)
-        copies = {new + each.key.removeprefix(key): each for each in found if members or each.key == key}
+        copies = {new + stored.key.removeprefix(key): stored for stored in objects if members or stored.key == key}
         for copy in copies:
             validate_path(self._prefix + copy.removesuffix("/"))  # it may be too long
         replaced = self._objects_at(target)
-        self._require_shown(each for each in replaced if each.key != new)
+        self._require_shown(stored for stored in replaced if stored.key != new)
         with self._restored_on_failure_at(target, replaced):
-            for each in replaced:  # first, as not every store has an object at and below one name
-                if each.key not in copies and (copies or each.key != new + "/"):
-                    self.store.delete(each.key, None)
+            for stored in replaced:  # first, as not every store has an object at and below one name
+                if stored.key not in copies and (copies or stored.key != new + "/"):
+                    self.store.delete(stored.key, None)
             for copy, source in copies.items():
                 with suppress(Changed, NotFoundError):  # written or deleted meanwhile: it stays, or is gone
                     self.store.copy(source, copy, None)
@@ -351,8 +353,8 @@ class ObjectFileSystem(FileSystemBase):
         with ExitStack() as copies:
             copies.callback(self._drop, aside)
             try:
-                for each in replaced:
-                    self.store.copy(each, aside + each.key, None)
+                for stored in replaced:
+                    self.store.copy(stored, aside + stored.key, None)
             except (Changed, NotFoundError):
                 raise ConflictError(f"{target!r} was changed by another caller", target) from None
             try:
@@ -365,22 +367,22 @@ class ObjectFileSystem(FileSystemBase):
 
     def _drop(self, aside: str) -> None:
         with suppress(CfsError):  # nobody sees them
-            for each in list(self.store.walk(aside)):
-                self.store.delete(each.key, None)
+            for stored in list(self.store.walk(aside)):
+                self.store.delete(stored.key, None)
 
     def _restore(self, target: Path, aside: str) -> None:
-        kept = {each.key.removeprefix(aside): each for each in self.store.walk(aside)}
-        for key, copy in kept.items():
+        copies = {stored.key.removeprefix(aside): stored for stored in self.store.walk(aside)}
+        for key, copy in copies.items():
             self.store.copy(copy, key, None)
-        for each in self._objects_at(target):
-            if each.key not in kept:
-                self.store.delete(each.key, None)
+        for stored in self._objects_at(target):
+            if stored.key not in copies:
+                self.store.delete(stored.key, None)
 
-    def _require_shown(self, found: Iterable[StoredObject]) -> None:
+    def _require_shown(self, objects: Iterable[StoredObject]) -> None:
         """Raise if one of the objects is not an entry or a directory: whoever stored it may need it."""
-        for each in found:
-            if not self._is_legal(self._prefix + each.key.removesuffix("/")):
-                path = self._prefix + each.key.rpartition("/")[0]
+        for stored in objects:
+            if not self._is_legal(self._prefix + stored.key.removesuffix("/")):
+                path = self._prefix + stored.key.rpartition("/")[0]
                 raise ConflictError(f"{path!r} has something in it that is not shown, so it stays", path)
 
     # -- what counts ----------------------------------------------------------------------------------------------
@@ -403,10 +405,10 @@ class ObjectFileSystem(FileSystemBase):
 class _Content(RawIOBase):
     """An object that is read in blocks. All of them are of the version that was opened, or reading fails."""
 
-    def __init__(self, store: ObjectStore, path: Path, found: StoredObject, first: bytes) -> None:
+    def __init__(self, store: ObjectStore, path: Path, stored: StoredObject, first: bytes) -> None:
         self._store = store
         self._path = path
-        self._found = found
+        self._found = stored
         self._first = first
         self._at = 0
 
@@ -441,8 +443,8 @@ class _Content(RawIOBase):
         return len(data)
 
 
-def _meta_of(path: Path, found: StoredObject) -> EntryMeta:
-    return VersionedEntryMeta(path=path, size=found.size, updated_at=found.updated_at, version=found.version)
+def _meta_of(path: Path, stored: StoredObject) -> EntryMeta:
+    return VersionedEntryMeta(path=path, size=stored.size, updated_at=stored.updated_at, version=stored.version)
 
 
 def _directory(path: Path) -> DirectoryMeta:

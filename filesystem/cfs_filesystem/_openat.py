@@ -493,10 +493,10 @@ class Tree:
 
     def contains(self, directory: int, name: str, other: int) -> bool:
         """Return whether the directory of this name is `other` or above it, by whatever names they were reached."""
-        wanted = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         above = os.dup(other)
         try:
-            while not os.path.samestat(here := os.fstat(above), wanted):
+            while not os.path.samestat(here := os.fstat(above), status):
                 if os.path.samestat(here, os.fstat(self._root)):
                     return False
                 parent = os.open("..", _DIRECTORY, dir_fd=above)
@@ -530,9 +530,9 @@ class Tree:
                     os.close(directory)
                 last, directory = here, opened
                 with os.scandir(directory) as entries:
-                    found = list(entries)
-                yield here, directory, found
-                waiting += [[*here, entry.name] for entry in found if entry.is_dir(follow_symlinks=False)]
+                    names = list(entries)
+                yield here, directory, names
+                waiting += [[*here, entry.name] for entry in names if entry.is_dir(follow_symlinks=False)]
         finally:
             if directory >= 0:
                 os.close(directory)
@@ -558,10 +558,10 @@ class Tree:
 
 
 def _make_root(root: Path, mode: int, *, durable: bool) -> None:
-    missing = [each for each in (root, *root.parents) if durable and not each.exists()]
+    missing = [directory for directory in (root, *root.parents) if durable and not directory.exists()]
     root.mkdir(mode=mode, parents=True, exist_ok=True)
-    for each in missing:
-        descriptor = os.open(each.parent, _DIRECTORY & ~os.O_NOFOLLOW)
+    for directory in missing:
+        descriptor = os.open(directory.parent, _DIRECTORY & ~os.O_NOFOLLOW)
         try:
             os.fsync(descriptor)
         finally:

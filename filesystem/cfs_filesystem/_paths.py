@@ -62,7 +62,7 @@ def validate_prefix(prefix: str) -> Path:
 def validate_listed(prefix: str, prefixes: Iterable[Path]) -> Path:
     """Return a prefix to list, if it is legal and overlaps a registered prefix; or raise `InvalidPathError`."""
     validate_prefix(prefix)
-    if any(covers(known, prefix) or covers(prefix, known) for known in prefixes):
+    if any(covers(existing, prefix) or covers(prefix, existing) for existing in prefixes):
         return prefix
     raise InvalidPathError(f"{prefix!r} is below none of the prefixes {_listed(prefixes)}", prefix)
 
@@ -72,10 +72,10 @@ def validate_directory(directory: str, prefixes: Iterable[Path]) -> Path:
 
     The argument is a path, a registered prefix or `/`. Raises `InvalidPathError`.
     """
-    known = tuple(prefixes)
-    if directory != "/" and directory not in known:
+    existing = tuple(prefixes)
+    if directory != "/" and directory not in existing:
         validate_path(directory)
-    validate_listed(directory, known)
+    validate_listed(directory, existing)
     return directory if directory.endswith("/") else directory + "/"
 
 
@@ -113,17 +113,17 @@ def _why_not(path: object) -> str:
     """Return why a path is not legal."""
     if type(path) is not str:
         return f"a path is a plain string, not {type(path).__name__}"
-    shown = ascii(path if len(path) <= 200 else path[:200] + "...")
+    quoted = ascii(path if len(path) <= 200 else path[:200] + "...")
     if not path.startswith("/"):
-        return f"{shown} is not absolute: a path begins with '/'"
+        return f"{quoted} is not absolute: a path begins with '/'"
     for pattern, reason in _REASONS:
         if pattern.search(path):
-            return f"{shown} is no path: {reason}"
+            return f"{quoted} is no path: {reason}"
     if path.endswith("/"):
-        return f"{shown} names no entry: it ends in '/'"
+        return f"{quoted} names no entry: it ends in '/'"
     if path.count("/") > MAX_DEPTH and len(path.encode()) <= MAX_PATH_BYTES:
-        return f"{shown} is too deep: a path has at most {MAX_DEPTH} components"
-    return f"{shown} is too long: {MAX_COMPONENT_BYTES} bytes a component, {MAX_PATH_BYTES} in all"
+        return f"{quoted} is too deep: a path has at most {MAX_DEPTH} components"
+    return f"{quoted} is too long: {MAX_COMPONENT_BYTES} bytes a component, {MAX_PATH_BYTES} in all"
 
 
 def _listed(prefixes: Iterable[Path]) -> str:

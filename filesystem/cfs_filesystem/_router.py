@@ -20,14 +20,14 @@ class RouterFileSystem(FileSystemBase):
     def __init__(self, mounts: Mapping[Path, FileSystemBase]) -> None:
         super().__init__(sorted(mounts))
         for prefix, filesystem in mounts.items():
-            if not any(covers(known, prefix) for known in filesystem.prefixes):
+            if not any(covers(existing, prefix) for existing in filesystem.prefixes):
                 raise InvalidPathError(f"the file system for {prefix!r} has no entries there", prefix)
         self._mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
         self.undeletable = tuple(
             both
             for prefix, filesystem in self._mounts
-            for each in filesystem.undeletable
-            if (both := narrower(prefix, each)) is not None
+            for path in filesystem.undeletable
+            if (both := narrower(prefix, path)) is not None
         )
 
     def _mount_of(self, path: Path) -> tuple[Path, FileSystemBase]:

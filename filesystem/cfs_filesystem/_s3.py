@@ -88,8 +88,8 @@ class S3Store(ObjectStore):
                 case "delete":
                     self.delete(key, expected)
                 case "copy":
-                    if (found := self.look(key)) is not None:
-                        self.copy(found, key, expected)
+                    if (stored := self.look(key)) is not None:
+                        self.copy(stored, key, expected)
         except Changed:
             return True
         except Unsupported:
@@ -126,7 +126,7 @@ class S3Store(ObjectStore):
         deeper: list[str] = []
         for page in self._pages(prefix, Delimiter="/"):
             objects += self._listed(page)
-            deeper += (each["Prefix"].removeprefix(self._root) for each in page.get("CommonPrefixes", ()))
+            deeper += (common["Prefix"].removeprefix(self._root) for common in page.get("CommonPrefixes", ()))
         return objects, deeper
 
     def holds_any(self, prefix: str) -> bool:
@@ -134,17 +134,17 @@ class S3Store(ObjectStore):
         return bool(next(self._pages(prefix, MaxKeys=1)).get("Contents"))
 
     def _pages(self, prefix: str, **options: Any) -> Iterator[Response]:
-        asked: dict[str, Any] = {"MaxKeys": _LARGEST_PAGE, "Prefix": self._root + prefix} | options
+        request: dict[str, Any] = {"MaxKeys": _LARGEST_PAGE, "Prefix": self._root + prefix} | options
         while True:
-            page = self._call("list_objects_v2", **asked)
+            page = self._call("list_objects_v2", **request)
             yield page
             if not page.get("IsTruncated"):
                 return
-            asked["ContinuationToken"] = page["NextContinuationToken"]
+            request["ContinuationToken"] = page["NextContinuationToken"]
 
     def _listed(self, page: Response) -> Iterator[StoredObject]:
-        for each in page.get("Contents", ()):
-            yield _stored(each["Key"].removeprefix(self._root), each["Size"], each)
+        for item in page.get("Contents", ()):
+            yield _stored(item["Key"].removeprefix(self._root), item["Size"], item)
 
     def read(self, key: str, start: int, stop: int | None, expected: Expected = None) -> tuple[bytes, StoredObject]:
         """Read a part of an object by one request with a range."""
@@ -152,8 +152,8 @@ class S3Store(ObjectStore):
         if start or stop is not None:
             options["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
         with _translated(key):
-            data, found = sync(self._s3.loop, self._get, key, options)
-        return data, found
+            data, stored = sync(self._s3.loop, self._get, key, options)
+        return data, stored
 
     async def _get(self, key: str, options: dict[str, Any]) -> tuple[bytes, StoredObject]:
         try:
@@ -223,9 +223,11 @@ class S3Store(ObjectStore):
 
     def copy(self, source: StoredObject, key: str, expected: Expected) -> None:
         """Copy up to 5 GiB within the bucket by one request."""
-        place = {"Bucket": self._bucket, "Key": self._root + source.key}
+        source_object = {"Bucket": self._bucket, "Key": self._root + source.key}
         with self._compared("copy", key, expected) as condition:
-            self._call("copy_object", key, CopySource=place, CopySourceIfMatch=_quoted(source.version), **condition)
+            self._call(
+                "copy_object", key, CopySource=source_object, CopySourceIfMatch=_quoted(source.version), **condition
+            )
 
     @contextmanager
     def _compared(self, change: str, key: str, expected: Expected) -> Iterator[dict[str, str]]:
@@ -236,8 +238,8 @@ class S3Store(ObjectStore):
         with self._locked(key) if self.unconditional else nullcontext():
             if f"{change} {next(iter(condition), '')}" in self.unconditional:
                 condition = {}
-                found = self.look(key)
-                if (ABSENT if found is None else found.version) != expected:
+                stored = self.look(key)
+                if (ABSENT if stored is None else stored.version) != expected:
                     raise Changed
             try:
                 yield condition

@@ -125,7 +125,7 @@ class TreeTests(Kit):
         return dict(_TREE)
 
     def _tree(self, full: FullHandle) -> _Tree:
-        found: _Tree = {}
+        tree: _Tree = {}
         waiting = [self.here]
         while waiting:
             for meta in full.scan(waiting.pop()):
@@ -133,8 +133,8 @@ class TreeTests(Kit):
                 if name + "/" in self.mounted:
                     continue
                 if meta.get("directory"):
-                    found[name] = None
+                    tree[name] = None
                     waiting.append(meta["path"])
                 else:
-                    found[name] = full.read_file(meta["path"])
-        return found
+                    tree[name] = full.read_file(meta["path"])
+        return tree

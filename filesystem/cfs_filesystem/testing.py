@@ -243,8 +243,8 @@ class DirectoryRightsTests(Kit):
         full.write(self.at("d/x" if self.nested else "x"), "x")
         directory = self.at("d") if self.nested else self.here
         for operation in sorted(OPERATIONS):
-            known = self.full_grant(filesystem, operation, prefix=directory).is_directory(directory)
-            assert known is (operation in ("list", "file"))
+            is_directory = self.full_grant(filesystem, operation, prefix=directory).is_directory(directory)
+            assert is_directory is (operation in ("list", "file"))
         assert not self.with_all_operations(filesystem.create_handle([])).is_directory(directory)
 
 
@@ -388,9 +388,9 @@ class DirectoryTests(Kit):
         names = ["b", "a b", "ab", "d/x", "d/e/y", "d-/x"] if self.nested else ["b", "a b", "ab"]
         for name in names:
             full.write(self.at(name), name)
-        found = full.scan(self.here)
-        assert self.names(found) == (["a b", "ab", "b", "d/", "d-/"] if self.nested else ["a b", "ab", "b"])
-        for meta in found:
+        entries = full.scan(self.here)
+        assert self.names(entries) == (["a b", "ab", "b", "d/", "d-/"] if self.nested else ["a b", "ab", "b"])
+        for meta in entries:
             if meta.get("directory"):
                 assert meta["size"] == 0
                 assert (meta["updated_at"].timestamp() > 1e9) is self.dated_directories
@@ -421,8 +421,8 @@ class DirectoryTests(Kit):
         for end in [at for at, character in enumerate(path) if character == "/"]:
             above, below = path[:end] or "/", path[: (path + "/").index("/", end + 1)]
             assert full.is_directory(above)
-            known = {meta["path"]: meta.get("directory", False) for meta in full.scan(above)}
-            assert known[below] is (below != path)
+            directories = {meta["path"]: meta.get("directory", False) for meta in full.scan(above)}
+            assert directories[below] is (below != path)
 
     def test_what_a_scan_returns_is_the_callers(self, full: FullHandle) -> None:
         """Changing it changes nothing in the file system."""
@@ -586,12 +586,12 @@ class FileSystemConformance(StreamTests, DirectoryTests, MoveTests, TreeTests, D
     def test_file_and_list_agree_with_the_content(self, handle: Handle) -> None:
         """`write`, `file` and `list` say the same of an entry: its path and its true size."""
         written = handle.write(self.at("a"), "中文")
-        known = handle.file(self.at("a"))
-        assert known == written
-        assert known in handle.list()
-        assert known["path"] == self.at("a")
-        assert known["size"] == len(handle.read_binary(self.at("a")))
-        assert known["updated_at"].timestamp() > 1e9
+        entry = handle.file(self.at("a"))
+        assert entry == written
+        assert entry in handle.list()
+        assert entry["path"] == self.at("a")
+        assert entry["size"] == len(handle.read_binary(self.at("a")))
+        assert entry["updated_at"].timestamp() > 1e9
 
     def test_a_version_changes_with_every_write(self, handle: Handle) -> None:
         """Where there are versions, each write makes a new one, also of the same content, and reading makes none."""

@@ -370,7 +370,7 @@ class Transcripts:
     def _keep(self, entry: Entry) -> None:
         self._kept[entry] = None
         self._kept.move_to_end(entry)
-        while len(self._kept) > 1 and sum(each.size for each in self._kept) > CAP_BYTES:
+        while len(self._kept) > 1 and sum(transcript.size for transcript in self._kept) > CAP_BYTES:
             oldest, _ = self._kept.popitem(last=False)
             oldest.text = None
 
@@ -436,11 +436,11 @@ class Watcher(threading.Thread):
         """Reload all sessions. The events of this connection continue at this point or earlier."""
         while True:
             try:
-                found = list(listing(self._client))
+                sessions = list(listing(self._client))
             except NotFound:  # a session with sub-sessions was deleted between two calls
                 continue
             break
-        self._cache.refresh(found, resumed=resumed)
+        self._cache.refresh(sessions, resumed=resumed)
         self._pause = FIRST_PAUSE
         self._connected = True
-        _log.info("following %s: %d sessions", self._client.url, len(found))
+        _log.info("following %s: %d sessions", self._client.url, len(sessions))

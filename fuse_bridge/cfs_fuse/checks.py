@@ -60,7 +60,7 @@ def check_device() -> str:
 def check_directory(directory: Path) -> None:
     """Raise `CannotMountError` unless the directory exists and is empty. A dead mount on it is detached first."""
     try:
-        found = list(directory.iterdir())
+        entries = list(directory.iterdir())
     except FileNotFoundError:
         raise CannotMountError(f"{directory} does not exist: mkdir {directory}") from None
     except NotADirectoryError:
@@ -71,10 +71,10 @@ def check_directory(directory: Path) -> None:
         if error.errno != errno.ENOTCONN or not _is_dead(directory):
             raise CannotMountError(f"{directory} cannot be read: {error.strerror}") from None
         detach(directory)
-        found = list(directory.iterdir())
+        entries = list(directory.iterdir())
     if os.path.ismount(directory):
         raise CannotMountError(f"something is mounted on {directory} already: unmount it, or use another directory")
-    if found:
+    if entries:
         raise CannotMountError(f"{directory} is not empty: its files would be hidden; use another directory")
     if not os.access(directory, os.W_OK):
         raise CannotMountError(f"mounting on {directory} needs write permission on it")

@@ -226,9 +226,9 @@ def run(options: Options, ready: Callable[[str], None], tell: Callable[[str], No
                 _unmount(directory, process, signals)
                 os.close(process)
     finally:
-        kept = files.remove(owner)
-        if kept:
-            tell(f"what was written and the server does not have is in {kept}")
+        unsent = files.remove(owner)
+        if unsent:
+            tell(f"what was written and the server does not have is in {unsent}")
 
 
 def check(options: Options) -> float:
@@ -364,7 +364,7 @@ def _unmount(directory: Path, process: int, signals: int) -> None:
 def _is_mounted(directory: Path) -> bool:
     """Check the kernel's list of mounts: access to the directory itself fails when davfs2 is dead."""
     mounts = Path("/proc/self/mounts").read_bytes().splitlines()
-    points = (re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), line.split(b" ")[1]) for line in mounts)
+    points = (re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), line.split(b" ")[1]) for line in mounts)
     return os.fsencode(directory) in points
 
 
@@ -409,12 +409,12 @@ def _drain(signals: int) -> None:
 
 def _owner(directory: Path) -> tuple[int, int]:
     """The owner of the directory; root if the system does not know that user."""
-    found = directory.stat()
+    status = directory.stat()
     try:
-        pwd.getpwuid(found.st_uid)
+        pwd.getpwuid(status.st_uid)
     except KeyError:
         return 0, 0
-    return found.st_uid, found.st_gid
+    return status.st_uid, status.st_gid
 
 
 def _plain(url: str) -> str:

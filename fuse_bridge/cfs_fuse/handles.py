@@ -62,26 +62,26 @@ class ScratchFiles:
 
     def get(self, name: str) -> Scratch:
         """Return a file; raises `OSError` (ENOENT)."""
-        found = self._files.get(name)
-        if found is None:
+        file = self._files.get(name)
+        if file is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-        return found
+        return file
 
     def open(self, name: str, flags: int) -> Scratch:
         """Return a file, creating it if requested; raises `OSError` (ENOENT, EEXIST, ENOSPC)."""
         with self._lock:
-            found = self._files.get(name)
-            if found is not None and flags & os.O_CREAT and flags & os.O_EXCL:
+            file = self._files.get(name)
+            if file is not None and flags & os.O_CREAT and flags & os.O_EXCL:
                 raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
-            if found is None:
+            if file is None:
                 if not flags & os.O_CREAT:
                     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
                 if len(self._files) >= CAP_FILES:
                     raise OSError(errno.ENOSPC, "too many temporary files in this mount")
-                found = self._files[name] = Scratch()
+                file = self._files[name] = Scratch()
         if flags & os.O_TRUNC:
-            self.truncate(found, 0)
-        return found
+            self.truncate(file, 0)
+        return file
 
     def put(self, name: str, data: bytes) -> None:
         """Store a file with this content; raises `OSError` (ENOSPC)."""
@@ -198,13 +198,13 @@ class BridgeContext:
         A session is a session on every interface, whatever its name. Only other names can be temporary files: those
         that programs use for them, and those of temporary files that are there.
         """
-        place = parse_path(path)
-        match place:
+        parsed = parse_path(path)
+        match parsed:
             case ScratchPath(name) if self.cache.holds(name):
                 return SessionPath(name)
             case SessionPath(name) if name in self.scratch and not self.cache.holds(name):
                 return ScratchPath(name)
-        return place
+        return parsed
 
     def hurry(self, entry: Entry) -> None:
         """Begin the delayed turn of a new file: a reader waits for the reply."""
@@ -625,7 +625,7 @@ def status(cache: Cache, entry: Entry) -> bytes:
     with cache.lock:
         settled = cache.settled(entry)
         cache.check(entry)
-        found = {
+        values = {
             "id": entry.id,
             "state": entry.state,
             "settled": settled,
@@ -636,7 +636,7 @@ def status(cache: Cache, entry: Entry) -> bytes:
             "changed_at": entry.changed_at,
             "event": entry.event,
         }
-    return (json.dumps(found, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(values, ensure_ascii=False) + "\n").encode()
 
 
 def _running(entry: Entry) -> TurnState | None:
@@ -646,7 +646,7 @@ def _running(entry: Entry) -> TurnState | None:
 def _lines(events: Iterable[StreamEvent]) -> bytes:
     lines = []
     for event in events:
-        shown = asdict(event)
-        del shown["id"]
-        lines.append(json.dumps(shown, ensure_ascii=False, separators=(",", ":")) + "\n")
+        fields = asdict(event)
+        del fields["id"]
+        lines.append(json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n")
     return "".join(lines).encode()

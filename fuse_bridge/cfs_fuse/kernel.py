@@ -39,10 +39,10 @@ class Fuse(mfusepy.FUSE):  # type: ignore[misc]
 
     def read(self, _path: bytes | None, buffer: Any, size: int, offset: int, fip: Any) -> int:
         """Copy the read bytes into the kernel's buffer without an intermediate copy."""
-        found = self.operations.read(None, size, offset, fip.contents)
-        target = (ctypes.c_char * len(found)).from_address(ctypes.addressof(buffer.contents))
-        memoryview(target).cast("B")[:] = found
-        return len(found)
+        result = self.operations.read(None, size, offset, fip.contents)
+        target = (ctypes.c_char * len(result)).from_address(ctypes.addressof(buffer.contents))
+        memoryview(target).cast("B")[:] = result
+        return len(result)
 
     def truncate_fuse_3(self, path: bytes | None, length: int, fip: Any) -> int:
         """Pass on the file handle; the path is given only without one."""

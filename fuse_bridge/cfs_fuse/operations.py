@@ -94,20 +94,20 @@ def remove(context: BridgeContext, entry: Entry, name: str) -> None:
 
 
 def _values(context: BridgeContext, entry: Entry) -> dict[str, bytes]:
-    found = write_settings(SettingsPatch(**_settings(context, entry).model_dump()))
-    return {LIFE: entry.life.encode()} | {name: value for name, value in found.items() if value is not None}
+    values = write_settings(SettingsPatch(**_settings(context, entry).model_dump()))
+    return {LIFE: entry.life.encode()} | {name: value for name, value in values.items() if value is not None}
 
 
 def _settings(context: BridgeContext, entry: Entry) -> Settings:
     """Return the settings from events, or fetch them once if no event has shown them."""
-    if (known := entry.settings) is not None:
-        return known
+    if (cached := entry.settings) is not None:
+        return cached
     number = entry.event
-    found = context.server.call(api.settings(entry.id))
+    settings = context.server.call(api.settings(entry.id))
     with context.cache.lock:
         if entry.event == number:
-            entry.settings = found
-    return found
+            entry.settings = settings
+    return settings
 
 
 def _change(context: BridgeContext, entry: Entry, change: dict[str, Any]) -> None:
@@ -128,7 +128,7 @@ def _cancel(context: BridgeContext, entry: Entry, text: str) -> None:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        return "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
     return str(error)
 
 
@@ -299,8 +299,8 @@ class Operations:
         """Return the attributes of a file or a directory."""
         if fi is not None and (handle := self._handles.get(fi.fh)) is not None:
             return handle.attributes()
-        context, place = self._context, self._context.resolve(_given(path))
-        match place:
+        context, target = self._context, self._context.resolve(_given(path))
+        match target:
             case SessionPath(name):
                 entry = context.cache.get(name)
                 return context.attributes.file(entry.size, entry.changed_at)
@@ -357,22 +357,24 @@ class Operations:
     @translate_errors
     def create(self, path: str, _mode: int, fi: Any) -> int:
         """Create and open a file."""
-        place = self._context.resolve(path)
-        if isinstance(place, SessionPath) and self._context.cache.find(place.id) is None:
+        target = self._context.resolve(path)
+        if isinstance(target, SessionPath) and self._context.cache.find(target.id) is None:
             fi.fh = self._keep(
-                SessionHandle(self._context, self._names.make(place.id, exclusive=bool(fi.flags & os.O_EXCL)), fi.flags)
+                SessionHandle(
+                    self._context, self._names.make(target.id, exclusive=bool(fi.flags & os.O_EXCL)), fi.flags
+                )
             )
             return 0
-        return self._open(place, fi, fi.flags | os.O_CREAT)
+        return self._open(target, fi, fi.flags | os.O_CREAT)
 
     @translate_errors
     def open(self, path: str, fi: Any) -> int:
         """Open a file. Missing write access fails here, as many programs ignore errors of `close`."""
         return self._open(self._context.resolve(path), fi, fi.flags)
 
-    def _open(self, place: MountPath, fi: Any, flags: int) -> int:
+    def _open(self, target: MountPath, fi: Any, flags: int) -> int:
         context = self._context
-        match place:
+        match target:
             case SessionPath(name):
                 entry = context.cache.get(name)
                 if flags & os.O_ACCMODE != os.O_RDONLY:
@@ -426,13 +428,13 @@ class Operations:
     @translate_errors
     def mknod(self, path: str, mode: int, _device: int) -> int:
         """Create a file without opening it."""
-        place = self._context.resolve(path)
+        target = self._context.resolve(path)
         if not stat.S_ISREG(mode):
             raise OSError(errno.EOPNOTSUPP, "there are only sessions here")
-        if isinstance(place, SessionPath):
-            self._names.make(place.id, exclusive=True)
-        elif isinstance(place, ScratchPath):
-            self._context.scratch.open(place.name, os.O_CREAT | os.O_EXCL)
+        if isinstance(target, SessionPath):
+            self._names.make(target.id, exclusive=True)
+        elif isinstance(target, ScratchPath):
+            self._context.scratch.open(target.name, os.O_CREAT | os.O_EXCL)
         else:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         return 0
@@ -470,8 +472,8 @@ class Operations:
         """Truncate a temporary file; a session stays unchanged (S3)."""
         if fi is not None and (handle := self._handles.get(fi.fh)) is not None:
             handle.truncate(size)
-        elif path is not None and isinstance(place := self._context.resolve(path), ScratchPath):
-            self._context.scratch.truncate(self._context.scratch.get(place.name), size)
+        elif path is not None and isinstance(target := self._context.resolve(path), ScratchPath):
+            self._context.scratch.truncate(self._context.scratch.get(target.name), size)
         return 0
 
     chmod = chown = utimens = accept
@@ -486,26 +488,26 @@ class Operations:
     @translate_errors
     def listxattr(self, path: str) -> list[str]:
         """List the settings of a session."""
-        place = self._context.resolve(path)
-        return list_of(self._context, self._context.cache.get(place.id)) if isinstance(place, SessionPath) else []
+        target = self._context.resolve(path)
+        return list_of(self._context, self._context.cache.get(target.id)) if isinstance(target, SessionPath) else []
 
     @translate_errors
     def getxattr(self, path: str, name: str) -> bytes:
         """Read a setting. The kernel and `ls` also ask for many other attributes."""
         if name.startswith("system."):
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        place = self._context.resolve(path) if name.startswith(PREFIX) else None
-        if not isinstance(place, SessionPath):
+        target = self._context.resolve(path) if name.startswith(PREFIX) else None
+        if not isinstance(target, SessionPath):
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
-        return read(self._context, self._context.cache.get(place.id), name)
+        return read(self._context, self._context.cache.get(target.id), name)
 
     @translate_errors
     def setxattr(self, path: str, name: str, value: bytes, _options: int) -> int:
         """Change a setting."""
-        place = self._context.resolve(path)
-        if not isinstance(place, SessionPath):
+        target = self._context.resolve(path)
+        if not isinstance(target, SessionPath):
             raise OSError(errno.EOPNOTSUPP, "only sessions have settings")
-        write(self._context, self._context.cache.get(place.id), name, value)
+        write(self._context, self._context.cache.get(target.id), name, value)
         return 0
 
     @translate_errors
@@ -513,10 +515,10 @@ class Operations:
         """Reset a setting to its default."""
         if name.startswith("system."):  # the kernel sets an access list that is equivalent to the mode this way
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        place = self._context.resolve(path)
-        if not isinstance(place, SessionPath):
+        target = self._context.resolve(path)
+        if not isinstance(target, SessionPath):
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
-        remove(self._context, self._context.cache.get(place.id), name)
+        remove(self._context, self._context.cache.get(target.id), name)
         return 0
 
     # -- within ---------------------------------------------------------------------------------------------------

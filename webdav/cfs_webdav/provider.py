@@ -133,16 +133,16 @@ def _pieces(prefix: str, parts: list[_Part], entries: Iterable[Entry]) -> Iterat
     yield '<?xml version="1.0" encoding="utf-8"?>\n<D:multistatus xmlns:D="DAV:">'
     for entry in entries:
         slash = "/" if entry.collection and entry.path != "/" else ""
-        found, absent = "", ""
+        present, absent = "", ""
         for named, empty, value_of in parts:
             value = None if value_of is None else value_of(entry)
             if value is None:
                 absent += empty
             else:
-                found += named % value
+                present += named % value
         yield f"<D:response><D:href>{prefix}{quote(entry.path, safe=_SAFE)}{slash}</D:href>"
-        if found or not absent:
-            yield f"<D:propstat><D:prop>{found}</D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat>"
+        if present or not absent:
+            yield f"<D:propstat><D:prop>{present}</D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat>"
         if absent:
             yield f"<D:propstat><D:prop>{absent}</D:prop><D:status>HTTP/1.1 404 Not Found</D:status></D:propstat>"
         yield "</D:response>"
@@ -213,8 +213,8 @@ class _Resource(_DAVResource):  # type: ignore[misc]
     def get_properties(self, mode: str, *, name_list: list[str] | None = None) -> list[tuple[str, Any]]:
         """Return names and values; an error stands in place of a value. Missing properties are cheap."""
         if mode != "named" or name_list is None:
-            found: list[tuple[str, Any]] = super().get_properties(mode, name_list=name_list)
-            return found
+            properties: list[tuple[str, Any]] = super().get_properties(mode, name_list=name_list)
+            return properties
         return [(name, self._value(name)) for name in name_list]
 
     def get_property_value(self, name: str) -> Any:

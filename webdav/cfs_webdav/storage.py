@@ -88,8 +88,8 @@ class Properties(PropertyManager):  # type: ignore[misc]
 
     def remove_all(self, url: str) -> None:
         """Remove the properties of an entry and of all below it."""
-        for each in self._at_and_below(url):
-            self.remove_properties(each)
+        for address in self._at_and_below(url):
+            self.remove_properties(address)
 
     def copy_all(self, source: str, target: str, *, members: bool) -> None:
         """Copy the properties of an entry, with `members` also of all below it, over those of another one."""
@@ -106,11 +106,11 @@ class Properties(PropertyManager):  # type: ignore[misc]
             raise DAVError(HTTP_INSUFFICIENT_STORAGE, f"properties are limited to {MOST_BYTES} bytes in total")
 
     def _at_and_below(self, url: str, *, members: bool = True) -> list[str]:
-        return [each for each in list(self._dict) if each == url or (members and is_equal_or_child_uri(url, each))]
+        return [key for key in list(self._dict) if key == url or (members and is_equal_or_child_uri(url, key))]
 
     def _keep(self, url: str) -> None:
-        found = self._dict.get(url)
-        document = json.dumps({name: value.decode() for name, value in found.items()}) if found else None
+        lock = self._dict.get(url)
+        document = json.dumps({name: value.decode() for name, value in lock.items()}) if lock else None
         self._documents.keep(url, document)
 
     def _size(self) -> int:
@@ -184,8 +184,8 @@ class Locks(LockStorageDict):  # type: ignore[misc]
         return deleted
 
     def _keep(self, lock: dict[str, Any]) -> dict[str, Any]:
-        kept = lock | {"owner": lock["owner"].decode(), "expire": lock["expire"] + self._ahead}
-        self._documents.keep(lock["token"], json.dumps(kept))
+        stored = lock | {"owner": lock["owner"].decode(), "expire": lock["expire"] + self._ahead}
+        self._documents.keep(lock["token"], json.dumps(stored))
         return lock
 
     @property

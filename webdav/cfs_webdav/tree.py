@@ -130,8 +130,8 @@ _TAGS = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 
 def require(conditions: Conditions, etag: str | None, *, exists: bool) -> None:
     """Raise `PreconditionFailed` unless the conditions match an entry with this ETag (unquoted; None for none)."""
-    wanted, unwanted = conditions.if_match, conditions.if_none_match
-    if wanted is not None and not (exists if wanted.strip() == "*" else etag in _strong(wanted)):
+    required, unwanted = conditions.if_match, conditions.if_none_match
+    if required is not None and not (exists if required.strip() == "*" else etag in _strong(required)):
         now = (
             "nothing is there"
             if not exists
