@@ -73,9 +73,8 @@ def import_sessions(client: Client, file: Path, *, rename: bool) -> None:
         else:
             taken.append(root)
     if taken:
-        conflicts = ", ".join(repr(name) for name in taken[:3]) + (
-            f" and {len(taken) - 3} more" if len(taken) > 3 else ""
-        )
+        others = f" and {len(taken) - 3} more" if len(taken) > 3 else ""
+        conflicts = ", ".join(map(repr, taken[:3])) + others
         raise AlreadyExists(
             f"nothing was imported: the server has other conversations in {conflicts}; delete or rename them, or"
             " import under new names with --rename"
