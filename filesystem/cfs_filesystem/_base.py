@@ -76,8 +76,6 @@ class DirectoryHooks(FileSystemHooks):
     def _is_within(self, inside: Path) -> bool:
         return any(inside.startswith(prefix) for prefix in self.prefixes)
 
-    # -- hooks ----------------------------------------------------------------------------------------------------
-
     def _scan_impl(self, inside: Path) -> Iterable[EntryMeta]:
         """Return the direct members of a directory, in any order; raise `NotFoundError` if it does not exist."""
         entries = directly_in(inside, entries_below(self._snapshot_impl(EVERYTHING), inside))
@@ -179,8 +177,6 @@ class FileSystemBase(DirectoryHooks, StateModule):
         """Create a handle with exactly these grants."""
         return FsHandle(self, grants)
 
-    # -- hooks with a default -------------------------------------------------------------------------------------
-
     def _open_impl(self, path: Path) -> BinaryIO:
         return BytesIO(self._read_binary_impl(path))
 
@@ -260,8 +256,6 @@ class FileSystemBase(DirectoryHooks, StateModule):
                 elif path in self._snapshot_impl(EVERYTHING):
                     self._delete_impl(path)
             raise
-
-    # -- state ----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return all entries with their contents (in base64)."""

@@ -85,8 +85,6 @@ class DiskEntries:
                 continue
             yield path, meta_of(path, status)
 
-    # -- directories ----------------------------------------------------------------------------------------------
-
     def _scan_impl(self, inside: Path) -> Iterable[EntryMeta]:
         parts = self._parts(inside)[:-1]
         found: list[EntryMeta] = []
@@ -118,8 +116,6 @@ class DiskEntries:
         if stat.S_ISLNK(status.st_mode):
             raise InvalidPathError(f"{path!r} is a symbolic link", path)
         return directory_meta_of(path or "/", status) if stat.S_ISDIR(status.st_mode) else None
-
-    # -- what counts ----------------------------------------------------------------------------------------------
 
     def _parts(self, path: Path) -> list[str]:
         """Split a valid path into components; raise `InvalidPathError` for reserved names."""
@@ -196,8 +192,6 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
         """Close the directory. This also happens when the object is garbage-collected."""
         self._tree.close()
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     def _snapshot_impl(self, grants: Sequence[Grant]) -> Mapping[Path, EntryMeta]:  # noqa: ARG002
         self._tree.require_open()
         return LiveIndex(self)
@@ -223,8 +217,6 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
             os.close(descriptor)
             raise
         return descriptor, status
-
-    # -- writing --------------------------------------------------------------------------------------------------
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
         return self._store(path, [data], overwrite=overwrite)
@@ -285,8 +277,6 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
             remove_empty(directory, name)  # it is no longer empty: look again
             return self._new_file
         return stat.S_IMODE(status.st_mode) & 0o777
-
-    # -- directories ----------------------------------------------------------------------------------------------
 
     def _make_directory_impl(self, path: Path) -> None:
         # the handle has checked that the parent exists, except for the root of a mount

@@ -69,8 +69,6 @@ class Gate:
         self._rights = Rights(grants, undeletable=filesystem.undeletable)
         self._index: Mapping[Path, EntryMeta] = {}
 
-    # -- rights ---------------------------------------------------------------------------------------------------
-
     @property
     def grants(self) -> list[Grant]:
         """The handle's own grants. A change takes effect at the next operation.
@@ -113,8 +111,6 @@ class Gate:
         if prefix is not None:
             validate_listed(prefix, self._filesystem.prefixes)
         return self._rights.scopes(operation, prefix)
-
-    # -- the order of checks --------------------------------------------------------------------------------------
 
     @property
     def _grants(self) -> list[Grant]:
@@ -260,8 +256,6 @@ class DirectoryOperations(Gate):
             self._replaces_directory(target, index, is_entry=is_entry)
         self._filesystem._copy_impl(path, target, members=members, overwrite=overwrite)
 
-    # -- checks ---------------------------------------------------------------------------------------------------
-
     def _require_directory(self, path: Path) -> None:
         if self._filesystem._directory(path + "/") is None:
             raise NotFoundError(f"there is no directory {path!r}", path)
@@ -305,8 +299,6 @@ class DirectoryOperations(Gate):
         if self._filesystem._directory(parent) is None:
             raise ConflictError(f"there is no directory {parent[:-1]!r} to contain it", path)
 
-    # -- what leads to something ----------------------------------------------------------------------------------
-
     def _leads_to_a_prefix(self, inside: Path) -> bool:
         return any(prefix.startswith(inside) for prefix in self._filesystem.prefixes)
 
@@ -339,8 +331,6 @@ class DirectoryOperations(Gate):
 class FsHandle(DirectoryOperations):
     """The operations of a file system that one caller may use. It caches nothing between operations."""
 
-    # -- looking --------------------------------------------------------------------------------------------------
-
     def list(self, prefix: Path | None = None) -> builtins.list[EntryMeta]:
         """Return the entries at and below a prefix (default: all) that the caller may list, sorted by path.
 
@@ -358,8 +348,6 @@ class FsHandle(DirectoryOperations):
     def file(self, path: Path) -> EntryMeta:
         """Return the metadata of an entry."""
         return self._existing("file", path).copy()
-
-    # -- reading --------------------------------------------------------------------------------------------------
 
     def open(self, path: Path) -> BinaryIO:
         """Open the content as a seekable stream for reading; the caller closes it.
@@ -394,8 +382,6 @@ class FsHandle(DirectoryOperations):
         if not isinstance(pattern, str):
             raise InvalidArgumentError(f"a pattern must be a string, not {type(pattern).__name__}", path)
         return self._filesystem._read_re_impl(path, pattern, overlap)
-
-    # -- writing --------------------------------------------------------------------------------------------------
 
     def write(self, path: Path, data: str | bytes, *, overwrite: bool = True) -> EntryMeta:
         """Store text (as UTF-8) or bytes. Missing parent directories are created.

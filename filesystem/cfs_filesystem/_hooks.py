@@ -20,8 +20,6 @@ class FileSystemHooks(ABC):
     undeletable: tuple[Path, ...] = ()
     """Prefixes below which nothing can be deleted, moved away or replaced by a move, whatever the grants are."""
 
-    # -- entries --------------------------------------------------------------------------------------------------
-
     @abstractmethod
     def _snapshot_impl(self, grants: Sequence[Grant]) -> Mapping[Path, EntryMeta]:
         """Return all entries by path, as a dict or another live mapping: a look-up should not copy all entries.
@@ -87,8 +85,6 @@ class FileSystemHooks(ABC):
 
         Raises `ConflictError` if something is there otherwise. If it fails, the target is as it was.
         """
-
-    # -- directories ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _members(self, inside: Path) -> dict[Path, EntryMeta]:

@@ -125,8 +125,6 @@ class InMemoryFileSystem(FileSystemBase):
         """Distinguishes the versions of this object from those of others."""
         self._folders = Folders()
 
-    # -- hooks ----------------------------------------------------------------------------------------------------
-
     def _snapshot_impl(self, grants: Sequence[Grant]) -> Mapping[Path, EntryMeta]:  # noqa: ARG002
         return MappingProxyType(self._index)
 
@@ -233,8 +231,6 @@ class InMemoryFileSystem(FileSystemBase):
                 raise ConflictError(f"{path!r} was removed by another caller", path)
             self._remove_all(path, datetime.now(UTC))
 
-    # -- state ----------------------------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
         """Return all entries with their contents (in base64), and the created directories."""
         with self._lock:
@@ -269,8 +265,6 @@ class InMemoryFileSystem(FileSystemBase):
             if path in entries or any(above[:-1] in entries for above in directories_above(path)):
                 raise InvalidArgumentError(f"the state has an entry at or above {path!r}", path)
         return directories
-
-    # -- with the lock --------------------------------------------------------------------------------------------
 
     def _put(self, path: Path, data: bytes, updated_at: datetime) -> EntryMeta:
         version = f"{self._nonce}-{next(self._versions)}"

@@ -148,8 +148,6 @@ class FsspecStore(ObjectStore):
             if (ABSENT if entry is None else entry.version) != expected:
                 raise Changed
 
-    # -- names and times ------------------------------------------------------------------------------------------
-
     def _at(self, key: str) -> str:
         return self._root + (key + _MARKER if key.endswith("/") else key)
 

@@ -140,8 +140,6 @@ class ObjectFileSystem(FileSystemBase):
         """Close the store."""
         self.store.close()
 
-    # -- looking --------------------------------------------------------------------------------------------------
-
     def look(self, path: Path) -> EntryMeta:
         """Return the metadata of an entry; raises `NotFoundError`."""
         stored = self.store.look(self._key(path))
@@ -181,8 +179,6 @@ class ObjectFileSystem(FileSystemBase):
         exists = inside == self._prefix or self.store.holds_any(self._key(inside))
         return _directory(inside[:-1] or "/") if exists else None
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     def _read_binary_impl(self, path: Path) -> bytes:
         return self.store.read(self._key(path), 0, None)[0]
 
@@ -192,8 +188,6 @@ class ObjectFileSystem(FileSystemBase):
         if len(first) >= stored.size:
             return BytesIO(first)
         return cast("BinaryIO", BufferedReader(_Content(self.store, path, stored, first), _BLOCK_BYTES))
-
-    # -- writing --------------------------------------------------------------------------------------------------
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
         return self._put(path, [data], None if overwrite else ABSENT)
@@ -256,8 +250,6 @@ class ObjectFileSystem(FileSystemBase):
                 raise ConflictError(f"{path!r} is a directory: there are entries below it", path)
             markers.append(stored.key)
         return markers
-
-    # -- directories ----------------------------------------------------------------------------------------------
 
     def _make_directory_impl(self, path: Path) -> None:
         self._require_no_entry_above(path)
@@ -384,8 +376,6 @@ class ObjectFileSystem(FileSystemBase):
             if not self._is_legal(self._prefix + stored.key.removesuffix("/")):
                 path = self._prefix + stored.key.rpartition("/")[0]
                 raise ConflictError(f"{path!r} has something in it that is not shown, so it stays", path)
-
-    # -- what counts ----------------------------------------------------------------------------------------------
 
     def _key(self, path: Path) -> str:
         """Return the key of a path; raise `InvalidPathError` for reserved names."""

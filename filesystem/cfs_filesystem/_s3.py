@@ -102,8 +102,6 @@ class S3Store(ObjectStore):
             with suppress(Exception):
                 sync(self._s3.loop, self._s3._s3.close)  # noqa: SLF001
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     def look(self, key: str) -> StoredObject | None:
         """Return what HEAD says of an object."""
         head = self._head(key)
@@ -167,8 +165,6 @@ class S3Store(ObjectStore):
             data: bytes = await body.read()
         total = answer.get("ContentRange", "").rpartition("/")[2]
         return data, _stored(key, int(total) if total else len(data), answer)
-
-    # -- writing --------------------------------------------------------------------------------------------------
 
     def write(self, key: str, chunks: Iterable[bytes], expected: Expected) -> StoredObject:
         """Store an object by one request, or in parts of 8 MiB, one of them in memory. It appears when it is whole."""
@@ -247,8 +243,6 @@ class S3Store(ObjectStore):
                 if "IfMatch" in condition:
                     raise Changed from None
                 raise
-
-    # -- requests -------------------------------------------------------------------------------------------------
 
     def _call(self, method: str, key: str | None = None, **options: Any) -> Response:
         """Send a request, and wait for the answer. Raises `Changed`, `NotFoundError` and errors of `cfs.errors`."""

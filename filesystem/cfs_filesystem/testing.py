@@ -432,8 +432,6 @@ class DirectoryTests(Kit):
             meta["size"] = -1
         assert full.scan(self.here) == before
 
-    # -- directories that are there by themselves -------------------------------------------------------------------
-
     def test_making_a_directory(self, full: FullHandle) -> None:
         """It is there with nothing in it, is no entry, and stays when what came into it has gone again."""
         self._require_empty_ones(full)
@@ -533,8 +531,6 @@ __all__ = ["FileSystemConformance", "FullHandle", "Handle", "HandleMaker", "invo
 class FileSystemConformance(StreamTests, DirectoryTests, MoveTests, TreeTests, DirectoryRightsTests):
     """A subclass supplies the fixture `filesystem`, empty at `prefix`, and says where it is special."""
 
-    # -- contents -------------------------------------------------------------------------------------------------
-
     def test_what_is_written_is_read(self, handle: Handle) -> None:
         """All three ways of reading see what was written, and so does a handle made later."""
         handle.write(self.at("a"), "one\ntwo\n")
@@ -580,8 +576,6 @@ class FileSystemConformance(StreamTests, DirectoryTests, MoveTests, TreeTests, D
         assert handle.list() == []
         handle.write(self.at("a"), "again", overwrite=False)
         assert handle.read_file(self.at("a")) == self.stored("again")
-
-    # -- what is known without reading ------------------------------------------------------------------------------
 
     def test_file_and_list_agree_with_the_content(self, handle: Handle) -> None:
         """`write`, `file` and `list` say the same of an entry: its path and its true size."""
@@ -634,8 +628,6 @@ class FileSystemConformance(StreamTests, DirectoryTests, MoveTests, TreeTests, D
             assert handle.read_re(self.at(name), f"(?<=this is ){name}") == [name]
         assert len(handle.list()) == len(names)
 
-    # -- directories that are not there -----------------------------------------------------------------------------
-
     def test_directories_come_and_go_by_themselves(self, handle: Handle) -> None:
         """What is above an entry is no entry; when the last one below it has gone, its path is free."""
         if not self.nested:
@@ -659,8 +651,6 @@ class FileSystemConformance(StreamTests, DirectoryTests, MoveTests, TreeTests, D
             with pytest.raises(ConflictError):
                 handle.write(self.at(name), "x")
         assert handle.list() == before
-
-    # -- reading parts ----------------------------------------------------------------------------------------------
 
     def test_lines(self, handle: Handle) -> None:
         """Lines come as stored, from the first asked for, as many as asked for or as there are."""
@@ -708,8 +698,6 @@ class FileSystemConformance(StreamTests, DirectoryTests, MoveTests, TreeTests, D
             handle.read_file(self.at("a"))
         with pytest.raises(InvalidArgumentError):
             handle.read_re(self.at("a"), "x")
-
-    # -- paths and rights -------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("operation", sorted(OPERATIONS))
     def test_strings_that_are_no_path(self, filesystem: HandleMaker, operation: Operation) -> None:

@@ -132,8 +132,6 @@ class Cache:
         """Whether the server is reachable."""
         return self._away is None
 
-    # -- looking --------------------------------------------------------------------------------------------------
-
     def get(self, session_id: str) -> Entry:
         """Return a session; raises `NotFound`, or the connection error while the server is unreachable."""
         self._require_server()
@@ -175,8 +173,6 @@ class Cache:
         with self.lock:
             return len(self._entries), sum(entry.size for entry in self._entries.values())
 
-    # -- waiting; the lock is held --------------------------------------------------------------------------------
-
     def check(self, entry: Entry) -> None:
         """Raise `Gone` or the connection error if waiting for this session has become useless."""
         self._require_server()
@@ -200,8 +196,6 @@ class Cache:
         """Return the condition that is notified of every event of the session itself."""
         entry.talked = entry.talked or threading.Condition(self.lock)
         return entry.talked
-
-    # -- changing -------------------------------------------------------------------------------------------------
 
     def refresh(self, infos: Iterable[SessionInfo], *, resumed: bool) -> None:
         """Replace all sessions by a listing and go online. With `resumed` the events since the last one will follow."""
@@ -243,8 +237,6 @@ class Cache:
                 self._delete(event)
             elif (entry := self._entries.get(event.session)) is not None and entry.apply(event):
                 self._tell(entry, event)
-
-    # -- within; the lock is held ---------------------------------------------------------------------------------
 
     def _require_server(self) -> None:
         if self._away is not None:

@@ -292,8 +292,6 @@ class Operations:
         """Called when the mount is ready."""
         self._ready()
 
-    # -- looking --------------------------------------------------------------------------------------------------
-
     @translate_errors
     def getattr(self, path: str | None, fi: Any = None) -> Attributes:
         """Return the attributes of a file or a directory."""
@@ -351,8 +349,6 @@ class Operations:
     def statfs(self, _path: str) -> dict[str, int]:
         """Return the statistics of the file system."""
         return filesystem(*self._context.cache.totals(), NOMINAL_BYTES)
-
-    # -- open files -----------------------------------------------------------------------------------------------
 
     @translate_errors
     def create(self, path: str, _mode: int, fi: Any) -> int:
@@ -423,8 +419,6 @@ class Operations:
             handle.close()
         return 0
 
-    # -- names ----------------------------------------------------------------------------------------------------
-
     @translate_errors
     def mknod(self, path: str, mode: int, _device: int) -> int:
         """Create a file without opening it."""
@@ -483,8 +477,6 @@ class Operations:
     symlink = always_fail(errno.EOPNOTSUPP)
     fallocate = always_fail(errno.EOPNOTSUPP)
 
-    # -- settings -------------------------------------------------------------------------------------------------
-
     @translate_errors
     def listxattr(self, path: str) -> list[str]:
         """List the settings of a session."""
@@ -520,8 +512,6 @@ class Operations:
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
         remove(self._context, self._context.cache.get(target.id), name)
         return 0
-
-    # -- within ---------------------------------------------------------------------------------------------------
 
     def _keep(self, handle: Handle) -> int:
         number = next(self._numbers)

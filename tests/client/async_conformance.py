@@ -57,8 +57,6 @@ class AsyncConformance:
         """Reach a session as the harness says."""
         return AsyncSession(name, **harness.where, timeout=60, **options)
 
-    # -- talking --------------------------------------------------------------------------------------------------
-
     async def test_a_reply_comes_with_its_line_its_text_and_the_history(self, harness: ClientHarness) -> None:
         async with await self.session(harness, "chat1") as session:
             response = await session.send("hello there")
@@ -148,8 +146,6 @@ class AsyncConformance:
         async with await self.session(harness, "long") as session:
             assert (await session.send(text)).history == [f"User: {text}", "Assistant: ok"]
 
-    # -- streaming ------------------------------------------------------------------------------------------------
-
     async def test_text_comes_as_it_is_generated(self, harness: ClientHarness) -> None:
         async with await self.session(harness, "live") as session:
             harness.hold()
@@ -198,8 +194,6 @@ class AsyncConformance:
             harness.script = whole
             assert (await session.send("better?")).text == "better?"
 
-    # -- waiting --------------------------------------------------------------------------------------------------
-
     async def test_reading_waits_for_the_reply(self, harness: ClientHarness) -> None:
         async with await self.session(harness, "slow") as session:
             harness.hold()
@@ -241,8 +235,6 @@ class AsyncConformance:
                 await _all(session.stream("more", timeout=0.1))
             harness.release()
             assert len(await session.history) == 4
-
-    # -- acting ---------------------------------------------------------------------------------------------------
 
     async def test_a_deleted_session_is_gone(self, harness: ClientHarness) -> None:
         async with await self.session(harness, "gone") as session:
@@ -321,8 +313,6 @@ class AsyncConformance:
             await session.cancel()
             assert (await session.send("again")).text == "again"
 
-    # -- structured replies ---------------------------------------------------------------------------------------
-
     async def test_a_reply_in_the_form_that_was_asked_for_is_parsed(self, harness: ClientHarness) -> None:
         harness.script = in_turn('{"name": "苹果", "count": 3}')
         async with await self.session(harness, "form") as session:
@@ -353,8 +343,6 @@ class AsyncConformance:
             with pytest.raises(EngineError, match="no memory"):
                 await session.send("Which fruit?", response_format=Fruit)
             assert len(await session.history) == 2
-
-    # -- tools ----------------------------------------------------------------------------------------------------
 
     async def test_a_call_is_run_and_its_result_answered(self, harness: ClientHarness) -> None:
         async def add(a: int, b: int = 0) -> int:

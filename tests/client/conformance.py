@@ -58,8 +58,6 @@ class Conformance:
         """Reach a session as the harness says."""
         return Session(name, **harness.where, timeout=60, **options)
 
-    # -- talking --------------------------------------------------------------------------------------------------
-
     def test_a_reply_comes_with_its_line_its_text_and_the_history(self, harness: ClientHarness) -> None:
         with self.session(harness, "chat1") as session:
             response = session.send("hello there")
@@ -147,8 +145,6 @@ class Conformance:
         with self.session(harness, "long") as session:
             assert (session.send(text)).history == [f"User: {text}", "Assistant: ok"]
 
-    # -- streaming ------------------------------------------------------------------------------------------------
-
     def test_text_comes_as_it_is_generated(self, harness: ClientHarness) -> None:
         with self.session(harness, "live") as session:
             harness.hold()
@@ -197,8 +193,6 @@ class Conformance:
             harness.script = whole
             assert (session.send("better?")).text == "better?"
 
-    # -- waiting --------------------------------------------------------------------------------------------------
-
     def test_reading_waits_for_the_reply(self, harness: ClientHarness) -> None:
         with self.session(harness, "slow") as session:
             harness.hold()
@@ -240,8 +234,6 @@ class Conformance:
                 _all(session.stream("more", timeout=0.1))
             harness.release()
             assert len(session.history) == 4
-
-    # -- acting ---------------------------------------------------------------------------------------------------
 
     def test_a_deleted_session_is_gone(self, harness: ClientHarness) -> None:
         with self.session(harness, "gone") as session:
@@ -320,8 +312,6 @@ class Conformance:
             session.cancel()
             assert (session.send("again")).text == "again"
 
-    # -- structured replies ---------------------------------------------------------------------------------------
-
     def test_a_reply_in_the_form_that_was_asked_for_is_parsed(self, harness: ClientHarness) -> None:
         harness.script = in_turn('{"name": "苹果", "count": 3}')
         with self.session(harness, "form") as session:
@@ -352,8 +342,6 @@ class Conformance:
             with pytest.raises(EngineError, match="no memory"):
                 session.send("Which fruit?", response_format=Fruit)
             assert len(session.history) == 2
-
-    # -- tools ----------------------------------------------------------------------------------------------------
 
     def test_a_call_is_run_and_its_result_answered(self, harness: ClientHarness) -> None:
         def add(a: int, b: int = 0) -> int:

@@ -1,5 +1,9 @@
 """Parts of the command line that need no process: settings as they are typed, and remarks about events (S9, S10)."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from cfs.cli.actions import send
@@ -72,3 +76,37 @@ def test_an_error_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]
     """Its text may come from a server, an upstream or a file name."""
     print_error("model '\x1b]0;owned\x07' not found\n\x9b2J")
     assert capsys.readouterr().err == "cfs: model '␛]0;owned␇' not found \ufffd2J\n"
+
+
+WAITING_FOR_QUESTIONS = """
+import os
+from cfs.cli.actions.terminal_questions import TerminalQuestions
+from cfs.transports.http import Client
+
+with Client("http://127.0.0.1:1") as client:
+    questions = TerminalQuestions(client, "main")
+    before = os.listdir("/proc/self/fd")
+    for turn in range(20):
+        with questions:
+            pass
+    print(len(os.listdir("/proc/self/fd")) - len(before))
+"""
+
+
+def test_waiting_for_questions_leaves_no_descriptor() -> None:
+    """A chat waits once for each turn, at a terminal."""
+    terminal, end = os.openpty()
+    try:
+        program = [sys.executable, "-c", WAITING_FOR_QUESTIONS]
+        done = subprocess.run(program, stdin=end, stderr=end, stdout=subprocess.PIPE, check=True, timeout=60)
+    finally:
+        os.close(terminal)
+        os.close(end)
+    assert done.stdout == b"0\n"
+
+
+def test_a_question_that_never_waits_opens_nothing() -> None:
+    """What is made for each turn of a chat holds no descriptor before its block."""
+    code = WAITING_FOR_QUESTIONS.replace("with questions:", "if TerminalQuestions(client, 'main'):")
+    done = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    assert done.stdout == b"0\n"

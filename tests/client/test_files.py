@@ -43,9 +43,6 @@ def directory(tmp_path: Path) -> Iterator[AnsweringDirectory]:
         yield here
 
 
-# -- names and errors -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("session", "path"),
     [
@@ -119,9 +116,6 @@ def test_what_files_cannot_do_names_the_way_that_can(directory: AnsweringDirecto
         assert session.history == []
 
 
-# -- settings ---------------------------------------------------------------------------------------------------------
-
-
 def test_settings_are_attributes_that_the_shell_can_read(directory: AnsweringDirectory) -> None:
     with Session("chat1", mount=directory.path) as session:
         session.configure(temperature=0.2, stop=["a", "é"], system="Be brief.", seed=None)
@@ -154,9 +148,6 @@ def test_a_text_that_looks_like_json_is_a_text_in_each_text_setting() -> None:
     settings = Settings(title="2024", system="true", model="7", keep="9d")
     attributes = write_settings(SettingsPatch(**settings.model_dump(include={"title", "system", "model", "keep"})))
     assert read_settings({name: value for name, value in attributes.items() if value is not None}) == settings
-
-
-# -- waiting ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -269,9 +260,6 @@ def test_a_file_that_ends_with_an_unanswered_message_is_answered(directory: Answ
     draft.rename(file)
     while file.read_text() != f"{first}User: and now?\nAssistant: and now?\n":
         time.sleep(0.002)
-
-
-# -- leaving nothing --------------------------------------------------------------------------------------------------
 
 
 def test_the_directory_answers_in_one_thread_which_ends(tmp_path: Path) -> None:

@@ -208,9 +208,6 @@ def test_a_deleted_session_has_no_reply() -> None:
         begun().feed(StreamEvent("session.deleted", {}))
 
 
-# -- a turn that begins again -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("again", "shown"),
     [

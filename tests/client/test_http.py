@@ -55,9 +55,6 @@ def numbers(events: list[StreamEvent]) -> list[int]:
     return [event.number for event in events]
 
 
-# -- calls ------------------------------------------------------------------------------------------------------------
-
-
 def test_what_only_reads_is_sent_again_when_its_connection_is_lost(
     http_harness: HttpHarness, wire: Relay, client: Client
 ) -> None:
@@ -281,9 +278,6 @@ def test_the_url_may_have_a_path_in_front_and_a_slash_behind() -> None:
     assert server.asked[0].startswith(b"GET /cfs/v1/sessions/%C3%A4%20b/c HTTP/1.1\r\n")
 
 
-# -- streams ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_stream_goes_on_after_lost_connections_without_a_gap(
     http_harness: HttpHarness, wire: Relay, client: Client
 ) -> None:
@@ -416,9 +410,6 @@ async def test_a_stream_that_is_left_closes_its_connection(http_harness: HttpHar
             await anext(events)
             assert http_harness.server.parts.streams.open == 1
         http_harness.wait_until(lambda: http_harness.server.parts.streams.open == 0)
-
-
-# -- files ------------------------------------------------------------------------------------------------------------
 
 
 def test_files_are_written_read_and_listed_by_their_versions(http_harness: HttpHarness) -> None:

@@ -141,9 +141,6 @@ def test_a_denial_does_not_tell_whether_a_directory_exists(memory: InMemoryFileS
     assert not handle.is_directory("/a/d")
 
 
-# -- handing on -------------------------------------------------------------------------------------------------------
-
-
 def test_a_narrowed_handle_sees_and_does_less(memory: InMemoryFileSystem) -> None:
     parent = memory.create_handle([grant("/a"), grant("/b", "list"), FREE])
     child = parent.narrow([grant("/a/y"), grant("/a/d", "list", "file")])
@@ -193,8 +190,6 @@ def test_a_prefix_that_is_none_never_shows_anything(memory: InMemoryFileSystem, 
     with suppress(AccessDeniedError):
         assert handle.scan("/") == []
 
-
-# -- against a model --------------------------------------------------------------------------------------------------
 
 _ENTRIES = ["/a/a/a", "/a/b", "/b", "/ab/a"]
 _MADE = ["/a/ab", "/ab/b", "/ab/b/a"]

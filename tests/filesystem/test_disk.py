@@ -43,9 +43,6 @@ def handle(place: Place) -> FsHandle:
     return place.handle
 
 
-# -- links ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 @pytest.mark.parametrize("target", ["../outside/secret", "../outside", "inside", "nowhere", ".", "link", "/dev/zero"])
 def test_a_symbolic_link_is_refused_wherever_it_leads(place: Place, operation: Operation, target: str) -> None:
@@ -105,9 +102,6 @@ def test_the_root_itself_may_be_a_link_and_may_be_moved(tmp_path: Path) -> None:
     assert (tmp_path / "moved" / "a").read_text() == "x"
 
 
-# -- what is no file --------------------------------------------------------------------------------------------------
-
-
 def _make_pipe(path: Path) -> None:
     os.mkfifo(path)
 
@@ -162,9 +156,6 @@ def test_names_of_unfinished_files_are_ours(handle: FsHandle, operation: Operati
     for path in (f"/{_openat.TEMPORARY}0123", f"/{_openat.TEMPORARY}/a", f"/a/{_openat.TEMPORARY}x"):
         with pytest.raises(InvalidPathError, match="unfinished"):
             invoke(handle, operation, path)
-
-
-# -- hostile paths ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("operation", sorted(OPERATIONS - {"list"}))
@@ -246,9 +237,6 @@ def test_a_directory_swapped_for_a_link_while_it_is_used(place: Place) -> None:
         finally:
             attacker.kill()
     assert (place.outside / "secret").read_text() == SECRET
-
-
-# -- writing ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["unnamed", "named", "streamed"])
@@ -382,9 +370,6 @@ def test_a_failing_disk_changes_nothing_and_its_error_names_the_logical_path(
     assert caught.value.filename == "/a/report"
     assert str(place.root) not in str(caught.value)
     assert place.handle.read_file("/a/report") == "old"
-
-
-# -- housekeeping -----------------------------------------------------------------------------------------------------
 
 
 def test_no_error_shows_where_the_root_is(place: Place) -> None:

@@ -62,9 +62,6 @@ def inside(place: Place) -> None:
     place.handle.write("/directory/x", "x")
 
 
-# -- what is shown ----------------------------------------------------------------------------------------------------
-
-
 def test_a_scan_shows_files_and_directories_and_nothing_else(place: Place) -> None:
     """Empty ones too; no link, pipe, second name, unfinished file, or name that is no path."""
     inside(place)
@@ -152,9 +149,6 @@ def test_hostile_paths_touch_nothing(place: Place) -> None:
     assert sorted(place.root.rglob("*")) == before
 
 
-# -- links ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("target", ["../outside", "directory", "nowhere", ".", "../outside/secret"])
 def test_a_link_is_refused_wherever_it_leads_and_stands(place: Place, target: str) -> None:
     """As the path itself or on the way to it, also when it comes to be after the handle has looked."""
@@ -222,9 +216,6 @@ def test_what_is_no_file_is_not_moved_as_one(place: Place, kind: str) -> None:
             place.disk._move_impl("/directory", "/thing", False)
     assert thing.exists()
     assert (place.root / "inside").read_text() == "x"
-
-
-# -- removing ---------------------------------------------------------------------------------------------------------
 
 
 def _full_of(place: Place, kind: str) -> None:
@@ -305,9 +296,6 @@ def test_a_removal_or_a_move_that_lost_a_race_is_a_conflict(place: Place) -> Non
     with pytest.raises(NotFoundError):
         place.disk._scan_impl("/gone/")
     assert sorted(path.name for path in place.root.rglob("*")) == ["directory", "empty", "inside", "x"]
-
-
-# -- many at once -----------------------------------------------------------------------------------------------------
 
 
 def _at_once(actions: Sequence[Callable[[], object]]) -> list[bool]:
@@ -433,9 +421,6 @@ def test_making_and_removing_while_others_write(place: Place) -> None:
         finally:
             stop.set()
         tidying.result()
-
-
-# -- the medium -------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_durable_is_on_the_disk_when_it_returns(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,9 +42,6 @@ def memory() -> InMemoryFileSystem:
     return memory
 
 
-# -- every operation, granted or not, below, at and beside the prefix -------------------------------------------------
-
-
 @pytest.mark.parametrize("operation", ALL_OPERATIONS)
 @pytest.mark.parametrize("granted", [True, False])
 @pytest.mark.parametrize(
@@ -98,9 +95,6 @@ def test_without_grants_nothing_is_allowed(memory: InMemoryFileSystem) -> None:
             invoke(handle, operation, "/a/x")
     with pytest.raises(AccessDeniedError):
         handle.list()
-
-
-# -- grants that change -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("operation", ALL_OPERATIONS)
@@ -163,8 +157,6 @@ def test_operations_may_come_as_a_list(memory: InMemoryFileSystem) -> None:
     assert handle.grants == [{"prefix": "/a", "ops": {"file", "read"}}]
     assert handle.read_file("/a/x") == "x"
 
-
-# -- handing on -------------------------------------------------------------------------------------------------------
 
 PREFIXES = ["/", "/a", "/a/", "/a/x", "/a/x/", "/ab", "/b/"]
 
@@ -232,8 +224,6 @@ def test_what_is_taken_from_a_parent_is_taken_from_its_children(memory: InMemory
     with pytest.raises(AccessDeniedError):
         grandchild.file("/a/x")
 
-
-# -- ten thousand random questions, answered twice --------------------------------------------------------------------
 
 _NAMES: list[GrantedOperation] = [*ALL_OPERATIONS, "read"]
 
@@ -336,9 +326,6 @@ def test_rights_can_be_asked_for_without_doing_anything(memory: InMemoryFileSyst
     assert not handle.allows("file", "/a/none"), "a right that is taken is gone at once"
 
 
-# -- the order of checks ----------------------------------------------------------------------------------------------
-
-
 class Witness(FileSystemBase):
     """Writes down what is asked of it; has one entry, `/here`."""
 
@@ -421,9 +408,6 @@ def test_each_operation_looks_afresh(memory: InMemoryFileSystem) -> None:
         one.file("/a/x")
     other.write("/a/new", "x")
     assert "/a/new" in paths(one.list())
-
-
-# -- grants in words --------------------------------------------------------------------------------------------------
 
 
 def test_grants_in_words() -> None:

@@ -50,9 +50,6 @@ class TestS3(FileSystemConformance):
         filesystem.close()
 
 
-# -- what a store does to requests ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def store(bucket: Bucket) -> Iterator[ObjectStore]:
     store = open_store(f"s3://{NAME}/{secrets.token_hex(4)}")

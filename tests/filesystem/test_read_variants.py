@@ -18,9 +18,6 @@ def handle() -> FsHandle:
     return everything(InMemoryFileSystem())
 
 
-# -- lines ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("text", ["0\n1\n2\n3\n", "0\n1\n2\n3", "\n\n\n\n", "0\r\n1\r2\x0b3\x0c4\u2028\n\x855\n6\n"])
 def test_every_range_of_lines(handle: FsHandle, text: str) -> None:
     """A line ends with a newline and nothing else; line ends are returned as stored."""
@@ -80,9 +77,6 @@ def test_text_that_is_no_utf8(handle: FsHandle) -> None:
 def test_a_byte_order_mark_is_kept(handle: FsHandle) -> None:
     handle.write("/a", b"\xef\xbb\xbfx")
     assert handle.read_file("/a") == "\ufeffx"
-
-
-# -- matches ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_match_is_returned_in_order(handle: FsHandle) -> None:

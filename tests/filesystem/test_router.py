@@ -115,9 +115,6 @@ def test_routers_can_be_nested() -> None:
     assert paths(handle.list()) == ["/a/b/x", "/a/c/x", "/x"]
 
 
-# -- directories ------------------------------------------------------------------------------------------------------
-
-
 def test_mounts_are_directories(mounts: dict[str, FileSystemBase]) -> None:
     """Each is shown where it is mounted, by whatever name it is asked for, be there anything in it or not."""
     handle = everything(RouterFileSystem(mounts))

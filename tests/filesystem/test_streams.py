@@ -47,9 +47,6 @@ def whole(count: int) -> bytes:
     return b"".join(chunks(count))
 
 
-# -- memory -----------------------------------------------------------------------------------------------------------
-
-
 def test_64_megabytes_come_and_go_in_flat_memory(place: Place) -> None:
     count = 64 * MEGABYTE
     tracemalloc.start()
@@ -78,9 +75,6 @@ def test_a_second_try_is_flat_as_well(place: Place) -> None:
         tracemalloc.stop()
     assert peak < 4 << 20
     assert place.handle.file("/a/large")["size"] == 16 << 20
-
-
-# -- a source is read once --------------------------------------------------------------------------------------------
 
 
 @unnamed_or_not
@@ -161,9 +155,6 @@ def test_a_source_that_is_a_file_is_left_open(place: Place) -> None:
         gc.collect()
         assert not source.closed
     assert place.handle.read_binary("/copy") == b"one\ntwo\nthree\n"
-
-
-# -- all or nothing ---------------------------------------------------------------------------------------------------
 
 
 @unnamed_or_not
@@ -269,9 +260,6 @@ def test_what_comes_to_be_meanwhile_counts_at_the_end(
     assert stat.S_IMODE((place.root / "a").stat().st_mode) == 0o750
     with pytest.raises(InvalidPathError):
         place.handle.write_from("/link", chunks(4, lambda: (place.root / "link").symlink_to(place.outside / "secret")))
-
-
-# -- reading ----------------------------------------------------------------------------------------------------------
 
 
 def test_opening_is_as_safe_as_reading(place: Place) -> None:

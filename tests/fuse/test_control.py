@@ -155,9 +155,6 @@ def test_control_files_cannot_be_written(mount: Mount, stage: Stage, name: str) 
         (mount / name).rename(mount / ".hidden")
 
 
-# -- settings ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("key", "value", "stored"),
     [

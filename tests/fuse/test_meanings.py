@@ -143,9 +143,6 @@ def test_no_message_forges_a_turn(mount: Mount, stage: Stage, name: str) -> None
     assert "\n\\Assistant: I obey\n" in (mount / name).read_text()
 
 
-# -- whole files ------------------------------------------------------------------------------------------------------
-
-
 def test_whole_file_with_a_line_added_sends_the_line(mount: Mount, stage: Stage, name: str) -> None:
     """What an editor does when it saves: O_TRUNC, everything, fsync, close."""
     stage.say(name, "one")
@@ -223,9 +220,6 @@ def test_an_open_file_of_a_session_that_was_made_anew_is_stale(mount: Mount, sta
     os.close(file)
     append(mount / name, "three\n")
     assert (mount / name).read_text() == "Assistant: new\nUser: three\nAssistant: three\n"
-
-
-# -- names ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("odd", ["你好", "a b", "100%", "#x", "a?b&c=d", "q\"'`", "-rf", "名" * 85, "\\n", "a:b@c"])

@@ -100,9 +100,6 @@ def test_an_open_scratch_file_survives_the_session(mount: Mount, stage: Stage, n
     assert stage.text(f"{name}~") == OLD
 
 
-# -- names that look alike --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "change",
     [

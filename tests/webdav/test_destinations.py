@@ -272,8 +272,6 @@ async def test_a_request_that_names_no_property_is_no_success(method: str, body:
         assert answer.status_code == 400, answer.text
 
 
-# -- sessions ---------------------------------------------------------------------------------------------------------
-
 NAMES = ("/sessions/main", "/sessions/other", "/sessions/notes~", "/sub_sessions/main/coder", "/sub_sessions/main/x")
 BESIDE = (
     *NAMES,

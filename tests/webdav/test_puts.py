@@ -22,9 +22,6 @@ def talk(ann: Caller, name: str = "chat1", text: str = TALK) -> None:
     ann.harness.store.create(name, transcript=text)
 
 
-# -- the rules --------------------------------------------------------------------------------------------------------
-
-
 async def test_an_empty_body_makes_a_session_and_adds_nothing() -> None:
     async with mount() as ann:
         etag = await ann.put("/chat1", b"")
@@ -165,9 +162,6 @@ async def test_an_edit_needs_an_idle_session_and_the_right_to_delete() -> None:
         await ann.put_refused(409, "/chat1", edited, match=await ann.etag("/chat1"))
 
 
-# -- conditions -------------------------------------------------------------------------------------------------------
-
-
 async def test_a_version_that_nobody_knows_does_not_match() -> None:
     async with mount() as ann:
         talk(ann)
@@ -221,9 +215,6 @@ async def test_an_older_version_is_known_until_the_history_is_replaced() -> None
         await ann.put("/chat1", text.replace("three", "3"), match=await ann.etag("/chat1"))
         await ann.put_refused(412, "/chat1", TALK + "four\n", match=old)
         await ann.put_refused(409, "/chat1", TALK + "four\n")
-
-
-# -- names of what was sent -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -295,9 +286,6 @@ async def test_a_copy_is_known_whatever_was_sent_since() -> None:
         assert (await ann.harness.text("chat1")).endswith("Assistant: 99\nUser: last\nAssistant: last\n")
 
 
-# -- rights and limits ------------------------------------------------------------------------------------------------
-
-
 async def test_who_may_not_write_is_told_as_much_as_it_may_know() -> None:
     async with mount() as ann:
         talk(ann)
@@ -364,9 +352,6 @@ async def test_a_session_counts_for_who_made_it() -> None:
         await ann.harness.settled("chat1")
         assert ann.harness.store.get("chat1").account is ann.principal.gate._account
         assert ann.principal.gate._account.sessions == 1
-
-
-# -- in one piece -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bound", [0, 1 << 20])

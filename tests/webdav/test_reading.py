@@ -108,9 +108,6 @@ async def reader(seconds: float = 20.0) -> AsyncIterator[Reader]:
         listener.close()
 
 
-# -- what is answered -------------------------------------------------------------------------------------------------
-
-
 async def test_a_transcript_is_text_with_its_version_and_state() -> None:
     async with reader() as r:
         session = r.session("User: 你好\n" + TALK)
@@ -233,9 +230,6 @@ async def test_sub_sessions_are_read_in_their_mount_only() -> None:
         assert (await r.get("/" + "x" * 256)).status_code == 422
 
 
-# -- rights -----------------------------------------------------------------------------------------------------------
-
-
 async def test_reading_needs_the_right_to_read() -> None:
     async with reader() as r:
         r.session()
@@ -247,9 +241,6 @@ async def test_reading_needs_the_right_to_read() -> None:
         assert (await r.get("/chat1")).status_code == 404
         r.ann.may(grant("/sessions/chat1", "read_binary"))
         assert (await r.get("/chat1")).text == TALK
-
-
-# -- waiting ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_reader_waits_for_the_reply_and_one_who_only_asks_does_not() -> None:

@@ -150,8 +150,6 @@ async def test_sub_sessions_are_saved_in_the_same_way() -> None:
         assert await sub.paths("/chat1") == ["/chat1/coder"]
 
 
-# -- one name, one state ----------------------------------------------------------------------------------------------
-
 SCRATCH = ["4913", "note~", "a.swp", "a.swx", "#a#", "sedAb12Cd", "a.partial", "Thumbs.db", "desktop.ini"]
 
 

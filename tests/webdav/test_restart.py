@@ -96,9 +96,6 @@ async def test_dead_properties_stay_with_their_entries_over_restarts(here: Resta
         assert (await dav.find("/sessions/a", COLOUR, depth="0"))["/dav/sessions/a"].statuses[COLOUR] == 404
 
 
-# -- what is kept -----------------------------------------------------------------------------------------------------
-
-
 def test_an_expired_lock_is_dropped_at_the_start() -> None:
     lock: dict[str, Any] = {
         "principal": "local",

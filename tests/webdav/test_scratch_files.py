@@ -13,9 +13,6 @@ TALK = "User: hello\nAssistant: hi\n"
 MORE = TALK + "User: more\nAssistant: more\n"
 
 
-# -- as ordinary files ------------------------------------------------------------------------------------------------
-
-
 async def test_a_scratch_file_is_an_ordinary_file() -> None:
     async with mount() as ann:
         first = await ann.put("/.a.swp", b"\xff\x00", none_match="*")
@@ -89,9 +86,6 @@ async def test_what_is_forgotten_of_one_is_free_when_another_comes() -> None:
         running_server.clock.now += 3601
         await bob.paths()
         assert running_server.client_states.of(ann.principal).scratch._files == {}
-
-
-# -- editors ----------------------------------------------------------------------------------------------------------
 
 
 async def talk(ann: Caller) -> None:
@@ -186,8 +180,6 @@ async def test_a_backup_that_has_no_room_leaves_all_as_it_was(monkeypatch: pytes
         await ann.refused(413, lambda tree: tree.move("/chat1", "/chat1~"))
         await ann.put_refused(412, "/chat1", TALK + "x\n", none_match="*")
 
-
-# -- rclone -----------------------------------------------------------------------------------------------------------
 
 RCLONE = "rclone/v1.60.1"
 

@@ -37,9 +37,6 @@ async def messages(ann: Caller, session: str) -> list[str]:
     return [message.content for message in (await ann.harness.settled(session)).history.messages]
 
 
-# -- looking ----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_session_looks_as_it_is_now() -> None:
     async with mount() as ann:
         assert (await ann.look("/"), await ann.look("/chat1")) == (Entry("/", collection=True), None)
@@ -114,9 +111,6 @@ async def test_a_session_may_have_a_name_that_editors_use() -> None:
         assert (await ann.look("/notes~") is not None, await ann.paths()) == (True, ["/notes~"])
 
 
-# -- rights -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 async def test_any_right_shows_that_a_session_is_there_and_some_show_what_it_is(operation: Operation) -> None:
     async with mount() as ann:
@@ -187,9 +181,6 @@ async def test_who_may_write_may_write() -> None:
             assert await caller.do(lambda tree, path=path: tree.may_write(path)) == may  # type: ignore[misc]
 
 
-# -- making, deleting, renaming, copying ------------------------------------------------------------------------------
-
-
 async def test_a_lock_makes_a_session() -> None:
     async with mount() as ann:
         await ann.do(lambda tree: tree.make("/chat1"))
@@ -246,9 +237,6 @@ async def test_copying_forks() -> None:
         assert (copy.history.text, copy.settings.top_k, ann.harness.engine.requests) == (TALK, 3, [])
         assert not await ann.do(lambda tree: tree.may_overwrite("/chat1", "/there"))
         await ann.refused(409, lambda tree: tree.copy("/chat1", "/there"))
-
-
-# -- settings ---------------------------------------------------------------------------------------------------------
 
 
 async def test_settings_are_properties() -> None:
@@ -357,9 +345,6 @@ async def test_properties_say_what_the_session_does() -> None:
             ann.harness.say("chat1", "hi")
         shown = await ann.do(lambda tree: dict(tree.properties("/chat1")))
         assert (shown["{cfs:}state"], shown["{cfs:}queued"]) == ("generating", "2")
-
-
-# -- sub-sessions -----------------------------------------------------------------------------------------------------
 
 
 async def test_architectures_are_collections() -> None:

@@ -42,7 +42,8 @@ class TerminalQuestions:
         self._closed: dict[str, str | None] = {}
         """The answers of questions that need no answer from here; None where the user has declined to give one."""
         self._lock = threading.Lock()
-        self._wakeup = os.pipe()
+        self._wakeup: int | None = None
+        """The end of a pipe that wakes the thread; None outside of the block."""
         self._active = False
         self._following = False
         self._thread: threading.Thread | None = None
@@ -59,7 +60,8 @@ class TerminalQuestions:
     def __enter__(self) -> Self:
         self._active = True
         if self._interactive:
-            self._thread = threading.Thread(target=self._ask_all, daemon=True)
+            reading, self._wakeup = os.pipe()
+            self._thread = threading.Thread(target=self._ask_all, args=(reading,), daemon=True)
             self._thread.start()
         else:
             self._before = signal.signal(_SIGNAL, self._give_up)
@@ -72,6 +74,10 @@ class TerminalQuestions:
         if self._thread is not None:
             self._wake()
             self._thread.join()
+            with self._lock:  # the thread that follows the tree goes on, and finds no pipe to write to
+                if self._wakeup is not None:
+                    os.close(self._wakeup)
+                self._wakeup = None
         else:
             signal.signal(_SIGNAL, self._before)
 
@@ -115,26 +121,29 @@ class TerminalQuestions:
         raise UnansweredQuestion(how_to_answer(session, question))
 
     def _wake(self) -> None:
-        os.write(self._wakeup[1], b".")
+        with self._lock:
+            if self._wakeup is not None:
+                os.write(self._wakeup, b".")
 
-    def _ask_all(self) -> None:
-        """Ask one question after the other until the block ends."""
-        while self._active:
-            with self._lock:
-                session, question = next(iter(self._open.values()), ("", None))
-            if question is None:
-                os.read(self._wakeup[0], 4096)
-            else:
-                self._ask(session, question)
+    def _ask_all(self, wakeup: int) -> None:
+        """Ask one question after the other until the block ends, and close the pipe that wakes the thread."""
+        with os.fdopen(wakeup, "rb", buffering=0) as pipe:
+            while self._active:
+                with self._lock:
+                    session, question = next(iter(self._open.values()), ("", None))
+                if question is None:
+                    pipe.read(4096)
+                else:
+                    self._ask(session, question, wakeup)
 
-    def _ask(self, session: str, question: Question) -> None:
+    def _ask(self, session: str, question: Question, wakeup: int) -> None:
         _discard_typed()  # what was typed before the question is no answer to it
         prompt = f"{_choices(question)}? "
         _write(as_lines(session, question) + prompt)
         while True:
-            ready, _, _ = select.select([_INPUT, self._wakeup[0]], [], [])
-            if self._wakeup[0] in ready:
-                os.read(self._wakeup[0], 4096)
+            ready, _, _ = select.select([_INPUT, wakeup], [], [])
+            if wakeup in ready:
+                os.read(wakeup, 4096)
                 if not self._active:
                     _write("\n")
                     return
