@@ -18,6 +18,7 @@ from cfs.cli.base.options import (
     TokenFile,
     Url,
     check_name,
+    session_argument,
     session_names,
 )
 from cfs.cli.base.output import note, show
@@ -212,13 +213,7 @@ def ps(as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = No
 def open_(
     session: Annotated[
         str | None,
-        typer.Argument(
-            metavar="SESSION",
-            help="Session to show (default: the first page).",
-            callback=check_name,
-            autocompletion=session_names,
-            show_default=False,
-        ),
+        session_argument("Session to show (default: the first page)."),
     ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -292,13 +287,7 @@ def set_(
 def rename(
     session: Annotated[
         str,
-        typer.Argument(
-            metavar="OLD",
-            help="Name of the session.",
-            callback=check_name,
-            autocompletion=session_names,
-            show_default=False,
-        ),
+        session_argument("Name of the session.", metavar="OLD"),
     ],
     name: NewName,
     url: Url = DEFAULT_URL,

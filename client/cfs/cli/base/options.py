@@ -1,6 +1,7 @@
 """Arguments and options that several commands share: server, token, session and JSON output."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,54 +47,23 @@ def check_name(session: str | None) -> str | None:
         raise typer.BadParameter(error.detail) from None
 
 
-def _each_checked(sessions: list[str]) -> list[str]:
+def _check_names(sessions: list[str]) -> list[str]:
     return [check_name(session) or "" for session in sessions]
 
 
-Session = Annotated[
-    str,
-    typer.Argument(
-        metavar="SESSION",
-        help="Name of the session.",
-        callback=check_name,
-        autocompletion=session_names,
-        show_default=False,
-    ),
-]
+def session_argument(help_text: str, metavar: str = "SESSION", check: Callable[[Any], Any] = check_name) -> Any:
+    """Describe an argument that names sessions which exist, so that shells complete it."""
+    return typer.Argument(
+        metavar=metavar, help=help_text, callback=check, autocompletion=session_names, show_default=False
+    )
 
-OptionalSession = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="SESSION",
-        help="Name of the session (default: a new one).",
-        callback=check_name,
-        autocompletion=session_names,
-        show_default=False,
-    ),
-]
 
-Sessions = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="SESSION",
-        help="Names of sessions.",
-        callback=_each_checked,
-        autocompletion=session_names,
-        show_default=False,
-    ),
-]
-
+Session = Annotated[str, session_argument("Name of the session.")]
+OptionalSession = Annotated[str | None, session_argument("Name of the session (default: a new one).")]
+Sessions = Annotated[list[str], session_argument("Names of sessions.", check=_check_names)]
 OptionalSessions = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="SESSION",
-        help="Names of sessions.",
-        callback=lambda names: names and _each_checked(names),
-        autocompletion=session_names,
-        show_default=False,
-    ),
+    list[str] | None, session_argument("Names of sessions.", check=lambda names: names and _check_names(names))
 ]
-
 Url = Annotated[str, typer.Option("--url", envvar="CFS_URL", help="URL of the server.")]
 
 TokenFile = Annotated[
