@@ -5,6 +5,7 @@ import errno
 import pytest
 
 from cfs import errors
+from cfs.contract import errors as definitions
 from cfs.errors import TABLE, CfsError, InvalidReply, TooManyRounds, Unverified, from_errno, from_problem, to_problem
 
 ALL = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, CfsError)]
@@ -18,7 +19,7 @@ def test_every_error_survives_the_way_through_a_problem_document(kind: type[CfsE
     assert (again.detail, again.retry_after, again.extra) == ("what and what to do", 2.5, {"limit": 7})
     assert again.errno in errno.errorcode
     assert kind.__doc__
-    assert kind.__name__ in (errors.__doc__ or ""), "the tree at the top of the module names every class"
+    assert kind.__name__ in (definitions.__doc__ or ""), "the tree at the top of the module names every class"
 
 
 @pytest.mark.parametrize("kind", TABLE)
@@ -66,3 +67,8 @@ def test_a_status_without_a_known_type_still_becomes_the_right_errno(status: int
     error = from_problem(status, {"title": "from some proxy"})
     assert errno.errorcode[error.errno] == number
     assert error.detail == "from some proxy"
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_users_see_the_public_path_of_an_error(kind: type[CfsError]) -> None:
+    assert f"{kind.__module__}.{kind.__name__}" == f"cfs.errors.{kind.__name__}"

@@ -169,17 +169,21 @@ def json_request(
     accept: str = JSON,
     wait_seconds: float = 0.0,
 ) -> Request:
+    """Return a request with a model as its JSON body; members that are not set are left out."""
     headers = {"Content-Type": JSON, "Accept": accept}
     return Request(method, path, params or {}, headers, body.model_dump_json(exclude_unset=True).encode(), wait_seconds)
 
 
 def seconds_text(value: float) -> str:
+    """Write a time to wait for the query, at most what servers accept."""
     return f"{min(value, LONGEST_WAIT):.3f}"
 
 
 def parse_model(model: type[Model]) -> Callable[[ApiResponse], Model]:
+    """Return the parser of a response whose body is a model."""
     return lambda answer: model.model_validate_json(answer.body)
 
 
 def parse_nothing(_: ApiResponse) -> None:
-    return None
+    """Parse a response without a body."""
+    return

@@ -50,4 +50,5 @@ def events(session: str | None = None, after: str | None = None) -> Stream:
 
 
 def delay_params(seconds: float) -> dict[str, str]:
+    """Return the query that delays a turn; empty without a delay."""
     return {"delay": seconds_text(seconds)} if seconds else {}

@@ -520,3 +520,7 @@ def from_problem(status: int, problem: dict[str, Any]) -> CfsError:
 def from_errno(number: int | None) -> type[CfsError]:
     """Return the class that a file operation means by this number; `ServerError` for numbers without a row."""
     return _BY_ERRNO.get(number or 0, ServerError)
+
+
+for _kind in {CfsError, *TABLE}:
+    _kind.__module__ = "cfs.errors"  # the public path, which users see in tracebacks and logs

@@ -10,4 +10,5 @@ INDEX = f"{ROOT}/index.json"
 
 
 def counted(count: int) -> str:
+    """Write a number of sessions."""
     return f"{count} session" if count == 1 else f"{count} sessions"
