@@ -73,7 +73,10 @@ def check_directory(directory: Path) -> None:
         detach(directory)
         entries = list(directory.iterdir())
     if os.path.ismount(directory):
-        raise CannotMountError(f"something is mounted on {directory} already: unmount it, or use another directory")
+        raise CannotMountError(
+            f"something is mounted on {directory} already: unmount it (`fusermount3 -u {directory}`), or use another"
+            " directory"
+        )
     if entries:
         raise CannotMountError(f"{directory} is not empty: its files would be hidden; use another directory")
     if not os.access(directory, os.W_OK):

@@ -147,5 +147,7 @@ def _in_background(directory: Path) -> None:
     assert process.stdout is not None  # noqa: S101 - for the type checker
     line = process.stdout.readline()
     if not line.startswith("ready"):
-        raise CannotMountError(f"nothing is mounted on {directory}: see the reason above (status {process.wait()})")
+        if process.wait() == 1:  # it has printed the reason
+            raise typer.Exit(1)
+        raise CannotMountError(f"nothing is mounted on {directory}: the process ended with status {process.returncode}")
     typer.echo(line.strip())

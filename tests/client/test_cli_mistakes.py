@@ -1,6 +1,7 @@
 """Typical mistakes, each with its exit code and one line that says what to do (C10)."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from cfs.cli.actions import machine_checks
 from cfs.cli.base.exit_codes import NO_READER
+from ports import free_port
 from tests.client.harness import HttpHarness
 from tests.client.terminal import CTRL_C, Running, cfs, ended, home_in, terminal
+from tests.fuse.support import mounting
 from tests.server.support import CFS, environment, run_cfs, serving
 
 
@@ -68,6 +72,13 @@ MISTAKES = [
     Mistake("value of a setting", "set main temperature=warm", 2, "temperature: input should be a valid number"),
     Mistake("setting of a turn", "send main hello --set temperature=9", 2, "less than or equal to 5"),
     Mistake("name is taken", "rename main other", 1, "there is a session 'other' already"),
+    Mistake("model of a session", "set main model=qwen", 1, "there is no model 'qwen' here; there are scripted"),
+    Mistake("model of a turn", "send main hello --set model=qwen", 1, "there are scripted"),
+    Mistake("model to serve", "serve --port 0 --model qwem3", 2, "did you mean qwen3"),
+    Mistake("unlike any model to serve", "serve --port 0 --model mine", 2, "CFS can download smollm2, smollm3"),
+    Mistake("file of a model", "serve --port 0 --model {folder}/none.gguf", 2, "no such file"),
+    Mistake("default model", "connect --default qwen", 1, "`cfs connect`", env={"CFS_CONNECTIONS": "none.toml"}),
+    Mistake("model to disconnect", "connect --remove qwen", 1, "`cfs connect`", env={"CFS_CONNECTIONS": "none.toml"}),
     Mistake("no question is open", "answer main allow", 1, "no question is open"),
     Mistake("time", "share create main --expires soon", 2, "write 12h, 30d or 1y"),
     Mistake("import of a directory", "import {folder}", 1, "Is a directory"),
@@ -165,6 +176,55 @@ def test_a_closed_pipe_needs_no_line(place: Place, command: str) -> None:
             check=False,
         )
     assert (done.returncode, done.stderr) == (NO_READER, b"")
+
+
+@pytest.mark.skipif(machine_checks.mount_obstacle() is not None, reason=str(machine_checks.mount_obstacle()))
+@pytest.mark.parametrize("flags", [[], ["--background"]], ids=["foreground", "background"])
+def test_a_directory_with_a_mount_is_not_mounted_again(
+    http_harness: HttpHarness, tmp_path: Path, flags: list[str]
+) -> None:
+    """The first mount goes on, and the line says how to end it."""
+    path = tmp_path / "mnt"
+    with mounting(http_harness.url, path) as mount:
+        code, output, errors = ended(cfs(http_harness.url, "mount", str(path), *flags))
+        assert (code, output, errors.count("\n")) == (1, "", 1), errors
+        assert errors.startswith(f"cfs: something is mounted on {path} already: unmount it (`fusermount3 -u {path}`)")
+        (mount / "main").write_text("hi\n")
+        assert (mount / "main").read_text() == "User: hi\nAssistant: hi\n"
+
+
+# Colours
+
+_MARK = re.compile(r"^(?P<before>\x1b\[3[123]m\x1b\[1m|)(ok|--|!!)(?P<after>\x1b\[0m|) \S", re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("env", "coloured"),
+    [({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": "", "TERM": "dumb"}, False)],
+    ids=["terminal", "NO_COLOR", "dumb"],
+)
+def test_a_diagnosis_at_a_terminal_has_colours_unless_they_are_unwanted(
+    http_harness: HttpHarness, env: dict[str, str], coloured: bool
+) -> None:
+    with terminal(http_harness.url, "doctor", CFS_PORT=str(free_port()), **env) as screen:
+        code, shown = screen.end()
+    marks = list(_MARK.finditer(shown.replace("\r\n", "\n")))
+    assert code == 0
+    assert len(marks) > 8
+    assert {(bool(mark["before"]), bool(mark["after"])) for mark in marks} == {(coloured, coloured)}
+    assert shown.count("\x1b") == (3 * len(marks) if coloured else 0), "no escape code is shown as text"
+    assert "\\x1b" not in shown
+
+
+@pytest.mark.parametrize(
+    "env", [{}, {"FORCE_COLOR": "1"}, {"CLICOLOR_FORCE": "1"}], ids=["piped", "forced", "clicolor"]
+)
+def test_a_piped_diagnosis_has_no_escape_codes(http_harness: HttpHarness, env: dict[str, str]) -> None:
+    code, output, errors = ended(
+        cfs(http_harness.url, "doctor", data=b"", CFS_PORT=str(free_port()), TERM="xterm", **env)
+    )
+    assert (code, errors, "\x1b" in output) == (0, "", False)
+    assert len(list(_MARK.finditer(output))) > 8
 
 
 # Ctrl-C

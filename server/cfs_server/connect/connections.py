@@ -50,11 +50,10 @@ def remove(path: Path, name: str) -> list[str]:
 
     Raises `ConfigurationError` if there is none of this name.
     """
-    entries = models_file.read(path).models if path.exists() else {}
+    entries = _entries(path)
     names = [name] if name in entries else [other for other, entry in entries.items() if provider_of(entry) == name]
     if not names:
-        listed = f"there are {', '.join(entries)}" if entries else "there are none"
-        raise ConfigurationError(f"no model {name!r} is connected; {listed}")
+        raise _not_connected(name, entries)
 
     def edit(document: tomlkit.TOMLDocument) -> None:
         tables = document["models"]
@@ -70,9 +69,9 @@ def remove(path: Path, name: str) -> list[str]:
 
 def set_default(path: Path, name: str) -> None:
     """Let a connected model answer by default. Raises `ConfigurationError`."""
-    entries = models_file.read(path).models
+    entries = _entries(path)
     if name not in entries:
-        raise ConfigurationError(f"no model {name!r} is connected; there are {', '.join(entries)}")
+        raise _not_connected(name, entries)
 
     def edit(document: tomlkit.TOMLDocument) -> None:
         document["default"] = name
@@ -88,6 +87,15 @@ def provider_of(entry: ModelEntry) -> str:
 def place_of(entry: ModelEntry) -> str:
     """Return where a model is: the URLs of its servers, or its file."""
     return ", ".join(upstream.url for upstream in entry.upstream or ()) or entry.model or ""
+
+
+def _entries(path: Path) -> dict[str, ModelEntry]:
+    return models_file.read(path).models if path.exists() else {}
+
+
+def _not_connected(name: str, entries: dict[str, ModelEntry]) -> ConfigurationError:
+    listed = f"there are {', '.join(entries)}" if entries else "there are none: `cfs connect` finds some"
+    return ConfigurationError(f"no model {name!r} is connected; {listed}")
 
 
 def _change(path: Path, edit: Callable[[tomlkit.TOMLDocument], None]) -> None:

@@ -142,6 +142,6 @@ def label(model: Model) -> str:
 
 
 def suggestion(name: str) -> str:
-    """Suggest the names that are close to a wrong one, as the end of an error's sentence; may be empty."""
+    """Suggest the names that are close to a wrong one, else all families, as the end of an error's sentence."""
     close = get_close_matches(name.lower(), [*_BY_FAMILY, *_BY_NAME], n=2, cutoff=0.6)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
+    return f"; did you mean {' or '.join(close)}?" if close else f"; CFS can download {', '.join(reversed(_BY_FAMILY))}"
