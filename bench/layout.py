@@ -78,15 +78,18 @@ class Layout:
     def _imported(self, module: Module) -> set[str]:
         above = module.name.split(".") if module.is_package else module.name.split(".")[:-1]
         names: set[str] = set()
-        for node in ast.walk(ast.parse(module.path.read_text(encoding="utf-8"))):
+        tree = ast.parse(module.path.read_text(encoding="utf-8"))
+        shown = {node.value for node in ast.walk(tree) if isinstance(node, ast.Assign) and _sets_module(node)}
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 start = above[: len(above) - node.level + 1] if node.level else []
                 base = ".".join([*start, *([node.module] if node.module else [])])
                 names |= {name if (name := f"{base}.{alias.name}") in self.modules else base for alias in node.names}
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _DOTTED.fullmatch(node.value):
-                names.add(node.value)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in shown:
+                if _DOTTED.fullmatch(node.value):
+                    names.add(node.value)
         return (names & self.modules.keys()) - {module.name}
 
     @cached_property
@@ -144,6 +147,11 @@ class Layout:
             "circles of folders": len(self.folder_circles),
             "lines of tests": tests,
         }
+
+
+def _sets_module(node: ast.Assign) -> bool:
+    """Return whether a statement gives a class the public name of its module, which imports nothing."""
+    return any(isinstance(target, ast.Attribute) and target.attr == "__module__" for target in node.targets)
 
 
 def _folder(name: str, modules: Sequence[Module]) -> Folder:

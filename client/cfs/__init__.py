@@ -55,9 +55,9 @@ from cfs.contract.errors import (
 )
 
 if typing.TYPE_CHECKING:
+    from cfs.contract.options import SessionOptions, TurnOptions
     from cfs.contract.wire import Settings, Usage
     from cfs.session.async_session import AsyncChatIterator, AsyncSession
-    from cfs.session.options import SessionOptions, TurnOptions
     from cfs.session.response import Response
     from cfs.session.session import ChatIterator, Session
     from cfs.session.tools import FunctionTool, Tool
@@ -139,14 +139,14 @@ _LATER = {
     "FunctionTool": "cfs.session.tools",
     "Response": "cfs.session.response",
     "Session": "cfs.session.session",
-    "SessionOptions": "cfs.session.options",
+    "SessionOptions": "cfs.contract.options",
     "Settings": "cfs.contract.wire",
     "Tool": "cfs.session.tools",
     "Tree": "cfs.tree.tree",
     "TreeAgent": "cfs.state.tree_state",
     "TreeFile": "cfs.state.tree_state",
     "TreeOutcome": "cfs.state.tree_state",
-    "TurnOptions": "cfs.session.options",
+    "TurnOptions": "cfs.contract.options",
     "Usage": "cfs.contract.wire",
 }
 

@@ -22,12 +22,12 @@ from cfs.contract.errors import (
     TooManyRounds,
 )
 from cfs.contract.ids import check_id
+from cfs.contract.options import SessionOptions, TurnOptions
 from cfs.contract.random_names import unique_name
 from cfs.contract.tool_calls import ToolRequest
 from cfs.contract.transcript import parse, render_one
 from cfs.contract.wire import NewMessage, Question, Settings, SettingsPatch, TurnSettings
 from cfs.session.formats import TRIES, Form
-from cfs.session.options import SessionOptions, TurnOptions
 from cfs.session.response import Response, respond
 from cfs.session.tools import MAX_ROUNDS, Tool, Toolbox
 from cfs.state.replies import Outcome

@@ -6,7 +6,7 @@ source creates that event itself.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
@@ -31,7 +31,7 @@ class StreamEvent:
     """
 
     type: EventName
-    data: dict[str, Any]
+    data: Mapping[str, Any]
     id: str = ""
     session: str = ""
     number: int = 0

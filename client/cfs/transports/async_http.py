@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 import httpx
 
@@ -17,6 +17,7 @@ from cfs.contract.errors import AlreadyExists, Busy, CfsError, EngineError, Time
 from cfs.contract.transcript import Turn, parse
 from cfs.contract.wire import NewMessage, Question, SearchResults, Settings, SettingsPatch
 from cfs.state import TurnReader
+from cfs.state.event_types import SessionEvent
 from cfs.state.replies import Outcome
 from cfs.state.stream import EventSource, StreamEvent
 from cfs.transports.addresses import (
@@ -99,7 +100,7 @@ class AsyncClient:
         deadline: Deadline | None = None,
         late: str = _LATE_STREAM,
         idempotency_key: str | None = None,
-    ) -> AsyncGenerator[StreamEvent]:
+    ) -> AsyncGenerator[SessionEvent]:
         """Yield the events of a stream, reconnecting as necessary, until the stream ends.
 
         A lost connection is retried up to `attempts` times in a row with growing pauses; then `Unreachable` is raised.
@@ -118,10 +119,10 @@ class AsyncClient:
                             api.ApiResponse(response.status_code, response.headers, await response.aread())
                         )
                     for event in source.connected():
-                        yield event
+                        yield cast("SessionEvent", event)
                     async for data in response.aiter_bytes():
                         for event in source.feed(data):
-                            yield event
+                            yield cast("SessionEvent", event)
                         if source.cut:
                             return
                         deadline.check(late)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 import httpx
 
@@ -18,6 +18,7 @@ from cfs.contract.errors import AlreadyExists, Busy, CfsError, EngineError, Time
 from cfs.contract.transcript import Turn, parse
 from cfs.contract.wire import NewMessage, Question, SearchResults, Settings, SettingsPatch
 from cfs.state import TurnReader
+from cfs.state.event_types import SessionEvent
 from cfs.state.replies import Outcome
 from cfs.state.stream import EventSource, StreamEvent
 from cfs.transports.addresses import (
@@ -100,7 +101,7 @@ class Client:
         deadline: Deadline | None = None,
         late: str = _LATE_STREAM,
         idempotency_key: str | None = None,
-    ) -> Generator[StreamEvent]:
+    ) -> Generator[SessionEvent]:
         """Yield the events of a stream, reconnecting as necessary, until the stream ends.
 
         A lost connection is retried up to `attempts` times in a row with growing pauses; then `Unreachable` is raised.
@@ -117,10 +118,10 @@ class Client:
                     if response.status_code >= 400:
                         raise api.error_of(api.ApiResponse(response.status_code, response.headers, response.read()))
                     for event in source.connected():
-                        yield event
+                        yield cast("SessionEvent", event)
                     for data in response.iter_bytes():
                         for event in source.feed(data):
-                            yield event
+                            yield cast("SessionEvent", event)
                         if source.cut:
                             return
                         deadline.check(late)

@@ -14,6 +14,7 @@ from cfs import api
 from cfs.contract.errors import NotFound, Timeout
 from cfs.contract.ids import check_id
 from cfs.contract.wire import NewMessage, SessionTree, SettingsPatch
+from cfs.state.event_types import SessionEvent
 from cfs.state.stream import StreamEvent
 from cfs.state.tree_state import TreeAgent, TreeFile, TreeOutcome, agent_of
 from cfs.transports.async_http import LONG_POLL_SECONDS, AsyncClient
@@ -50,7 +51,7 @@ class AsyncTree:
         """
         return (await self._client.call(api.post(self._id, NewMessage(content=task)))).turn or ""
 
-    async def watch(self, task: str | None = None, *, after: str | None = None) -> AsyncGenerator[StreamEvent]:
+    async def watch(self, task: str | None = None, *, after: str | None = None) -> AsyncGenerator[SessionEvent]:
         """Yield the events of all sessions of the tree in one order, those of later children included.
 
         The stream begins now, or after the event with the id `after` (`"0"`: with the oldest that is kept). With a

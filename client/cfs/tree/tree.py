@@ -15,6 +15,7 @@ from cfs import api
 from cfs.contract.errors import NotFound, Timeout
 from cfs.contract.ids import check_id
 from cfs.contract.wire import NewMessage, SessionTree, SettingsPatch
+from cfs.state.event_types import SessionEvent
 from cfs.state.stream import StreamEvent
 from cfs.state.tree_state import TreeAgent, TreeFile, TreeOutcome, agent_of
 from cfs.transports.deadlines import Deadline
@@ -51,7 +52,7 @@ class Tree:
         """
         return (self._client.call(api.post(self._id, NewMessage(content=task)))).turn or ""
 
-    def watch(self, task: str | None = None, *, after: str | None = None) -> Generator[StreamEvent]:
+    def watch(self, task: str | None = None, *, after: str | None = None) -> Generator[SessionEvent]:
         """Yield the events of all sessions of the tree in one order, those of later children included.
 
         The stream begins now, or after the event with the id `after` (`"0"`: with the oldest that is kept). With a
