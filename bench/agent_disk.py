@@ -18,11 +18,11 @@ from typing import Any
 import structlog
 
 from cfs.wire import Message
-from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.state import FibreConfig
-from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
-from cfs_agents.model import Item
-from cfs_agents.testing import ScriptedModel, calls, says
+from cfs_agents.loop.model import Item
+from cfs_agents.main.testing import ScriptedModel, calls, says
+from cfs_agents.tree.fibre import FibreAgent
+from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
+from cfs_agents.tree.state import FibreConfig
 
 
 class WritingModel:

@@ -87,9 +87,8 @@ class Layout:
                 start = above[: len(above) - node.level + 1] if node.level else []
                 base = ".".join([*start, *([node.module] if node.module else [])])
                 names |= {name if (name := f"{base}.{alias.name}") in self.modules else base for alias in node.names}
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in shown:
-                if _DOTTED.fullmatch(node.value):
-                    names.add(node.value)
+            elif node not in shown and isinstance(node, ast.Constant) and _DOTTED.fullmatch(str(node.value)):
+                names.add(str(node.value))
         return (names & self.modules.keys()) - {module.name}
 
     @cached_property

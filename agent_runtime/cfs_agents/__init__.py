@@ -7,18 +7,19 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from cfs_agents.agent import Agent
-    from cfs_agents.config import AgentConfig
-    from cfs_agents.console import ConsoleStreamHandler, IncrementalOutputFormatter, StreamProcessor
     from cfs_agents.context import ContextFileSystem, OffloadPolicy
-    from cfs_agents.fibre.agent import FibreAgent
-    from cfs_agents.fibre.orchestrator import FibreOrchestrator
-    from cfs_agents.fibre.state import SubSessionContext
-    from cfs_agents.fibre.sub_agent import FibreSubAgent
-    from cfs_agents.file_agent import ContextSynchronizer, FileSystemAgent, OperationLogger
-    from cfs_agents.model import CompleteResponse
-    from cfs_agents.runtime import AgentRuntime, AsyncAgentRuntime
+    from cfs_agents.loop.agent import Agent
+    from cfs_agents.loop.config import AgentConfig
+    from cfs_agents.loop.model import CompleteResponse
+    from cfs_agents.main.console import ConsoleStreamHandler, IncrementalOutputFormatter, StreamProcessor
+    from cfs_agents.main.runtime import AgentRuntime, AsyncAgentRuntime
     from cfs_agents.tools import AsyncPersistentShell, PathManager, PersistentShell, tool
+    from cfs_agents.tree.fibre import FibreAgent
+    from cfs_agents.tree.file_agent import ContextSynchronizer, FileSystemAgent
+    from cfs_agents.tree.orchestrator import FibreOrchestrator
+    from cfs_agents.tree.run_log import OperationLogger
+    from cfs_agents.tree.state import SubSessionContext
+    from cfs_agents.tree.sub_agent import FibreSubAgent
 
 __all__ = [
     "Agent",
@@ -45,26 +46,26 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Agent": "agent.Agent",
-    "AgentConfig": "config.AgentConfig",
-    "AgentRuntime": "runtime.AgentRuntime",
-    "AsyncAgentRuntime": "runtime.AsyncAgentRuntime",
+    "Agent": "loop.agent.Agent",
+    "AgentConfig": "loop.config.AgentConfig",
+    "AgentRuntime": "main.runtime.AgentRuntime",
+    "AsyncAgentRuntime": "main.runtime.AsyncAgentRuntime",
     "AsyncPersistentShell": "tools.AsyncPersistentShell",
-    "CompleteResponse": "model.CompleteResponse",
-    "ConsoleStreamHandler": "console.ConsoleStreamHandler",
+    "CompleteResponse": "loop.model.CompleteResponse",
+    "ConsoleStreamHandler": "main.console.ConsoleStreamHandler",
     "ContextFileSystem": "context.ContextFileSystem",
-    "ContextSynchronizer": "file_agent.ContextSynchronizer",
-    "FibreAgent": "fibre.agent.FibreAgent",
-    "FibreOrchestrator": "fibre.orchestrator.FibreOrchestrator",
-    "FibreSubAgent": "fibre.sub_agent.FibreSubAgent",
-    "FileSystemAgent": "file_agent.FileSystemAgent",
-    "IncrementalOutputFormatter": "console.IncrementalOutputFormatter",
+    "ContextSynchronizer": "tree.file_agent.ContextSynchronizer",
+    "FibreAgent": "tree.fibre.FibreAgent",
+    "FibreOrchestrator": "tree.orchestrator.FibreOrchestrator",
+    "FibreSubAgent": "tree.sub_agent.FibreSubAgent",
+    "FileSystemAgent": "tree.file_agent.FileSystemAgent",
+    "IncrementalOutputFormatter": "main.console.IncrementalOutputFormatter",
     "OffloadPolicy": "context.OffloadPolicy",
-    "OperationLogger": "file_agent.OperationLogger",
+    "OperationLogger": "tree.run_log.OperationLogger",
     "PathManager": "tools.PathManager",
     "PersistentShell": "tools.PersistentShell",
-    "StreamProcessor": "console.StreamProcessor",
-    "SubSessionContext": "fibre.state.SubSessionContext",
+    "StreamProcessor": "main.console.StreamProcessor",
+    "SubSessionContext": "tree.state.SubSessionContext",
     "tool": "tools.tool",
 }
 """Where each name is defined."""

@@ -9,10 +9,10 @@ import pytest
 
 from cfs.errors import Unavailable
 from cfs.wire import Message
-from cfs_agents.agent import Agent, AgentConfig
+from cfs_agents.base.events import Finished, Retrying, Text, Thinking
 from cfs_agents.context import ContextFileSystem, ContextItem
-from cfs_agents.events import Finished, Retrying, Text, Thinking
-from cfs_agents.testing import ScriptedModel, breaks_off, calls, raises, says, together
+from cfs_agents.loop.agent import Agent, AgentConfig
+from cfs_agents.main.testing import ScriptedModel, breaks_off, calls, raises, says, together
 from cfs_agents.tools import tool
 
 

@@ -3,7 +3,7 @@ opposites. What is not said in so many words is not claimed."""
 
 import pytest
 
-from cfs_agents.claims import claimed_files, corrects, named_files
+from cfs_agents.loop.claims import claimed_files, corrects, named_files
 
 CLAIMED = [
     ("I have written out.txt", ["out.txt"]),

@@ -8,8 +8,10 @@ import pytest
 
 from cfs.errors import EngineError
 from cfs.transports.async_http import AsyncClient
-from cfs_agents.agent import Agent, AgentConfig, Outcome
+from cfs_agents import AgentConfig
 from cfs_agents.events import Retrying, Warned
+from cfs_agents.loop.agent import Agent
+from cfs_agents.loop.config import Outcome
 from cfs_agents.model import ServerModel
 from cfs_agents.testing import Line, ScriptedModel, calls, cut_off, garbles, says, together
 from cfs_server.engine.contract.interface import CallDelta, Delta, GenerationRequest

@@ -33,11 +33,11 @@ from cfs_agents import (
     PersistentShell,
     StreamProcessor,
 )
-from cfs_agents.cli import USUAL_PATIENCE
-from cfs_agents.config import MODEL_VARIABLES
 from cfs_agents.context import ContextItem, EstimatingCounter
-from cfs_agents.model import Chunk, ServerModel, seconds_of
-from cfs_agents.testing import ScriptedModel, calls, says
+from cfs_agents.loop.config import MODEL_VARIABLES
+from cfs_agents.loop.model import Chunk, ServerModel, seconds_of
+from cfs_agents.main.cli import USUAL_PATIENCE
+from cfs_agents.main.testing import ScriptedModel, calls, says
 from cfs_agents.tools import Registry, ShellSettings, ToolError
 from tests.agents.file_agent.support import operations
 from tests.server.support import serving

@@ -7,7 +7,7 @@ import pytest
 
 _LOGS = """
 import structlog
-from cfs_agents.tools.shell.shell import _log
+from cfs_agents.shell.shell import _log
 {}
 _log.warning("shell.lost", reason="it was killed")
 print("mine")

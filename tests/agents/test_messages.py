@@ -7,10 +7,10 @@ import pytest
 
 from cfs.errors import ContextTooLong
 from cfs.wire import Message, ToolCall
-from cfs_agents.agent import Agent, AgentConfig
+from cfs_agents.base.messages import Language, Messages, catalogue
 from cfs_agents.context import Context, ContextItem
-from cfs_agents.messages import Language, Messages, catalogue
-from cfs_agents.testing import ScriptedModel, calls, raises, says
+from cfs_agents.loop.agent import Agent, AgentConfig
+from cfs_agents.main.testing import ScriptedModel, calls, raises, says
 
 
 def places(sentence: str) -> int:

@@ -11,8 +11,8 @@ import pytest
 
 from cfs.errors import Unavailable
 from cfs_agents.context import ContextFileSystem
-from cfs_agents.fibre.guards.files import ChangeLog
-from cfs_agents.testing import calls, says
+from cfs_agents.guards.files import ChangeLog
+from cfs_agents.main.testing import calls, says
 from cfs_agents.tools import CommandMode
 from tests.agents.context.support import item, result
 from tests.agents.fibre.trees import ScriptedModels, finish, spawn, tree, wait

@@ -12,9 +12,9 @@ import pytest
 
 from cfs import api
 from cfs.transports.async_http import AsyncClient
-from cfs_agents.fibre import server_sessions
-from cfs_agents.model import Outages, Retries
-from cfs_agents.testing import says
+from cfs_agents.loop.model import Outages, Retries
+from cfs_agents.main.testing import says
+from cfs_agents.tree import server_sessions
 from outages import ANSWER, Case, Fault, Kind, Proxy, Result, Upstream, cases, measure, serving
 from tests.agents.fibre.trees import ScriptedModels, finish, late, spawn, tree, wait
 from tests.client.terminal import Running

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cfs.errors import InvalidRequest
-from cfs_agents.own_tools import load_tools
+from cfs_agents.main.own_tools import load_tools
 from tests.client.terminal import Running, cfs, ended
 from tests.server.support import serving
 from tests.upstream.openai_stub import OpenAIStub

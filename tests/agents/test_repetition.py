@@ -9,15 +9,8 @@ from itertools import cycle, islice
 import pytest
 
 from cfs.wire import ToolCall
-from cfs_agents.repetition import (
-    LONGEST_CYCLE,
-    SAME_ERRORS,
-    RepeatedSteps,
-    RepeatedText,
-    ends_repeating,
-    masked,
-)
-from cfs_agents.tools.registry import ToolResult
+from cfs_agents.base.events import ToolResult
+from cfs_agents.loop.repetition import LONGEST_CYCLE, SAME_ERRORS, RepeatedSteps, RepeatedText, ends_repeating, masked
 
 
 def made(name: str, arguments: dict[str, object], result: str, *, ok: bool = True) -> tuple[ToolCall, ToolResult]:

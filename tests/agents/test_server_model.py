@@ -20,8 +20,9 @@ from cfs.errors import (
 )
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall
+from cfs_agents.base.events import Retrying
 from cfs_agents.context.conversation import CachedCounter
-from cfs_agents.model import (
+from cfs_agents.loop.model import (
     Chunk,
     CompleteResponse,
     Item,
@@ -29,12 +30,11 @@ from cfs_agents.model import (
     ModelSettings,
     Outages,
     Retries,
-    Retrying,
     ServerCounter,
     ServerModel,
     seconds_of,
 )
-from cfs_agents.testing import ManualClock
+from cfs_agents.main.testing import ManualClock
 from cfs_agents.tools import Registry, tool
 from cfs_server.engine.contract.interface import CallDelta, Delta
 from cfs_server.engine.host.scripted import failing

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from cfs.wire import Message, ToolCall
-from cfs_agents.agent import Agent, AgentConfig
+from cfs_agents.base.events import CallFinished, CallStarted
 from cfs_agents.context import ContextItem
-from cfs_agents.events import CallFinished, CallStarted
-from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
-from cfs_agents.testing import Line, ScriptedModel, calls, says, together
+from cfs_agents.loop.agent import Agent, AgentConfig
+from cfs_agents.main.testing import Line, ScriptedModel, calls, says, together
 from cfs_agents.tools import CommandMode, FileTools, Registry, Tool, Touch, agent_grants, tool
+from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
 from cfs_filesystem import InMemoryFileSystem
 from tests.agents.fibre.trees import ScriptedModels, finish, messages, spawn, tree, wait
 from tests.agents.file_agent.support import agent, events_of, until_there

@@ -7,8 +7,9 @@ import pytest
 
 from cfs.errors import Unavailable
 from cfs.wire import Message, ToolCall, Usage
-from cfs_agents.model import CallPiece, Chunk, CompleteResponse, Item, Model, Retrying
-from cfs_agents.testing import (
+from cfs_agents.base.events import Retrying
+from cfs_agents.loop.model import CallPiece, Chunk, CompleteResponse, Item, Model
+from cfs_agents.main.testing import (
     ManualClock,
     ScriptedModel,
     ScriptOver,

@@ -4,7 +4,7 @@ import pytest
 from rich.cells import cell_len
 
 from cfs.state.tree_state import AgentOutcome, TreeAgent
-from cfs_agents.tree_lines import tree_lines
+from cfs_agents.main.tree_lines import tree_lines
 
 NOW = 1_000.0
 STATES = ["working", "asks you", "failed", "no agent"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cfs_agents.events import FileChanges, Warned
-from cfs_agents.testing import Line, calls, says
+from cfs_agents.base.events import FileChanges, Warned
+from cfs_agents.main.testing import Line, calls, says
 from tests.agents.fibre.trees import ScriptedModels, finish, spawn, tree, wait, write
 from tests.agents.file_agent.support import agent, events_of, texts
 from tests.client.terminal import Running, cfs, ended

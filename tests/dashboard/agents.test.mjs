@@ -117,7 +117,7 @@ for (const { about, state, messages, outcome } of JSON.parse(readFileSync(new UR
 }
 
 test("what the runtime says when tokens, replies or time are used up counts as a budget", () => {
-  const source = readFileSync(new URL("../../agent_runtime/cfs_agents/messages.py", import.meta.url), "utf8");
+  const source = readFileSync(new URL("../../agent_runtime/cfs_agents/base/messages.py", import.meta.url), "utf8");
   const templates = [...source.matchAll(/^    (?:budget|no_answer|too_long)="(.*)",$/gm)].map(([, text]) => text);
   assert.equal(templates.length, 6); // English and Chinese
   for (const template of templates) {

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from jinja2 import Environment, nodes
 
-from cfs_agents.fibre.prompts import short_part
-from cfs_agents.file_agent.agent import default
-from cfs_agents.messages import Language, after_sync, system_prompt
+from cfs_agents.base.messages import Language, after_sync, system_prompt
 from cfs_agents.tools.files import CONTEXT_WINDOW, GUIDELINE
+from cfs_agents.tree.file_agent import default
+from cfs_agents.tree.prompts import short_part
 from cfs_server.engine.chat.prompt import ChatTemplate
 from demo_model.agent_jobs import MAKERS
 from demo_model.agent_life import Lives

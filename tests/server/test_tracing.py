@@ -135,7 +135,7 @@ def test_a_server_without_a_collector_ends_as_always() -> None:
 
 def test_nothing_is_imported_unless_it_is_configured() -> None:
     """Neither by the SDK, nor by the server, whose framework brings the interface only."""
-    for imported in ("cfs, cfs.transports.http, cfs_agents.runner", "cfs_server.main.serve"):
+    for imported in ("cfs, cfs.transports.http, cfs_agents.main.runner", "cfs_server.main.serve"):
         code = f"import sys, {imported}; print(*[name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
         found = subprocess.run(
             [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from cfs.errors import InvalidSettings
 from cfs.wire import Message
+from cfs_agents.base.messages import Language, Messages, catalogue
 from cfs_agents.context.conversation import Context, ContextItem, EstimatingCounter, ItemType, Unit, estimate
 from cfs_agents.context.offload import Offloader
-from cfs_agents.messages import Language, Messages, catalogue
 
 Summarise = Callable[[Sequence[ContextItem]], Awaitable[str]]
 """Asks a model for a summary of items; an exception means that there is none."""

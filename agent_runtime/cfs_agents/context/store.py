@@ -33,10 +33,10 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from cfs.errors import CfsError, Conflict, InvalidIdentifier, NotFound, StorageFull, Unavailable
 from cfs.wire import Message
+from cfs_agents.base.folders import open_own_folder, put_aside
+from cfs_agents.base.logs import get_logger
 from cfs_agents.context.conversation import ContextItem, ItemType
 from cfs_agents.context.redaction import redact, redact_json
-from cfs_agents.folders import open_own_folder, put_aside
-from cfs_agents.logs import get_logger
 from cfs_filesystem import DiskFileSystem, FileSystemError, FsHandle, Grant, NotFoundError, open_beneath, remove_empty
 
 _log = get_logger(__name__)

@@ -12,6 +12,7 @@ from typing import Any
 
 from cfs.errors import Conflict, InvalidParameters, NotFound, StorageFull, Unavailable
 from cfs.wire import Message
+from cfs_agents.base.messages import Language, catalogue
 from cfs_agents.context.compaction import Compaction, SelectiveCompactionPolicy
 from cfs_agents.context.conversation import (
     MESSAGE_TOKENS,
@@ -25,7 +26,6 @@ from cfs_agents.context.conversation import (
 )
 from cfs_agents.context.offload import EphemeralPolicy, Offloader, OffloadPolicy
 from cfs_agents.context.store import GENERATED_SESSION, ContextFileSystem, Record, Restored
-from cfs_agents.messages import Language, catalogue
 
 # -- clean-up (O7) ----------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,18 @@
 """Tools: what an agent can do, described to a model and done for it."""
 
+from cfs_agents.base.events import ToolResult
+from cfs_agents.shell import (
+    AsyncPersistentShell,
+    Limits,
+    PersistentShell,
+    Sandbox,
+    ShellResult,
+    ShellSettings,
+    Warden,
+    sandbox_trouble,
+    usual_limits,
+)
+from cfs_agents.shell.errors import ShellClosed, ShellError, ShellUnavailable
 from cfs_agents.tools.commands import (
     Answer,
     Ask,
@@ -18,27 +31,12 @@ from cfs_agents.tools.registry import (
     CALL_ID,
     CutText,
     Registry,
-    ShellClosed,
-    ShellError,
-    ShellUnavailable,
     Tool,
     ToolDefinitionError,
     ToolError,
     ToolOutput,
-    ToolResult,
     Touch,
     tool,
-)
-from cfs_agents.tools.shell import (
-    AsyncPersistentShell,
-    Limits,
-    PersistentShell,
-    Sandbox,
-    ShellResult,
-    ShellSettings,
-    Warden,
-    sandbox_trouble,
-    usual_limits,
 )
 
 __all__ = [

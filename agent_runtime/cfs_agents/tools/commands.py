@@ -14,10 +14,11 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
+from cfs_agents.base.threads import in_thread
+from cfs_agents.shell.confinement import Sandbox, ShellSettings, usual_limits
+from cfs_agents.shell.shell import AsyncPersistentShell, ShellResult
 from cfs_agents.tools.files import STORAGE, WORKSPACE, PathManager, directory_path
-from cfs_agents.tools.registry import CALL_ID, CutText, Tool, ToolError, ToolOutput, in_thread, tool
-from cfs_agents.tools.shell.confinement import Sandbox, ShellSettings, usual_limits
-from cfs_agents.tools.shell.shell import AsyncPersistentShell, ShellResult
+from cfs_agents.tools.registry import CALL_ID, CutText, Tool, ToolError, ToolOutput, tool
 from cfs_filesystem import FileSystemError, FsHandle
 
 COMMAND = "execute_command"

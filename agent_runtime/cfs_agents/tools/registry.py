@@ -4,19 +4,16 @@ An exception in a tool becomes an error result for the model. Only a cancellatio
 """
 
 import asyncio
-import contextvars
 import difflib
 import inspect
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -25,51 +22,14 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
 from cfs.contract.text_values import read_texts
-from cfs.wire import Message, ToolCall
-from cfs_agents.logs import get_logger
-from cfs_agents.tracing import tool_call, tool_ended
+from cfs.wire import ToolCall
+from cfs_agents.base.events import ToolResult
+from cfs_agents.base.logs import get_logger
+from cfs_agents.base.threads import in_thread
+from cfs_agents.base.tracing import tool_call, tool_ended
+from cfs_agents.shell.errors import ShellError
 from cfs_filesystem import FileSystemError
 
-# -- blocking functions -----------------------------------------------------------------------------------------------
-
-_T = TypeVar("_T")
-
-
-async def in_thread(function: Callable[[], _T]) -> _T:
-    """Run a blocking function in a new daemon thread and return its result.
-
-    Why not `asyncio.to_thread`: at its end the loop waits for the threads of its executor, so a function that hangs
-    would block the exit of the program. If the caller is cancelled, the thread continues and its result is dropped.
-    """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[_T] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def settle(value: _T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(value)  # type: ignore[arg-type]
-
-    def run() -> None:
-        value: _T | None = None
-        failed: BaseException | None = None
-        try:
-            value = context.run(function)
-        except StopIteration as error:  # a future cannot hold it
-            failed = RuntimeError(f"StopIteration: {error}")
-        except BaseException as error:  # noqa: BLE001 - raised again in the coroutine that awaits the result
-            failed = error
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, value, failed)
-
-    threading.Thread(target=run, name="tool", daemon=True).start()
-    return await done
-
-
-# -- errors -----------------------------------------------------------------------------------------------------------
 #
 # ToolError               a tool cannot do what the model asked for; the model reads the reason
 # ToolDefinitionError     a function cannot be a tool, or a name is already used; the programmer reads it
@@ -88,41 +48,6 @@ class ToolError(Exception):
 
 class ToolDefinitionError(TypeError):
     """A function cannot be described as a tool, or a tool's name is already used or unknown."""
-
-
-class ShellError(Exception):
-    """Base class of the errors of a shell."""
-
-
-class ShellUnavailable(ShellError):
-    """The shell cannot start: bash or bubblewrap is missing or fails."""
-
-
-class ShellClosed(ShellError):
-    """The shell is closed and runs no more commands."""
-
-
-# -- results ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ToolResult:
-    """The result of one call: `text` for the model, and the duration in seconds.
-
-    If `ok` is false, `text` is the reason of the failure. `truncated` is true if something was left out: the text was
-    longer than the tool's `most_characters`, or the tool itself cut it (`CutText`).
-    """
-
-    call_id: str
-    name: str
-    text: str
-    ok: bool
-    seconds: float
-    truncated: bool = False
-
-    def message(self) -> Message:
-        """Return the message with which the model gets the result."""
-        return Message(role="tool", content=self.text, tool_call_id=self.call_id, name=self.name)
 
 
 class CutText(str):
@@ -176,7 +101,6 @@ def shortened(text: str, most: int) -> str:
     return f"{text[:head]}\n[... {left_out:,} of {len(text):,} characters left out ...]\n{text[len(text) - tail :]}"
 
 
-# -- arguments --------------------------------------------------------------------------------------------------------
 #
 # Pydantic makes the schema from a function's signature and checks the values. The code here turns its errors into one
 # sentence for the model: the parameter, the expected kind, and an example of correct arguments.
@@ -382,9 +306,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
 
 
-# -- tools (A3, O4) ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Touch:
     """The files that a call reads or writes: a logical path and everything below it."""
@@ -487,8 +408,6 @@ def tool(
 
     return made
 
-
-# -- the registry -----------------------------------------------------------------------------------------------------
 
 _log = get_logger(__name__)
 

@@ -41,8 +41,8 @@ from cfs_acp import records
 from cfs_acp.session import AgentOptions, EditorSession
 from cfs_acp.updates import Block, prompt_text
 from cfs_acp.workbench import Workbench
+from cfs_agents.base.threads import in_thread
 from cfs_agents.tools import CommandMode, sandbox_trouble
-from cfs_agents.tools.registry import in_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -39,11 +39,8 @@ from cfs_acp import records
 from cfs_acp.turn import Shown, TurnOutput, repaired
 from cfs_acp.updates import CallIds, Update, call_finished, call_started, replay
 from cfs_acp.workbench import Workbench
-from cfs_agents import tracing
-from cfs_agents.agent import Agent
-from cfs_agents.config import MAX_ROUNDS, AgentConfig, Outcome
-from cfs_agents.context import CachedCounter, Context, ContextItem
-from cfs_agents.events import (
+from cfs_agents.base import tracing
+from cfs_agents.base.events import (
     AgentEvent,
     CallFinished,
     CallStarted,
@@ -55,14 +52,17 @@ from cfs_agents.events import (
     TurnUsage,
     Warned,
 )
-from cfs_agents.fibre.server_sessions import ServerSessions
-from cfs_agents.fibre.session_backend import ClaimedTurn, TurnLease
-from cfs_agents.file_agent.agent import default
-from cfs_agents.messages import Language, catalogue
-from cfs_agents.model import ModelSettings, Outages, Retries, ServerCounter, ServerModel
+from cfs_agents.base.messages import Language, catalogue
+from cfs_agents.context import CachedCounter, Context, ContextItem
+from cfs_agents.loop.agent import Agent
+from cfs_agents.loop.config import MAX_ROUNDS, AgentConfig, Outcome
+from cfs_agents.loop.model import ModelSettings, Outages, Retries, ServerCounter, ServerModel
 from cfs_agents.tools import CALL_ID, Answer, CommandMode, CommandRequest, Consent, ToolError, ToolResult
 from cfs_agents.tools.commands import COMMAND
 from cfs_agents.tools.files import GUIDELINE
+from cfs_agents.tree.file_agent import default
+from cfs_agents.tree.server_sessions import ServerSessions
+from cfs_agents.tree.session_backend import ClaimedTurn, TurnLease
 
 _log = logging.getLogger(__name__)
 

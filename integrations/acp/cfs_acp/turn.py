@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cfs.wire import Message, ToolCall, Usage
-from cfs_agents.config import Outcome
+from cfs_agents.base.events import Finished
+from cfs_agents.base.messages import Language, catalogue
 from cfs_agents.context import Change, ContextItem
-from cfs_agents.events import Finished
-from cfs_agents.fibre.server_sessions import ServerSessions
-from cfs_agents.fibre.session_backend import ClaimedTurn
-from cfs_agents.messages import Language, catalogue
-from cfs_agents.recorder import NewContext
+from cfs_agents.loop.config import Outcome
+from cfs_agents.loop.recorder import NewContext
 from cfs_agents.tools import ToolResult
+from cfs_agents.tree.server_sessions import ServerSessions
+from cfs_agents.tree.session_backend import ClaimedTurn
 
 
 class TurnOutput:

@@ -43,7 +43,7 @@ from acp.schema import (
 
 from cfs.errors import InvalidRequest
 from cfs.wire import Message, ToolCall
-from cfs_agents.messages import Language, catalogue
+from cfs_agents.base.messages import Language, catalogue
 from cfs_agents.tools import PathManager, ToolError
 from cfs_agents.tools.commands import COMMAND, failure_of
 from cfs_agents.tools.files import (

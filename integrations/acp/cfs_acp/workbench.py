@@ -4,6 +4,7 @@ from pathlib import Path
 
 from cfs.wire import ToolCall
 from cfs_acp.updates import CHANGING, place_of
+from cfs_agents.base.threads import in_thread
 from cfs_agents.context import ContextFileSystem
 from cfs_agents.tools import (
     AsyncPersistentShell,
@@ -19,7 +20,6 @@ from cfs_agents.tools import (
 )
 from cfs_agents.tools.commands import Require
 from cfs_agents.tools.files import STORAGE, WORKSPACE, file_path
-from cfs_agents.tools.registry import in_thread
 from cfs_filesystem import OPERATIONS, DiskFileSystem, FileSystemError, Grant, RouterFileSystem
 
 _OFFLOADED = f"{STORAGE}/offloaded"

@@ -16,12 +16,13 @@ from typing import Any
 from uuid import uuid4
 
 from cfs import wire
-from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.session_files import WORKSPACE_FOLDER
-from cfs_agents.fibre.state import DEFAULT_FILE_TOOLS, FibreConfig
-from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig, Language
-from cfs_agents.model import CompleteResponse
+from cfs_agents.base.messages import Language
+from cfs_agents.loop.model import CompleteResponse
 from cfs_agents.tools import CommandMode
+from cfs_agents.tree.fibre import FibreAgent
+from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
+from cfs_agents.tree.session_files import WORKSPACE_FOLDER
+from cfs_agents.tree.state import DEFAULT_FILE_TOOLS, FibreConfig
 from demo_model import agent_tasks, window_tasks  # noqa: F401 - they enter their tasks
 from demo_model.agent_jobs import MAKERS, Desk, Job, Steps
 from demo_model.chat_format import Message, Tool, ToolCall

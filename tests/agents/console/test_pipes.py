@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cfs_agents.console import ConsoleStreamHandler
-from cfs_agents.events import Text
+from cfs_agents.base.events import Text
+from cfs_agents.main.console import ConsoleStreamHandler
 
 PROGRAM = """
 import sys

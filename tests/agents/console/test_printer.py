@@ -11,8 +11,7 @@ from typing import TextIO
 import pytest
 
 from cfs.wire import ToolCall, Usage
-from cfs_agents.console import ConsoleStreamHandler, ordinal, shortened
-from cfs_agents.events import (
+from cfs_agents.base.events import (
     AgentEvent,
     CallFinished,
     CallStarted,
@@ -23,10 +22,11 @@ from cfs_agents.events import (
     RoundStarted,
     Text,
     Thinking,
+    ToolResult,
     TurnUsage,
     Warned,
 )
-from cfs_agents.tools.registry import ToolResult
+from cfs_agents.main.console import ConsoleStreamHandler, ordinal, shortened
 
 IDS = count(1)
 

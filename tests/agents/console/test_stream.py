@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfs.wire import Message, ToolCall, Usage
-from cfs_agents.console import LONGEST_HELD, Block, Passage, StreamProcessor, Void
-from cfs_agents.events import (
+from cfs_agents.base.events import (
     AgentEvent,
     CallFinished,
     CallStarted,
@@ -18,10 +17,11 @@ from cfs_agents.events import (
     RoundStarted,
     Text,
     Thinking,
+    ToolResult,
     TurnUsage,
 )
-from cfs_agents.model import CallPiece, Chunk, CompleteResponse
-from cfs_agents.tools.registry import ToolResult
+from cfs_agents.loop.model import CallPiece, Chunk, CompleteResponse
+from cfs_agents.main.console import LONGEST_HELD, Block, Passage, StreamProcessor, Void
 
 CALL = ToolCall(id="c1", name="read_file", arguments={"path": "a"})
 RESULT = ToolResult("c1", "read_file", "hello", ok=True, seconds=0.5)

@@ -9,11 +9,11 @@ import asyncio
 import sys
 from pathlib import Path
 
-from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.state import FibreConfig
-from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
-from cfs_agents.testing import ScriptedModel, calls
+from cfs_agents.main.testing import ScriptedModel, calls
 from cfs_agents.tools import CommandMode
+from cfs_agents.tree.fibre import FibreAgent
+from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
+from cfs_agents.tree.state import FibreConfig
 
 HANGS = "echo $$ > own; sleep 1357 & echo $! > other; sleep 1357"
 ODD_NAMES = (

@@ -29,12 +29,12 @@ from typing import Any
 from cfs import api
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message
-from cfs_agents.fibre import session_files
-from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.state import FibreConfig
-from cfs_agents.model import Item, Retries
-from cfs_agents.own_files import AppendedFile
-from cfs_agents.testing import Line, ScriptedModel, calls, says, together
+from cfs_agents.base.disk import AppendedFile
+from cfs_agents.loop.model import Item, Retries
+from cfs_agents.main.testing import Line, ScriptedModel, calls, says, together
+from cfs_agents.tree import session_files
+from cfs_agents.tree.fibre import FibreAgent
+from cfs_agents.tree.state import FibreConfig
 
 MOST_KILLS = 400
 VICTIM = os.environ.get("CFS_VICTIM", "runtime")

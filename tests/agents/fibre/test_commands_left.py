@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_agents.testing import calls, says
+from cfs_agents.main.testing import calls, says
 from cfs_agents.tools import CommandMode
 from tests.agents.fibre.trees import ScriptedModels, finish, messages, spawn, tree, wait
 

@@ -8,7 +8,7 @@ import pytest
 
 from cfs import Session, api
 from cfs.transports.async_http import AsyncClient
-from cfs_agents.testing import says
+from cfs_agents.main.testing import says
 from tests.agents.fibre.trees import ScriptedModels, spawn, tree, wait, writer
 from tests.client.terminal import Running
 from tests.server.support import ServerHarness, serving

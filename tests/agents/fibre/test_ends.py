@@ -21,10 +21,10 @@ import pytest
 
 from cfs.errors import EngineError, SessionDeleted, SessionRenamed, Unreachable, UpstreamRefused
 from cfs.wire import Message
-from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.report import ReportStatus
-from cfs_agents.model import Item, Retries
-from cfs_agents.testing import Line, ManualClock, ScriptedModel, breaks_off, calls, raises, says
+from cfs_agents.guards.report import ReportStatus
+from cfs_agents.loop.model import Item, Retries
+from cfs_agents.main.testing import Line, ManualClock, ScriptedModel, breaks_off, calls, raises, says
+from cfs_agents.tree.fibre import FibreAgent
 from ports import free_port
 from tests.agents.fibre.trees import ScriptedModels, finish, late, messages, said, spawn, status, tree, wait, write
 from tests.client.terminal import Running, cfs, ended

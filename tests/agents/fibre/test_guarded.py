@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from cfs.wire import Message, Usage
-from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.report import Report
-from cfs_agents.model import Item
-from cfs_agents.testing import Line, ScriptedModel, calls, says, together
+from cfs_agents.guards.report import Report
+from cfs_agents.loop.model import Item
+from cfs_agents.main.testing import Line, ScriptedModel, calls, says, together
 from cfs_agents.tools import tool
+from cfs_agents.tree.fibre import FibreAgent
 from tests.agents.fibre.trees import ScriptedModels, finish, late, messages, spawn, tree, wait, write
 from tests.server.support import until
 

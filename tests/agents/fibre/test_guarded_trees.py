@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cfs.wire import Message
-from cfs_agents.fibre.report import Change, Report
-from cfs_agents.testing import Line, ScriptedModel, calls, says, together
+from cfs_agents.guards.report import Change, Report
+from cfs_agents.main.testing import Line, ScriptedModel, calls, says, together
 from tests.agents.fibre.trees import Script, ScriptedModels, finish, late, messages, spawn, tree, wait, write, writer
 from tests.server.support import until
 

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import aclosing
 from pathlib import Path
 
-from cfs_agents.testing import calls, says
+from cfs_agents.main.testing import calls, says
 from tests.agents.fibre.trees import Script, ScriptedModels, finish, late, messages, spawn, tree, wait
 
 LINES = [f"{number}: the quick brown fox" for number in range(1500)]

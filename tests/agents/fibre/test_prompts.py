@@ -7,22 +7,14 @@ from typing import Any, get_args
 import pytest
 
 from cfs.transports.async_http import AsyncClient
-from cfs_agents.fibre.prompts import (
-    CAPABILITIES,
-    ROLE,
-    PromptForm,
-    form_for,
-    full_part,
-    short_part,
-    system_prompt,
-)
-from cfs_agents.fibre.report import Change, Report
-from cfs_agents.fibre.state import DEFAULT_FILE_TOOLS
-from cfs_agents.fibre.tools import FibreTools
-from cfs_agents.messages import LANGUAGES, Language
-from cfs_agents.model import SMALL_CONTEXT, ServerCounter, ServerModel
-from cfs_agents.testing import says
+from cfs_agents.base.messages import LANGUAGES, Language
+from cfs_agents.guards.report import Change, Report
+from cfs_agents.loop.model import SMALL_CONTEXT, ServerCounter, ServerModel
+from cfs_agents.main.testing import says
 from cfs_agents.tools import AsyncPersistentShell, CommandTools, FileTools, ShellSettings, Tool, agent_grants
+from cfs_agents.tree.prompts import CAPABILITIES, ROLE, PromptForm, form_for, full_part, short_part, system_prompt
+from cfs_agents.tree.state import DEFAULT_FILE_TOOLS
+from cfs_agents.tree.toolset import FibreTools
 from cfs_filesystem import InMemoryFileSystem
 from tests.agents.fibre.trees import ScriptedModels, finish, spawn, tree, wait
 from tests.server.support import Process

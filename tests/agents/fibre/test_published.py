@@ -10,9 +10,9 @@ import pytest
 from cfs import api
 from cfs.errors import NotGranted, PreconditionFailed
 from cfs.transports.async_http import AsyncClient
-from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.published import PublishedWorkspace
-from cfs_agents.testing import calls, says
+from cfs_agents.main.testing import calls, says
+from cfs_agents.tree.fibre import FibreAgent
+from cfs_agents.tree.published import PublishedWorkspace
 from cfs_filesystem import OPERATIONS, DiskFileSystem, Grant
 from ports import free_port
 from tests.access.support import make

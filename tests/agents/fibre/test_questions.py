@@ -15,7 +15,7 @@ import pytest_asyncio
 from cfs import api
 from cfs.transports.http import Client
 from cfs.wire import NewMessage, Question, SettingsPatch
-from cfs_agents.testing import calls, says
+from cfs_agents.main.testing import calls, says
 from cfs_agents.tools import Answer, CommandMode, CommandRequest
 from tests.agents.fibre.test_commands import call, detail, until
 from tests.agents.fibre.trees import ScriptedModels, messages, spawn, tree, wait

@@ -1,6 +1,6 @@
 """A report: short, with the facts beside what is claimed."""
 
-from cfs_agents.fibre.report import Change, Report
+from cfs_agents.guards.report import Change, Report
 
 
 def test_a_success_says_what_the_child_made_and_asks_to_verify() -> None:

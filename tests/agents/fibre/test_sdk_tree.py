@@ -9,7 +9,7 @@ import pytest
 
 from cfs import AsyncTree, NotFound, PreconditionFailed, Timeout, Tree, TreeAgent, TreeOutcome
 from cfs.state.stream import StreamEvent
-from cfs_agents.fibre.agent import FibreAgent
+from cfs_agents import FibreAgent
 from cfs_agents.testing import calls, says
 from tests.agents.fibre.trees import ScriptedModels, finish, late, spawn, tree, wait, write, writer
 from tests.client.wires import Relay

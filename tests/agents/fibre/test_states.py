@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cfs.wire import Message
-from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.state import FibreConfig
-from cfs_agents.fibre.sub_agent import TRANSITIONS, FibreSubAgent, SubAgentState
-from cfs_agents.model import Item
-from cfs_agents.testing import Line, ScriptedModel, says
+from cfs_agents.loop.model import Item
+from cfs_agents.main.testing import Line, ScriptedModel, says
+from cfs_agents.tree.fibre import FibreAgent
+from cfs_agents.tree.state import FibreConfig
+from cfs_agents.tree.sub_agent import TRANSITIONS, FibreSubAgent, SubAgentState
 from tests.agents.fibre.trees import ScriptedModels, finish, spawn, tree, wait, write
 
 STARTING, WORKING, WAITING, REPORTING, DONE = SubAgentState

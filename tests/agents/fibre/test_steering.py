@@ -4,7 +4,7 @@ import asyncio
 from contextlib import aclosing
 from pathlib import Path
 
-from cfs_agents.testing import calls, says, together
+from cfs_agents.main.testing import calls, says, together
 from tests.agents.fibre.trees import (
     ScriptedModels,
     finish,

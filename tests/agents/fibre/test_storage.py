@@ -10,8 +10,8 @@ import pytest
 
 from cfs.errors import Conflict
 from cfs.wire import Message
-from cfs_agents.fibre.session_files import MESSAGES, STATUS, STEPS, StoredState, TreeFolder
-from cfs_agents.fibre.state import SubAgentRecord
+from cfs_agents.tree.session_files import MESSAGES, STATUS, STEPS, StoredState, TreeFolder
+from cfs_agents.tree.state import SubAgentRecord
 
 SAID = [Message(role="user", content="你好"), Message(role="assistant", content="hello")]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from cfs_agents.fibre.tools import FibreTools
-from cfs_agents.testing import Line, calls, says
+from cfs_agents.main.testing import Line, calls, says
 from cfs_agents.tools import Registry
+from cfs_agents.tree.toolset import FibreTools
 from tests.agents.fibre.trees import ScriptedModels, finish, messages, spawn, tree, wait
 
 SPAWN = {

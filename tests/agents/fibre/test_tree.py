@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_agents.testing import calls, says, together
+from cfs_agents.main.testing import calls, says, together
 from tests.agents.fibre.trees import (
     ScriptedModels,
     all_chunks,

@@ -21,13 +21,12 @@ from typing import Any
 from cfs.wire import Message
 from cfs_agents.context import ContextFileSystem
 from cfs_agents.context.conversation import text_of
-from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
-from cfs_agents.file_agent.agent import AgentRoot, default
-from cfs_agents.file_agent.run_log import OperationLogger, RunLog
-from cfs_agents.model import Item
-from cfs_agents.testing import Line, ScriptedModel, calls, cut_off, says
+from cfs_agents.loop.model import Item
+from cfs_agents.main.testing import Line, ScriptedModel, calls, cut_off, says
+from cfs_agents.shell import AsyncPersistentShell
 from cfs_agents.tools import CommandMode
-from cfs_agents.tools.shell import AsyncPersistentShell
+from cfs_agents.tree.file_agent import AgentRoot, FileSystemAgent, FileSystemAgentConfig, default
+from cfs_agents.tree.run_log import OperationLogger, RunLog
 
 STEPS = 10
 SYNC_AT = 5

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from cfs.wire import Message
-from cfs_agents.events import AgentEvent
-from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
-from cfs_agents.testing import Line, ScriptedModel
+from cfs_agents.base.events import AgentEvent
+from cfs_agents.main.testing import Line, ScriptedModel
 from cfs_agents.tools import CommandMode
+from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
 
 WINDOW = """# Current Task
 Count to three.

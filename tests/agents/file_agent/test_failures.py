@@ -8,10 +8,10 @@ from typing import Any
 
 from cfs.completions import UNREADABLE
 from cfs.wire import Message
-from cfs_agents.events import Retrying
-from cfs_agents.file_agent import FileSystemAgent
-from cfs_agents.model import Item, Model
-from cfs_agents.testing import ManualClock
+from cfs_agents.base.events import Retrying
+from cfs_agents.loop.model import Item, Model
+from cfs_agents.main.testing import ManualClock
+from cfs_agents.tree.file_agent import FileSystemAgent
 from tests.agents.file_agent.support import events_of, operations
 from tests.agents.test_server_model import misbehaving
 from tests.upstream.openai_stub import OpenAIStub

@@ -8,12 +8,11 @@ import pytest
 
 from cfs.wire import Message
 from cfs_agents import FileSystemAgent
-from cfs_agents.file_agent import FileSystemAgentConfig
-from cfs_agents.file_agent.agent import default, guideline
-from cfs_agents.messages import LANGUAGES, Language
-from cfs_agents.model import SMALL_CONTEXT, Item
-from cfs_agents.testing import Asked, ScriptedModel, says
+from cfs_agents.base.messages import LANGUAGES, Language
+from cfs_agents.loop.model import SMALL_CONTEXT, Item
+from cfs_agents.main.testing import Asked, ScriptedModel, says
 from cfs_agents.tools.files import GUIDELINE
+from cfs_agents.tree.file_agent import FileSystemAgentConfig, default, guideline
 from tests.server.support import Process
 
 POINTS = {

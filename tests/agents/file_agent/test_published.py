@@ -6,9 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cfs_agents.file_agent import FileSystemAgent
-from cfs_agents.runtime import AgentRuntime
-from cfs_agents.testing import Line, ScriptedModel, calls, says
+from cfs_agents.main.runtime import AgentRuntime
+from cfs_agents.main.testing import Line, ScriptedModel, calls, says
+from cfs_agents.tree.file_agent import FileSystemAgent
 from tests.server.support import Process, run_cfs, serving
 
 

@@ -11,10 +11,11 @@ import pytest
 
 from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message, ToolCall
+from cfs_agents.base.disk import Disk
+from cfs_agents.base.events import Finished, Warned
 from cfs_agents.context import Change, Context, ContextItem
-from cfs_agents.events import Finished, Warned
-from cfs_agents.file_agent.run_log import Disk, Operation, RunLog, RunState
-from cfs_agents.testing import calls, says
+from cfs_agents.main.testing import calls, says
+from cfs_agents.tree.run_log import Operation, RunLog, RunState
 from tests.agents.file_agent.support import agent, events_of
 
 USER = ContextItem.of(Message(role="user", content="Do it.\n\u2028漢字"), protected=True)

@@ -6,11 +6,11 @@ from typing import Any
 
 from cfs.errors import EngineError
 from cfs.wire import Message, ToolCall, Usage
-from cfs_agents.events import ContextShortened, Warned
-from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
-from cfs_agents.model import CompleteResponse, Item
-from cfs_agents.testing import calls, raises, says
+from cfs_agents.base.events import ContextShortened, Warned
+from cfs_agents.loop.model import CompleteResponse, Item
+from cfs_agents.main.testing import calls, raises, says
 from cfs_agents.tools import CommandMode
+from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
 from tests.agents.file_agent.support import agent, events_of, texts
 
 

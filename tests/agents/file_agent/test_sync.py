@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from cfs.errors import Unavailable
-from cfs_agents.events import CallFinished, ContextUpdated
-from cfs_agents.file_agent.agent import WINDOW_BYTES, AgentRoot, default
-from cfs_agents.testing import calls, raises, says, together
+from cfs_agents.base.events import CallFinished, ContextUpdated
+from cfs_agents.main.testing import calls, raises, says, together
+from cfs_agents.tree.file_agent import WINDOW_BYTES, AgentRoot, default
 from tests.agents.file_agent.support import WINDOW, agent, events_of, history, operations, texts
 
 

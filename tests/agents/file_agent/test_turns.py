@@ -6,10 +6,10 @@ from typing import Any
 
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
-from cfs_agents.events import ContextShortened, RoundStarted
-from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
-from cfs_agents.model import CompleteResponse, Item, ModelSettings, ServerCounter, ServerModel
+from cfs_agents.base.events import ContextShortened, RoundStarted
+from cfs_agents.loop.model import CompleteResponse, Item, ModelSettings, ServerCounter, ServerModel
 from cfs_agents.tools import CommandMode
+from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
 from tests.server.support import Process
 
 STEPS = 24

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_agents.tools.shell import ShellSettings
+from cfs_agents.shell import ShellSettings
 from tests.agents.tools.shells import KINDS, AnyShell
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from blockbuster import blockbuster_ctx
 
-from cfs_agents.tools.shell import AsyncPersistentShell, Job, PersistentShell, ShellResult, ShellSettings
+from cfs_agents.shell import AsyncPersistentShell, Job, PersistentShell, ShellResult, ShellSettings
 
 _T = TypeVar("_T")
 

@@ -23,9 +23,9 @@ import pytest
 from cfs.errors import CfsError
 from cfs.wire import Message
 from cfs_agents.context import ContextFileSystem, ContextItem
-from cfs_agents.fibre.guards.files import ChangeLog
+from cfs_agents.guards.files import ChangeLog
+from cfs_agents.shell import ShellSettings
 from cfs_agents.tools import Limits, PersistentShell, ShellUnavailable, agent_shell
-from cfs_agents.tools.shell import ShellSettings
 from cfs_filesystem import OPERATIONS, DiskFileSystem, FileSystemError, Grant
 from tests.agents.tools.shells import STRANGER, is_alive, until, with_argument
 from tests.agents.tools.test_sandbox import needs_bubblewrap

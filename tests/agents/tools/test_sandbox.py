@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from cfs_agents.shell import Limits, PersistentShell, Sandbox, ShellSettings
+from cfs_agents.shell.confinement import seccomp_filter
+from cfs_agents.shell.protocol import Mark, MarkReader
 from cfs_agents.tools import ShellUnavailable, agent_shell, sandbox_trouble
-from cfs_agents.tools.shell import Limits, PersistentShell, Sandbox, ShellSettings
-from cfs_agents.tools.shell.confinement import seccomp_filter
-from cfs_agents.tools.shell.protocol import Mark, MarkReader
 from tests.agents.tools.shells import KINDS, SLEEP, STRANGER, AnyShell, until, with_argument
 from tests.census import Census
 
@@ -291,7 +291,7 @@ def test_directory_inside_a_writable_one_is_refused(root: Path) -> None:
 
 def test_leftovers_have_a_bound(settings: ShellSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands that all leave something behind do not use up descriptors or threads: the oldest is let go."""
-    monkeypatch.setattr("cfs_agents.tools.shell.output._MOST_LEFTOVERS", 5)
+    monkeypatch.setattr("cfs_agents.shell.output._MOST_LEFTOVERS", 5)
     before = Census.now()
     with PersistentShell(settings) as shell:
         for _ in range(12):

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cfs_agents.shell import AsyncPersistentShell, Limits, PersistentShell, ShellSettings
 from cfs_agents.tools import ShellClosed
-from cfs_agents.tools.shell import AsyncPersistentShell, Limits, PersistentShell, ShellSettings
 from tests.agents.tools.shells import (
     KINDS,
     SLEEP,
@@ -376,7 +376,7 @@ def test_program_that_ignores_ctrl_c_itself_can_still_send_it(tmp_path: Path) ->
     """Started with `nohup ... &` the runtime ignores SIGINT, and its children would inherit that."""
     program = (
         "import signal, pathlib; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "from cfs_agents.tools.shell import PersistentShell, ShellSettings\n"
+        "from cfs_agents.shell import PersistentShell, ShellSettings\n"
         f"with PersistentShell(ShellSettings(directory=pathlib.Path({str(tmp_path)!r}), grace=30)) as shell:\n"
         "    result = shell.run('sleep 1357', timeout=0.2)\n"
         "    print(result.status, result.ended, shell.run('echo hi').output)\n"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs_agents.tools.shell import PersistentShell, Sandbox, ShellSettings
-from cfs_agents.tools.shell.confinement import FIXED, environment
-from cfs_agents.tools.shell.output import Capture
-from cfs_agents.tools.shell.protocol import Mark, MarkReader
+from cfs_agents.shell import PersistentShell, Sandbox, ShellSettings
+from cfs_agents.shell.confinement import FIXED, environment
+from cfs_agents.shell.output import Capture
+from cfs_agents.shell.protocol import Mark, MarkReader
 
 
 @given(

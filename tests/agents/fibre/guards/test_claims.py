@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_agents.fibre.guards.files import ChangeLog, check_claims, relative
+from cfs_agents.guards.files import ChangeLog, check_claims, relative
 
 
 @pytest.fixture

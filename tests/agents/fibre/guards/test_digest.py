@@ -2,8 +2,8 @@
 
 from cfs.wire import Message, ToolCall
 from cfs_agents.context import Context, ContextItem
-from cfs_agents.fibre.guards.files import digested, one_line
-from cfs_agents.fibre.report import Change, Report
+from cfs_agents.guards.files import digested, one_line
+from cfs_agents.guards.report import Change, Report
 
 
 def report(name: str) -> str:

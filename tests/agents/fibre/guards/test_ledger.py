@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfs_agents.fibre.guards.files import ChangeLog, check_claims
-from cfs_agents.fibre.report import Change, Report
-from cfs_agents.fibre.session_files import SessionFolder
-from cfs_agents.fibre.state import SubAgentRecord, report_of, state_of
-from cfs_agents.file_agent.agent import tree
+from cfs_agents.guards.files import ChangeLog, check_claims
+from cfs_agents.guards.report import Change, Report
 from cfs_agents.tools.files import escaped_name, unescaped_name
+from cfs_agents.tree.file_agent import tree
+from cfs_agents.tree.session_files import SessionFolder
+from cfs_agents.tree.state import SubAgentRecord, report_of, state_of
 
 ODD = st.sampled_from(
     [b"\xff", b"\n", b"\x1b[2J", b"\\", b"*", b"?", b"\xed\xa0\x80", b"\\xff", "\u202e".encode(), b"x" * 255]

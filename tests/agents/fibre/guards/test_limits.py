@@ -2,7 +2,7 @@
 
 import pytest
 
-from cfs_agents.fibre.guards.guards import Limits
+from cfs_agents.guards.guards import Limits
 from cfs_agents.tools import ToolError
 
 LIMITS = Limits(depth=2, alive=3, total=5)

@@ -1,0 +1,3 @@
+"""The loop of an agent: ask the model and run its tool calls until it answers."""
+
+__all__: list[str] = []

@@ -1,0 +1,847 @@
+"""A sub-agent: one agent of a tree, with its own conversation, session and task (B1).
+
+A task begins with a message and ends with a report. In between the sub-agent sends requests to its model and runs its
+tools. Before each request it adds the messages that have arrived. The state on disk determines the next step, so a sub-
+agent continues after its last step when it was killed. The root of a tree is also a sub-agent.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from cfs.errors import CfsError, SessionDeleted, SessionRenamed, TooMany
+from cfs.wire import Message, ToolCall, Usage
+from cfs_agents.base import tracing
+from cfs_agents.base.events import AgentEvent, CallFinished, CallStarted, Retrying, Text, Thinking, TurnUsage
+from cfs_agents.base.logs import get_logger
+from cfs_agents.base.messages import Language, catalogue, format_changes
+from cfs_agents.base.threads import to_the_end
+from cfs_agents.context import Context, ContextFileSystem, ContextItem
+from cfs_agents.guards.guards import Guards
+from cfs_agents.guards.report import WAIT, ChunkKind, ChunkStream, Finish, Report, ReportStatus
+from cfs_agents.loop.agent import Agent
+from cfs_agents.loop.config import AgentConfig
+from cfs_agents.loop.model import HasContextWindow, Model, is_outage
+from cfs_agents.tools import CALL_ID, AsyncPersistentShell, Tool
+from cfs_agents.tools.files import LIST_DIRECTORY, READ_FILE, SEARCH_FILES, WRITE_FILE
+from cfs_agents.tree.prompts import PromptForm, form_for, system_prompt
+from cfs_agents.tree.published import PublishedWorkspace
+from cfs_agents.tree.session_backend import ClaimedTurn, NoLease, SessionBackend, TurnLease
+from cfs_agents.tree.session_files import SessionFolder
+from cfs_agents.tree.state import (
+    FINISH,
+    REPEATABLE,
+    SPAWN,
+    FibreConfig,
+    InboxMessage,
+    LeaseRecord,
+    SubAgentRecord,
+    SubAgentRecorder,
+    SubSessionContext,
+    report_of,
+    state_of,
+    tree_budget_of,
+)
+
+_log = get_logger(__name__)
+
+
+# -- states -----------------------------------------------------------------------------------------------------------
+
+
+class SubAgentState(StrEnum):
+    """The state of a sub-agent."""
+
+    STARTING = "starting"
+    """It has a task, and has not claimed the turn of it yet, or not again after an interruption."""
+    WORKING = "working"
+    """It sends requests to its model and runs tools."""
+    WAITING = "waiting"
+    """It waits for a report, for the consent of a person, or for the end of a pause."""
+    REPORTING = "reporting"
+    """Its task is over: its report is checked and stored, and its turn ends. It cannot be cancelled any more."""
+    DONE = "done"
+    """It has reported, and takes another message as its next task."""
+
+
+TRANSITIONS: dict[SubAgentState, frozenset[SubAgentState]] = {
+    SubAgentState.STARTING: frozenset({SubAgentState.WORKING, SubAgentState.REPORTING, SubAgentState.DONE}),
+    SubAgentState.WORKING: frozenset({SubAgentState.WAITING, SubAgentState.REPORTING, SubAgentState.STARTING}),
+    SubAgentState.WAITING: frozenset({SubAgentState.WORKING, SubAgentState.REPORTING, SubAgentState.STARTING}),
+    SubAgentState.REPORTING: frozenset({SubAgentState.DONE, SubAgentState.STARTING}),
+    SubAgentState.DONE: frozenset({SubAgentState.STARTING}),
+}
+"""The states that may follow each state. An interruption leads back to `STARTING` if the task is to be resumed."""
+
+
+def state_at_rest(record: SubAgentRecord) -> SubAgentState:
+    """Return the state of a sub-agent that does not run; it determines the next action when the tree runs."""
+    return SubAgentState.DONE if record.state == "done" else SubAgentState.STARTING
+
+
+class WorkClock:
+    """Measures the time that a task takes, in seconds; `away` returns for how long there has been no server in all.
+
+    Outages and the time in `suspended` do not count.
+    """
+
+    def __init__(self, away: Callable[[], float]) -> None:
+        self.started = False
+        self._away = away
+        self._used = 0.0
+        self._since: float | None = None
+        self._away_before = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The time that the task has taken so far."""
+        if self._since is None:
+            return self._used
+        return self._used + max(0.0, time.monotonic() - self._since - (self._away() - self._away_before))
+
+    def start(self, used: float) -> None:
+        """Start, where the task has taken so many seconds before."""
+        self.started, self._used = True, used
+        self._go()
+
+    def reset(self) -> None:
+        """Reset the usage at the start of another task."""
+        self._used = 0.0
+
+    def stop(self) -> float:
+        """Stop, and return the time that the task has taken."""
+        self._used, self._since, self.started = self.seconds, None, False
+        return self._used
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Leave out the time that the block takes."""
+        self._used, self._since = self.seconds, None
+        try:
+            yield
+        finally:
+            if self.started:
+                self._go()
+
+    def _go(self) -> None:
+        self._since, self._away_before = time.monotonic(), self._away()
+
+
+# -- output -----------------------------------------------------------------------------------------------------------
+
+
+class TurnOutput:
+    """Sends a sub-agent's output to its session on the server and to the readers of the tree's chunks (B3, B5).
+
+    Only the end of a turn waits for the server.
+    """
+
+    def __init__(self, chunks: ChunkStream, session_id: str, agent_name: str) -> None:
+        self._chunks = chunks
+        self._session_id = session_id
+        self._agent_name = agent_name
+        self._lease: TurnLease = NoLease()
+        self._given: str | None = None
+        self._answer: Message | None = None
+        self._shown = ""
+        """The sent part of the present reply, including parts of a failed attempt."""
+        self._reply, self._differs = "", False
+
+    @property
+    def lease(self) -> LeaseRecord | None:
+        """The turn of the server, if there is one."""
+        return self._lease.record
+
+    def begin(self, turn: ClaimedTurn) -> None:
+        """Write to this turn from now on; the session has its message already."""
+        self._lease, self._answer = turn.lease, None
+        self._given = turn.content if turn.lease.record is not None else None
+
+    def message(self, message: Message) -> None:
+        """Send a message that is on disk. An answer waits: it may be the end of the turn, which sends it."""
+        self._shown, self._reply, self._differs = "", "", False
+        given = self._given if message.role == "user" else None
+        if message.role == "user":
+            self.chunk("message", "user", content=message.content)
+            self._given = None
+        if given == message.content:
+            return
+        if not (self._answer is not None and message.content.startswith(self._answer.content)):
+            self._send_answer()  # else it is the same answer, continued
+        if message.role == "assistant" and not message.tool_calls:
+            self._answer = message
+        else:
+            self._lease.message(message)
+
+    def event(self, event: AgentEvent) -> None:
+        """Send an event of the agent's loop."""
+        match event:
+            case Text(text):
+                self._text(text)
+            case Retrying():
+                self._reply, self._differs = "", False
+            case Thinking(text):
+                self.chunk("thinking", content=text)
+            case CallStarted(call):
+                self.chunk("call", call=call, name=call.name)
+            case CallFinished(call, result):
+                self.chunk("result", "tool", content=result.text, tool_call_id=call.id, name=call.name)
+
+    def _text(self, text: str) -> None:
+        """Send a piece of a reply. If the reply was requested again, nothing is sent twice."""
+        self._reply += text
+        if self._differs:
+            self.chunk("text", content=text)
+        elif self._reply.startswith(self._shown):
+            new, self._shown = self._reply[len(self._shown) :], self._reply
+            self._lease.text(new)
+            self.chunk("text", content=new)
+        elif not self._shown.startswith(self._reply):  # another reply: the session shows it when it is whole
+            self._differs = True
+            self.chunk("text", content=f"\n{self._reply}")
+
+    def chunk(self, kind: ChunkKind, role: Any = "assistant", **parts: Any) -> None:
+        """Send a chunk to the readers of the tree."""
+        self._chunks.send(self._session_id, self._agent_name, kind, role, **parts)
+
+    async def end_turn(self, reply: str) -> None:
+        """End the turn, as another one follows."""
+        self._send_answer()
+        lease, self._lease = self._lease, NoLease()
+        await lease.finish(reply, Usage())
+
+    async def finish(self, report: Report, language: Language) -> None:
+        """End the turn with the report; raises the error of an outage. Other errors are logged: the report is valid."""
+        lease, self._lease = self._lease, NoLease()
+        reply = report.summary if report.ok else report.text(language)
+        answer, self._answer = self._answer, None
+        if answer is not None and answer.content != reply:
+            lease.message(answer)
+        error = None
+        if report.status in ("failed", "cancelled"):
+            error = "; ".join(report.reasons) or report.summary or report.status
+        try:
+            await lease.finish(reply, report.usage, error=error)
+        except CfsError as problem:
+            if is_outage(problem):
+                raise
+            _log.warning("sub_agent.turn_not_finished", session=self._session_id, reason=str(problem))
+        finally:
+            await lease.close()
+
+    async def close(self) -> None:
+        """Stop writing to the turn without ending it: another process will continue it."""
+        lease, self._lease = self._lease, NoLease()
+        await lease.close()
+
+    def _send_answer(self) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            self._lease.message(answer)
+
+
+TINY_CONTEXT = 4_096
+"""Tokens of a context window below which a task begins with an empty conversation."""
+
+# -- the sub-agent ----------------------------------------------------------------------------------------------------
+
+_NO_CHANGES = REPEATABLE - {WRITE_FILE}
+"""Calls that change no files."""
+
+_NO_FILES = _NO_CHANGES - {READ_FILE, LIST_DIRECTORY, SEARCH_FILES}
+"""Calls that neither read nor change files."""
+
+Claim: TypeAlias = Callable[[], Awaitable[ClaimedTurn | None]]
+"""Claims the turn that a sub-agent is to answer; returns None if the turn is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a task ended as the sub-agent sees it: its own report, and why it is not a success."""
+
+    status: ReportStatus
+    finish: Finish
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeResources:
+    """The resources that all sub-agents of a tree share. `models` returns the model for an agent's name.
+
+    `toolset` makes the tools of a sub-agent, and the shell that some of them use. `published` is the workspace on the
+    server, if there is one.
+    """
+
+    config: FibreConfig
+    backend: SessionBackend
+    chunks: ChunkStream
+    guards: Guards
+    models: Callable[[str], Model]
+    toolset: "Callable[[FibreSubAgent], tuple[list[Tool], AsyncPersistentShell | None]]"
+    published: PublishedWorkspace | None
+
+
+class FibreSubAgent:
+    """One agent of a tree. `run` does one task, or continues the one that was interrupted."""
+
+    def __init__(
+        self,
+        tree: TreeResources,
+        record: SubAgentRecord,
+        context: SubSessionContext,
+        folder: SessionFolder,
+        parent: "FibreSubAgent | None" = None,
+    ) -> None:
+        self.tree = tree
+        self.record = record
+        self.context = context
+        self._folder = folder
+        self.parent = parent
+        self.children: list[FibreSubAgent] = []
+        if parent is not None:
+            parent.children.append(self)
+        self.output = TurnOutput(tree.chunks, record.session_id, record.agent_name)
+        self.recorder = SubAgentRecorder(
+            record,
+            context,
+            folder,
+            stored=self.output.message,
+            before_round=self._before_round,
+            before_calls=self._before_calls,
+            after_call=self._after_call,
+            language=tree.config.language,
+        )
+        self.finish_calls = 0
+        """How often it has called `sys_finish_task` in this task."""
+        self.wakeup = asyncio.Event()
+        """Set when something has come that it may wait for."""
+        self.task: asyncio.Task[None] | None = None
+        self.report = report_of(record)
+        self.clock = WorkClock(lambda: tree.backend.away)
+        self._state = state_at_rest(record)
+        self._waits = 0
+        self._last_calls: set[str] = set()
+        self._agent: Agent | None = None
+        self._shell: AsyncPersistentShell | None = None
+        self._files: ContextFileSystem | None = None
+        self._finish: Finish | None = None
+        self._verdict: Ending | None = None
+        self._window: int | None = None
+        """The context window of its model, in tokens, if the model says it."""
+        self._form: PromptForm = "full"
+
+    # -- what it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def agent_id(self) -> str:
+        """Its name, unique in the tree."""
+        return self.record.agent_id
+
+    @property
+    def session_id(self) -> str:
+        """The id of its session, which names all agents above it."""
+        return self.record.session_id
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it is the first agent of the tree."""
+        return self.parent is None
+
+    @property
+    def state(self) -> SubAgentState:
+        """The current state."""
+        return self._state
+
+    @property
+    def running(self) -> bool:
+        """Whether its task runs in this process."""
+        return self.task is not None and not self.task.done()
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has a task that is not done."""
+        return self.running or self._state is not SubAgentState.DONE
+
+    @property
+    def may_spawn(self) -> bool:
+        """Whether it may have children."""
+        return self.record.depth < self.tree.config.max_depth
+
+    def below(self) -> "Iterator[FibreSubAgent]":
+        """Yield all agents below it, each before its own children."""
+        for child in self.children:
+            yield child
+            yield from child.below()
+
+    def _system_text(self) -> str:
+        """Return its system prompt (B6), in the form that fits the model. Its task is not in it."""
+        config = self.tree.config
+        notes = {"agent_name": self.record.agent_name}
+        for key, value in self.context.system_context.items():
+            if key != "parent_task":
+                notes[key] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        instruction = self.record.system_instruction
+        return system_prompt(
+            config.language, instruction, may_spawn=self.may_spawn, notes=notes, common=config.common, form=self._form
+        )
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    def _change(self, state: SubAgentState) -> None:
+        """Change the state; only this method does. Raises `RuntimeError` if the table does not allow the change."""
+        if state is self._state:
+            return
+        if state not in TRANSITIONS[self._state]:
+            raise RuntimeError(f"{self.session_id} cannot go from {self._state} to {state}")
+        self._state = state
+
+    @asynccontextmanager
+    async def waiting(self, *, counts: bool = True) -> AsyncIterator[None]:
+        """Wait in this block; the time counts for the agent only if `counts`."""
+        self._waits += 1
+        if self._state is SubAgentState.WORKING:
+            self._change(SubAgentState.WAITING)
+        try:
+            if counts:
+                yield
+            else:
+                with self.clock.suspended():
+                    yield
+        finally:
+            self._waits -= 1
+            if not self._waits and self._state is SubAgentState.WAITING:
+                self._change(SubAgentState.WORKING)
+
+    @property
+    def present_call(self) -> str:
+        """The id of the present call, the same after a kill: its message's index in the session, and its id."""
+        messages = self.context.message_manager.messages
+        place = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].tool_calls), 0)
+        return f"{place}:{CALL_ID.get()}"
+
+    @asynccontextmanager
+    async def asking(self) -> AsyncIterator[None]:
+        """Store that the present call waits for a person in this block, so that nothing of it has happened."""
+        self.record.asking = CALL_ID.get()
+        await self.recorder.save()
+        try:
+            yield
+        except asyncio.CancelledError:
+            raise  # it still has not happened
+        except BaseException:
+            self.record.asking = ""
+            raise
+        self.record.asking = ""
+        await self.recorder.save()
+
+    # -- from outside ---------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Get ready for a task that is about to be started."""
+        self._change(SubAgentState.STARTING)
+        self._verdict, self._finish, self.finish_calls = None, None, 0
+
+    def kill(self, status: ReportStatus, reason: str) -> None:
+        """End its task where it waits; from the thread of its event loop. A reporting task ends on its own."""
+        over = self._state in (SubAgentState.REPORTING, SubAgentState.DONE)
+        if self.task is None or not self.running or over or self._verdict is not None:
+            return
+        self._verdict = Ending(status, Finish(status="failed", summary=""), (reason,))
+        if self.clock.started:  # else it looks before it begins: a task that is cancelled before that never runs
+            self.task.cancel()
+
+    def turn_lost(self, reason: str) -> None:
+        """End its task, as its turn on the server was cancelled or taken over."""
+        self.kill("cancelled", reason)
+
+    def take_finish(self, finish: Finish) -> None:
+        """Take its own report of the task, which ends when the call has its result."""
+        self.finish_calls += 1
+        if self._finish is not None:
+            return
+        self._finish = finish
+        self.record.finish = asdict(finish)
+
+    async def deliver(self, message: InboxMessage) -> None:
+        """Put a message into its inbox, on disk too."""
+        if self.record.deliver(message):
+            await self.recorder.save()
+            self.wakeup.set()
+
+    def report_delivered(self) -> None:
+        """Take the notification of its report out of its parent's inbox, as the parent has the report."""
+        self.record.report_delivered = True
+        if self.parent is not None:
+            inbox = self.parent.record.inbox
+            inbox[:] = [each for each in inbox if not (each.is_notification and each.sender == self.agent_id)]
+
+    async def end_below(self) -> None:
+        """Cancel all agents below it, and wait for their ends."""
+        tasks = []
+        for each in self.below():
+            each.kill("cancelled", catalogue(self.tree.config.language).parent_over)
+            if each.task is not None and not each.task.done():
+                tasks.append(each.task)
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def notify_parent(self, report: Report) -> None:
+        """Put its report into the inbox of its parent."""
+        if self.parent is not None:
+            text = report.text(self.tree.config.language)
+            task = f"{self.agent_id}:{self.record.tasks}"
+            await self.parent.deliver(InboxMessage(id=task, sender=self.agent_id, content=text, is_notification=True))
+
+    # -- a task ---------------------------------------------------------------------------------------------------
+
+    async def run(self, claim: Claim, message: InboxMessage | None = None) -> None:
+        """Do a task to its report, or continue it; `claim` gets its turn.
+
+        A `message` begins the task; it leaves the inbox when the turn is claimed.
+        """
+        self.clock.start(self.record.seconds_used)
+        try:
+            ending = await self._ended(claim, message)
+            self._change(SubAgentState.REPORTING)
+            await self._report(ending)
+            self._change(SubAgentState.DONE)
+        finally:
+            self.record.seconds_used = self.clock.stop()
+            await self.output.close()
+            await self._close_tools()
+            self.wakeup.set()
+
+    def rest(self) -> None:
+        """Return to rest, as its task has ended, was interrupted, or had no turn to claim."""
+        self._change(state_at_rest(self.record))
+
+    async def _ended(self, claim: Claim, message: InboxMessage | None) -> Ending:
+        """Work to the end of the task, however it ends."""
+        if self._verdict is not None:
+            return self._verdict
+        try:
+            return await self._work(claim, message)
+        except asyncio.CancelledError:
+            if self._verdict is None or self.task is None:  # the whole tree stops, to be resumed later
+                raise
+            self.task.uncancel()
+            return self._verdict
+        except (SessionDeleted, SessionRenamed) as error:
+            return Ending("cancelled", Finish(status="failed", summary=""), (error.detail,))
+        except CfsError as error:
+            if is_outage(error):
+                raise  # the task has not failed, only patience has run out: to be resumed later
+            return self._failed(error.detail)
+        except Exception as error:  # noqa: BLE001 - a sub-agent that fails is reported, and the others continue
+            _log.exception("sub_agent.failed", session=self.session_id)
+            return self._failed(f"{type(error).__name__}: {error}")
+
+    async def _work(self, claim: Claim, message: InboxMessage | None) -> Ending:
+        say = catalogue(self.tree.config.language)
+        agent = await self._make_agent()
+        turn = await claim()
+        if turn is None:
+            return Ending("cancelled", Finish(status="failed", summary=""), (say.stopped,))
+        if self.recorder.adopted:
+            self._recall(agent)
+        claimed = turn.lease.record
+        trace = None if claimed is None else claimed.traceparent
+        with tracing.task(self.record.agent_name, self.session_id, trace) as span:
+            ending = await self._answer(agent, turn, message)
+            if ending.status != "success":
+                tracing.fail(span, ending.status)
+        return ending
+
+    async def _answer(self, agent: Agent, turn: ClaimedTurn, message: InboxMessage | None) -> Ending:
+        say = catalogue(self.tree.config.language)
+        await self._begin_turn(agent, turn, message)
+        if self.record.finish is not None:  # it had reported when it was killed
+            self._finish = Finish(**self.record.finish)
+        task: str | None = None
+        while True:
+            if self._finish is None:
+                await self._run_loop(agent, task)
+            if self._finish is not None:
+                return Ending("success" if self._finish.status == "success" else "failed", self._finish)
+            if agent.outcome.reason == "rounds":
+                return self._failed(say.no_answer.format(self.record.max_turns))
+            if agent.outcome.reason != "answered":
+                if agent.outcome.error is not None:
+                    raise agent.outcome.error
+                return self._failed(agent.outcome.detail)
+            if (task := await self._next_message(agent.outcome.text)) is None:
+                return await self._answered(agent.outcome.text)
+
+    async def _answered(self, text: str) -> Ending:
+        """Judge a task that ended with an answer, and without a report."""
+        finish = Finish(status="success", summary=text)
+        if not self.is_root:
+            return Ending("unverified", finish, (catalogue(self.tree.config.language).no_report,))
+        if unmade := await self._unmade(text):
+            reason = catalogue(self.tree.config.language).unchanged.format(", ".join(unmade))
+            return Ending("unverified", finish, (reason,))
+        return Ending("success", finish)
+
+    def _failed(self, reason: str) -> Ending:
+        return Ending("failed", Finish(status="failed", summary=""), (reason,))
+
+    async def _make_agent(self) -> Agent:
+        """Make the loop, its tools and its conversation as it was stored."""
+        config, record = self.tree.config, self.record
+        tools, self._shell = self.tree.toolset(self)
+        if config.offload_enabled:
+            self._files = self.context.offloaded(self._folder.warn)
+            with suppress(CfsError):  # a full disk: then nothing is off-loaded
+                await to_the_end(self._files.open)
+        limits = AgentConfig(
+            tools=tools,
+            max_rounds=record.max_turns,
+            may_repeat=(WAIT, FINISH),
+            offload_enabled=config.offload_enabled,
+            offload_token_threshold=config.offload_token_threshold,
+            context_tokens=config.context_tokens,
+            counter=config.counter,
+            language=config.language,
+        )
+        model = self.tree.models(record.agent_name)
+        self._agent = agent = Agent(model, limits, files=self._files, recorder=self.recorder)
+        self._window = await model.context_window() if isinstance(model, HasContextWindow) else None
+        self._form = config.prompt or form_for(self._window)
+        self._recall(agent)
+        return agent
+
+    def _recall(self, agent: Agent) -> None:
+        """Set the conversation to what is stored."""
+        record, self.recorder.adopted = self.record, False
+        stored = self.context.session_memory_manager.load(record.items, record.messages)
+        newest = {message.content for message in self.context.message_manager.messages[record.messages :]}
+        record.inbox = [each for each in record.inbox if self._text_of(each) not in newest]  # taken in, then killed
+        system = ContextItem.of(Message(role="system", content=self._system_text()))
+        calls = stored.open_calls
+        begun_once = set(record.begun) - {record.asking}
+        once = any(call.id in begun_once and call.name not in REPEATABLE for call in calls)
+        begun = record.begun if once else ()
+        agent.resume_at(Context((system, *stored.items)), begun=begun, broken=record.broken)
+        self.recorder.current = lambda: agent.context.context
+
+    async def _begin_turn(self, agent: Agent, turn: ClaimedTurn, message: InboxMessage | None) -> None:
+        """Begin with a claimed turn: a new task, or the one that was interrupted."""
+        record = self.record
+        self.output.begin(turn)
+        self.output.chunk("started", content=record.role_description)
+        record.lease = turn.lease.record or LeaseRecord(turn="", claim="", content=turn.content)
+        if record.state != "working" or (self.is_root and not turn.resumed):
+            record.state, record.report, self.report = "working", None, None
+            record.tasks += 1
+            record.rounds, record.seconds_used, record.nudges, record.finish = 0, 0.0, [], None
+            record.doubted = None
+            record.spent_before = self.tree.guards.budget.used(self.agent_id)
+            self.clock.reset()
+            if message in record.inbox:
+                record.inbox.remove(message)
+        if self.is_root:
+            limit = tree_budget_of(self.tree.config, self._window)
+            self.tree.guards.budget.renew(self.agent_id, limit, record.spent_before)
+        self._change(SubAgentState.WORKING)
+        await self.tree.guards.began(self.agent_id, again=not turn.resumed)
+        if turn.resumed:
+            await self.recorder.save()
+        else:
+            await self._add_task(agent, turn.content)
+
+    async def _add_task(self, agent: Agent, content: str) -> None:
+        """Add the message that begins the task, unless it is there: a kill may precede the status."""
+        last = agent.context.context.items[-1].message
+        if last.role == "user" and last.content == content:
+            await self.recorder.save()
+            return
+        if self._window is not None and self._window < TINY_CONTEXT:  # small models repeat earlier tasks
+            agent.context.context = agent.context.context.emptied()
+        count = len(agent.context.context)
+        agent.context.close_calls(catalogue(self.tree.config.language).stopped)
+        agent.context.context = agent.context.context.released()
+        agent.context.add(Message(role="user", content=content), task=True)
+        for item in agent.context.context.items[count:]:
+            await self.recorder.add(item.message)
+
+    async def _run_loop(self, agent: Agent, task: str | None) -> None:
+        """Run the loop until the model has answered or reported."""
+        agent.config = replace(agent.config, max_rounds=max(0, self.record.max_turns - self.record.rounds))
+        async with aclosing(agent.run_stream(task)) as events:
+            async for event in events:
+                if isinstance(event, CallStarted):
+                    self._last_calls.add(event.call.name)
+                self.output.event(event)
+                if isinstance(event, TurnUsage):
+                    self.tree.guards.asked(self.agent_id, event.usage)
+                if isinstance(event, CallFinished) and event.call.name == FINISH and self._finish is not None:
+                    self.finish_calls += sum(call.name == FINISH for call in agent.context.context.open_calls)
+                    return
+
+    async def _next_message(self, answer: str) -> str | None:
+        """Return the message that continues the task after an answer: a new one, or a reminder; else None."""
+        record, config = self.record, self.tree.config
+        if await self.tree.backend.is_waiting(self.session_id) and (message := await self._next_turn()) is not None:
+            return message
+        if record.inbox:
+            return self._text_of(record.inbox.pop(0))
+        names = [each.agent_id for each in self.children if each.busy]
+        if names and "at_work" not in record.nudges:
+            record.nudges.append("at_work")
+            return catalogue(config.language).at_work.format(", ".join(names))
+        say = catalogue(config.language)
+        if not self.is_root and "finish" not in record.nudges:
+            record.nudges.append("finish")
+            return say.finish
+        if self.is_root and record.doubted is None and (unmade := await self._unmade(answer)):
+            record.doubted = answer
+            return say.unmade.format(", ".join(unmade), await self._changes())
+        return None
+
+    # -- messages that come during a task -------------------------------------------------------------------------
+
+    async def has_message(self) -> bool:
+        """Whether a message has arrived; the notification that a child is done does not count."""
+        if any(not message.is_notification for message in self.record.inbox):
+            return True
+        return await self.tree.backend.is_waiting(self.session_id)
+
+    async def _before_round(self) -> None:
+        """Add new messages of its session and of other agents. Then run the guards.
+
+        An agent that has just started a child, or waited for one, is not notified that a child is done: it will wait.
+        """
+        agent = self._agent
+        assert agent is not None  # noqa: S101 - for the type checker
+        received = False
+        async with self.waiting(counts=False):
+            await self.tree.backend.unpaused(self.session_id)
+        if await self.tree.backend.is_waiting(self.session_id) and (message := await self._next_turn()) is not None:
+            await self._add(agent, message)
+            received = True
+        notify = not self._last_calls & {SPAWN, WAIT}
+        self._last_calls = set()
+        for each in [each for each in self.record.inbox if notify or not each.is_notification]:
+            self.record.inbox.remove(each)
+            await self._add(agent, self._text_of(each))
+            received = True
+        if received:
+            agent.repeated.clear()
+        context = agent.context.context
+        try:
+            agent.context.context = self.tree.guards.before_round(self.agent_id, context, context.tokens)
+        except TooMany as error:
+            if not self.is_root:
+                raise
+            raise TooMany(f"{error.detail}. {catalogue(self.tree.config.language).more_budget}") from None
+
+    async def _before_calls(self, calls: Sequence[ToolCall]) -> None:
+        """Fetch the files that others have changed on the server, so that calls see them."""
+        if self.tree.published is not None and any(call.name not in _NO_FILES for call in calls):
+            await self.tree.published.both()
+
+    async def _after_call(self, call: ToolCall) -> None:
+        """Send the files that a call has changed, before its result shows."""
+        if self.tree.published is not None and call.name not in _NO_CHANGES:
+            await self.tree.published.send()
+
+    async def _next_turn(self) -> str | None:
+        """End the present turn, as a newer message waits, and claim that one; None if it no longer exists."""
+        await self.output.end_turn(catalogue(self.tree.config.language).superseded)
+        turn = await self.tree.backend.next(self.session_id, self.turn_lost)
+        if turn is not None:
+            self.output.begin(turn)
+        self.record.lease = self.output.lease
+        return None if turn is None else turn.content
+
+    async def _add(self, agent: Agent, content: str) -> None:
+        item = agent.context.add(Message(role="user", content=content))
+        await self.recorder.add(item.message)
+
+    def _text_of(self, message: InboxMessage) -> str:
+        say = catalogue(self.tree.config.language)
+        if message.is_notification:
+            return say.child_done.format(message.content)
+        return say.inbox_message.format(message.sender, message.content)
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    async def _report(self, ending: Ending) -> None:
+        """Store the report, end the turn with it, cancel the agents below, and notify the parent."""
+        record, language = self.record, self.tree.config.language
+        await self._close_tools()
+        if self.tree.published is not None:
+            await self.tree.published.send()
+        report = self.report = await self._judged(ending)
+        record.state, record.report, record.report_delivered = "done", state_of(report), self.is_root
+        record.begun, record.asking, record.finish = [], "", None
+        record.seconds_used = self.clock.stop()
+        await self.recorder.save()
+        if (
+            self.output.lease is None and not report.ok
+        ):  # its turn was never claimed: the message must not wait for ever
+            with suppress(CfsError):
+                await self.tree.backend.cancel(self.session_id)
+        await self.output.finish(report, language)
+        record.lease = None
+        await self.recorder.save()
+        self.output.chunk("ended", content=report.summary if self.is_root and report.ok else report.text(language))
+        await self.end_below()
+        await self.notify_parent(report)
+
+    async def _judged(self, ending: Ending) -> Report:
+        """Make the report: the agent's claims beside the facts. Changes by siblings are in their own reports."""
+        finish, guards = ending.finish, self.tree.guards
+        report = Report(
+            self.agent_id, ending.status, finish.summary, finish.details, (), ending.reasons, self.record.usage
+        )
+        report = await guards.judge(report, reports=max(1, self.finish_calls))
+        own = {None, self.agent_id, *(each.agent_id for each in self.below())}
+        guards.ended(self.agent_id)
+        return replace(report, facts=tuple(change for change in report.facts if change.by in own))
+
+    async def lose(self, reason: str) -> None:
+        """End its task as failed, because its state cannot be stored. The others of the tree go on."""
+        record = self.record
+        if self.report is None or record.state != "done":
+            self.report = Report(self.agent_id, "failed", reasons=(reason,))
+        record.state, record.report, record.report_delivered = "done", state_of(self.report), self.is_root
+        record.lease = None
+        self.tree.guards.ended(self.agent_id)
+        with suppress(CfsError):
+            await self.tree.backend.cancel(self.session_id)
+        self.output.chunk("ended", content=self.report.text(self.tree.config.language))
+        await self.end_below()
+        with suppress(CfsError):
+            await self.notify_parent(self.report)
+
+    async def finish_turn(self, turn: ClaimedTurn | None) -> None:
+        """End a turn whose report was stored by a process that was killed then."""
+        if turn is not None and self.report is not None:
+            self.output.begin(turn)
+            await self.output.finish(self.report, self.tree.config.language)
+        self.record.lease = None
+        await self.recorder.save()
+
+    async def _unmade(self, answer: str) -> tuple[str, ...]:
+        """Return the files that an answer names as made or changed, and that were not since the task began."""
+        lease = self.record.lease
+        task = lease.content if lease is not None else ""
+        return await self.tree.guards.unmade(self.agent_id, answer, task, self.record.doubted)
+
+    async def _changes(self) -> str:
+        """Describe the changes of files since the task began."""
+        return format_changes(await self.tree.guards.changes(self.agent_id), catalogue(self.tree.config.language))
+
+    async def _close_tools(self) -> None:
+        """Close its shell and its store of off-loaded results."""
+        shell, self._shell = self._shell, None
+        if shell is not None:
+            await shell.close()
+        files, self._files = self._files, None
+        if files is not None:
+            await to_the_end(files.close)
