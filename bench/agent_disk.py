@@ -20,9 +20,10 @@ import structlog
 from cfs.wire import Message
 from cfs_agents.loop.model import Item
 from cfs_agents.main.testing import ScriptedModel, calls, says
+from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
-from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
-from cfs_agents.tree.state import FibreConfig
+from cfs_agents.tree.file_agent import FileSystemAgent
+from cfs_agents.tree.file_config import FileSystemAgentConfig
 
 
 class WritingModel:

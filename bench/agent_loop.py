@@ -22,7 +22,8 @@ from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.loop.agent import Agent, AgentConfig
 from cfs_agents.loop.model import CompleteResponse, Item
 from cfs_agents.tools import tool
-from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
+from cfs_agents.tree.file_agent import FileSystemAgent
+from cfs_agents.tree.file_config import FileSystemAgentConfig
 
 BAR_MS = 5.0
 MEMORY = next((place for place in [Path("/dev/shm")] if place.is_dir()), None)  # noqa: S108 - only for a while

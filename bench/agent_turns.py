@@ -28,9 +28,11 @@ from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.base.events import ContextShortened, RoundStarted
 from cfs_agents.context import CachedCounter
-from cfs_agents.loop.model import CompleteResponse, Item, ModelSettings, ServerCounter, ServerModel
+from cfs_agents.loop.model import CompleteResponse, Item
+from cfs_agents.loop.server_model import ModelSettings, ServerCounter, ServerModel
 from cfs_agents.tools import CommandMode
-from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
+from cfs_agents.tree.file_agent import FileSystemAgent
+from cfs_agents.tree.file_config import FileSystemAgentConfig
 
 CONTEXT = 1_300
 """Tokens of the conversation: with the tools and the reply that is what the embedded model has room for."""

@@ -29,10 +29,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import make_random_gguf
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
-from cfs_agents.loop.model import CompleteResponse, Item, Model, ModelSettings, ServerModel
+from cfs_agents.loop.model import CompleteResponse, Item, Model
+from cfs_agents.loop.server_model import ModelSettings, ServerModel
 from cfs_agents.tools import tool
+from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
-from cfs_agents.tree.state import FibreConfig
 
 CFS = Path(sys.executable).with_name("cfs")
 

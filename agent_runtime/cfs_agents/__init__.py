@@ -11,15 +11,17 @@ if typing.TYPE_CHECKING:
     from cfs_agents.loop.agent import Agent
     from cfs_agents.loop.config import AgentConfig
     from cfs_agents.loop.model import CompleteResponse
-    from cfs_agents.main.console import ConsoleStreamHandler, IncrementalOutputFormatter, StreamProcessor
+    from cfs_agents.main.blocks import StreamProcessor
+    from cfs_agents.main.console import ConsoleStreamHandler, IncrementalOutputFormatter
     from cfs_agents.main.runtime import AgentRuntime, AsyncAgentRuntime
     from cfs_agents.tools import AsyncPersistentShell, PathManager, PersistentShell, tool
     from cfs_agents.tree.fibre import FibreAgent
-    from cfs_agents.tree.file_agent import ContextSynchronizer, FileSystemAgent
+    from cfs_agents.tree.file_agent import FileSystemAgent
+    from cfs_agents.tree.operations import OperationLogger
     from cfs_agents.tree.orchestrator import FibreOrchestrator
-    from cfs_agents.tree.run_log import OperationLogger
-    from cfs_agents.tree.state import SubSessionContext
+    from cfs_agents.tree.session_context import SubSessionContext
     from cfs_agents.tree.sub_agent import FibreSubAgent
+    from cfs_agents.tree.sync import ContextSynchronizer
 
 __all__ = [
     "Agent",
@@ -54,18 +56,18 @@ _HOMES = {
     "CompleteResponse": "loop.model.CompleteResponse",
     "ConsoleStreamHandler": "main.console.ConsoleStreamHandler",
     "ContextFileSystem": "context.ContextFileSystem",
-    "ContextSynchronizer": "tree.file_agent.ContextSynchronizer",
+    "ContextSynchronizer": "tree.sync.ContextSynchronizer",
     "FibreAgent": "tree.fibre.FibreAgent",
     "FibreOrchestrator": "tree.orchestrator.FibreOrchestrator",
     "FibreSubAgent": "tree.sub_agent.FibreSubAgent",
     "FileSystemAgent": "tree.file_agent.FileSystemAgent",
     "IncrementalOutputFormatter": "main.console.IncrementalOutputFormatter",
     "OffloadPolicy": "context.OffloadPolicy",
-    "OperationLogger": "tree.run_log.OperationLogger",
+    "OperationLogger": "tree.operations.OperationLogger",
     "PathManager": "tools.PathManager",
     "PersistentShell": "tools.PersistentShell",
-    "StreamProcessor": "main.console.StreamProcessor",
-    "SubSessionContext": "tree.state.SubSessionContext",
+    "StreamProcessor": "main.blocks.StreamProcessor",
+    "SubSessionContext": "tree.session_context.SubSessionContext",
     "tool": "tools.tool",
 }
 """Where each name is defined."""

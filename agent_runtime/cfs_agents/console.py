@@ -1,13 +1,7 @@
 """The console of an agent."""
 
-from cfs_agents.main.console import (
-    Block,
-    ConsoleStreamHandler,
-    IncrementalOutputFormatter,
-    Passage,
-    StreamProcessor,
-    Void,
-)
+from cfs_agents.main.blocks import Block, Passage, StreamProcessor, Void
+from cfs_agents.main.console import ConsoleStreamHandler, IncrementalOutputFormatter
 
 __all__ = [
     "Block",

@@ -1,37 +1,4 @@
 """The events of an agent at work."""
 
-from cfs_agents.base.events import (
-    AgentEvent,
-    CallFinished,
-    CallStarted,
-    ContextShortened,
-    ContextUpdated,
-    EndReason,
-    FileChanges,
-    Finished,
-    Retrying,
-    RoundStarted,
-    Text,
-    Thinking,
-    ToolResult,
-    TurnUsage,
-    Warned,
-)
-
-__all__ = [
-    "AgentEvent",
-    "CallFinished",
-    "CallStarted",
-    "ContextShortened",
-    "ContextUpdated",
-    "EndReason",
-    "FileChanges",
-    "Finished",
-    "Retrying",
-    "RoundStarted",
-    "Text",
-    "Thinking",
-    "ToolResult",
-    "TurnUsage",
-    "Warned",
-]
+from cfs_agents.base.events import *  # noqa: F403 - all public names, listed there
+from cfs_agents.base.events import __all__ as __all__

@@ -1,31 +1,4 @@
 """Test doubles for agents."""
 
-from cfs_agents.main.testing import (
-    Asked,
-    Line,
-    ManualClock,
-    ScriptedModel,
-    ScriptOver,
-    breaks_off,
-    calls,
-    cut_off,
-    garbles,
-    raises,
-    says,
-    together,
-)
-
-__all__ = [
-    "Asked",
-    "Line",
-    "ManualClock",
-    "ScriptOver",
-    "ScriptedModel",
-    "breaks_off",
-    "calls",
-    "cut_off",
-    "garbles",
-    "raises",
-    "says",
-    "together",
-]
+from cfs_agents.main.testing import *  # noqa: F403 - all public names, listed there
+from cfs_agents.main.testing import __all__ as __all__

@@ -22,7 +22,7 @@ from pathlib import Path
 import structlog
 
 from cfs.transports.async_http import AsyncClient
-from cfs_agents.loop.model import ModelSettings, ServerModel
+from cfs_agents.loop.server_model import ModelSettings, ServerModel
 from demo_model.agent_examination import TREE, Done, Work, done, right, works
 from demo_model.agent_jobs import MAKERS
 

@@ -25,11 +25,12 @@ import structlog
 from cfs import wire
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.loop.model import Item as Reply
-from cfs_agents.loop.model import Model, ModelSettings, ServerModel
+from cfs_agents.loop.model import Model
+from cfs_agents.loop.server_model import ModelSettings, ServerModel
+from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
 from cfs_agents.tree.file_agent import FileSystemAgent
-from cfs_agents.tree.session_files import WORKSPACE_FOLDER
-from cfs_agents.tree.state import FibreConfig
+from cfs_agents.tree.session_folder import WORKSPACE_FOLDER
 from demo_agents import DEFAULT, MEMORY, serving
 
 DATA = Path(__file__).with_name("own_words")

@@ -15,10 +15,10 @@ from cfs.cli.base.output import shapely
 from cfs_agents import FibreAgent
 from cfs_agents.file_agent import FileSystemAgentConfig
 from cfs_agents.main.cli import app
-from cfs_agents.main.console import question
+from cfs_agents.main.questions import question
 from cfs_agents.testing import calls, says
 from cfs_agents.tools import Answer, CommandMode, CommandRequest
-from cfs_agents.tree.state import FibreConfig
+from cfs_agents.tree.config import FibreConfig
 from tests.agents.fibre.trees import ScriptedModels, finish, messages, spawn, tree, wait
 from tests.agents.file_agent.support import agent, texts
 from tests.client.terminal import CTRL_C, CTRL_D, Terminal, cfs, ended, home_in, terminal

@@ -7,7 +7,8 @@ import pytest
 from cfs.errors import EngineError
 from cfs.wire import Message
 from cfs_agents.base.events import RoundStarted, Warned
-from cfs_agents.loop.agent import MOST_FAULTS, Agent, AgentConfig, Fault, joined
+from cfs_agents.loop.agent import Agent, AgentConfig
+from cfs_agents.loop.faults import MOST_FAULTS, Fault, joined
 from cfs_agents.main.testing import Line, ScriptedModel, calls, cut_off, garbles, raises, says
 from tests.agents.file_agent.support import agent, events_of, operations
 

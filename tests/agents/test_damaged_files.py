@@ -23,9 +23,10 @@ from cfs import api
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.main.testing import Line, ScriptedModel, calls, says, together
 from cfs_agents.tools import Tool, tool
+from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
-from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
-from cfs_agents.tree.state import FibreConfig
+from cfs_agents.tree.file_agent import FileSystemAgent
+from cfs_agents.tree.file_config import FileSystemAgentConfig
 from tests.agents.fibre.trees import ScriptedModels, finish, late, spawn, wait, write
 from tests.agents.file_agent.support import WINDOW
 from tests.server.support import serving

@@ -35,8 +35,10 @@ from cfs_agents import (
 )
 from cfs_agents.context import ContextItem, EstimatingCounter
 from cfs_agents.loop.config import MODEL_VARIABLES
-from cfs_agents.loop.model import Chunk, ServerModel, seconds_of
-from cfs_agents.main.cli import USUAL_PATIENCE
+from cfs_agents.loop.model import Chunk
+from cfs_agents.loop.retries import seconds_of
+from cfs_agents.loop.server_model import ServerModel
+from cfs_agents.main.options import USUAL_PATIENCE
 from cfs_agents.main.testing import ScriptedModel, calls, says
 from cfs_agents.tools import Registry, ShellSettings, ToolError
 from tests.agents.file_agent.support import operations

@@ -11,7 +11,7 @@ import pytest
 
 from cfs.errors import Unavailable
 from cfs_agents.context import ContextFileSystem
-from cfs_agents.guards.files import ChangeLog
+from cfs_agents.guards.ledger import ChangeLog
 from cfs_agents.main.testing import calls, says
 from cfs_agents.tools import CommandMode
 from tests.agents.context.support import item, result

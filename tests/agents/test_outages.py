@@ -12,7 +12,7 @@ import pytest
 
 from cfs import api
 from cfs.transports.async_http import AsyncClient
-from cfs_agents.loop.model import Outages, Retries
+from cfs_agents.loop.retries import Outages, Retries
 from cfs_agents.main.testing import says
 from cfs_agents.tree import server_sessions
 from outages import ANSWER, Case, Fault, Kind, Proxy, Result, Upstream, cases, measure, serving

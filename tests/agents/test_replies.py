@@ -1,7 +1,7 @@
 """Completions as other servers may write them, read as replies."""
 
 from cfs.completions import ChatCompletion, ChatMessage, ChatToolCall, Choice, CompletionReason, FunctionCall, Recorded
-from cfs_agents.loop.model import reply_of
+from cfs_agents.loop.replies import reply_of
 
 
 def completion(

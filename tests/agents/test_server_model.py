@@ -21,19 +21,10 @@ from cfs.errors import (
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall
 from cfs_agents.base.events import Retrying
-from cfs_agents.context.conversation import CachedCounter
-from cfs_agents.loop.model import (
-    Chunk,
-    CompleteResponse,
-    Item,
-    Model,
-    ModelSettings,
-    Outages,
-    Retries,
-    ServerCounter,
-    ServerModel,
-    seconds_of,
-)
+from cfs_agents.context.tokens import CachedCounter
+from cfs_agents.loop.model import Chunk, CompleteResponse, Item, Model
+from cfs_agents.loop.retries import Outages, Retries, seconds_of
+from cfs_agents.loop.server_model import ModelSettings, ServerCounter, ServerModel
 from cfs_agents.main.testing import ManualClock
 from cfs_agents.tools import Registry, tool
 from cfs_server.engine.contract.interface import CallDelta, Delta

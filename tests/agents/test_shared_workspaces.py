@@ -9,8 +9,8 @@ import pytest
 
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.main.testing import calls, says
+from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
-from cfs_agents.tree.state import FibreConfig
 from tests.agents.fibre.test_published import sides_at
 from tests.agents.fibre.trees import ScriptedModels, all_chunks, late, write
 from tests.agents.file_agent.test_published import told

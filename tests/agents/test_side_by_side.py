@@ -14,7 +14,8 @@ from cfs_agents.context import ContextItem
 from cfs_agents.loop.agent import Agent, AgentConfig
 from cfs_agents.main.testing import Line, ScriptedModel, calls, says, together
 from cfs_agents.tools import CommandMode, FileTools, Registry, Tool, Touch, agent_grants, tool
-from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
+from cfs_agents.tree.file_agent import FileSystemAgent
+from cfs_agents.tree.file_config import FileSystemAgentConfig
 from cfs_filesystem import InMemoryFileSystem
 from tests.agents.fibre.trees import ScriptedModels, finish, messages, spawn, tree, wait
 from tests.agents.file_agent.support import agent, events_of, until_there

@@ -7,9 +7,10 @@ from typing import Any
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.context import CachedCounter
-from cfs_agents.context.conversation import MESSAGE_TOKENS
+from cfs_agents.context.items import MESSAGE_TOKENS
 from cfs_agents.loop.agent import Agent, AgentConfig
-from cfs_agents.loop.model import CompleteResponse, Item, ModelSettings, ServerCounter, ServerModel
+from cfs_agents.loop.model import CompleteResponse, Item
+from cfs_agents.loop.server_model import ModelSettings, ServerCounter, ServerModel
 from cfs_agents.main.testing import Line, ScriptedModel, calls, says, together
 from tests.server.support import Process
 

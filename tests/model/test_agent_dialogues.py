@@ -10,8 +10,8 @@ import pytest
 from jinja2 import Environment, nodes
 
 from cfs_agents.base.messages import Language, after_sync, system_prompt
-from cfs_agents.tools.files import CONTEXT_WINDOW, GUIDELINE
-from cfs_agents.tree.file_agent import default
+from cfs_agents.tools.paths import CONTEXT_WINDOW, GUIDELINE
+from cfs_agents.tree.directory import default
 from cfs_agents.tree.prompts import short_part
 from cfs_server.engine.chat.prompt import ChatTemplate
 from demo_model.agent_jobs import MAKERS

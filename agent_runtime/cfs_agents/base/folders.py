@@ -1,12 +1,15 @@
-"""Folders that the runtime keeps where an agent's commands can write: no command can keep the agent from starting."""
+"""Folders of the runtime: locked for one agent, and opened although commands can write beside them."""
 
+import fcntl
 import os
 import stat
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from cfs.errors import Conflict
 from cfs_agents.base.logs import get_logger
 from cfs_filesystem import open_beneath
 
@@ -34,6 +37,23 @@ def open_own_folder(
         os.close(folder)
         raise
     return folder
+
+
+def lock_folder(owner: object, path: Path) -> Callable[[], object]:
+    """Lock a folder for one agent until the returned function is called, or its owner is gone.
+
+    The end of the process unlocks it, too. Raises `Conflict` if another agent has locked it, and `OSError`.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    unlock = weakref.finalize(owner, os.close, descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        unlock()
+        raise Conflict(f"another agent is at work in {path}") from None
+    except OSError:  # a disk without locks: it cannot be checked
+        pass
+    return unlock
 
 
 def put_aside(folder: int, name: str) -> str:

@@ -22,9 +22,6 @@ T = TypeVar("T")
 _PROVIDER = "cfs"
 
 
-# -- tasks ------------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def task(agent: str, session: str, traceparent: str | None) -> Iterator["Span | None"]:
     """Record a task of an agent in a block. `traceparent` is the trace of the turn that it answers, if there is one."""
@@ -65,9 +62,6 @@ def _measured(agent: str, began: float) -> Iterator[None]:
     finally:
         attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent}
         tracing.measure("gen_ai.invoke_agent.duration", "s", SECONDS, time.perf_counter() - began, attributes)
-
-
-# -- calls of the model -----------------------------------------------------------------------------------------------
 
 
 async def chat(
@@ -115,9 +109,6 @@ def _answered(span: "Span | None", shared: dict[str, str | None], reason: str, u
         )
     for kind, count in (("input", usage.prompt_tokens), ("output", usage.completion_tokens)):
         tracing.measure("gen_ai.client.token.usage", "{token}", TOKENS, count, {**shared, "gen_ai.token.type": kind})
-
-
-# -- calls of tools ---------------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -1,19 +1,17 @@
 """The context of an agent: a conversation short enough for its model, and the rest of it on disk."""
 
+from cfs_agents.context.changes import Change
+from cfs_agents.context.cleaning import CleaningPolicy, clean, clean_root, clean_sessions
 from cfs_agents.context.compaction import Compaction, SelectiveCompactionPolicy, Summarise
-from cfs_agents.context.conversation import (
-    CachedCounter,
-    Change,
-    Context,
-    ContextItem,
-    EstimatingCounter,
-    ItemType,
-    TokenCounter,
-)
-from cfs_agents.context.offload import OFFLOAD_THRESHOLD, EphemeralPolicy, OffloadPolicy
+from cfs_agents.context.conversation import Context
+from cfs_agents.context.documents import ItemRecord
+from cfs_agents.context.ephemeral import EphemeralPolicy
+from cfs_agents.context.items import ContextItem, ItemType
+from cfs_agents.context.offload import OFFLOAD_THRESHOLD, OffloadPolicy
 from cfs_agents.context.redaction import Redacted, redact, redact_json
-from cfs_agents.context.store import ContextFileSystem, Offloaded, Record, Restored
-from cfs_agents.context.working import CleaningPolicy, ContextUsage, WorkingContext, clean, clean_root, clean_sessions
+from cfs_agents.context.store import ContextFileSystem, Offloaded, Restored
+from cfs_agents.context.tokens import CachedCounter, EstimatingCounter, TokenCounter
+from cfs_agents.context.working import ContextUsage, WorkingContext
 
 __all__ = [
     "OFFLOAD_THRESHOLD",
@@ -27,10 +25,10 @@ __all__ = [
     "ContextUsage",
     "EphemeralPolicy",
     "EstimatingCounter",
+    "ItemRecord",
     "ItemType",
     "OffloadPolicy",
     "Offloaded",
-    "Record",
     "Redacted",
     "Restored",
     "SelectiveCompactionPolicy",

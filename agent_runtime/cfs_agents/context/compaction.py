@@ -16,8 +16,10 @@ from dataclasses import dataclass, field, replace
 from cfs.errors import InvalidSettings
 from cfs.wire import Message
 from cfs_agents.base.messages import Language, Messages, catalogue
-from cfs_agents.context.conversation import Context, ContextItem, EstimatingCounter, ItemType, Unit, estimate
+from cfs_agents.context.conversation import Context, Unit
+from cfs_agents.context.items import ContextItem, ItemType
 from cfs_agents.context.offload import Offloader
+from cfs_agents.context.tokens import EstimatingCounter, estimate
 
 Summarise = Callable[[Sequence[ContextItem]], Awaitable[str]]
 """Asks a model for a summary of items; an exception means that there is none."""
@@ -83,8 +85,6 @@ class SelectiveCompactionPolicy:
             return replace(done, kept_because="no model is asked for a summary")
         return await self._sum_up(done, self.summarise, work)
 
-    # -- selectively ----------------------------------------------------------------------------------------------
-
     async def _select(
         self, context: Context, offloader: Offloader, goal: int, *, spare: bool
     ) -> tuple[Context, Counter[str]]:
@@ -110,8 +110,6 @@ class SelectiveCompactionPolicy:
         free = [unit for unit in older if _may_leave(unit) and not (spare and any(item.pinned for item in unit.items))]
         for kind in self.order:
             yield from (unit for unit in free if unit.kind == kind)
-
-    # -- by a summary ---------------------------------------------------------------------------------------------
 
     async def _sum_up(self, so_far: Compaction, summarise: Summarise, offloader: Offloader) -> Compaction:
         """Replace everything that may leave by a model's summary, if that is shorter."""

@@ -1,177 +1,18 @@
-"""Off-loading: items go to disk, and placeholders stand where they were (O2)."""
+"""Off-loading: which items go to disk while a placeholder stays in the prompt (O3)."""
 
 import asyncio
-import json
 import logging
-import unicodedata
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cfs.errors import InvalidSettings
-from cfs.wire import ToolCall
-from cfs_agents.context.conversation import MESSAGE_TOKENS, Context, ContextItem, ItemType, TokenCounter, cost, estimate
-from cfs_agents.context.store import ContextFileSystem, Offloaded, Record
-
-# A headline: one line that describes an item whose content is elsewhere (O7). No I/O.
-
-LONGEST = 160
-
-_ARGUMENTS = 60
-
-
-def headline(item: ContextItem, call: ToolCall | None = None) -> str:
-    """Return the call that an item answers, if any, and the first line of its content that is not blank."""
-    first = _clipped(_first_line(item.message.content), LONGEST)
-    if item.item_type != "tool_result":
-        calls = ", ".join(_shown(call) for call in item.message.tool_calls)
-        return _clipped(f"{first} -> {calls}" if first and calls else first or calls, LONGEST)
-    about = _shown(call) if call is not None else item.message.name or "tool"
-    return _clipped(f"{about}: {first}", LONGEST)
-
-
-def _shown(call: ToolCall) -> str:
-    arguments = json.dumps(call.arguments, ensure_ascii=False) if call.arguments else ""
-    return f"{call.name} {_clipped(arguments, _ARGUMENTS)}".rstrip()
-
-
-def _first_line(text: str) -> str:
-    """Return the first line that is not blank, without splitting the whole text."""
-    start = len(text) - len(text.lstrip())
-    end = text.find("\n", start)
-    return text[start : len(text) if end < 0 else end]
-
-
-def _clipped(text: str, longest: int) -> str:
-    clean = " ".join(text[: 4 * longest].split())
-    return clean if len(clean) <= longest else clean[: longest - 1] + "…"
-
-
-# Placeholders: what replaces off-loaded content in the prompt (O2). No I/O.
-
-OFFLOADED = "[Content offloaded]"
-HOW_TO_READ = "Use Read tool to view details."
-DESTROYED = "[Output removed: newer outputs of the same tool follow]"
-DESTROYED_BRIEFLY = "[removed]"
-
-_JOINERS = "\u200d\ufe0e\ufe0f"
-_SKIN_TONES = range(0x1F3FB, 0x1F400)
-_FURTHEST = 32
-
-
-def placeholder(record: Record, path: str, content: str = "", *, preview: int = 0) -> str:
-    """Return the placeholder for content on disk: its path, size and headline.
-
-    With `preview` its beginning and its end follow, of about so many tokens together.
-    """
-    lines = content.count("\n") + (not content.endswith("\n")) if content else 0
-    size = f"Size: {record.size:,} bytes" + (f", {lines:,} lines" if content else "")
-    size += f", {record.tokens:,} tokens" if record.tokens is not None else ""
-    said = [OFFLOADED, f"Path: {path}", HOW_TO_READ, size]
-    if record.summary:
-        said.append(f"Summary: {record.summary}")
-    if record.redactions:
-        said.append(f"Secrets were taken out: {_listed(record.redactions)}")
-    if preview > 0 and content:
-        head, tail = beginning(content, preview // 2), ending(content, preview // 2)
-        if len(head) + len(tail) < len(content):
-            hidden = len(content) - len(head) - len(tail)
-            said += ["Beginning:", head.rstrip("\n"), f"[... {hidden:,} characters ...]", "End:", tail.rstrip("\n")]
-        else:
-            said += ["Content:", content]
-    return "\n".join(said)
-
-
-def beginning(text: str, tokens: int) -> str:
-    """Return the beginning of a text, at most so many tokens: whole lines if possible, never half a character."""
-    size = _fitting(text[: 4 * tokens], tokens)
-    if size == len(text):
-        return text
-    line = text.rfind("\n", size // 2, size)
-    return text[: _boundary(text, size)] if line < 0 else text[: line + 1]
-
-
-def ending(text: str, tokens: int) -> str:
-    """Return the end of a text in the same way."""
-    size = _fitting(text[-4 * tokens :][::-1], tokens) if tokens else 0
-    start = len(text) - size
-    if start == 0:
-        return text
-    line = text.find("\n", start, start + size // 2)
-    return text[_boundary(text, start, -1) :] if line < 0 else text[line + 1 :]
-
-
-def _fitting(text: str, tokens: int) -> int:
-    """Return how many characters from the start cost at most so many tokens."""
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if estimate(text[:middle]) <= tokens:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _boundary(text: str, at: int, towards: int = 1) -> int:
-    """Move a cut to a boundary between visible characters: to the left, or to the right if `towards` is -1."""
-    place = at
-    while 0 < place < len(text) and abs(place - at) < _FURTHEST and _joined(text[place - 1], text[place]):
-        place -= towards
-    return place
-
-
-def _joined(left: str, right: str) -> bool:
-    return (
-        unicodedata.combining(right) > 0
-        or right in _JOINERS
-        or left == "\u200d"
-        or ord(right) in _SKIN_TONES
-        or (left == "\r" and right == "\n")
-    )
-
-
-def _listed(found: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} × {kind}" for kind, count in found.items())
-
-
-# Ephemeral tools: only their newest outputs stay in the prompt (O4). No I/O.
-
-
-@dataclass(frozen=True, slots=True)
-class EphemeralPolicy:
-    """How many of its newest outputs each ephemeral tool keeps; `keep_recent` overrides the number of all.
-
-    A tool that is not in `keep` is not ephemeral. An output that no model has seen yet is never destroyed.
-    """
-
-    keep: Mapping[str, int] = field(default_factory=dict)
-    keep_recent: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, count in [*self.keep.items(), ("ephemeral_keep_recent", self.keep_recent)]:
-            if count is not None and count < 0:
-                raise InvalidSettings(f"{name}: {count} outputs cannot be kept; 0 or more can")
-
-    def stale(self, context: Context) -> list[str]:
-        """Return the ids of the outputs to destroy now, oldest first."""
-        if not self.keep:
-            return []
-        outputs: dict[str, list[ContextItem]] = defaultdict(list)
-        for item in context:
-            if item.tool in self.keep:
-                outputs[item.tool or ""].append(item)
-        old = set()
-        for tool, items in outputs.items():
-            count = self.keep[tool] if self.keep_recent is None else self.keep_recent
-            old |= {item.item_id for item in items[: max(0, len(items) - count)] if not (item.destroyed or item.pinned)}
-        if not old:
-            return []
-        old -= context.unseen
-        return [item.item_id for item in context if item.item_id in old]
-
-
-# Off-loading: which items go to disk while a placeholder stays in the prompt (O3). No I/O.
+from cfs_agents.context.conversation import Context, cost
+from cfs_agents.context.documents import ItemRecord
+from cfs_agents.context.headline import headline
+from cfs_agents.context.items import MESSAGE_TOKENS, ContextItem, ItemType
+from cfs_agents.context.placeholder import DESTROYED, DESTROYED_BRIEFLY, placeholder
+from cfs_agents.context.store import ContextFileSystem, Offloaded
+from cfs_agents.context.tokens import TokenCounter
 
 OFFLOAD_THRESHOLD = 2000
 """Items with more tokens are off-loaded, unless a setting says otherwise."""
@@ -331,5 +172,5 @@ class Offloader:
         return next((note for note in counted if cost(note) < cost(item)), counted[-1])
 
 
-def _told(record: Record) -> str:
+def _told(record: ItemRecord) -> str:
     return "secrets (" + ", ".join(f"{count} × {kind}" for kind, count in (record.redactions or {}).items()) + ")"

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-# -- names and values -------------------------------------------------------------------------------------------------
-#
 # The last words of a name decide: `DB_PASSWORD`, `apiKey` and `client-secret` name secrets; `max_tokens`, `token_count`
 # and `public_key` do not.
 
@@ -92,8 +90,6 @@ def _looks_random(value: bytes) -> bool:
     return len(value) >= _RANDOM_LENGTH and _DIGIT.search(value) is not None
 
 
-# -- redaction --------------------------------------------------------------------------------------------------------
-
 MARK = "[redacted: {}]"
 
 
@@ -168,8 +164,6 @@ def _walked(value: Any, name: str | None, found: Counter[str]) -> Any:
     return value
 
 
-# -- keys of known formats --------------------------------------------------------------------------------------------
-
 _HAS_DIGIT = rb"(?=[A-Za-z_-]{0,64}[0-9])"
 
 
@@ -224,8 +218,6 @@ def _long_words(data: bytes) -> Iterator[tuple[int, int]]:
         yield at, end
 
 
-# -- credentials in headers and URLs -----------------------------------------------------------------------------------
-
 _BEARER = re.compile(rb"bearer[ \t]{1,4}((?=[a-z._~+/=-]{0,256}[0-9])[a-z0-9._~+/=-]{16,})")
 _AUTHORIZATION = re.compile(
     rb"authorization[\"']?[ \t]{0,4}[:=][ \t]{0,4}[\"']?(?:basic|token|digest)[ \t]{1,4}([^\s\"']{6,})"
@@ -246,8 +238,6 @@ def _urls(text: _Text) -> Iterator[_Span]:
             yield _Span(*match.span(1), "password")
 
 
-# -- private keys ------------------------------------------------------------------------------------------------------
-
 _KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_ENDS = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[A-Za-z0-9_-]*")
 _KEY_BODY = re.compile(rb"[A-Za-z0-9+/=\s\\]*")
@@ -261,8 +251,6 @@ def _private_keys(text: _Text) -> Iterator[_Span]:
         end = end or _KEY_BODY.match(text.data, match.end())  # without its end: the part that looks like a key
         yield _Span(match.start(), end.end() if end else match.end(), "private key")
 
-
-# -- values with names ------------------------------------------------------------------------------------------------
 
 _BY = rb"[A-Za-z0-9_-]{0,32}(?P<end>)(?:\\?[\"']?[ \t]{0,4}(?P<by>=>|:=|[=:])[ \t]{0,4}"
 _NAMES = [(stem, re.compile(stem + _BY + rb")")) for stem in (b"pass", b"secret", b"token", b"key")]

@@ -1,116 +1,24 @@
-"""The working context of an agent: keeps its conversation within the model's limit, and cleans up off-loaded items."""
+"""The working context of an agent: keeps its conversation within the model's limit."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from operator import is_
-from pathlib import Path
 from typing import Any
 
-from cfs.errors import Conflict, InvalidParameters, NotFound, StorageFull, Unavailable
+from cfs.errors import InvalidParameters, NotFound
 from cfs.wire import Message
 from cfs_agents.base.messages import Language, catalogue
+from cfs_agents.context.cleaning import CleaningPolicy, clean
 from cfs_agents.context.compaction import Compaction, SelectiveCompactionPolicy
-from cfs_agents.context.conversation import (
-    MESSAGE_TOKENS,
-    CachedCounter,
-    Context,
-    ContextItem,
-    EstimatingCounter,
-    ItemType,
-    TokenCounter,
-    cost,
-)
-from cfs_agents.context.offload import EphemeralPolicy, Offloader, OffloadPolicy
-from cfs_agents.context.store import GENERATED_SESSION, ContextFileSystem, Record, Restored
-
-# -- clean-up (O7) ----------------------------------------------------------------------------------------------------
-
-LAST_CLEANED = ".cleaned"
-_BETWEEN = timedelta(days=1)
-
-
-@dataclass(frozen=True, slots=True)
-class CleaningPolicy:
-    """Limits of what stays on disk: the age of items, and the bytes of a session's files. None is no limit."""
-
-    expire_after: timedelta | None = timedelta(days=7)
-    max_bytes: int | None = 1 << 30
-
-    def doomed(self, records: Collection[Record], keep: Collection[str], now: datetime) -> list[tuple[str, str]]:
-        """Return the ids of items to remove with the reasons, oldest first; never an id in `keep`."""
-        total = sum(record.stored for record in records)
-        chosen = []
-        for record in sorted(records, key=lambda record: record.time):
-            if record.item_id in keep:
-                continue
-            if self.expire_after is not None and now - record.time > self.expire_after:
-                because = "expired"
-            elif self.max_bytes is not None and total > self.max_bytes:
-                because = "over the size cap"
-            else:
-                continue
-            chosen.append((record.item_id, because))
-            total -= record.stored
-        return chosen
-
-
-def clean(files: ContextFileSystem, policy: CleaningPolicy, keep: Collection[str] = ()) -> int:
-    """Compress large items of a session and remove those beyond the limits; returns the number of bytes freed.
-
-    `keep` are the ids of items that the context refers to. They stay, even beyond the limits.
-    """
-    freed = files.compress()
-    records = [record for record in files.history() if record.path is not None]
-    chosen = policy.doomed(records, keep, files.now())
-    for because in sorted({because for _, because in chosen}):
-        freed += files.remove([item_id for item_id, reason in chosen if reason == because], because)
-    return freed
-
-
-def clean_sessions(root: Path, policy: CleaningPolicy, now: datetime) -> list[str]:
-    """Remove the sessions below a root that are not open and whose newest item has expired; returns their ids.
-
-    Only sessions with generated ids are removed; sessions with other names stay.
-    """
-    return [session_id for session_id in _sessions(root) if _has_gone(root, session_id, policy, now)]
-
-
-def clean_root(root: Path, policy: CleaningPolicy, now: datetime) -> list[str]:
-    """Call `clean_sessions` at most once a day, for programs that create a new session each time."""
-    last = root / LAST_CLEANED
-    with suppress(OSError):
-        if now.timestamp() - last.stat().st_mtime < _BETWEEN.total_seconds():
-            return []
-    try:
-        last.touch()
-    except OSError:  # the root is missing or belongs to another user
-        return []
-    return clean_sessions(root, policy, now)
-
-
-def _sessions(root: Path) -> Iterator[str]:
-    if root.is_dir():
-        yield from sorted(path.name for path in root.iterdir() if GENERATED_SESSION.fullmatch(path.name))
-
-
-def _has_gone(root: Path, session_id: str, policy: CleaningPolicy, now: datetime) -> bool:
-    try:
-        with ContextFileSystem(root, session_id, now=lambda: now) as files:
-            made = datetime.fromtimestamp(files.path.stat().st_mtime, UTC)
-            last = max((record.time for record in files.history()), default=made)
-            if policy.expire_after is None or now - last <= policy.expire_after:
-                return False
-            files.discard()
-    except (Conflict, Unavailable, StorageFull, FileNotFoundError):  # in use, not removable, or already removed
-        return False
-    return True
-
-
-# -- the context ------------------------------------------------------------------------------------------------------
+from cfs_agents.context.conversation import Context, cost
+from cfs_agents.context.documents import ItemRecord
+from cfs_agents.context.ephemeral import EphemeralPolicy
+from cfs_agents.context.items import MESSAGE_TOKENS, ContextItem, ItemType
+from cfs_agents.context.offload import Offloader, OffloadPolicy
+from cfs_agents.context.store import ContextFileSystem, Restored
+from cfs_agents.context.tokens import CachedCounter, EstimatingCounter, TokenCounter
 
 STATE_VERSION = "1.0"
 
@@ -170,8 +78,6 @@ class WorkingContext:
         self._preparing = asyncio.Lock()
         if self._offload.unseen_budget is None and compaction is not None:
             self._offload = replace(self._offload, unseen_budget=compaction.threshold // 2)
-
-    # -- the conversation -----------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -273,8 +179,6 @@ class WorkingContext:
             self.context = _with_later(done.context, taken, self.context)
         return done
 
-    # -- items on disk --------------------------------------------------------------------------------------------
-
     async def restore(self, item_id: str) -> Restored:
         """Read an item from disk. If it is still in the conversation, its content returns there and is pinned.
 
@@ -290,7 +194,7 @@ class WorkingContext:
                 self.context = self.context.replacing([back])
         return restored
 
-    async def history(self) -> list[Record]:
+    async def history(self) -> list[ItemRecord]:
         """Return the records of all items ever off-loaded in this session, oldest first."""
         return await asyncio.to_thread(self.files.history) if self.files is not None else []
 
@@ -308,8 +212,6 @@ class WorkingContext:
     def warnings(self) -> list[str]:
         """Warnings so far, as sentences, such as a full disk, which is reported once until there is space again."""
         return self._offloader.warnings
-
-    # -- state ----------------------------------------------------------------------------------------------------
 
     @property
     def usage(self) -> ContextUsage:

@@ -1,79 +1,11 @@
-"""The output chunks of a tree of agents, and the report of an agent with its claims and the facts (B5, B7)."""
+"""The report of an agent: its claims, and the facts (B2, B7)."""
 
-import asyncio
-from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cfs.wire import Role, ToolCall, Usage
+from cfs.wire import Usage
 from cfs_agents.base.messages import Language
-
-# -- chunks -----------------------------------------------------------------------------------------------------------
-
-ChunkKind = Literal["message", "text", "thinking", "call", "result", "started", "ended"]
-"""A whole message of the user or of another agent; a piece of a reply or of its thinking; a call; its result; and the
-beginning and the end of an agent's work, whose content is then its report."""
-
-
-@dataclass(frozen=True, slots=True)
-class MessageChunk:
-    """A piece of the output of one agent of the tree, as it happens.
-
-    `number` counts the chunks of its session from 1, without gaps, so that a reader of many can put each in order.
-    """
-
-    session_id: str
-    agent_name: str
-    role: Role
-    content: str = ""
-    kind: ChunkKind = "text"
-    number: int = 0
-    call: ToolCall | None = None
-    tool_call_id: str | None = None
-    name: str | None = None
-
-
-class ChunkStream:
-    """Brings the chunks of all agents to one reader, in the order in which they were sent."""
-
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[MessageChunk | None] = asyncio.Queue()
-        self._numbers: Counter[str] = Counter()
-
-    def send(
-        self,
-        session_id: str,
-        agent_name: str,
-        kind: ChunkKind,
-        role: Role = "assistant",
-        content: str = "",
-        *,
-        call: ToolCall | None = None,
-        tool_call_id: str | None = None,
-        name: str | None = None,
-    ) -> None:
-        """Add a chunk; its number is the next one of its session."""
-        self._numbers[session_id] += 1
-        number = self._numbers[session_id]
-        self._queue.put_nowait(
-            MessageChunk(session_id, agent_name, role, content, kind, number, call, tool_call_id, name)
-        )
-
-    def clear(self) -> None:
-        """Discard the unread chunks, because the reader has left."""
-        while not self._queue.empty():
-            self._queue.get_nowait()
-
-    def close(self) -> None:
-        """End the stream."""
-        self._queue.put_nowait(None)
-
-    async def chunks(self) -> AsyncGenerator[MessageChunk, None]:
-        """Yield the chunks until the stream is closed."""
-        while (chunk := await self._queue.get()) is not None:
-            yield chunk
-
 
 FinishStatus = Literal["success", "failed"]
 
@@ -136,7 +68,7 @@ _WORDS: dict[Language, Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FileChange:
     """A changed file of the workspace: its path relative to the workspace, and the agent that changed it.
 
     The path is text: bytes that are not text are escaped as `\\xff` in it (`escaped_name`).
@@ -160,7 +92,7 @@ class Report:
     status: ReportStatus
     summary: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
-    facts: tuple[Change, ...] = ()
+    facts: tuple[FileChange, ...] = ()
     reasons: tuple[str, ...] = ()
     usage: Usage = field(default_factory=Usage)
     gap: Gap | None = None
@@ -184,7 +116,7 @@ class Report:
         return "\n".join(line for line in lines if line)
 
 
-def _of_kind(kind: str, facts: Iterable[Change], agent_id: str, say: Mapping[str, str]) -> list[str]:
+def _of_kind(kind: str, facts: Iterable[FileChange], agent_id: str, say: Mapping[str, str]) -> list[str]:
     """Write one line for the agent's own changes, and one for each other agent with changes."""
     found: dict[str | None, list[str]] = {}
     for change in facts:
@@ -211,6 +143,3 @@ def _path(path: str) -> str:
 def _shortened(text: str) -> str:
     text = text.strip()
     return text if len(text) <= _LONGEST_SUMMARY else f"{text[:_LONGEST_SUMMARY]}..."
-
-
-WAIT = "sys_wait_agent"

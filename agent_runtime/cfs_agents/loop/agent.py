@@ -5,14 +5,12 @@ other cases the model is asked. So the same loop resumes a task that was interru
 """
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from enum import Enum
 from itertools import takewhile
-from typing import TypeVar, cast
+from typing import cast
 
 from cfs.api import acting_as
 from cfs.errors import CfsError, ContextTooLong, EngineError
@@ -32,186 +30,21 @@ from cfs_agents.base.events import (
     TurnUsage,
     Warned,
 )
-from cfs_agents.base.messages import Language, catalogue, format_changes
+from cfs_agents.base.messages import catalogue, format_changes
 from cfs_agents.base.usage import added
-from cfs_agents.context import Change, CleaningPolicy, Context, ContextFileSystem, ContextItem, clean_root
-from cfs_agents.context.conversation import estimate
+from cfs_agents.context import Change, CleaningPolicy, Context, ContextFileSystem, clean_root
+from cfs_agents.context.tokens import estimate
 from cfs_agents.loop.claims import named_files
 from cfs_agents.loop.config import AgentConfig, FilesWatch, Outcome, SyncTurn, working_context
-from cfs_agents.loop.model import Chunk, CompleteResponse, Item, Model, has_small_context, with_calls_in_text
+from cfs_agents.loop.faults import MOST_FAULTS, REASONS, WARNINGS, Fault, asking, fault_in, joined
+from cfs_agents.loop.interrupts import Interrupted, Interrupts
+from cfs_agents.loop.model import Chunk, CompleteResponse, Item, Model
 from cfs_agents.loop.recorder import NullRecorder, Recorder
-from cfs_agents.loop.repetition import RepeatedSteps, RepeatedText, ends_repeating
+from cfs_agents.loop.repetition import RepeatedSteps, RepeatedText
+from cfs_agents.loop.replies import with_calls_in_text
+from cfs_agents.loop.server_model import has_small_context
+from cfs_agents.loop.summaries import Summaries
 from cfs_agents.tools import Registry, ToolResult, failure_of
-from cfs_agents.tools.registry import shortened
-
-# Summaries by the model itself, used when nothing else makes a conversation short enough (O5).
-
-_LONGEST_ITEM = 2_000
-"""Characters of each message that the model sees."""
-
-_NAMES = {"user": "User", "assistant": "Assistant", "tool": "Result", "system": "System"}
-
-
-class Summaries:
-    """Asks a model to sum up messages: a `Summarise` for a compaction."""
-
-    def __init__(self, model: Model, language: Language = "en") -> None:
-        self._model = model
-        self._language: Language = language
-        self._used: Usage | None = None
-
-    def take_usage(self) -> Usage | None:
-        """Return the usage of summaries since the last call; None if there was none."""
-        used, self._used = self._used, None
-        return used
-
-    async def __call__(self, items: Sequence[ContextItem]) -> str:
-        """Return a summary; raises `CfsError` if there is none or it is truncated."""
-        order = Message(role="system", content=catalogue(self._language).sum_up)
-        text = Message(role="user", content="\n\n".join(map(_shown, items)))
-        reply: CompleteResponse | None = None
-        stream = cast("AsyncGenerator[Item, None]", self._model.stream([order, text]))
-        async with aclosing(stream):
-            async for item in stream:
-                reply = item if isinstance(item, CompleteResponse) else reply
-        if reply is None:
-            raise EngineError("the reply broke off")
-        self._used = added(self._used or Usage(), reply.usage)
-        if reply.finish_reason != "stop":
-            raise EngineError("it was cut off")
-        return reply.message.content
-
-
-def _shown(item: ContextItem) -> str:
-    """Return a message with its role; a long one is shortened in the middle."""
-    return f"{_NAMES[item.message.role]}: {shortened(item.text(), _LONGEST_ITEM)}"
-
-
-# Interrupting work from outside, at the places where it waits.
-
-_T = TypeVar("_T")
-
-
-class Interrupted(Exception):
-    """The work was asked to stop; raised where it waits."""
-
-
-class Interrupts:
-    """Cancels what is awaited through `guard` when `request` is called, and nothing else.
-
-    The asyncio task itself may belong to a caller who continues after the work has ended. So the cancellation is taken
-    back where the work ends, as `asyncio.timeout` does.
-    """
-
-    def __init__(self) -> None:
-        self._requested = False
-        self._task: asyncio.Task[object] | None = None
-
-    def clear(self) -> None:
-        """Drop a request from before the work began."""
-        self._requested = False
-
-    def request(self) -> None:
-        """Stop the work. Call it from the thread of its event loop."""
-        if not self._requested and self._task is not None:
-            self._task.cancel()
-        self._requested = True
-
-    async def guard(self, work: Awaitable[_T]) -> _T:
-        """Await something; raises `Interrupted` if the work is to stop."""
-        if self._requested:
-            if asyncio.iscoroutine(work):
-                work.close()
-            raise Interrupted
-        task = self._task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - for the type checker
-        before = task.cancelling()
-        try:
-            return await work
-        except asyncio.CancelledError:
-            if self._requested and task.uncancel() <= before:
-                raise Interrupted from None
-            raise
-        finally:
-            self._task = None
-
-
-# Useless replies, and how the model is asked again. No I/O.
-#
-# A reply that is truncated in words is continued, and the parts are joined. One that is truncated within a call cannot
-# be continued: the model is told so, and the partial call leaves the conversation with the next reply. So a truncated
-# reply never stays in a conversation and never counts as an answer. A reply that is empty or repeats itself never
-# enters the conversation.
-
-
-class Fault(Enum):
-    """What is wrong with a reply."""
-
-    CUT_OFF = "cut off"
-    MALFORMED = "malformed"
-    EMPTY = "empty"
-    REPEATED = "repeated"
-
-
-MOST_FAULTS = {Fault.CUT_OFF: 4, Fault.MALFORMED: 3, Fault.EMPTY: 3, Fault.REPEATED: 2}
-"""How many such replies in a row end the task as failed. Before that the model is asked again each time."""
-
-REASONS = {
-    Fault.CUT_OFF: "the model's reply was cut off at its limit of tokens {} times in a row:"
-    " allow longer replies, or ask for less at once; what was done is kept",
-    Fault.MALFORMED: "the model called tools in a way that cannot be carried out {} times in a row",
-    Fault.EMPTY: "the model's reply was empty {} times in a row",
-    Fault.REPEATED: "the model's reply repeated itself and was stopped, {} times in a row",
-}
-
-WARNINGS = {
-    Fault.CUT_OFF: "the reply was cut off at its limit of tokens; the model is asked for the rest",
-    Fault.EMPTY: "the reply was empty; the model is asked again",
-    Fault.REPEATED: "the reply repeated itself and was stopped; the model is asked again",
-}
-
-_CALL = re.compile(r"<tool_call>(?!.*</tool_call>)|\[TOOL_CALLS\]|\[CALL:|<\|python_tag\|>", re.DOTALL)
-_BARE_CALL = re.compile(r'\A\s*\[?\s*\{\s*"(?:name|function|type)"')
-_WORD = re.compile(r"[!-~]")
-
-
-def asking(messages: Sequence[Message], fault: Fault, language: Language) -> list[Message]:
-    """Return the messages with a note that asks again, or for the rest of the truncated reply at their end."""
-    say = catalogue(language)
-    if fault is not Fault.CUT_OFF:
-        note = say.empty if fault is Fault.EMPTY else say.repeated
-        return [*messages, Message(role="user", content=note)]
-    *before, part = messages
-    if not part.content.strip():
-        note = say.think_less
-    elif _call_begins(part.content) is not None:
-        before, note = [*before, part], say.shorter_call
-    else:
-        before, note = [*before, part], say.cut_off
-    return [*before, Message(role="user", content=note)]
-
-
-def joined(part: Message, rest: Message) -> Message:
-    """Join the parts of a reply; a truncated call is dropped."""
-    begun = _call_begins(part.content)
-    said = part.content if begun is None else part.content[:begun].rstrip()
-    thought = (part.thinking or "") + (rest.thinking or "")
-    return rest.model_copy(update={"content": _together(said, rest.content), "thinking": thought or None})
-
-
-def _call_begins(text: str) -> int | None:
-    """Return where the truncated call at the end of a text begins."""
-    if _BARE_CALL.match(text):
-        return 0
-    begun = _CALL.search(text)
-    return begun.start() if begun else None
-
-
-def _together(said: str, rest: str) -> str:
-    """Join two parts. Servers strip white space from replies, so a space is added between two words."""
-    apart = said and rest and _WORD.match(said[-1]) and _WORD.match(rest[0]) and rest[0].isalnum()
-    return f"{said} {rest}" if apart else said + rest
-
 
 __all__ = ["Agent", "AgentConfig", "Outcome", "SyncTurn"]
 
@@ -382,8 +215,6 @@ class Agent:
         self._end("failed", error.detail)
         self.outcome.error = error
 
-    # -- rounds ---------------------------------------------------------------------------------------------------
-
     async def _rounds(self) -> AsyncGenerator[AgentEvent, None]:
         """Do what the conversation requires next, until there is an answer or no step is left."""
         last, turn = False, self.config.sync_turn
@@ -426,8 +257,6 @@ class Agent:
         """Whether the model answered instead of a sync, so that its text is not an answer to the task."""
         turn, before = self.config.sync_turn, self.context.context.items[-2:-1]
         return turn is not None and [item.message.content for item in before] == [turn.prompt]
-
-    # -- the model ------------------------------------------------------------------------------------------------
 
     async def _ask(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
         """Ask the model; ask again after a useless reply, or for the rest of a truncated one."""
@@ -540,7 +369,7 @@ class Agent:
         if not cut:
             reply = with_calls_in_text(reply, tools.names)
         message = reply.message if part is None else joined(part.message, reply.message)
-        fault = _fault_of(reply, message, tools)
+        fault = fault_in(reply, message, tools)
         if fault not in (Fault.EMPTY, Fault.REPEATED):
             usage, self._unkept = self._unkept, None
             tokens = reply.usage.completion_tokens
@@ -575,8 +404,6 @@ class Agent:
 
     def _count(self, usage: Usage) -> None:
         self.outcome.usage = added(self.outcome.usage, usage)
-
-    # -- tools ----------------------------------------------------------------------------------------------------
 
     async def _calls(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
         """Run the open calls in order, in parallel where none depends on another (`Registry.together`).
@@ -696,14 +523,3 @@ class _Written:
         """Return the reply as one that was cut off here; the model is asked to think less."""
         text, thinking = "".join(self._text), "".join(self._thinking)
         return CompleteResponse(Message(role="assistant", content=text, thinking=thinking), "length", Usage())
-
-
-def _fault_of(reply: CompleteResponse, message: Message, tools: Registry) -> Fault | None:
-    """Return what is wrong with a reply; `message` is the whole of it, including the parts before."""
-    calls = reply.message.tool_calls
-    if reply.finish_reason == "length":
-        repeats = not calls and (ends_repeating(message.content) or ends_repeating(message.thinking or ""))
-        return Fault.REPEATED if repeats else Fault.CUT_OFF
-    if not calls:
-        return None if reply.message.content.strip() else Fault.EMPTY
-    return Fault.MALFORMED if all(call.id in reply.broken or call.name not in tools for call in calls) else None

@@ -215,9 +215,6 @@ def _ordered(task: str) -> frozenset[str]:
     return frozenset(found)
 
 
-# -- the text ---------------------------------------------------------------------------------------------------------
-
-
 def _marked(text: str) -> tuple[Sequence[str], str]:
     """Replace each name of a file by a mark, and blank out code, quotations and addresses."""
     names: list[str] = []
@@ -287,9 +284,6 @@ def _parts(line: str) -> Iterator[_Clause]:
             yield _Clause(sentence[start : cut.start()], void)
             start = cut.start()
         yield _Clause(sentence[start:], void)
-
-
-# -- one name ---------------------------------------------------------------------------------------------------------
 
 
 def _is_made(clause: str, mark: re.Match[str]) -> bool:

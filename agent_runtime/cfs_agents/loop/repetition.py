@@ -122,8 +122,6 @@ def _digest(*parts: str) -> bytes:
     return made.digest()
 
 
-# -- within a reply ---------------------------------------------------------------------------------------------------
-
 _WINDOW = 8_192
 """Number of characters of a text that are kept."""
 

@@ -21,9 +21,8 @@ from cfs.completions import read_arguments
 from cfs.errors import CfsError
 from cfs.wire import FinishReason, Message, ToolCall, Usage
 from cfs_agents.base.events import Retrying
-from cfs_agents.loop.model import CallPiece, Chunk, CompleteResponse, Item, fault_of
-
-# -- the lines of a script --------------------------------------------------------------------------------------------
+from cfs_agents.loop.model import CallPiece, Chunk, CompleteResponse, Item
+from cfs_agents.loop.replies import fault_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +89,6 @@ def together(first: Line, *others: Line) -> Line:
     return first
 
 
-# -- the clock --------------------------------------------------------------------------------------------------------
-
-
 class ManualClock:
     """A clock that advances only by `advance`, or, with `jumps`, immediately at each `sleep`."""
 
@@ -142,9 +138,6 @@ class ManualClock:
         while len(self._sleepers) < sleepers:
             self._changed.clear()
             await self._changed.wait()
-
-
-# -- the model --------------------------------------------------------------------------------------------------------
 
 
 class ScriptOver(AssertionError):

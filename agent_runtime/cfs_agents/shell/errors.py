@@ -1,4 +1,9 @@
-"""Errors of shells."""
+"""Errors of shells.
+
+ShellError              a shell cannot run commands
+├── ShellUnavailable    the shell cannot start
+└── ShellClosed         the shell is closed
+"""
 
 
 class ShellError(Exception):

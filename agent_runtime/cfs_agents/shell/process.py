@@ -13,8 +13,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cfs_agents.shell.confinement import USER, ShellSettings, bubblewrap, environment, ulimits
+from cfs_agents.shell.environment import environment
 from cfs_agents.shell.errors import ShellUnavailable
+from cfs_agents.shell.limits import ulimits
+from cfs_agents.shell.sandbox import USER, bubblewrap
+from cfs_agents.shell.settings import ShellSettings
 
 _CONTROL = 230
 """Least number of the control descriptor in bash; scripts do not use such high numbers."""

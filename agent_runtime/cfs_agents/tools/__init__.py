@@ -13,31 +13,15 @@ from cfs_agents.shell import (
     usual_limits,
 )
 from cfs_agents.shell.errors import ShellClosed, ShellError, ShellUnavailable
-from cfs_agents.tools.commands import (
-    Answer,
-    Ask,
-    CommandMode,
-    CommandRequest,
-    CommandTools,
-    Consent,
-    Elsewhere,
-    agent_shell,
-    command_mode,
-    failure_of,
-)
-from cfs_agents.tools.files import FileTools, PathManager, agent_grants
-from cfs_agents.tools.reading import FileGate
-from cfs_agents.tools.registry import (
-    CALL_ID,
-    CutText,
-    Registry,
-    Tool,
-    ToolDefinitionError,
-    ToolError,
-    ToolOutput,
-    Touch,
-    tool,
-)
+from cfs_agents.tools.commands import CommandTools, agent_shell, failure_of
+from cfs_agents.tools.consent import Answer, Ask, CommandMode, CommandRequest, Consent, Elsewhere, command_mode
+from cfs_agents.tools.definition import Tool, Touch, tool
+from cfs_agents.tools.errors import ToolDefinitionError, ToolError
+from cfs_agents.tools.files import FileTools
+from cfs_agents.tools.gates import FileGate
+from cfs_agents.tools.paths import PathManager, agent_grants
+from cfs_agents.tools.registry import CALL_ID, Registry
+from cfs_agents.tools.results import CutText, ToolOutput
 
 __all__ = [
     "CALL_ID",

@@ -1,24 +1,27 @@
-"""The tool `execute_command`, which runs commands in an agent's shell, and the consent that it needs (A3, A5).
+"""The tool `execute_command`, which runs commands in an agent's shell (A5).
 
 No command runs without consent: with `CommandMode.NONE`, the default of every agent, the tool does not exist.
 """
 
-import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from cfs_agents.base.threads import in_thread
-from cfs_agents.shell.confinement import Sandbox, ShellSettings, usual_limits
-from cfs_agents.shell.shell import AsyncPersistentShell, ShellResult
-from cfs_agents.tools.files import STORAGE, WORKSPACE, PathManager, directory_path
-from cfs_agents.tools.registry import CALL_ID, CutText, Tool, ToolError, ToolOutput, tool
+from cfs_agents.shell.limits import usual_limits
+from cfs_agents.shell.results import ShellResult
+from cfs_agents.shell.settings import Sandbox, ShellSettings
+from cfs_agents.shell.shell import AsyncPersistentShell
+from cfs_agents.tools.consent import CommandRequest, Require
+from cfs_agents.tools.definition import Tool, tool
+from cfs_agents.tools.errors import ToolError
+from cfs_agents.tools.paths import STORAGE, WORKSPACE, PathManager, directory_path
+from cfs_agents.tools.registry import CALL_ID
+from cfs_agents.tools.results import CutText, ToolOutput
 from cfs_filesystem import FileSystemError, FsHandle
 
 COMMAND = "execute_command"
@@ -41,161 +44,6 @@ _DESCRIPTION = (
     " workspace; use relative paths. There is no terminal and no input: use options such as -y. Long output is"
     " shortened, and whole in a file."
 )
-
-
-class CommandMode(StrEnum):
-    """Whether an agent may run commands, and how. The default is `NONE` everywhere.
-
-    - `NONE`: there is no tool for commands.
-    - `ASK`: commands run as your user, each after a person has allowed it.
-    - `BWRAP`: commands run without a question, in a bubblewrap sandbox.
-    - `HOST`: commands run without a question, as your user.
-    """
-
-    NONE = "none"
-    ASK = "ask"
-    BWRAP = "bwrap"
-    HOST = "host"
-
-
-class Answer(StrEnum):
-    """A person's answer to a command. `ALWAYS` also allows equal requests, as long as the agent is open."""
-
-    YES = "yes"
-    NO = "no"
-    ALWAYS = "always"
-
-
-@dataclass(frozen=True, slots=True)
-class CommandRequest:
-    """A command that an agent wants to run, exactly as it will run, and its directory."""
-
-    command: str
-    directory: str
-    background: bool = False
-
-
-Ask = Callable[[str, CommandRequest], Awaitable[Answer]]
-"""Asks a person; the arguments are the agent's name and the request. Anything but `YES` and `ALWAYS` means no.
-
-It is cancelled with a reason as its message when the same question has been answered elsewhere.
-"""
-
-
-class Elsewhere(Protocol):
-    """The same question in another place, such as a session on a server."""
-
-    async def answer(self) -> tuple[Answer, str]:
-        """Ask, and return the answer and who gave it. Raises `ToolError` if no person can be asked there."""
-        ...
-
-    async def settled(self, answer: Answer | None) -> Answer | None:
-        """End the question with an answer that was given here; None withdraws it. Return the answer that counts.
-
-        That is the other one if it came first.
-        """
-        ...
-
-
-def command_mode(mode: CommandMode, ask: Ask | None, *, elsewhere: bool = False) -> CommandMode:
-    """Return the mode; raises `ValueError` if it is unknown, or if it is `ASK` and no person can be asked."""
-    mode = CommandMode(mode)
-    if mode is CommandMode.ASK and ask is None and not elsewhere:
-        raise ValueError("commands='ask' needs `ask`, a coroutine function that asks a person")
-    return mode
-
-
-class Consent:
-    """Asks a person before each command, except those that are always allowed. All agents of a tree share one object.
-
-    `ask` has one question at a time; others wait. With a question `elsewhere` both are asked, and the first answer
-    counts. Without `ask` there is only the one elsewhere.
-    """
-
-    def __init__(self, ask: Ask | None) -> None:
-        self._ask = ask
-        self._always: set[CommandRequest] = set()
-        self._turn = asyncio.Lock()
-        self._open: dict[asyncio.Future[None], CommandRequest] = {}
-        """What other agents wait for, each with the future that ends the wait."""
-
-    def holds(self, request: CommandRequest) -> bool:
-        """Return whether the command is always allowed."""
-        return request in self._always
-
-    async def require(self, agent: str, request: CommandRequest, elsewhere: Elsewhere | None = None) -> None:
-        """Return if the command may run; raises `ToolError` if it may not."""
-        if self.holds(request):
-            return
-        answer = await self._here(agent, request) if elsewhere is None else await self._both(agent, request, elsewhere)
-        if answer == Answer.ALWAYS:
-            self._always.add(request)
-            for known, same in self._open.items():
-                if same == request and not known.done():
-                    known.set_result(None)
-        elif answer != Answer.YES:
-            raise ToolError(
-                "the user did not allow this command, and it was not run. Do not try it again: do without it, or say"
-                " in your answer what you would need it for"
-            )
-
-    async def _here(self, agent: str, request: CommandRequest) -> Answer:
-        if self._ask is None:
-            raise ToolError("no person can be asked whether this command may run, and it was not run")
-        async with self._turn:
-            return Answer.YES if self.holds(request) else await self._ask(agent, request)
-
-    async def _both(self, agent: str, request: CommandRequest, elsewhere: Elsewhere) -> Answer | None:
-        """Ask here and elsewhere; return the first answer. The other question ends."""
-        here = None if self._ask is None else asyncio.create_task(self._here(agent, request))
-        await asyncio.sleep(0)
-        if here is not None and here.done():
-            return here.result()  # a function that decides by itself: no person is bothered
-        there = asyncio.create_task(elsewhere.answer())
-        known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._open[known] = request
-        said = ""
-        try:
-            await _first(there, here, known)
-            if there.done() and there.exception() is None:
-                answer, by = there.result()
-                said = f"{by} has answered {answer}"
-                return answer
-            await _end(there)
-            if known.done():
-                said = "always allowed by now"
-                await elsewhere.settled(None)
-                return Answer.YES
-            return await elsewhere.settled(here.result() if here is not None else there.result()[0])
-        except BaseException:
-            await _end(there)
-            await elsewhere.settled(None)
-            raise
-        finally:
-            del self._open[known]
-            await _end(here, said)
-
-
-async def _first(there: "asyncio.Task[Any]", here: "asyncio.Task[Any] | None", known: "asyncio.Future[None]") -> None:
-    """Wait until one of them is done. A failure elsewhere does not count while somebody can be asked here."""
-    while True:
-        waiting = {each for each in (there, here, known) if each is not None}
-        if there.done() and there.exception() is not None and here is not None:
-            waiting.remove(there)
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if not there.done() or there.exception() is None or here is None or here.done() or known.done():
-            return
-
-
-async def _end(task: "asyncio.Task[Any] | None", reason: str = "") -> None:
-    """Cancel a task for a reason that its question can show, and wait for its end."""
-    if task is not None and not task.done():
-        task.cancel(reason)
-        await asyncio.wait([task])
-
-
-Require = Callable[[CommandRequest], Awaitable[None]]
-"""Raises `ToolError` for a command that may not run; `Consent.require` of one agent."""
 
 
 class CommandTools:

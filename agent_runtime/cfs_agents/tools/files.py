@@ -1,232 +1,30 @@
 """File tools of an agent: read, write, edit, list and search files through a handle (A2, A3, G1)."""
 
 import difflib
-import os
-import pathlib
-import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
+from cfs_agents.tools.definition import Tool, Touch, tool
+from cfs_agents.tools.errors import ToolError
+from cfs_agents.tools.gates import FileGate, PartialReads
 from cfs_agents.tools.pages import page_of
-from cfs_agents.tools.reading import FileGate, PartialReads
-from cfs_agents.tools.registry import CutText, Tool, ToolError, Touch, tool
+from cfs_agents.tools.paths import WORKSPACE, directory_path, file_path
+from cfs_agents.tools.replacement import line_of, replaced
+from cfs_agents.tools.results import CutText
 from cfs_agents.tools.search import search
 from cfs_filesystem import (
-    OPERATIONS,
     AccessDeniedError,
     ConflictError,
     FileSystemError,
     FsHandle,
-    Grant,
     InvalidArgumentError,
-    InvalidPathError,
     NotFoundError,
-    Operation,
     Path,
-    validate_path,
 )
 from cfs_filesystem.look_alikes import folded
-
-# -- paths (A2) -------------------------------------------------------------------------------------------------------
-#
-# For the agent `/` is its own directory, and relative paths start at `/workspace`. An invalid path (`..`, `//`, `*`,
-# control characters) is refused with the reason and never repaired.
-#
-# A name on disk is bytes. The runtime holds it as the string that `os.fsdecode` returns; `escaped_name` returns text.
-
-WORKSPACE = "/workspace"
-STORAGE = "/storage"
-GUIDELINE = "/guideline.md"
-CONTEXT_WINDOW = "/context_window_main.md"
-
-_UNSHOWABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\\\\"  # control characters, and the backslash that escapes them
-    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line separators, marks that turn the direction of writing
-    "\ud800-\udfff]"  # bytes that are not UTF-8
-)
-_ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
-
-_LOOK: frozenset[Operation] = OPERATIONS - {"write", "delete"}
-
-
-def agent_grants(context_window: str = CONTEXT_WINDOW) -> list[Grant]:
-    """Return the grants of an agent: everything in its two folders, and reading its guideline and context window.
-
-    `context_window` is the logical path of the context window.
-    """
-    return [
-        Grant(prefix=WORKSPACE, ops=OPERATIONS),
-        Grant(prefix=STORAGE, ops=OPERATIONS),
-        Grant(prefix=GUIDELINE, ops=_LOOK),
-        Grant(prefix=context_window, ops=_LOOK),
-    ]
-
-
-def file_path(path: str) -> Path:
-    """Return the logical path of a file; raises `ToolError` with the reason for an invalid path."""
-    if not path:
-        raise ToolError("the path is empty")
-    return _checked(path if path.startswith("/") else f"{WORKSPACE}/{_bare(path)}", path)
-
-
-def directory_path(path: str) -> Path:
-    """Return the logical path of a directory; `.`, `/` and a trailing slash are allowed."""
-    if path in ("", "."):
-        return WORKSPACE
-    if path == "/":
-        return path
-    inner = path.removesuffix("/")
-    if inner == ".":
-        return WORKSPACE
-    return _checked(inner if path.startswith("/") else f"{WORKSPACE}/{_bare(inner)}", path)
-
-
-class RefusedPath(ToolError, ValueError):
-    """A path that the tools of an agent refuse."""
-
-
-class PathManager:
-    """Maps the paths of an agent to paths of this machine and back.
-
-    The agent's `/` is the `folder` of `project_root`, which is created. For the directory of a `FileSystemAgent`, which
-    is its `project_root` itself, give `folder=""`. `workspace` is its `/workspace` (default: that folder of its `/`).
-    """
-
-    def __init__(
-        self,
-        project_root: str | os.PathLike[str],
-        workspace: pathlib.Path | None = None,
-        *,
-        folder: str = "agent_root",
-    ) -> None:
-        self.agent_root = pathlib.Path(project_root).absolute() / folder
-        self.agent_root.mkdir(parents=True, exist_ok=True)
-        self.workspace = workspace or self.agent_root / WORKSPACE[1:]
-
-    def resolve_agent_path(self, path: str) -> pathlib.Path:
-        """Return this machine's path of an agent's path; a relative path is relative to `/workspace`.
-
-        Raises `RefusedPath`, which is a `ValueError` and a `ToolError`, for an invalid path (`..`, control characters),
-        for a path that the tools do not reach, and for one that a link leads out of the agent's directories.
-        """
-        try:
-            logical = directory_path(path)
-        except ToolError as error:
-            raise RefusedPath(error.reason) from None
-        if logical != "/" and not any(f"{logical}/".startswith(f"{grant['prefix']}/") for grant in agent_grants()):
-            raise RefusedPath(f"{path!r} is not yours: your files are below {WORKSPACE} and {STORAGE}")
-        place = self.place_of(logical)
-        real = pathlib.Path(os.path.realpath(place))
-        if not any(real.is_relative_to(os.path.realpath(each)) for each in (self.agent_root, self.workspace)):
-            raise RefusedPath(f"{path!r} leads out of your directory")
-        return place
-
-    def place_of(self, logical: Path) -> pathlib.Path:
-        """Return this machine's path of a logical path."""
-        if logical == WORKSPACE or logical.startswith(f"{WORKSPACE}/"):
-            return self.workspace / logical.removeprefix(WORKSPACE).removeprefix("/")
-        return self.agent_root / logical.removeprefix("/")
-
-    def agent_path(self, place: pathlib.Path) -> str:
-        """Return the agent's path of a path of this machine; a path outside of its directories stays as it is."""
-        if place.is_relative_to(self.workspace):
-            return f"{WORKSPACE}/{place.relative_to(self.workspace).as_posix()}"
-        return (
-            f"/{place.relative_to(self.agent_root).as_posix()}" if place.is_relative_to(self.agent_root) else str(place)
-        )
-
-
-def _bare(path: str) -> str:
-    """Remove each leading `./`."""
-    while path.startswith("./"):
-        path = path[2:]
-    return path
-
-
-def _checked(logical: str, given: str) -> Path:
-    try:
-        return validate_path(logical)
-    except InvalidPathError as error:
-        hint = ": '..' is never followed, write the path from /workspace on" if ".." in given.split("/") else ""
-        raise ToolError(f"{error.detail}{hint}") from None
-
-
-def escaped_name(name: str) -> str:
-    """Return a file name or path as valid text on one line. Other bytes are escaped as in bash's `$'...'`: `\\xff`.
-
-    Different names stay different, because a backslash is escaped, too. `unescaped_name` is the inverse.
-    """
-    return _UNSHOWABLE.sub(_escaped, name)
-
-
-def unescaped_name(text: str) -> str:
-    """Return the file name, in the form of `os.fsdecode`, of a text from `escaped_name`."""
-    data = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), text.encode("utf-8", "surrogateescape"))
-    return data.decode("utf-8", "surrogateescape")
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in found[0].encode("utf-8", "surrogateescape"))
-
-
-# -- exact replacement ------------------------------------------------------------------------------------------------
-
-_MOST_PLACES = 10
-
-
-def replaced(path: str, text: str, old: str, new: str) -> tuple[str, int]:
-    """Replace the only occurrence of `old`; returns the new text and the offset of the occurrence.
-
-    Raises `ToolError` if there is no occurrence, or more than one (with their lines). `path` is for the error only.
-    """
-    if not old:
-        raise ToolError("'old' is empty: give the text that is to be replaced")
-    if old == new:
-        raise ToolError("'old' and 'new' are the same: nothing would change")
-    places = _places(text, old)
-    if not places:
-        raise ToolError(f"'old' is not in {path!r}{_near(text, old)}; nothing was changed")
-    if len(places) > 1:
-        lines = ", ".join(str(_line(text, place)) for place in places[:_MOST_PLACES])
-        more = ", ..." if len(places) > _MOST_PLACES else ""
-        raise ToolError(
-            f"'old' is {len(places)} times in {path!r}, at the lines {lines}{more}; nothing was changed:"
-            " give more of the text around the place that is meant"
-        )
-    start = places[0]
-    return text[:start] + new + text[start + len(old) :], start
-
-
-def _places(text: str, old: str) -> list[int]:
-    """Return the position of every occurrence; occurrences may overlap."""
-    places: list[int] = []
-    start = text.find(old)
-    while start >= 0:
-        places.append(start)
-        start = text.find(old, start + 1)
-    return places
-
-
-def _line(text: str, place: int) -> int:
-    return text.count("\n", 0, place) + 1
-
-
-def _near(text: str, old: str) -> str:
-    """Return a hint to a place that differs only in white space or in the ends of its lines."""
-    if "\r\n" in text and old.replace("\n", "\r\n") in text:
-        return ": the file's lines end in '\\r\\n'"
-    wanted = [line.strip() for line in old.strip().splitlines()]
-    lines = [line.strip() for line in text.splitlines()]
-    for at in range(len(lines) - len(wanted) + 1) if wanted else ():
-        if lines[at : at + len(wanted)] == wanted:
-            return f": it is at line {at + 1} but for white space, copy the text exactly"
-    return ""
-
-
-# -- the tools --------------------------------------------------------------------------------------------------------
 
 _T = TypeVar("_T")
 
@@ -331,7 +129,7 @@ class FileTools:
             text, start = replaced(place, before, old, new)
             self._looking(place, lambda: self._handle.write(place, text))
             self._gate.edited(place, before, text, start, start + len(old))
-        return f"changed {place} at line {_line(text, start)}: {len(old):,} characters replaced by {len(new):,}"
+        return f"changed {place} at line {line_of(text, start)}: {len(old):,} characters replaced by {len(new):,}"
 
     def list_directory(
         self,
@@ -374,8 +172,6 @@ class FileTools:
             place, lambda: search(self._handle, pattern, place, glob, ignore_case=ignore_case, after=after)
         )
         return CutText(findings.text()) if findings.cut else findings.text()
-
-    # -- access and errors ----------------------------------------------------------------------------------------
 
     def _text(self, place: Path) -> str:
         size = self._handle.file(place)["size"]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cfs_agents.tools.registry import ToolError
+from cfs_agents.tools.errors import ToolError
 
 MAX_LINES = 2_000
 MAX_CHARACTERS = 60_000

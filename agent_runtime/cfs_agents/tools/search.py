@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from cfs_agents.tools.registry import ToolError
+from cfs_agents.tools.errors import ToolError
 from cfs_filesystem import FileSystemError, FsHandle, InvalidArgumentError, NotFoundError, Path
 
 MAX_MATCHES = 200

@@ -16,22 +16,24 @@ from cfs.transports.async_http import AsyncClient
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.threads import to_the_end
 from cfs_agents.guards.guards import Guards
-from cfs_agents.guards.report import ChunkStream, MessageChunk, Report
-from cfs_agents.loop.model import Model, Retries
+from cfs_agents.guards.report import Report
+from cfs_agents.loop.model import Model
+from cfs_agents.loop.retries import Retries
 from cfs_agents.tools import command_mode
-from cfs_agents.tools.files import WORKSPACE
+from cfs_agents.tools.paths import WORKSPACE
+from cfs_agents.tree.chunks import ChunkStream, MessageChunk
+from cfs_agents.tree.config import FibreConfig
+from cfs_agents.tree.folder import TreeFolder
+from cfs_agents.tree.no_sessions import NoSessions
 from cfs_agents.tree.orchestrator import FibreOrchestrator, Models, ready
-from cfs_agents.tree.published import PublishedWorkspace
+from cfs_agents.tree.published import PUBLISHED, PublishedWorkspace
+from cfs_agents.tree.record import InboxMessage, SubAgentRecord
 from cfs_agents.tree.server_sessions import ServerSessions
-from cfs_agents.tree.session_backend import ClaimedTurn, NoSessions, SessionBackend
-from cfs_agents.tree.session_files import PUBLISHED, TreeFolder
-from cfs_agents.tree.state import (
+from cfs_agents.tree.session_backend import ClaimedTurn, SessionBackend
+from cfs_agents.tree.session_context import (
     AgentSpec,
-    FibreConfig,
-    InboxMessage,
     MessageManager,
     SessionMemoryManager,
-    SubAgentRecord,
     SubSessionContext,
     system_context_of_root,
 )
@@ -156,8 +158,6 @@ class FibreAgent:
             system_context=system_context_of_root(self.config.user_id, WORKSPACE, _PERMISSION),
         )
 
-    # -- what it is -----------------------------------------------------------------------------------------------
-
     @property
     def unfinished(self) -> bool:
         """Whether a task of the root, or of an agent below it, was interrupted."""
@@ -172,8 +172,6 @@ class FibreAgent:
     def agents(self) -> dict[str, FibreSubAgent]:
         """All agents by their ids, the root first."""
         return self._orchestrator.sub_agents
-
-    # -- tasks ----------------------------------------------------------------------------------------------------
 
     async def run(self, task: str) -> Report:
         """Do a task, and return its report."""

@@ -15,25 +15,23 @@ from cfs.errors import CfsError, Conflict
 from cfs_agents.base.disk import DiskError
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.messages import catalogue
-from cfs_agents.guards.guards import Guards, Limits, check_attempts
-from cfs_agents.guards.report import ChunkStream
-from cfs_agents.loop.model import Model, is_outage
+from cfs_agents.guards.guards import Guards
+from cfs_agents.guards.ledger import LEDGER
+from cfs_agents.guards.limits import TreeLimits, check_attempts
+from cfs_agents.loop.model import Model
+from cfs_agents.loop.retries import is_outage
 from cfs_agents.tools import AsyncPersistentShell, CommandMode, Consent, Tool, ToolError, Warden
+from cfs_agents.tree.chunks import ChunkStream
+from cfs_agents.tree.config import FibreConfig
+from cfs_agents.tree.folder import TreeFolder
+from cfs_agents.tree.loading import StoredAgent, load_root, load_sub_agents
 from cfs_agents.tree.published import PublishedWorkspace
+from cfs_agents.tree.record import InboxMessage, SubAgentRecord
+from cfs_agents.tree.recorder import SubAgentRecorder
 from cfs_agents.tree.session_backend import ClaimedTurn, SessionBackend
-from cfs_agents.tree.session_files import LEDGER, TreeFolder
-from cfs_agents.tree.state import (
-    AgentSpec,
-    FibreConfig,
-    InboxMessage,
-    StoredAgent,
-    SubAgentRecord,
-    SubAgentRecorder,
-    SubSessionContext,
-    load_root,
-    load_sub_agents,
-)
-from cfs_agents.tree.sub_agent import Claim, FibreSubAgent, SubAgentState, TreeResources
+from cfs_agents.tree.session_context import AgentSpec, SubSessionContext
+from cfs_agents.tree.states import SubAgentState
+from cfs_agents.tree.sub_agent import Claim, FibreSubAgent, TreeResources
 
 _log = get_logger(__name__)
 
@@ -68,7 +66,7 @@ class FibreOrchestrator:
         self.guards = Guards(
             folder.workspace,
             folder.path / LEDGER,
-            limits=Limits(config.max_depth, config.max_alive, config.max_agents),
+            limits=TreeLimits(config.max_depth, config.max_alive, config.max_agents),
             lock_seconds=config.lock_seconds,
             language=config.language,
             warn=folder.warn,
@@ -120,8 +118,6 @@ class FibreOrchestrator:
     def root(self) -> FibreSubAgent:
         """The first agent of the tree."""
         return next(iter(self.sub_agents.values()))
-
-    # -- a task of the root ---------------------------------------------------------------------------------------
 
     @property
     def unfinished(self) -> bool:
@@ -178,8 +174,6 @@ class FibreOrchestrator:
     def _open_above(self, sub_agent: FibreSubAgent, parent: FibreSubAgent) -> bool:
         """Whether a sub-agent may work: its parent does, or it had reported and was then given another task."""
         return self._at_work and (parent.busy or sub_agent.record.tasks > 1)
-
-    # -- starting -------------------------------------------------------------------------------------------------
 
     def _first_turn(self, sub_agent: FibreSubAgent) -> Claim:
         record = sub_agent.record
@@ -262,8 +256,6 @@ class FibreOrchestrator:
             above.wakeup.set()
             above = above.parent
 
-    # -- time -----------------------------------------------------------------------------------------------------
-
     async def _watching(self) -> None:
         try:
             await self.backend.watch(self.root.session_id)
@@ -283,8 +275,6 @@ class FibreOrchestrator:
             late = sub_agent.running and limit is not None and sub_agent.clock.seconds > limit
             if late and limit is not None and not self.backend.paused(sub_agent.session_id):
                 sub_agent.kill("failed", say.too_long.format(limit))
-
-    # -- requests of sub-agents -----------------------------------------------------------------------------------
 
     async def create_sub_session(self, parent_context: SubSessionContext, agent_config: AgentSpec) -> FibreSubAgent:
         """Make a sub-agent below the one that has this context; it takes its name at once (B1, B4)."""
@@ -349,8 +339,6 @@ class FibreOrchestrator:
                 return await self.backend.begin(sub_agent.session_id, text, sub_agent.turn_lost)
 
         self._start(sub_agent, claim, message)
-
-    # -- requests from outside ------------------------------------------------------------------------------------
 
     def cancel(self, agent_id: str) -> None:
         """End the task of an agent, and with it those of the agents below it."""

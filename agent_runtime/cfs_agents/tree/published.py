@@ -28,14 +28,15 @@ from cfs.errors import (
     Unreachable,
 )
 from cfs.transports.async_http import AsyncClient
-from cfs_agents.base.disk import Warn, usable_file, without_damage
 from cfs_agents.base.logs import get_logger
+from cfs_agents.base.repairs import Warn, usable_file, without_damage
+from cfs_agents.guards.ledger import PASSED_OVER
 from cfs_filesystem import EntryMeta, FsHandle
 
 _log = get_logger(__name__)
 
-PASSED_OVER = frozenset({".cfs", ".git", ".venv", "__pycache__", "node_modules"})
-"""Folders of programs for themselves, which stay here."""
+PUBLISHED = "published/files.json"
+"""Which versions of files were equal here and on the server, below the folder of an agent."""
 
 LARGEST = 64 << 20
 """Bytes of the largest file that is sent or fetched."""
@@ -167,8 +168,6 @@ class PublishedWorkspace:
                 first = first.exceptions[0]
             _log.warning(event, workspace=self._there, reason=str(first))
 
-    # -- both directions ------------------------------------------------------------------------------------------
-
     async def _send(self) -> None:
         """Send changes, as if nothing had changed on the server; if something has, both sides are compared."""
         here = await asyncio.to_thread(self._versions_here)
@@ -265,8 +264,6 @@ class PublishedWorkspace:
         _log.warning("published.conflict", path=path, kept=kept, workspace=self._there)
         return True
 
-    # -- the server -----------------------------------------------------------------------------------------------
-
     async def _versions_there(self) -> dict[str, str]:
         found: dict[str, str] = {}
         after = ""
@@ -285,8 +282,6 @@ class PublishedWorkspace:
         if content.etag != _etag(version):
             raise _Raced
         return content.content
-
-    # -- the disk: these block ------------------------------------------------------------------------------------
 
     def _versions_here(self) -> dict[str, str]:
         found: dict[str, str] = {}

@@ -11,9 +11,9 @@ from cfs import api
 from cfs.errors import CfsError, Conflict, Forbidden, NotFound
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Question
-from cfs_agents.loop.model import Retries
+from cfs_agents.loop.retries import Retries
 from cfs_agents.tools import Answer, CommandRequest, ToolError
-from cfs_agents.tree.state import LeaseRecord
+from cfs_agents.tree.record import LeaseRecord
 
 T = TypeVar("T")
 

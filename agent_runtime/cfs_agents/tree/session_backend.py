@@ -1,13 +1,13 @@
-"""The sessions of a tree's agents: what the agents need of them, and a tree without a server (S10, B3)."""
+"""The sessions of a tree's agents: what the agents need of them (B3)."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from cfs.wire import Message, Usage
 from cfs_agents.tools import CommandRequest, Elsewhere
-from cfs_agents.tree.state import LeaseRecord, SubAgentRecorder
+from cfs_agents.tree.record import LeaseRecord
+from cfs_agents.tree.recorder import SubAgentRecorder
 
 LostCallback = Callable[[str], None]
 """Gets the reason, in words, when a turn was cancelled or taken over."""
@@ -114,81 +114,3 @@ class SessionBackend(Protocol):
     def question(self, session_id: str, request: CommandRequest, key: str) -> Elsewhere | None:
         """Return a question about a command in the running turn; None without a server. `key` names the call."""
         ...
-
-
-# -- without a server -------------------------------------------------------------------------------------------------
-
-
-class NoLease:
-    """A turn where there is no server."""
-
-    record: LeaseRecord | None = None
-
-    def text(self, piece: str) -> None:
-        """Do nothing."""
-
-    def message(self, message: Message) -> None:
-        """Do nothing."""
-
-    async def finish(self, reply: str, usage: Usage, *, error: str | None = None) -> None:
-        """Do nothing."""
-
-    async def close(self) -> None:
-        """Do nothing."""
-
-
-class NoSessions:
-    """The backend of a tree without a server."""
-
-    away = 0.0
-
-    def attach(
-        self,
-        recorders: Mapping[str, SubAgentRecorder],
-        on_message: Callable[[str], None],
-        on_deleted: DeletedCallback,
-    ) -> None:
-        """Do nothing."""
-
-    async def open(self, session_id: str) -> None:
-        """Do nothing."""
-
-    async def begin(self, session_id: str, content: str, on_lost: LostCallback) -> ClaimedTurn:  # noqa: ARG002 - as the protocol has it
-        """Return a turn with this message."""
-        return ClaimedTurn(NoLease(), content)
-
-    async def next(self, session_id: str, on_lost: LostCallback, wait: float = 0.0) -> ClaimedTurn | None:  # noqa: ARG002
-        """Return None: no messages can arrive here."""
-        return None
-
-    async def resume(
-        self,
-        session_id: str,  # noqa: ARG002
-        record: LeaseRecord,
-        sent: Sequence[Message],  # noqa: ARG002
-        on_lost: LostCallback,  # noqa: ARG002
-    ) -> ClaimedTurn | None:
-        """Return the turn."""
-        return ClaimedTurn(NoLease(), record.content, resumed=True)
-
-    async def is_waiting(self, session_id: str) -> bool:  # noqa: ARG002
-        """Return False."""
-        return False
-
-    def paused(self, session_id: str) -> bool:  # noqa: ARG002
-        """Return False."""
-        return False
-
-    async def unpaused(self, session_id: str) -> None:
-        """Return at once."""
-
-    async def watch(self, root: str) -> None:  # noqa: ARG002
-        """Wait until cancelled."""
-        await asyncio.Event().wait()
-
-    async def cancel(self, session_id: str) -> None:
-        """Do nothing."""
-
-    def question(self, session_id: str, request: CommandRequest, key: str) -> Elsewhere | None:  # noqa: ARG002
-        """Return None."""
-        return None

@@ -6,248 +6,48 @@ agent continues after its last step when it was killed. The root of a tree is al
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from cfs.errors import CfsError, SessionDeleted, SessionRenamed, TooMany
-from cfs.wire import Message, ToolCall, Usage
+from cfs.wire import Message, ToolCall
 from cfs_agents.base import tracing
-from cfs_agents.base.events import AgentEvent, CallFinished, CallStarted, Retrying, Text, Thinking, TurnUsage
+from cfs_agents.base.events import CallFinished, CallStarted, TurnUsage
 from cfs_agents.base.logs import get_logger
-from cfs_agents.base.messages import Language, catalogue, format_changes
+from cfs_agents.base.messages import catalogue, format_changes
 from cfs_agents.base.threads import to_the_end
 from cfs_agents.context import Context, ContextFileSystem, ContextItem
+from cfs_agents.guards.digest import WAIT
 from cfs_agents.guards.guards import Guards
-from cfs_agents.guards.report import WAIT, ChunkKind, ChunkStream, Finish, Report, ReportStatus
+from cfs_agents.guards.report import Finish, Report, ReportStatus
 from cfs_agents.loop.agent import Agent
 from cfs_agents.loop.config import AgentConfig
-from cfs_agents.loop.model import HasContextWindow, Model, is_outage
+from cfs_agents.loop.model import HasContextWindow, Model
+from cfs_agents.loop.retries import is_outage
 from cfs_agents.tools import CALL_ID, AsyncPersistentShell, Tool
 from cfs_agents.tools.files import LIST_DIRECTORY, READ_FILE, SEARCH_FILES, WRITE_FILE
+from cfs_agents.tree.chunks import ChunkStream
+from cfs_agents.tree.clock import WorkClock
+from cfs_agents.tree.config import FibreConfig, tree_budget_of
+from cfs_agents.tree.ending import Ending
+from cfs_agents.tree.output import TurnOutput
 from cfs_agents.tree.prompts import PromptForm, form_for, system_prompt
 from cfs_agents.tree.published import PublishedWorkspace
-from cfs_agents.tree.session_backend import ClaimedTurn, NoLease, SessionBackend, TurnLease
-from cfs_agents.tree.session_files import SessionFolder
-from cfs_agents.tree.state import (
-    FINISH,
-    REPEATABLE,
-    SPAWN,
-    FibreConfig,
-    InboxMessage,
-    LeaseRecord,
-    SubAgentRecord,
-    SubAgentRecorder,
-    SubSessionContext,
-    report_of,
-    state_of,
-    tree_budget_of,
-)
+from cfs_agents.tree.record import InboxMessage, LeaseRecord, SubAgentRecord, report_of, state_of
+from cfs_agents.tree.recorder import SubAgentRecorder
+from cfs_agents.tree.session_backend import ClaimedTurn, SessionBackend
+from cfs_agents.tree.session_context import SubSessionContext
+from cfs_agents.tree.session_folder import SessionFolder
+from cfs_agents.tree.states import TRANSITIONS, SubAgentState, state_at_rest
+from cfs_agents.tree.tool_names import FINISH, REPEATABLE, SPAWN
 
 _log = get_logger(__name__)
 
 
-# -- states -----------------------------------------------------------------------------------------------------------
-
-
-class SubAgentState(StrEnum):
-    """The state of a sub-agent."""
-
-    STARTING = "starting"
-    """It has a task, and has not claimed the turn of it yet, or not again after an interruption."""
-    WORKING = "working"
-    """It sends requests to its model and runs tools."""
-    WAITING = "waiting"
-    """It waits for a report, for the consent of a person, or for the end of a pause."""
-    REPORTING = "reporting"
-    """Its task is over: its report is checked and stored, and its turn ends. It cannot be cancelled any more."""
-    DONE = "done"
-    """It has reported, and takes another message as its next task."""
-
-
-TRANSITIONS: dict[SubAgentState, frozenset[SubAgentState]] = {
-    SubAgentState.STARTING: frozenset({SubAgentState.WORKING, SubAgentState.REPORTING, SubAgentState.DONE}),
-    SubAgentState.WORKING: frozenset({SubAgentState.WAITING, SubAgentState.REPORTING, SubAgentState.STARTING}),
-    SubAgentState.WAITING: frozenset({SubAgentState.WORKING, SubAgentState.REPORTING, SubAgentState.STARTING}),
-    SubAgentState.REPORTING: frozenset({SubAgentState.DONE, SubAgentState.STARTING}),
-    SubAgentState.DONE: frozenset({SubAgentState.STARTING}),
-}
-"""The states that may follow each state. An interruption leads back to `STARTING` if the task is to be resumed."""
-
-
-def state_at_rest(record: SubAgentRecord) -> SubAgentState:
-    """Return the state of a sub-agent that does not run; it determines the next action when the tree runs."""
-    return SubAgentState.DONE if record.state == "done" else SubAgentState.STARTING
-
-
-class WorkClock:
-    """Measures the time that a task takes, in seconds; `away` returns for how long there has been no server in all.
-
-    Outages and the time in `suspended` do not count.
-    """
-
-    def __init__(self, away: Callable[[], float]) -> None:
-        self.started = False
-        self._away = away
-        self._used = 0.0
-        self._since: float | None = None
-        self._away_before = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """The time that the task has taken so far."""
-        if self._since is None:
-            return self._used
-        return self._used + max(0.0, time.monotonic() - self._since - (self._away() - self._away_before))
-
-    def start(self, used: float) -> None:
-        """Start, where the task has taken so many seconds before."""
-        self.started, self._used = True, used
-        self._go()
-
-    def reset(self) -> None:
-        """Reset the usage at the start of another task."""
-        self._used = 0.0
-
-    def stop(self) -> float:
-        """Stop, and return the time that the task has taken."""
-        self._used, self._since, self.started = self.seconds, None, False
-        return self._used
-
-    @contextmanager
-    def suspended(self) -> Iterator[None]:
-        """Leave out the time that the block takes."""
-        self._used, self._since = self.seconds, None
-        try:
-            yield
-        finally:
-            if self.started:
-                self._go()
-
-    def _go(self) -> None:
-        self._since, self._away_before = time.monotonic(), self._away()
-
-
-# -- output -----------------------------------------------------------------------------------------------------------
-
-
-class TurnOutput:
-    """Sends a sub-agent's output to its session on the server and to the readers of the tree's chunks (B3, B5).
-
-    Only the end of a turn waits for the server.
-    """
-
-    def __init__(self, chunks: ChunkStream, session_id: str, agent_name: str) -> None:
-        self._chunks = chunks
-        self._session_id = session_id
-        self._agent_name = agent_name
-        self._lease: TurnLease = NoLease()
-        self._given: str | None = None
-        self._answer: Message | None = None
-        self._shown = ""
-        """The sent part of the present reply, including parts of a failed attempt."""
-        self._reply, self._differs = "", False
-
-    @property
-    def lease(self) -> LeaseRecord | None:
-        """The turn of the server, if there is one."""
-        return self._lease.record
-
-    def begin(self, turn: ClaimedTurn) -> None:
-        """Write to this turn from now on; the session has its message already."""
-        self._lease, self._answer = turn.lease, None
-        self._given = turn.content if turn.lease.record is not None else None
-
-    def message(self, message: Message) -> None:
-        """Send a message that is on disk. An answer waits: it may be the end of the turn, which sends it."""
-        self._shown, self._reply, self._differs = "", "", False
-        given = self._given if message.role == "user" else None
-        if message.role == "user":
-            self.chunk("message", "user", content=message.content)
-            self._given = None
-        if given == message.content:
-            return
-        if not (self._answer is not None and message.content.startswith(self._answer.content)):
-            self._send_answer()  # else it is the same answer, continued
-        if message.role == "assistant" and not message.tool_calls:
-            self._answer = message
-        else:
-            self._lease.message(message)
-
-    def event(self, event: AgentEvent) -> None:
-        """Send an event of the agent's loop."""
-        match event:
-            case Text(text):
-                self._text(text)
-            case Retrying():
-                self._reply, self._differs = "", False
-            case Thinking(text):
-                self.chunk("thinking", content=text)
-            case CallStarted(call):
-                self.chunk("call", call=call, name=call.name)
-            case CallFinished(call, result):
-                self.chunk("result", "tool", content=result.text, tool_call_id=call.id, name=call.name)
-
-    def _text(self, text: str) -> None:
-        """Send a piece of a reply. If the reply was requested again, nothing is sent twice."""
-        self._reply += text
-        if self._differs:
-            self.chunk("text", content=text)
-        elif self._reply.startswith(self._shown):
-            new, self._shown = self._reply[len(self._shown) :], self._reply
-            self._lease.text(new)
-            self.chunk("text", content=new)
-        elif not self._shown.startswith(self._reply):  # another reply: the session shows it when it is whole
-            self._differs = True
-            self.chunk("text", content=f"\n{self._reply}")
-
-    def chunk(self, kind: ChunkKind, role: Any = "assistant", **parts: Any) -> None:
-        """Send a chunk to the readers of the tree."""
-        self._chunks.send(self._session_id, self._agent_name, kind, role, **parts)
-
-    async def end_turn(self, reply: str) -> None:
-        """End the turn, as another one follows."""
-        self._send_answer()
-        lease, self._lease = self._lease, NoLease()
-        await lease.finish(reply, Usage())
-
-    async def finish(self, report: Report, language: Language) -> None:
-        """End the turn with the report; raises the error of an outage. Other errors are logged: the report is valid."""
-        lease, self._lease = self._lease, NoLease()
-        reply = report.summary if report.ok else report.text(language)
-        answer, self._answer = self._answer, None
-        if answer is not None and answer.content != reply:
-            lease.message(answer)
-        error = None
-        if report.status in ("failed", "cancelled"):
-            error = "; ".join(report.reasons) or report.summary or report.status
-        try:
-            await lease.finish(reply, report.usage, error=error)
-        except CfsError as problem:
-            if is_outage(problem):
-                raise
-            _log.warning("sub_agent.turn_not_finished", session=self._session_id, reason=str(problem))
-        finally:
-            await lease.close()
-
-    async def close(self) -> None:
-        """Stop writing to the turn without ending it: another process will continue it."""
-        lease, self._lease = self._lease, NoLease()
-        await lease.close()
-
-    def _send_answer(self) -> None:
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            self._lease.message(answer)
-
-
 TINY_CONTEXT = 4_096
 """Tokens of a context window below which a task begins with an empty conversation."""
-
-# -- the sub-agent ----------------------------------------------------------------------------------------------------
 
 _NO_CHANGES = REPEATABLE - {WRITE_FILE}
 """Calls that change no files."""
@@ -257,15 +57,6 @@ _NO_FILES = _NO_CHANGES - {READ_FILE, LIST_DIRECTORY, SEARCH_FILES}
 
 Claim: TypeAlias = Callable[[], Awaitable[ClaimedTurn | None]]
 """Claims the turn that a sub-agent is to answer; returns None if the turn is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a task ended as the sub-agent sees it: its own report, and why it is not a success."""
-
-    status: ReportStatus
-    finish: Finish
-    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,12 +120,10 @@ class FibreSubAgent:
         self._shell: AsyncPersistentShell | None = None
         self._files: ContextFileSystem | None = None
         self._finish: Finish | None = None
-        self._verdict: Ending | None = None
+        self._ending: Ending | None = None
         self._window: int | None = None
         """The context window of its model, in tokens, if the model says it."""
         self._form: PromptForm = "full"
-
-    # -- what it is -----------------------------------------------------------------------------------------------
 
     @property
     def agent_id(self) -> str:
@@ -371,6 +160,9 @@ class FibreSubAgent:
         """Whether it may have children."""
         return self.record.depth < self.tree.config.max_depth
 
+    def _family(self) -> set[str]:
+        return {self.agent_id, *(child.agent_id for child in self.below())}
+
     def below(self) -> "Iterator[FibreSubAgent]":
         """Yield all agents below it, each before its own children."""
         for child in self.children:
@@ -388,8 +180,6 @@ class FibreSubAgent:
         return system_prompt(
             config.language, instruction, may_spawn=self.may_spawn, notes=notes, common=config.common, form=self._form
         )
-
-    # -- state ----------------------------------------------------------------------------------------------------
 
     def _change(self, state: SubAgentState) -> None:
         """Change the state; only this method does. Raises `RuntimeError` if the table does not allow the change."""
@@ -438,19 +228,17 @@ class FibreSubAgent:
         self.record.asking = ""
         await self.recorder.save()
 
-    # -- from outside ---------------------------------------------------------------------------------------------
-
     def prepare(self) -> None:
         """Get ready for a task that is about to be started."""
         self._change(SubAgentState.STARTING)
-        self._verdict, self._finish, self.finish_calls = None, None, 0
+        self._ending, self._finish, self.finish_calls = None, None, 0
 
     def kill(self, status: ReportStatus, reason: str) -> None:
         """End its task where it waits; from the thread of its event loop. A reporting task ends on its own."""
         over = self._state in (SubAgentState.REPORTING, SubAgentState.DONE)
-        if self.task is None or not self.running or over or self._verdict is not None:
+        if self.task is None or not self.running or over or self._ending is not None:
             return
-        self._verdict = Ending(status, Finish(status="failed", summary=""), (reason,))
+        self._ending = Ending.without_report(status, reason)
         if self.clock.started:  # else it looks before it begins: a task that is cancelled before that never runs
             self.task.cancel()
 
@@ -496,8 +284,6 @@ class FibreSubAgent:
             task = f"{self.agent_id}:{self.record.tasks}"
             await self.parent.deliver(InboxMessage(id=task, sender=self.agent_id, content=text, is_notification=True))
 
-    # -- a task ---------------------------------------------------------------------------------------------------
-
     async def run(self, claim: Claim, message: InboxMessage | None = None) -> None:
         """Do a task to its report, or continue it; `claim` gets its turn.
 
@@ -521,31 +307,31 @@ class FibreSubAgent:
 
     async def _ended(self, claim: Claim, message: InboxMessage | None) -> Ending:
         """Work to the end of the task, however it ends."""
-        if self._verdict is not None:
-            return self._verdict
+        if self._ending is not None:
+            return self._ending
         try:
             return await self._work(claim, message)
         except asyncio.CancelledError:
-            if self._verdict is None or self.task is None:  # the whole tree stops, to be resumed later
+            if self._ending is None or self.task is None:  # the whole tree stops, to be resumed later
                 raise
             self.task.uncancel()
-            return self._verdict
+            return self._ending
         except (SessionDeleted, SessionRenamed) as error:
-            return Ending("cancelled", Finish(status="failed", summary=""), (error.detail,))
+            return Ending.without_report("cancelled", error.detail)
         except CfsError as error:
             if is_outage(error):
                 raise  # the task has not failed, only patience has run out: to be resumed later
-            return self._failed(error.detail)
+            return Ending.without_report("failed", error.detail)
         except Exception as error:  # noqa: BLE001 - a sub-agent that fails is reported, and the others continue
             _log.exception("sub_agent.failed", session=self.session_id)
-            return self._failed(f"{type(error).__name__}: {error}")
+            return Ending.without_report("failed", f"{type(error).__name__}: {error}")
 
     async def _work(self, claim: Claim, message: InboxMessage | None) -> Ending:
         say = catalogue(self.tree.config.language)
         agent = await self._make_agent()
         turn = await claim()
         if turn is None:
-            return Ending("cancelled", Finish(status="failed", summary=""), (say.stopped,))
+            return Ending.without_report("cancelled", say.stopped)
         if self.recorder.adopted:
             self._recall(agent)
         claimed = turn.lease.record
@@ -566,13 +352,13 @@ class FibreSubAgent:
             if self._finish is None:
                 await self._run_loop(agent, task)
             if self._finish is not None:
-                return Ending("success" if self._finish.status == "success" else "failed", self._finish)
+                return Ending.reported(self._finish)
             if agent.outcome.reason == "rounds":
-                return self._failed(say.no_answer.format(self.record.max_turns))
+                return Ending.without_report("failed", say.no_answer.format(self.record.max_turns))
             if agent.outcome.reason != "answered":
                 if agent.outcome.error is not None:
                     raise agent.outcome.error
-                return self._failed(agent.outcome.detail)
+                return Ending.without_report("failed", agent.outcome.detail)
             if (task := await self._next_message(agent.outcome.text)) is None:
                 return await self._answered(agent.outcome.text)
 
@@ -585,9 +371,6 @@ class FibreSubAgent:
             reason = catalogue(self.tree.config.language).unchanged.format(", ".join(unmade))
             return Ending("unverified", finish, (reason,))
         return Ending("success", finish)
-
-    def _failed(self, reason: str) -> Ending:
-        return Ending("failed", Finish(status="failed", summary=""), (reason,))
 
     async def _make_agent(self) -> Agent:
         """Make the loop, its tools and its conversation as it was stored."""
@@ -702,8 +485,6 @@ class FibreSubAgent:
             return say.unmade.format(", ".join(unmade), await self._changes())
         return None
 
-    # -- messages that come during a task -------------------------------------------------------------------------
-
     async def has_message(self) -> bool:
         """Whether a message has arrived; the notification that a child is done does not count."""
         if any(not message.is_notification for message in self.record.inbox):
@@ -768,22 +549,21 @@ class FibreSubAgent:
             return say.child_done.format(message.content)
         return say.inbox_message.format(message.sender, message.content)
 
-    # -- the end --------------------------------------------------------------------------------------------------
-
     async def _report(self, ending: Ending) -> None:
         """Store the report, end the turn with it, cancel the agents below, and notify the parent."""
         record, language = self.record, self.tree.config.language
         await self._close_tools()
         if self.tree.published is not None:
             await self.tree.published.send()
-        report = self.report = await self._judged(ending)
+        report = self.report = await ending.checked(
+            self.agent_id, record.usage, self.tree.guards, family=self._family, reports=self.finish_calls
+        )
         record.state, record.report, record.report_delivered = "done", state_of(report), self.is_root
         record.begun, record.asking, record.finish = [], "", None
         record.seconds_used = self.clock.stop()
         await self.recorder.save()
-        if (
-            self.output.lease is None and not report.ok
-        ):  # its turn was never claimed: the message must not wait for ever
+        if self.output.lease is None and not report.ok:
+            # Its turn was never claimed: the message must not wait for ever.
             with suppress(CfsError):
                 await self.tree.backend.cancel(self.session_id)
         await self.output.finish(report, language)
@@ -792,17 +572,6 @@ class FibreSubAgent:
         self.output.chunk("ended", content=report.summary if self.is_root and report.ok else report.text(language))
         await self.end_below()
         await self.notify_parent(report)
-
-    async def _judged(self, ending: Ending) -> Report:
-        """Make the report: the agent's claims beside the facts. Changes by siblings are in their own reports."""
-        finish, guards = ending.finish, self.tree.guards
-        report = Report(
-            self.agent_id, ending.status, finish.summary, finish.details, (), ending.reasons, self.record.usage
-        )
-        report = await guards.judge(report, reports=max(1, self.finish_calls))
-        own = {None, self.agent_id, *(each.agent_id for each in self.below())}
-        guards.ended(self.agent_id)
-        return replace(report, facts=tuple(change for change in report.facts if change.by in own))
 
     async def lose(self, reason: str) -> None:
         """End its task as failed, because its state cannot be stored. The others of the tree go on."""

@@ -29,9 +29,10 @@ from cfs_agents.tools import (
     tool,
     usual_limits,
 )
-from cfs_agents.tools.files import WORKSPACE
+from cfs_agents.tools.paths import WORKSPACE
 from cfs_agents.tree.orchestrator import FibreOrchestrator
-from cfs_agents.tree.state import AgentSpec, InboxMessage
+from cfs_agents.tree.record import InboxMessage
+from cfs_agents.tree.session_context import AgentSpec
 from cfs_agents.tree.sub_agent import FibreSubAgent
 
 LONGEST_WAIT = 24 * 3600.0

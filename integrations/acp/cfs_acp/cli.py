@@ -7,7 +7,7 @@ import typer
 from cfs.cli.base.connection import DEFAULT_URL, read_token
 from cfs.cli.base.groups import CommandGroup
 from cfs.cli.base.options import TokenFile, Url
-from cfs_agents.main.cli import (
+from cfs_agents.main.options import (
     CommandModeName,
     Language,
     Longest,
@@ -55,7 +55,7 @@ def acp(
     """
     from cfs_acp.serve import serve
     from cfs_acp.session import AgentOptions
-    from cfs_agents.loop.model import ModelSettings
+    from cfs_agents.loop.server_model import ModelSettings
     from cfs_agents.tools import CommandMode
 
     options = AgentOptions(

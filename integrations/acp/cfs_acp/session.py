@@ -56,11 +56,12 @@ from cfs_agents.base.messages import Language, catalogue
 from cfs_agents.context import CachedCounter, Context, ContextItem
 from cfs_agents.loop.agent import Agent
 from cfs_agents.loop.config import MAX_ROUNDS, AgentConfig, Outcome
-from cfs_agents.loop.model import ModelSettings, Outages, Retries, ServerCounter, ServerModel
+from cfs_agents.loop.retries import Outages, Retries
+from cfs_agents.loop.server_model import ModelSettings, ServerCounter, ServerModel
 from cfs_agents.tools import CALL_ID, Answer, CommandMode, CommandRequest, Consent, ToolError, ToolResult
 from cfs_agents.tools.commands import COMMAND
-from cfs_agents.tools.files import GUIDELINE
-from cfs_agents.tree.file_agent import default
+from cfs_agents.tools.paths import GUIDELINE
+from cfs_agents.tree.directory import default
 from cfs_agents.tree.server_sessions import ServerSessions
 from cfs_agents.tree.session_backend import ClaimedTurn, TurnLease
 

@@ -46,15 +46,8 @@ from cfs.wire import Message, ToolCall
 from cfs_agents.base.messages import Language, catalogue
 from cfs_agents.tools import PathManager, ToolError
 from cfs_agents.tools.commands import COMMAND, failure_of
-from cfs_agents.tools.files import (
-    EDIT_FILE,
-    LIST_DIRECTORY,
-    READ_FILE,
-    SEARCH_FILES,
-    WRITE_FILE,
-    directory_path,
-    file_path,
-)
+from cfs_agents.tools.files import EDIT_FILE, LIST_DIRECTORY, READ_FILE, SEARCH_FILES, WRITE_FILE
+from cfs_agents.tools.paths import directory_path, file_path
 
 Block: TypeAlias = (
     TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock

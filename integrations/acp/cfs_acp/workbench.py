@@ -18,8 +18,8 @@ from cfs_agents.tools import (
     Warden,
     usual_limits,
 )
-from cfs_agents.tools.commands import Require
-from cfs_agents.tools.files import STORAGE, WORKSPACE, file_path
+from cfs_agents.tools.consent import Require
+from cfs_agents.tools.paths import STORAGE, WORKSPACE, file_path
 from cfs_filesystem import OPERATIONS, DiskFileSystem, FileSystemError, Grant, RouterFileSystem
 
 _OFFLOADED = f"{STORAGE}/offloaded"

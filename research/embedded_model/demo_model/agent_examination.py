@@ -11,10 +11,11 @@ from random import Random
 from cfs_agents.base.messages import Language
 from cfs_agents.loop.model import Model
 from cfs_agents.tools import CommandMode
+from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
-from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
-from cfs_agents.tree.session_files import WORKSPACE_FOLDER
-from cfs_agents.tree.state import FibreConfig
+from cfs_agents.tree.file_agent import FileSystemAgent
+from cfs_agents.tree.file_config import FileSystemAgentConfig
+from cfs_agents.tree.session_folder import WORKSPACE_FOLDER
 from demo_model.agent_jobs import MAKERS, Desk, Job
 from demo_model.agent_life import Script, put
 from demo_model.scenes import Cast

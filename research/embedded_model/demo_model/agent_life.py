@@ -19,10 +19,11 @@ from cfs import wire
 from cfs_agents.base.messages import Language
 from cfs_agents.loop.model import CompleteResponse
 from cfs_agents.tools import CommandMode
+from cfs_agents.tree.config import DEFAULT_FILE_TOOLS, FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
-from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
-from cfs_agents.tree.session_files import WORKSPACE_FOLDER
-from cfs_agents.tree.state import DEFAULT_FILE_TOOLS, FibreConfig
+from cfs_agents.tree.file_agent import FileSystemAgent
+from cfs_agents.tree.file_config import FileSystemAgentConfig
+from cfs_agents.tree.session_folder import WORKSPACE_FOLDER
 from demo_model import agent_tasks, window_tasks  # noqa: F401 - they enter their tasks
 from demo_model.agent_jobs import MAKERS, Desk, Job, Steps
 from demo_model.chat_format import Message, Tool, ToolCall

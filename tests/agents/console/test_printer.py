@@ -26,7 +26,8 @@ from cfs_agents.base.events import (
     TurnUsage,
     Warned,
 )
-from cfs_agents.main.console import ConsoleStreamHandler, ordinal, shortened
+from cfs_agents.main.console import ConsoleStreamHandler
+from cfs_agents.main.formatting import ordinal, shortened
 
 IDS = count(1)
 

@@ -21,7 +21,7 @@ from cfs_agents.base.events import (
     TurnUsage,
 )
 from cfs_agents.loop.model import CallPiece, Chunk, CompleteResponse
-from cfs_agents.main.console import LONGEST_HELD, Block, Passage, StreamProcessor, Void
+from cfs_agents.main.blocks import LONGEST_HELD, Block, Passage, StreamProcessor, Void
 
 CALL = ToolCall(id="c1", name="read_file", arguments={"path": "a"})
 RESULT = ToolResult("c1", "read_file", "hello", ok=True, seconds=0.5)

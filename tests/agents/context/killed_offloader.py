@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cfs.wire import Message
 from cfs_agents.context import ContextFileSystem, ContextItem
-from cfs_agents.context.store import read_document
+from cfs_agents.context.documents import read_document
 
 SESSION = "the_session"
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfs.errors import InvalidIdentifier
-from cfs_agents.context.store import distinct_name, new_session_id, safe_name, valid_session_id
+from cfs_agents.context.names import distinct_name, new_session_id, safe_name, valid_session_id
 
 SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 ODD = [

@@ -4,12 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs_agents.context.conversation import estimate
-from cfs_agents.context.offload import LONGEST, beginning, ending, headline, placeholder
-from cfs_agents.context.store import Record
+from cfs_agents.context.documents import ItemRecord
+from cfs_agents.context.headline import LONGEST, headline
+from cfs_agents.context.placeholder import beginning, ending, placeholder
+from cfs_agents.context.tokens import estimate
 from tests.agents.context.support import assistant, call, item, result, user
 
-RECORD = Record("item_1", "tool_result", "a.json", 1_767_323_045, 12_000, 48_213, 50_000, "", "shell: ls")
+RECORD = ItemRecord("item_1", "tool_result", "a.json", 1_767_323_045, 12_000, 48_213, 50_000, "", "shell: ls")
 
 
 def test_the_three_lines_come_first() -> None:
@@ -46,7 +47,7 @@ def test_a_preview_that_shows_all_is_no_preview() -> None:
 
 def test_it_says_what_is_missing() -> None:
     """Secrets that are not in the file."""
-    record = Record(**{name: getattr(RECORD, name) for name in RECORD.__slots__} | {"redactions": {"password": 2}})
+    record = ItemRecord(**{name: getattr(RECORD, name) for name in RECORD.__slots__} | {"redactions": {"password": 2}})
     assert "Secrets were taken out: 2 × password" in placeholder(record, "/a.txt")
 
 

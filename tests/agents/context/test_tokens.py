@@ -6,7 +6,7 @@ import pytest
 
 from cfs.errors import Unreachable
 from cfs_agents.context import CachedCounter, EstimatingCounter
-from cfs_agents.context.conversation import estimate
+from cfs_agents.context.tokens import estimate
 
 
 class Words:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from cfs_agents.main.testing import ScriptedModel, calls
 from cfs_agents.tools import CommandMode
+from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
-from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
-from cfs_agents.tree.state import FibreConfig
+from cfs_agents.tree.file_agent import FileSystemAgent
+from cfs_agents.tree.file_config import FileSystemAgentConfig
 
 HANGS = "echo $$ > own; sleep 1357 & echo $! > other; sleep 1357"
 ODD_NAMES = (

@@ -30,11 +30,12 @@ from cfs import api
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message
 from cfs_agents.base.disk import AppendedFile
-from cfs_agents.loop.model import Item, Retries
+from cfs_agents.loop.model import Item
+from cfs_agents.loop.retries import Retries
 from cfs_agents.main.testing import Line, ScriptedModel, calls, says, together
-from cfs_agents.tree import session_files
+from cfs_agents.tree import session_folder as session_files
+from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
-from cfs_agents.tree.state import FibreConfig
 
 MOST_KILLS = 400
 VICTIM = os.environ.get("CFS_VICTIM", "runtime")

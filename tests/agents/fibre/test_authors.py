@@ -7,8 +7,8 @@ import httpx
 from cfs import api
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.main.testing import calls, says
+from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
-from cfs_agents.tree.state import FibreConfig
 from tests.agents.fibre.trees import ScriptedModels, finish, spawn, wait
 from tests.server.support import ServerHarness
 

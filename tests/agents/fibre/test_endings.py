@@ -10,7 +10,7 @@ import pytest
 from cfs import api
 from cfs.errors import Conflict, EngineError, NotFound, Unreachable
 from cfs.transports.async_http import AsyncClient
-from cfs_agents.loop.model import Retries
+from cfs_agents.loop.retries import Retries
 from cfs_agents.main.testing import raises, says, together
 from cfs_agents.tree.fibre import FibreAgent
 from tests.agents.fibre.trees import (

@@ -22,7 +22,8 @@ import pytest
 from cfs.errors import EngineError, SessionDeleted, SessionRenamed, Unreachable, UpstreamRefused
 from cfs.wire import Message
 from cfs_agents.guards.report import ReportStatus
-from cfs_agents.loop.model import Item, Retries
+from cfs_agents.loop.model import Item
+from cfs_agents.loop.retries import Retries
 from cfs_agents.main.testing import Line, ManualClock, ScriptedModel, breaks_off, calls, raises, says
 from cfs_agents.tree.fibre import FibreAgent
 from ports import free_port

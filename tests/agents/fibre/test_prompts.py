@@ -8,12 +8,13 @@ import pytest
 
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.base.messages import LANGUAGES, Language
-from cfs_agents.guards.report import Change, Report
-from cfs_agents.loop.model import SMALL_CONTEXT, ServerCounter, ServerModel
+from cfs_agents.guards.report import FileChange, Report
+from cfs_agents.loop.model import SMALL_CONTEXT
+from cfs_agents.loop.server_model import ServerCounter, ServerModel
 from cfs_agents.main.testing import says
 from cfs_agents.tools import AsyncPersistentShell, CommandTools, FileTools, ShellSettings, Tool, agent_grants
+from cfs_agents.tree.config import DEFAULT_FILE_TOOLS
 from cfs_agents.tree.prompts import CAPABILITIES, ROLE, PromptForm, form_for, full_part, short_part, system_prompt
-from cfs_agents.tree.state import DEFAULT_FILE_TOOLS
 from cfs_agents.tree.toolset import FibreTools
 from cfs_filesystem import InMemoryFileSystem
 from tests.agents.fibre.trees import ScriptedModels, finish, spawn, tree, wait
@@ -210,7 +211,7 @@ class TestLength:
 
     @pytest.mark.parametrize("language", LANGUAGES)
     async def test_a_report_is_short(self, model_server: Process, language: Language) -> None:
-        facts = (Change("a.txt", "created", "main/a_writer"),)
+        facts = (FileChange("a.txt", "created", "main/a_writer"),)
         report = Report("main/a_writer", "success", "Wrote a.txt.", facts=facts)
         assert await self.tokens(model_server, report.text(language)) <= 60
 

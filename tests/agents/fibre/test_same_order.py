@@ -9,10 +9,10 @@ import pytest
 from cfs import api
 from cfs.transports.http import Client
 from cfs.wire import Message, Usage
-from cfs_agents.guards.guards import MAX_ATTEMPTS, MAX_FAILURES, check_attempts
+from cfs_agents.guards.limits import MAX_ATTEMPTS, MAX_FAILURES, check_attempts
 from cfs_agents.main.testing import Line, ScriptedModel, says, together
 from cfs_agents.tools import ToolError
-from cfs_agents.tree.state import FibreConfig, tree_budget_of
+from cfs_agents.tree.config import FibreConfig, tree_budget_of
 from tests.agents.fibre.test_guarded import Following
 from tests.agents.fibre.trees import ScriptedModels, finish, messages, spawn, tree, wait, write
 from tests.client.terminal import Running, cfs

@@ -8,7 +8,7 @@ import pytest
 
 from cfs.wire import Message
 from cfs_agents.context import Context, ContextItem
-from cfs_agents.tree.state import (
+from cfs_agents.tree.session_context import (
     COPIED,
     AgentSpec,
     MessageManager,

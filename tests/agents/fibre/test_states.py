@@ -15,9 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cfs.wire import Message
 from cfs_agents.loop.model import Item
 from cfs_agents.main.testing import Line, ScriptedModel, says
+from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
-from cfs_agents.tree.state import FibreConfig
-from cfs_agents.tree.sub_agent import TRANSITIONS, FibreSubAgent, SubAgentState
+from cfs_agents.tree.states import TRANSITIONS, SubAgentState
+from cfs_agents.tree.sub_agent import FibreSubAgent
 from tests.agents.fibre.trees import ScriptedModels, finish, spawn, tree, wait, write
 
 STARTING, WORKING, WAITING, REPORTING, DONE = SubAgentState

@@ -10,8 +10,9 @@ import pytest
 
 from cfs.errors import Conflict
 from cfs.wire import Message
-from cfs_agents.tree.session_files import MESSAGES, STATUS, STEPS, StoredState, TreeFolder
-from cfs_agents.tree.state import SubAgentRecord
+from cfs_agents.tree.folder import TreeFolder
+from cfs_agents.tree.record import SubAgentRecord
+from cfs_agents.tree.session_folder import MESSAGES, STATUS, STEPS, StoredState
 
 SAID = [Message(role="user", content="你好"), Message(role="assistant", content="hello")]
 

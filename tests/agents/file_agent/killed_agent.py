@@ -20,13 +20,16 @@ from typing import Any
 
 from cfs.wire import Message
 from cfs_agents.context import ContextFileSystem
-from cfs_agents.context.conversation import text_of
+from cfs_agents.context.items import text_of
 from cfs_agents.loop.model import Item
 from cfs_agents.main.testing import Line, ScriptedModel, calls, cut_off, says
 from cfs_agents.shell import AsyncPersistentShell
 from cfs_agents.tools import CommandMode
-from cfs_agents.tree.file_agent import AgentRoot, FileSystemAgent, FileSystemAgentConfig, default
-from cfs_agents.tree.run_log import OperationLogger, RunLog
+from cfs_agents.tree.directory import AgentRoot, default
+from cfs_agents.tree.file_agent import FileSystemAgent
+from cfs_agents.tree.file_config import FileSystemAgentConfig
+from cfs_agents.tree.operations import OperationLogger
+from cfs_agents.tree.run_log import RunLog
 
 STEPS = 10
 SYNC_AT = 5

@@ -10,7 +10,8 @@ from cfs.wire import Message
 from cfs_agents.base.events import AgentEvent
 from cfs_agents.main.testing import Line, ScriptedModel
 from cfs_agents.tools import CommandMode
-from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
+from cfs_agents.tree.file_agent import FileSystemAgent
+from cfs_agents.tree.file_config import FileSystemAgentConfig
 
 WINDOW = """# Current Task
 Count to three.

@@ -11,8 +11,9 @@ from cfs_agents import FileSystemAgent
 from cfs_agents.base.messages import LANGUAGES, Language
 from cfs_agents.loop.model import SMALL_CONTEXT, Item
 from cfs_agents.main.testing import Asked, ScriptedModel, says
-from cfs_agents.tools.files import GUIDELINE
-from cfs_agents.tree.file_agent import FileSystemAgentConfig, default, guideline
+from cfs_agents.tools.paths import GUIDELINE
+from cfs_agents.tree.directory import default, guideline
+from cfs_agents.tree.file_config import FileSystemAgentConfig
 from tests.server.support import Process
 
 POINTS = {

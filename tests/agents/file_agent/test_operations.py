@@ -9,7 +9,7 @@ import pytest
 from cfs.errors import InvalidRequest
 from cfs_agents.base.events import Warned
 from cfs_agents.main.testing import calls, raises, says
-from cfs_agents.tree.run_log import Operation, OperationLogger
+from cfs_agents.tree.operations import Operation, OperationLogger
 from tests.agents.file_agent.support import agent, events_of, operations
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)

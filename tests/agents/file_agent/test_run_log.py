@@ -11,11 +11,12 @@ import pytest
 
 from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message, ToolCall
-from cfs_agents.base.disk import Disk
 from cfs_agents.base.events import Finished, Warned
+from cfs_agents.base.free_space import FreeSpace
 from cfs_agents.context import Change, Context, ContextItem
 from cfs_agents.main.testing import calls, says
-from cfs_agents.tree.run_log import Operation, RunLog, RunState
+from cfs_agents.tree.operations import Operation
+from cfs_agents.tree.run_log import RunLog, RunState
 from tests.agents.file_agent.support import agent, events_of
 
 USER = ContextItem.of(Message(role="user", content="Do it.\n\u2028漢字"), protected=True)
@@ -263,7 +264,7 @@ def test_a_full_disk_takes_a_line_whole_or_not_at_all(small_disk: Path) -> None:
 
 def test_the_warning_comes_once_until_there_is_room_again(tmp_path: Path) -> None:
     """A bound above what any disk has: always low, told once."""
-    disk = Disk(tmp_path, warn_below=1 << 60, stop_below=0)
+    disk = FreeSpace(tmp_path, warn_below=1 << 60, stop_below=0)
     assert disk.check() is not None
     assert disk.check() is None
 

@@ -10,7 +10,8 @@ from cfs_agents.base.events import ContextShortened, Warned
 from cfs_agents.loop.model import CompleteResponse, Item
 from cfs_agents.main.testing import calls, raises, says
 from cfs_agents.tools import CommandMode
-from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
+from cfs_agents.tree.file_agent import FileSystemAgent
+from cfs_agents.tree.file_config import FileSystemAgentConfig
 from tests.agents.file_agent.support import agent, events_of, texts
 
 

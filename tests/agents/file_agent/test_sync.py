@@ -7,7 +7,8 @@ import pytest
 from cfs.errors import Unavailable
 from cfs_agents.base.events import CallFinished, ContextUpdated
 from cfs_agents.main.testing import calls, raises, says, together
-from cfs_agents.tree.file_agent import WINDOW_BYTES, AgentRoot, default
+from cfs_agents.tree.directory import AgentRoot, default
+from cfs_agents.tree.sync import WINDOW_BYTES
 from tests.agents.file_agent.support import WINDOW, agent, events_of, history, operations, texts
 
 

@@ -10,9 +10,10 @@ from cfs.errors import Conflict, ContextTooLong, EngineError, NotFound, Unavaila
 from cfs.wire import Usage
 from cfs_agents.base.events import CallFinished, CallStarted, Finished, RoundStarted, Text, TurnUsage
 from cfs_agents.base.messages import catalogue
-from cfs_agents.context.conversation import estimate, text_of
+from cfs_agents.context.items import text_of
+from cfs_agents.context.tokens import estimate
 from cfs_agents.main.testing import calls, garbles, raises, says, together
-from cfs_agents.tree.file_agent import default
+from cfs_agents.tree.directory import default
 from tests.agents.file_agent.support import agent, events_of, history, operations, texts, until_there
 
 

@@ -7,9 +7,11 @@ from typing import Any
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.base.events import ContextShortened, RoundStarted
-from cfs_agents.loop.model import CompleteResponse, Item, ModelSettings, ServerCounter, ServerModel
+from cfs_agents.loop.model import CompleteResponse, Item
+from cfs_agents.loop.server_model import ModelSettings, ServerCounter, ServerModel
 from cfs_agents.tools import CommandMode
-from cfs_agents.tree.file_agent import FileSystemAgent, FileSystemAgentConfig
+from cfs_agents.tree.file_agent import FileSystemAgent
+from cfs_agents.tree.file_config import FileSystemAgentConfig
 from tests.server.support import Process
 
 STEPS = 24

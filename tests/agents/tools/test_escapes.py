@@ -23,7 +23,7 @@ import pytest
 from cfs.errors import CfsError
 from cfs.wire import Message
 from cfs_agents.context import ContextFileSystem, ContextItem
-from cfs_agents.guards.files import ChangeLog
+from cfs_agents.guards.ledger import ChangeLog
 from cfs_agents.shell import ShellSettings
 from cfs_agents.tools import Limits, PersistentShell, ShellUnavailable, agent_shell
 from cfs_filesystem import OPERATIONS, DiskFileSystem, FileSystemError, Grant

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from cfs_agents.tools import FileTools
-from cfs_agents.tools.files import directory_path, file_path, replaced
-from cfs_agents.tools.registry import ToolError
+from cfs_agents.tools.errors import ToolError
+from cfs_agents.tools.paths import directory_path, file_path
+from cfs_agents.tools.replacement import replaced
 from cfs_filesystem import InvalidPathError, validate_path
 from tests.agents.tools.agents import ToolHarness
 from tests.filesystem.hostile_paths import LITERAL, REFUSED

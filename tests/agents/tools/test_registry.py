@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from cfs.wire import Message, ToolCall
 from cfs_agents.tools import Registry, ToolDefinitionError, ToolError, ToolResult, tool
-from cfs_agents.tools.registry import text_of
+from cfs_agents.tools.results import text_of
 from cfs_filesystem import NotFoundError
 from tests.agents.tools.test_tool import Place, look
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from cfs_agents.shell import Limits, PersistentShell, Sandbox, ShellSettings
-from cfs_agents.shell.confinement import seccomp_filter
-from cfs_agents.shell.protocol import Mark, MarkReader
+from cfs_agents.shell.orders import Mark, MarkReader
+from cfs_agents.shell.seccomp import seccomp_filter
 from cfs_agents.tools import ShellUnavailable, agent_shell, sandbox_trouble
 from tests.agents.tools.shells import KINDS, SLEEP, STRANGER, AnyShell, until, with_argument
 from tests.census import Census

@@ -188,7 +188,7 @@ def test_background_child_that_writes_much_goes_on(shell: AnyShell) -> None:
 
 def test_stragglers_of_a_command_still_belong_to_it(shell: AnyShell, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bash does not wait for a process substitution; what comes right after the end is still read."""
-    monkeypatch.setattr("cfs_agents.shell.protocol._STRAGGLE_SECONDS", 30.0)  # "right after", on a busy machine
+    monkeypatch.setattr("cfs_agents.shell.exchange._STRAGGLE_SECONDS", 30.0)  # "right after", on a busy machine
     assert shell.run("echo through > >(sleep 0.01; cat)").output == "through\n"
 
 

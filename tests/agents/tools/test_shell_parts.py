@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfs_agents.shell import PersistentShell, Sandbox, ShellSettings
-from cfs_agents.shell.confinement import FIXED, environment
-from cfs_agents.shell.output import Capture
-from cfs_agents.shell.protocol import Mark, MarkReader
+from cfs_agents.shell.capture import Capture
+from cfs_agents.shell.environment import FIXED, environment
+from cfs_agents.shell.orders import Mark, MarkReader
 
 
 @given(

@@ -6,10 +6,10 @@ import sys
 import structlog
 
 from cfs.transports.async_http import AsyncClient
-from cfs_agents.loop.model import ServerModel
+from cfs_agents.loop.server_model import ServerModel
 from cfs_agents.tools import CommandMode
+from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
-from cfs_agents.tree.state import FibreConfig
 
 
 async def main(url: str, state: str, task: str, *, resume: bool) -> bool:

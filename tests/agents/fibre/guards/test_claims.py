@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cfs_agents.guards.files import ChangeLog, check_claims, relative
+from cfs_agents.guards.claims import check_claims, relative
+from cfs_agents.guards.ledger import ChangeLog
 
 
 @pytest.fixture

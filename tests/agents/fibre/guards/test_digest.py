@@ -2,12 +2,12 @@
 
 from cfs.wire import Message, ToolCall
 from cfs_agents.context import Context, ContextItem
-from cfs_agents.guards.files import digested, one_line
-from cfs_agents.guards.report import Change, Report
+from cfs_agents.guards.digest import digested, one_line
+from cfs_agents.guards.report import FileChange, Report
 
 
 def report(name: str) -> str:
-    facts = tuple(Change(f"{name}{number}.txt", "created", name) for number in range(6))
+    facts = tuple(FileChange(f"{name}{number}.txt", "created", name) for number in range(6))
     return Report(name, "success", f"Wrote {name}.\nAnd some more words about it.", facts=facts).text()
 
 

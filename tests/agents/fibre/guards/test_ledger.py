@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfs_agents.guards.files import ChangeLog, check_claims
-from cfs_agents.guards.report import Change, Report
-from cfs_agents.tools.files import escaped_name, unescaped_name
-from cfs_agents.tree.file_agent import tree
-from cfs_agents.tree.session_files import SessionFolder
-from cfs_agents.tree.state import SubAgentRecord, report_of, state_of
+from cfs_agents.guards.claims import check_claims
+from cfs_agents.guards.ledger import ChangeLog
+from cfs_agents.guards.report import FileChange, Report
+from cfs_agents.tools.paths import escaped_name, unescaped_name
+from cfs_agents.tree.listing import tree
+from cfs_agents.tree.record import SubAgentRecord, report_of, state_of
+from cfs_agents.tree.session_folder import SessionFolder
 
 ODD = st.sampled_from(
     [b"\xff", b"\n", b"\x1b[2J", b"\\", b"*", b"?", b"\xed\xa0\x80", b"\\xff", "\u202e".encode(), b"x" * 255]
@@ -51,9 +52,9 @@ def test_what_is_created_changed_and_deleted_is_told_with_who_did_it(ledger: Cha
     write(ledger, root, "b", "old.txt", "new")
     (root / "gone.txt").unlink()
     assert ledger.since("a") == (
-        Change("gone.txt", "deleted"),
-        Change("new/one.txt", "created", "a"),
-        Change("old.txt", "changed", "b"),
+        FileChange("gone.txt", "deleted"),
+        FileChange("new/one.txt", "created", "a"),
+        FileChange("old.txt", "changed", "b"),
     )
 
 
@@ -81,7 +82,7 @@ def test_each_agent_counts_from_its_own_mark(ledger: ChangeLog, root: Path) -> N
     write(ledger, root, "a", "a.txt", "1")
     ledger.mark("b")
     assert ledger.since("b") == ()
-    assert ledger.since("a") == (Change("a.txt", "created", "a"),)
+    assert ledger.since("a") == (FileChange("a.txt", "created", "a"),)
     ledger.mark("a", again=False)
     assert len(ledger.since("a")) == 1
     ledger.mark("a")
@@ -93,8 +94,8 @@ def test_an_agent_that_had_a_hand_in_a_file_is_named_to_whom_it_concerns(ledger:
     ledger.mark("b")
     write(ledger, root, "a", "both.txt", "1")
     write(ledger, root, "b", "both.txt", "2")
-    assert ledger.since("a") == (Change("both.txt", "created", "a"),)
-    assert ledger.since("b") == (Change("both.txt", "created", "b"),)
+    assert ledger.since("a") == (FileChange("both.txt", "created", "a"),)
+    assert ledger.since("b") == (FileChange("both.txt", "created", "b"),)
     assert ledger.last_by("both.txt") == "b"
 
 
@@ -104,7 +105,7 @@ def test_what_a_command_changes_is_its_agents_doing(ledger: ChangeLog, root: Pat
     (root / "made.txt").write_text("1")
     ledger.end_command("a")
     (root / "later.txt").write_text("1")
-    assert ledger.since("a") == (Change("later.txt", "created"), Change("made.txt", "created", "a"))
+    assert ledger.since("a") == (FileChange("later.txt", "created"), FileChange("made.txt", "created", "a"))
 
 
 def test_of_two_commands_at_a_time_nobody_knows_which_did_it(ledger: ChangeLog, root: Path) -> None:
@@ -115,7 +116,7 @@ def test_of_two_commands_at_a_time_nobody_knows_which_did_it(ledger: ChangeLog, 
     ledger.end_command("b")
     (root / "also.txt").write_text("1")
     ledger.end_command("a")
-    assert ledger.since("a") == (Change("also.txt", "created", "a"), Change("made.txt", "created"))
+    assert ledger.since("a") == (FileChange("also.txt", "created", "a"), FileChange("made.txt", "created"))
 
 
 def test_a_new_process_knows_all_of_it(ledger: ChangeLog, root: Path) -> None:
@@ -124,7 +125,7 @@ def test_a_new_process_knows_all_of_it(ledger: ChangeLog, root: Path) -> None:
     write(ledger, root, "a", "a.txt", "1")
     (root / "before.txt").write_text("changed while nobody looked")
     again = ChangeLog(root, root.parent / "ledger.jsonl")
-    assert again.since("a") == (Change("a.txt", "created", "a"), Change("before.txt", "changed"))
+    assert again.since("a") == (FileChange("a.txt", "created", "a"), FileChange("before.txt", "changed"))
     assert again.known_to("a", "a.txt") == again.present("a.txt")
 
 
@@ -133,7 +134,7 @@ def test_a_write_that_a_kill_has_broken_off_is_entered_for_its_agent(ledger: Cha
     ledger.begins("a", "a.txt")
     (root / "a.txt").write_text("written, and not entered")
     again = ChangeLog(root, root.parent / "ledger.jsonl")
-    assert again.since("a") == (Change("a.txt", "created", "a"),)
+    assert again.since("a") == (FileChange("a.txt", "created", "a"),)
 
 
 @pytest.mark.parametrize("torn", [b'{"path": "x", "bef', b"\xff\xfe\n", b"{}\n", b"[1]\n"])
@@ -145,7 +146,7 @@ def test_a_torn_end_is_cut_off(ledger: ChangeLog, root: Path, torn: bytes) -> No
     file.write_bytes(whole + torn)
     again = ChangeLog(root, file)
     assert file.read_bytes() == whole
-    assert again.since("a") == (Change("a.txt", "created", "a"),)
+    assert again.since("a") == (FileChange("a.txt", "created", "a"),)
 
 
 def test_links_and_what_programs_keep_for_themselves_are_passed_over(ledger: ChangeLog, root: Path) -> None:
@@ -165,7 +166,7 @@ def test_a_very_large_file_is_told_by_its_size_and_time(ledger: ChangeLog, root:
     ledger.mark("a")
     with large.open("ab") as file:
         file.write(b"x")
-    assert ledger.since("a") == (Change("large.bin", "changed"),)
+    assert ledger.since("a") == (FileChange("large.bin", "changed"),)
 
 
 @given(st.lists(NAMES, min_size=1, max_size=6, unique=True))
@@ -183,7 +184,7 @@ def test_any_name_survives_ledger_report_and_reload(names: list[bytes]) -> None:
 
         facts = ledger.since("a")
         assert {os.fsencode(unescaped_name(change.path)) for change in facts} == set(names)
-        assert all(change == Change(change.path, "created", "a") for change in facts)
+        assert all(change == FileChange(change.path, "created", "a") for change in facts)
         assert check_claims({"created_files": [change.path for change in facts]}, "a", facts, ledger) == ()
         assert len(tree(root.parent).encode().decode().splitlines()) == len(names) + 2
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from cfs_agents.guards.guards import Limits
+from cfs_agents.guards.limits import TreeLimits
 from cfs_agents.tools import ToolError
 
-LIMITS = Limits(depth=2, alive=3, total=5)
+LIMITS = TreeLimits(depth=2, alive=3, total=5)
 
 
 @pytest.mark.parametrize(("depth", "alive", "total"), [(1, 0, 0), (2, 2, 4)])

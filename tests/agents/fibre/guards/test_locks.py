@@ -2,7 +2,7 @@
 
 import pytest
 
-from cfs_agents.guards.files import Locks
+from cfs_agents.guards.locks import Locks
 from cfs_agents.tools import ToolError
 
 

@@ -9,7 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cfs_agents.guards.files import ChangeLog, StaleWrites, check_claims
+from cfs_agents.guards.claims import check_claims
+from cfs_agents.guards.ledger import ChangeLog
+from cfs_agents.guards.stale_writes import StaleWrites
 from cfs_agents.tools import FileTools, ToolError, agent_grants
 from cfs_agents.tools.reading import ReadRanges
 from cfs_filesystem import DiskFileSystem

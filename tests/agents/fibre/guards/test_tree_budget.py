@@ -3,7 +3,7 @@
 import pytest
 
 from cfs.errors import TooMany
-from cfs_agents.guards.guards import TreeBudget
+from cfs_agents.guards.budget import TreeBudget
 
 
 @pytest.fixture

@@ -1,43 +1,42 @@
-"""Guards for the files of a tree: a change ledger, claim checks, locks, and stale-write detection (B7)."""
+"""The ledger: which agent changed which file of the shared workspace (B7).
+
+A write by a tool is recorded for its agent. Changes by commands and by people are detected by scanning the disk. They
+are recorded for the agent whose command was running, if only one was running. An agent's mark is a position in the
+ledger; the later entries are the changes since. Its file is one of lines, which the disk has at marks and reports.
+
+In memory a path is the name on disk, as `os.fsdecode` returns it. In the file and in the result of `since` it is
+escaped (`escaped_name`), because both become JSON.
+"""
 
 import errno
 import json
 import os
-import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from cfs_agents.base.disk import Warn, usable_file, without_damage
 from cfs_agents.base.logs import get_logger
-from cfs_agents.base.messages import Language, Messages, catalogue
-from cfs_agents.context import Context, ContextItem
-from cfs_agents.guards.report import Change, ChangeKind, Gap
-from cfs_agents.tools.files import WORKSPACE, escaped_name, file_path, unescaped_name
-from cfs_agents.tools.reading import ReadRanges, Unread
-from cfs_agents.tools.registry import ToolError
+from cfs_agents.base.repairs import Warn, usable_file, without_damage
+from cfs_agents.guards.report import ChangeKind, FileChange, Gap
+from cfs_agents.tools.paths import escaped_name, unescaped_name
 from cfs_filesystem import Walk, open_beneath
 
-# -- the ledger: which agent changed which file of the shared workspace (B7) ------------------------------------------
-#
-# A write by a tool is recorded for its agent. Changes by commands and by people are detected by scanning the disk. They
-# are recorded for the agent whose command was running, if only one was running. An agent's mark is a position in the
-# ledger; the later entries are the changes since. Its file is one of lines, which the disk has at marks and reports.
-#
-# In memory a path is the name on disk, as `os.fsdecode` returns it. In the file and in the result of `since` it is
-# escaped (`escaped_name`), because both become JSON.
+_log = get_logger(__name__)
+
+LEDGER = "ledger.jsonl"
+"""The file of a ledger, in the folder of an agent or of a tree."""
 
 _LARGEST_READ = 8 << 20
 _MAX_NAMES = 20_000
 _CHUNK = 1 << 20
 _DIGEST_BYTES = 12
-_PASSED_OVER = frozenset({".cfs", ".git", ".venv", "__pycache__", "node_modules"})
+PASSED_OVER = frozenset({".cfs", ".git", ".venv", "__pycache__", "node_modules"})
 """Folders of programs for themselves: too large to read each time, and not claimed by agents."""
 
 _SETTLED = 1_000_000_000
@@ -47,11 +46,10 @@ _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLON
 """Errors of a path at which there is no file of the workspace. After any other error there may be one."""
 
 _Stamp = tuple[int, int, int, int]
-_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """A change of a file: the identifiers of its content before and after (None: no file), and its author.
 
     They are equal if the author wrote what the file contained already.
@@ -100,7 +98,7 @@ class ChangeLog:
         self._unwritten: list[str] = []
         self._settled = True
         self._times: dict[str, int] = {}
-        self._entries: list[Entry] = []
+        self._entries: list[LedgerEntry] = []
         self._marks: dict[str, int] = {}
         self._now: dict[str, str] = {}
         self._stamps: dict[str, tuple[_Stamp, str]] = {}
@@ -109,8 +107,6 @@ class ChangeLog:
         self._ran: set[str] = set()
         self._lock = threading.RLock()
         self._recall()
-
-    # -- marks ----------------------------------------------------------------------------------------------------
 
     def mark(self, agent_id: str, *, again: bool = True) -> None:
         """Mark the beginning of an agent's work; if not `again`, an existing mark stays."""
@@ -148,23 +144,23 @@ class ChangeLog:
         self._file.touch()
         return self._file.stat().st_mtime_ns
 
-    def since(self, agent_id: str) -> tuple[Change, ...]:
+    def since(self, agent_id: str) -> tuple[FileChange, ...]:
         """Return the changes since an agent's mark, sorted; one that it and others made is attributed to it.
 
-        A change without an author in a folder of `_PASSED_OVER` is left out: it may just have been read first.
+        A change without an author in a folder of `PASSED_OVER` is left out: it may just have been read first.
         """
         with self._lock:
             self._look()
             self._settle()
-            found: dict[str, list[Entry]] = {}
+            found: dict[str, list[LedgerEntry]] = {}
             for entry in self._entries[self._marks.get(agent_id, 0) :]:
-                if entry.by is not None or _PASSED_OVER.isdisjoint(entry.path.split("/")):
+                if entry.by is not None or PASSED_OVER.isdisjoint(entry.path.split("/")):
                     found.setdefault(entry.path, []).append(entry)
         changes = []
         for path, entries in sorted(found.items()):
             if (kind := _kind(entries[0].before, entries[-1].after)) is not None:
                 own = any(entry.by == agent_id for entry in entries)
-                changes.append(Change(escaped_name(path), kind, agent_id if own else entries[-1].by))
+                changes.append(FileChange(escaped_name(path), kind, agent_id if own else entries[-1].by))
         return tuple(changes)
 
     def unmade(self, agent_id: str, names: Iterable[str], places: Mapping[str, str]) -> tuple[str, ...]:
@@ -217,8 +213,6 @@ class ChangeLog:
             entries = self._entries[self._marks.get(agent_id, 0) :]
             return any(entry.path == path and entry.by == agent_id for entry in entries)
 
-    # -- what happens ---------------------------------------------------------------------------------------------
-
     @contextmanager
     def writing(self, agent_id: str | None, path: str) -> Iterator[str | None]:
         """Reserve the writes of a file for this agent in this block; yields the identifier of its content.
@@ -269,8 +263,6 @@ class ChangeLog:
             self._running.remove(agent_id)
             self._ran = set(self._running)
 
-    # -- looking --------------------------------------------------------------------------------------------------
-
     def _suspect(self) -> str | None:
         """Name the agent whose commands alone were running since the last look."""
         return next(iter(self._ran)) if len(self._ran) == 1 else None
@@ -306,7 +298,7 @@ class ChangeLog:
             os.close(root)
 
     def _looks_at(self, parts: Sequence[str]) -> bool:
-        if parts[-1] in _PASSED_OVER or (self._only and parts[0] not in self._only):
+        if parts[-1] in PASSED_OVER or (self._only and parts[0] not in self._only):
             return False
         return not self._apart or "/".join(parts) not in self._apart
 
@@ -321,7 +313,7 @@ class ChangeLog:
         else:
             self._now[path] = now
         by = self._begun.pop(path, None) or by
-        entry = Entry(path, before, now, by)
+        entry = LedgerEntry(path, before, now, by)
         self._entries.append(entry)
         self._write(_line_of(entry), at_once=at_once)
 
@@ -365,8 +357,6 @@ class ChangeLog:
         if named is not None and time.time_ns() - status.st_ctime_ns > _SETTLED:
             self._stamps[path] = (stamp, named)
         return named
-
-    # -- on disk --------------------------------------------------------------------------------------------------
 
     def _recall(self) -> None:
         """Read the file up to the first damaged line. A last line that a kill has left incomplete is removed."""
@@ -414,7 +404,7 @@ class ChangeLog:
         if "begins" in line:
             self._begun[unescaped_name(line["begins"])] = line["by"]
             return
-        entry = Entry(unescaped_name(line["path"]), line["before"], line["after"], line["by"])
+        entry = LedgerEntry(unescaped_name(line["path"]), line["before"], line["after"], line["by"])
         self._entries.append(entry)
         self._begun.pop(entry.path, None)
         if entry.after is None:
@@ -468,7 +458,7 @@ class ChangeLog:
             self._settled = True
 
 
-def _line_of(entry: Entry) -> dict[str, Any]:
+def _line_of(entry: LedgerEntry) -> dict[str, Any]:
     return {"path": escaped_name(entry.path), "before": entry.before, "after": entry.after, "by": entry.by}
 
 
@@ -503,7 +493,7 @@ def _hash(folder: int, name: str, status: os.stat_result, most: int) -> str | No
     return digest.hexdigest()
 
 
-def _name_of(text: str) -> str:
+def content_id(text: str) -> str:
     """Name the content of a file as `_hash` does."""
     return blake2b(text.encode("utf-8", "replace"), digest_size=_DIGEST_BYTES).hexdigest()
 
@@ -511,253 +501,3 @@ def _name_of(text: str) -> str:
 def _unread(status: os.stat_result) -> str:
     """Name the content of a file without reading it."""
     return f"{status.st_size}-{status.st_mtime_ns}"
-
-
-# -- one-line reports of finished children, for a long context (B7) ---------------------------------------------------
-
-_REPORT = re.compile(r"^\[[A-Za-z0-9_./-]+ [^\]\n]+\]$", re.MULTILINE)
-_LONGEST = 120
-
-
-def digested(context: Context, is_report: Callable[[ContextItem], bool], *, keep: int = 2) -> Context:
-    """Shorten all reports but the newest `keep` to one line. Shortened reports stay unchanged.
-
-    `is_report` detects messages that contain a report.
-    """
-    reports = [item for item in context if is_report(item) and not item.destroyed]
-    old = reports[: max(0, len(reports) - keep)]
-    changed = [item.with_content(line) for item in old if (line := one_line(item.message.content)) is not None]
-    return context.replacing(changed) if changed else context
-
-
-def one_line(text: str) -> str | None:
-    """Return a report in one line: agent, status, first line of the summary. None if this is not shorter."""
-    found = _REPORT.search(text)
-    if found is None:
-        return None
-    summary = next((line.strip() for line in text[found.end() :].splitlines() if line.strip()), "")
-    summary = summary if len(summary) <= _LONGEST else f"{summary[:_LONGEST]}..."
-    line = f"{found.group()} {summary}"
-    return line if len(line) < len(text) else None
-
-
-_MADE = ("created_files", "files_created", "new_files")
-_CHANGED = ("changed_files", "modified_files", "updated_files", "edited_files")
-_DELETED = ("deleted_files", "removed_files")
-_MOST_NAMED = 5
-
-
-def check_claims(
-    details: Mapping[str, Any], agent_id: str, facts: Sequence[Change], ledger: ChangeLog, language: Language = "en"
-) -> tuple[str, ...]:
-    """Return the problems in the claims of an agent. Blocks: it reads the files."""
-    say = catalogue(language)
-    reasons: list[str] = []
-    wrong: dict[str, list[str]] = {}
-    for key in (*_MADE, *_CHANGED, *_DELETED):
-        if key not in details:
-            continue
-        paths = details[key]
-        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-            reasons.append(say.no_paths.format(key))
-            continue
-        for path in paths:
-            if (problem := _problem(path, agent_id, facts, ledger, deleted=key in _DELETED)) is not None:
-                wrong.setdefault(problem, []).append(path)
-    return (*reasons, *_told(wrong, say))
-
-
-def relative(path: str) -> str | None:
-    """Return a path as it is below the workspace; None where it leads elsewhere, or is none."""
-    try:
-        place = file_path(path)
-    except ToolError:
-        return None
-    below = place.removeprefix(f"{WORKSPACE}/")
-    return below if below != place else None
-
-
-def _problem(path: str, agent_id: str, facts: Sequence[Change], ledger: ChangeLog, *, deleted: bool) -> str | None:
-    """Return the name of the message about the problem of one claimed path."""
-    place = relative(path) or _odd(path)
-    if place is None:
-        return "no_path"
-    size = ledger.size(place)
-    named = escaped_name(place)
-    fact = next((change for change in facts if change.path == named), None)
-    if deleted:
-        return "still_there" if size is not None else "unchanged" if fact is None else None
-    if size is None:
-        return "missing"
-    if size == 0:
-        return "claimed_empty"
-    if fact is None and ledger.has_written(agent_id, place):
-        return None
-    if fact is None:
-        return "unchanged" if ledger.last_by(place) in (None, agent_id) else "not_its_own"
-    return "not_its_own" if fact.by not in (None, agent_id) else None
-
-
-def _odd(path: str) -> str | None:
-    """Parse a claimed path that is not a logical path but may be a file: in the form of reports, or bare."""
-    place = unescaped_name(path).removeprefix(f"{WORKSPACE}/")
-    return None if {"", ".", ".."}.intersection(place.split("/")) else place
-
-
-def _told(wrong: Mapping[str, list[str]], say: Messages) -> Iterator[str]:
-    for problem, paths in wrong.items():
-        more = "..." if len(paths) > _MOST_NAMED else ""
-        yield getattr(say, problem).format(", ".join(path[:100] for path in paths[:_MOST_NAMED]) + more)
-
-
-# -- locks (B7) -------------------------------------------------------------------------------------------------------
-#
-# Locks are advisory and expire. They are in memory only, so a kill of the runtime releases all of them.
-
-
-@dataclass(frozen=True, slots=True)
-class Lock:
-    """The agent that reserved a file, and the end of the lock by the locks' clock."""
-
-    agent_id: str
-    until: float
-
-
-class Locks:
-    """The locks of one tree; each ends after so many `seconds`, or with its agent."""
-
-    def __init__(
-        self, seconds: float = 120.0, *, language: Language = "en", clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._seconds = seconds
-        self._say = catalogue(language)
-        self._clock = clock
-        self._locks: dict[str, Lock] = {}
-
-    def acquire(self, agent_id: str, path: str) -> str:
-        """Reserve a file, or renew it; raises `ToolError` that names the agent that has it."""
-        place, now = self._place(path), self._clock()
-        held = self._held(place)
-        if held is not None and held.agent_id != agent_id:
-            raise ToolError(self._say.locked_by.format(place, held.agent_id, max(1.0, round(held.until - now))))
-        self._locks[place] = Lock(agent_id, now + self._seconds)
-        return (self._say.locked if held is None else self._say.renewed).format(place, self._seconds)
-
-    def release(self, agent_id: str, path: str) -> str:
-        """Release a file; raises `ToolError` if it is not the agent's."""
-        place = self._place(path)
-        held = self._held(place)
-        if held is None or held.agent_id != agent_id:
-            raise ToolError(self._say.not_locked.format(place))
-        del self._locks[place]
-        return self._say.unlocked.format(place)
-
-    def release_all(self, agent_id: str) -> None:
-        """Release all files of an agent, as it has ended."""
-        self._locks = {path: lock for path, lock in self._locks.items() if lock.agent_id != agent_id}
-
-    def held(self) -> dict[str, str]:
-        """Return all locks."""
-        return {path: self._locks[path].agent_id for path in list(self._locks) if self._held(path) is not None}
-
-    def _held(self, place: str) -> Lock | None:
-        lock = self._locks.get(place)
-        if lock is not None and lock.until <= self._clock():
-            del self._locks[place]
-            return None
-        return lock
-
-    def _place(self, path: str) -> str:
-        place = relative(path)
-        if place is None:
-            raise ToolError(self._say.no_path.format(path[:100]))
-        return place
-
-
-# -- stale writes: refused if the file has content that this agent has not read (B7) ----------------------------------
-
-
-class StaleWrites:
-    """The gate before one agent's writes: a `FileGate`. Any number of threads; all of a tree share the ledger.
-
-    An agent knows the ranges of a file that it read or wrote, as far as they are unchanged. To replace the whole file
-    it must know all of it. It may also replace a file of which it has seen nothing, if no other agent wrote it and it
-    is unchanged since the agent's work began.
-    """
-
-    def __init__(self, ledger: ChangeLog, agent_id: str, language: Language = "en") -> None:
-        self._ledger = ledger
-        self._agent_id = agent_id
-        self._say = catalogue(language)
-        self._known: dict[str, ReadRanges] = {}
-        self._versions: dict[str, str | None] = {}
-        """The content of each file when the agent last read or wrote some of it."""
-        self._lock = threading.Lock()
-        self._over = False
-
-    def close(self) -> None:
-        """Refuse all writes from now on, also of a thread that outlives its agent."""
-        self._over = True
-
-    def open(self) -> None:
-        """Allow writes again: the agent has another task."""
-        self._over = False
-
-    def read(self, path: str, text: str, start: int, end: int) -> None:
-        """Record that the agent has seen a range of a file, whose whole text this is."""
-        if (place := relative(path)) is not None:
-            with self._lock:
-                self._known.setdefault(place, ReadRanges()).add(text, start, end)
-                self._versions[place] = _name_of(text)
-
-    @contextmanager
-    def writing(
-        self, path: str, content: str | None = None, present: Callable[[], str | None] = lambda: None
-    ) -> Iterator[None]:
-        """Allow one write. If it replaces the whole `content`, the agent must know the current one, or write the same.
-
-        Raises `ToolError` if it does not, or has ended.
-        """
-        if self._over:
-            raise ToolError(self._say.over)
-        place = relative(path)
-        if place is None:
-            yield
-            return
-        with self._ledger.writing(self._agent_id, place) as now:
-            if content is not None and now not in (None, _name_of(content)):
-                self._require_known(path, place, now, present)
-            self._ledger.begins(self._agent_id, place)
-            yield
-            if content is not None:
-                with self._lock:
-                    self._known[place] = ReadRanges()
-                    self._known[place].add(content, 0, len(content))
-                    self._versions[place] = _name_of(content)
-
-    def edited(self, path: str, before: str, after: str, start: int, end: int) -> None:
-        """Record that the agent has replaced a range of the text `before`; `after` is the new text."""
-        if (place := relative(path)) is not None:
-            with self._lock:
-                self._known.setdefault(place, ReadRanges()).edited(before, after, start, end)
-                self._versions[place] = _name_of(after)
-
-    def _require_known(self, path: str, place: str, now: str | None, present: Callable[[], str | None]) -> None:
-        with self._lock:
-            known = self._known.get(place)
-            if known is None and not self._is_of_others(place, now):
-                return
-            text = present()
-            gaps = [(0, len(text or ""))] if known is None or not text else known.gaps(text)
-            if not gaps:
-                return
-            changed = known is None or self._versions.get(place) != now
-        unread = Unread.of(path, text, gaps) if text else Unread.all_of(path)
-        if changed:
-            who = self._ledger.last_by(place) or self._say.somebody
-            raise ToolError(self._say.stale.format(place, who, unread.lines, unread.call))
-        raise ToolError(self._say.read_in_part.format(place, unread.lines, unread.call))
-
-    def _is_of_others(self, place: str, now: str | None) -> bool:
-        others = self._ledger.last_by(place) not in (None, self._agent_id)
-        return others or self._ledger.known_to(self._agent_id, place) != now

@@ -1,4 +1,4 @@
-"""A tree of agents on disk: one folder for the root and one for each sub-agent (B3). Methods block.
+"""The folder of one agent of a tree: its messages and the state of its work (B3). Methods block.
 
     {workspace_root}/{main_session_id}/
         messages.json           all messages of the root, its calls and their results, in order
@@ -13,10 +13,8 @@ ends, and when the steps become long, `messages.json` and `session_status.json` 
 steps begin anew. The status names the generation of the steps that belong to it, so a kill in between repeats nothing.
 """
 
-import fcntl
 import json
 import os
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,22 +22,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cfs.errors import Conflict
 from cfs.wire import Message
-from cfs_agents.base.disk import AppendedFile, Warn, disk_errors, replace_file, sync_folder, usable_file, without_damage
-from cfs_agents.base.folders import open_own_folder
+from cfs_agents.base.disk import AppendedFile, disk_errors, replace_file, sync_folder
 from cfs_agents.base.logs import get_logger
-from cfs_agents.tree.published import NOTHING_EQUAL
+from cfs_agents.base.repairs import Warn, usable_file, without_damage
 
 MESSAGES = "messages.json"
 STATUS = "session_status.json"
 STEPS = "steps.jsonl"
 WORKSPACE_FOLDER = "agent_workspace"
-PUBLISHED = "published/files.json"
-"""Which versions of files were equal here and on the server."""
-
-SUB_SESSIONS = "sub_sessions"
-LEDGER = "ledger.jsonl"
 _NEW = ".new"
 """The end of the name of a draft, which a kill may leave behind."""
 _MAX_STEPS_BYTES = 1 << 20
@@ -146,8 +137,6 @@ class SessionFolder:
                 problem = "belongs to another session of this name: the agent takes over the history of the present one"
                 without_damage(self.path / MESSAGES, None, problem, self.warn, what="conversation")
         self._messages = None
-
-    # -- reading --------------------------------------------------------------------------------------------------
 
     def load(self, check: Callable[[_Row], object] = dict) -> StoredState | None:
         """Read the status and the messages, as far as they are not damaged; None if nothing was saved.
@@ -311,67 +300,6 @@ def _equal_at_first(one: Sequence[Any], other: Sequence[Any]) -> int:
         if left is not right and left != right:
             return index
     return min(len(one), len(other))
-
-
-class TreeFolder:
-    """The folder of a tree. Raises `Conflict` if another program has it open."""
-
-    def __init__(self, workspace_root: str | os.PathLike[str], main_session_id: str, warn: Warn = _log.warning) -> None:
-        self.warn = warn
-        self.workspace_root = Path(workspace_root).expanduser().absolute()
-        self.path = self.workspace_root / main_session_id
-        self.workspace = self.path / WORKSPACE_FOLDER
-        with disk_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            for name in (WORKSPACE_FOLDER, PUBLISHED.partition("/")[0], SUB_SESSIONS):
-                os.close(open_own_folder(self.path, (name,), warn=warn))
-            if not os.path.lexists(self.path / PUBLISHED):
-                (self.path / PUBLISHED).write_bytes(NOTHING_EQUAL)
-            for folder in ((self.path / PUBLISHED).parent, self.path, self.workspace_root, self.workspace_root.parent):
-                sync_folder(folder)
-            self._unlock = self._lock()
-            self.is_begun = self._has_work()
-            """Whether agents have worked here before."""
-
-    def _has_work(self) -> bool:
-        """Return whether there are messages or steps, perhaps damaged: an agent that only waited has neither."""
-        if not any(os.path.lexists(self.path / name) for name in (STATUS, MESSAGES)):
-            return False
-        try:
-            messages, steps = (self.path / MESSAGES).read_bytes(), (self.path / STEPS).read_bytes()
-        except OSError:
-            return True
-        return messages.split() != [b"[", b"]"] or steps.count(b"\n") != 1
-
-    def _lock(self) -> "weakref.finalize[[int], TreeFolder]":
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        unlock = weakref.finalize(self, os.close, descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            unlock()
-            raise Conflict(f"another agent is at work in {self.path}") from None
-        except OSError:  # a disk without locks: it cannot be checked
-            pass
-        return unlock
-
-    def close(self) -> None:
-        """Unlock the folder; the end of the process does that, too."""
-        self._unlock()
-
-    def main(self) -> SessionFolder:
-        """Return the root's folder."""
-        return SessionFolder(self.path, link=False, warn=self.warn)
-
-    def sub(self, agent_id: str) -> SessionFolder:
-        """Return the folder of a sub-agent, which is created when something is saved."""
-        return SessionFolder(self.path / SUB_SESSIONS / agent_id, link=True, warn=self.warn)
-
-    def subs(self) -> list[str]:
-        """Return the ids of the sub-agents that have a folder."""
-        with disk_errors(self.path):
-            entries = (entry for entry in (self.path / SUB_SESSIONS).iterdir() if "." not in entry.name)
-            return sorted(entry.name for entry in entries if entry.is_dir())
 
 
 def _replace(path: Path, text: str) -> None:

@@ -1,0 +1,168 @@
+"""The model behind a CFS server: its completions and its count of tokens (H4, A7)."""
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from cfs.api import complete_in_chunks, count_tokens, models
+from cfs.completions import (
+    ChatChunk,
+    ChatMessage,
+    ChatRequest,
+    CompletionAccumulator,
+    FunctionPiece,
+    TokensRequest,
+    ToolCallPiece,
+    ToolSpec,
+)
+from cfs.errors import CfsError, ServerError
+from cfs.transports.async_http import AsyncClient
+from cfs.transports.tracing import is_on
+from cfs.wire import Message, Usage
+from cfs_agents.base.events import Retrying
+from cfs_agents.base.tracing import chat
+from cfs_agents.loop.model import SMALL_CONTEXT, CallPiece, Chunk, CompleteResponse, HasContextWindow, Item, Model
+from cfs_agents.loop.replies import reply_of
+from cfs_agents.loop.retries import Retries, is_passing
+
+
+async def has_small_context(model: Model) -> bool | None:
+    """Return whether a model says that it reads less than `SMALL_CONTEXT`; None if that cannot be asked now."""
+    try:
+        if isinstance(model, ServerModel):
+            window = await model.ask_context_window()
+        else:
+            window = await model.context_window() if isinstance(model, HasContextWindow) else None
+    except CfsError as error:
+        return None if is_passing(error) else False
+    return window is not None and window < SMALL_CONTEXT
+
+
+_MOST_CHARACTERS = 1 << 20
+"""Maximum length of all texts in one request, so that its JSON stays below the server's limit (8 MiB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Settings of replies; None means the server's default. `name` matters only if a server has several models."""
+
+    name: str = ""
+    temperature: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+
+
+class ServerModel:
+    """A `Model` behind the server of `client`, whose URL is `CFS_URL` unless given.
+
+    After a failure that may pass it yields `Retrying` and requests the whole reply again, as often and as long as
+    `retries` allows (A7). Errors of the request itself are raised at once.
+    """
+
+    def __init__(
+        self, client: AsyncClient, settings: ModelSettings | None = None, *, retries: Retries | None = None
+    ) -> None:
+        self._client = client
+        self._settings = settings or ModelSettings()
+        self._retries = retries or Retries()
+        self._window: int | None = None
+
+    async def context_window(self) -> int | None:
+        """Return how many tokens the model reads at most, as the server says; None if it does not know."""
+        return await self._retries.call(self.ask_context_window)
+
+    async def ask_context_window(self) -> int | None:
+        """Do the same, and raise the error at once if the server does not answer."""
+        if self._window is None:
+            self._window = (await self._client.call(models())).data[0].max_model_len
+        return self._window
+
+    def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
+        """Yield chunks as they come, then the reply (see `Model`)."""
+        items, asked = self._attempts(messages, tools), self._settings
+        if not is_on():
+            return items
+        return chat(items, _end_of, asked.name, temperature=asked.temperature, max_tokens=asked.max_tokens)
+
+    async def _attempts(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> AsyncGenerator[Item]:
+        asked = self._request(messages, tools)
+        with self._retries.request() as request:
+            async for attempt in request.attempts():
+                if request.error is not None and request.pause is not None:
+                    yield Retrying(request.error.detail, request.pause)
+                    await self._retries.sleep(request.pause)
+                with attempt:
+                    async with aclosing(self._reply(asked)) as items:
+                        async for item in items:
+                            request.spoke()
+                            yield item
+                    return
+
+    def _request(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> ChatRequest:
+        asked = self._settings
+        return ChatRequest(
+            messages=tuple(map(ChatMessage.of, messages)),
+            model=asked.name,
+            tools=tuple(map(ToolSpec.model_validate, tools)) or None,
+            temperature=asked.temperature,
+            max_tokens=asked.max_tokens,
+            seed=asked.seed,
+        )
+
+    async def _reply(self, request: ChatRequest) -> AsyncGenerator[Chunk | CompleteResponse]:
+        """Ask once."""
+        whole = CompletionAccumulator()
+        async with aclosing(self._client.chunks(complete_in_chunks(request))) as chunks:
+            async for chunk in chunks:
+                whole.add(chunk)
+                for piece in _pieces(chunk):
+                    yield piece
+        yield reply_of(whole.completion())
+
+
+class ServerCounter:
+    """A `TokenCounter` that asks a server; wrap it in a `CachedCounter` to ask only once for each text."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def count(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text; raises `CfsError`."""
+        counts: list[int] = []
+        for some in _batches(texts):
+            told = (await self._client.call(count_tokens(TokensRequest(texts=tuple(some))))).counts
+            if len(told) != len(some):
+                raise ServerError(f"the server counted {len(told)} texts where {len(some)} were asked for")
+            counts += told
+        return counts
+
+
+def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        if batch and size + len(text) > _MOST_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+        batch.append(text)
+        size += len(text)
+    if batch:
+        yield batch
+
+
+def _end_of(item: Item) -> tuple[str, Usage] | None:
+    return (item.finish_reason, item.usage) if isinstance(item, CompleteResponse) else None
+
+
+def _pieces(chunk: ChatChunk) -> Iterator[Chunk]:
+    for choice in chunk.choices:
+        delta = choice.delta
+        calls = tuple(map(_call_piece, delta.tool_calls or ()))
+        if delta.content or delta.reasoning_content or calls:
+            yield Chunk(delta.content or "", delta.reasoning_content or "", calls)
+
+
+def _call_piece(piece: ToolCallPiece) -> CallPiece:
+    said = piece.function or FunctionPiece()
+    return CallPiece(piece.index, piece.id, said.name, said.arguments or "")

@@ -1,0 +1,215 @@
+"""The options that commands of agents share, and what they make of them."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from cfs.cli.base.connection import read_token
+from cfs.errors import CfsError
+
+if TYPE_CHECKING:
+    from cfs_agents.loop.server_model import ModelSettings
+    from cfs_agents.main.questions import CommandQuestions
+    from cfs_agents.main.runner import RunnerOptions
+    from cfs_agents.tools import Tool
+
+TreeRoot = Annotated[
+    Path,
+    typer.Option(
+        "--root", envvar="CFS_TREE_ROOT", metavar="DIR", help="Directory of all trees; each has a folder in it."
+    ),
+]
+Temperature = Annotated[
+    float | None, typer.Option("--temperature", min=0, max=5, help="Sampling temperature (default: the server's).")
+]
+PromptLanguage = Annotated[
+    Literal["en", "zh"], typer.Option("--lang", help="Language of the prompts and of the runtime's messages.")
+]
+CommandModeName = Literal["none", "ask", "bwrap", "host"]
+Commands = Annotated[
+    CommandModeName,
+    typer.Option(
+        "--commands",
+        help="Whether agents may run shell commands. none: never; ask: as your user, after you agree to each one, at"
+        " this terminal or (serve, resume) in the agent's session; bwrap: without asking, in a bubblewrap sandbox;"
+        " host: without asking, as your user. Anyone who can write to an agent's session can then run commands.",
+    ),
+]
+
+
+def _variables(names: list[str] | None) -> list[str]:
+    for name in names or []:
+        if name not in os.environ:
+            raise typer.BadParameter(f"there is no variable {name!r} in the environment")
+    return names or []
+
+
+Variables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME",
+        callback=_variables,
+        show_default=False,
+        help="Pass this environment variable to commands, besides PATH, HOME, LANG, LC_*, TERM, TZ and USER"
+        " (repeatable).",
+    ),
+]
+Budget = Annotated[
+    int | None,
+    typer.Option(
+        "--budget",
+        min=0,
+        metavar="TOKENS",
+        help="Maximum tokens that all agents of the tree may use together for one task; 0 is no limit."
+        " Default: 40 times the model's context window.",
+    ),
+]
+
+
+def _seconds(text: str) -> float:
+    from cfs_agents.loop.retries import seconds_of
+
+    try:
+        return seconds_of(text)
+    except CfsError as error:
+        raise typer.BadParameter(error.detail) from None
+
+
+ToolFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--tools",
+        metavar="FILE",
+        show_default=False,
+        help="Python file with tools that agents may call besides their own: functions with @tool() of cfs_agents.tools"
+        " (repeatable). It runs as your user.",
+    ),
+]
+Patience = Annotated[
+    float,
+    typer.Option(
+        "--patience",
+        parser=_seconds,
+        metavar="TIME",
+        help="How long to wait for a server or model that is away: forever, or a time such as 90s or 2h. With 0 each"
+        " request is tried three times.",
+    ),
+]
+Publish = Annotated[
+    bool,
+    typer.Option(
+        "--publish/--no-publish",
+        help="Whether the files of the agents are also in the session's workspace on the server.",
+    ),
+]
+Publishes = Annotated[
+    str | None,
+    typer.Option(
+        "--publish",
+        metavar="NAME",
+        show_default=False,
+        help="Also keep the agent's files in this workspace on the server while it works, where every interface"
+        " shows them, and changes them.",
+    ),
+]
+USUAL_PATIENCE: Any = "forever"
+"""As a user writes it; the option's parser converts it to seconds."""
+Tree = Annotated[str, typer.Argument(help="Session of the root agent (default: main).", show_default=False)]
+
+
+def runner_options(
+    root: Path,
+    model: "ModelSettings",
+    questions: "CommandQuestions | None",
+    patience: float,
+    url: str,
+    token_file: Path | None,
+    publish: str | None = None,
+) -> "RunnerOptions":
+    """Return the options of a runner, with the token that a file or the environment holds."""
+    from cfs_agents.main.runner import RunnerOptions
+
+    token = read_token(token_file)
+    return RunnerOptions(
+        root=root, model=model, url=url, token=token, questions=questions, patience=patience, publish=publish
+    )
+
+
+def questions_of(commands: CommandModeName, *, in_session: bool = False) -> "CommandQuestions | None":
+    """Return the consent prompt for each command, for `ask`; None if commands are only asked about in the session.
+
+    Raises `typer.BadParameter` if there is neither a terminal nor a session.
+    """
+    from cfs_agents.main.questions import CommandQuestions, can_ask
+
+    if commands != "ask":
+        return None
+    if not can_ask() and in_session:
+        return None
+    if not can_ask():
+        raise typer.BadParameter(
+            "--commands ask needs a terminal for its questions, on standard input and standard error:"
+            " run it at a terminal, or choose none, bwrap or host; `cfs agent serve` can ask in its session instead"
+        )
+    return CommandQuestions()
+
+
+Root = Annotated[
+    Path,
+    typer.Option(
+        "--root", envvar="CFS_AGENT_ROOT", metavar="DIR", help="Directory of the agent, with all of its state."
+    ),
+]
+ModelName = Annotated[
+    str, typer.Option("--model", envvar="CFS_MODEL", metavar="NAME", help="Model to use, if the server has several.")
+]
+
+MaxTokens = Annotated[
+    int | None,
+    typer.Option("--max-tokens", min=1, help="Maximum tokens per reply; truncated replies are continued."),
+]
+Rounds = Annotated[
+    int, typer.Option("--steps", "--rounds", min=1, help="Maximum steps of a task; a step is one reply of the model.")
+]
+Language = Annotated[
+    Literal["en", "zh"], typer.Option("--lang", help="Language of the guideline and of the runtime's messages.")
+]
+
+
+def _no_sandbox(value: str | None) -> None:
+    if value is not None:
+        raise typer.BadParameter(
+            "this option has become --commands none|ask|bwrap|host:"
+            " use --commands bwrap for --sandbox bwrap, --commands host for --sandbox none"
+        )
+
+
+Sandbox = Annotated[str | None, typer.Option("--sandbox", hidden=True, callback=_no_sandbox)]
+Longest = Annotated[
+    int | None,
+    typer.Option(
+        "--context",
+        min=500,
+        metavar="TOKENS",
+        help="Compact conversations longer than this (default: when the model rejects them).",
+    ),
+]
+
+
+def loaded_tools(files: list[Path] | None) -> "list[Tool]":
+    """Load the tools of a user's Python files."""
+    if not files:
+        return []
+    from cfs_agents.main.own_tools import load_tools
+
+    return load_tools(files)
+
+
+def model_settings(name: str, temperature: float | None, max_tokens: int | None = None) -> "ModelSettings":
+    """Return the settings of a model."""
+    from cfs_agents.loop.server_model import ModelSettings
+
+    return ModelSettings(name=name, temperature=temperature, max_tokens=max_tokens)

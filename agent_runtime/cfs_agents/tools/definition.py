@@ -1,0 +1,112 @@
+"""What a tool is: a function with a description, and what it reads and writes (A3, O4)."""
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cfs_agents.tools.arguments import Arguments, arguments_of
+from cfs_agents.tools.errors import ToolDefinitionError
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """The files that a call reads or writes: a logical path and everything below it."""
+
+    path: str
+    writes: bool
+
+    def hinders(self, other: "Touch") -> bool:
+        """Whether two calls must run in order: one writes what the other one reads or writes."""
+        return (self.writes or other.writes) and (_is_below(self.path, other.path) or _is_below(other.path, self.path))
+
+
+def _is_below(path: str, above: str) -> bool:
+    return path == above or path.startswith(above if above.endswith("/") else f"{above}/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A function that a model may call. `@tool` makes one; it can still be called like the function.
+
+    - `ephemeral` is how many of its newest results stay in a context (O4); None keeps all.
+    - `timeout` is in seconds (default: the registry's).
+    - `most_characters` is the maximum length of a result. The middle of a longer one is left out. None is no limit.
+    - `paging` names parameters that continue a cut result. A brief schema leaves them out; calls may have them anyway.
+    - `touches` returns the files that a call with these arguments reads or writes. Calls of one reply that do not
+      conflict run in parallel. If it is None or returns None, a call runs alone.
+
+    It is also a `cfs.tools.Tool`, for `Session.send(tools=[...])`.
+    """
+
+    name: str
+    description: str
+    callable: Callable[..., Any]
+    ephemeral: int | None = None
+    timeout: float | None = None
+    most_characters: int | None = None
+    paging: Collection[str] = ()
+    touches: Callable[[Mapping[str, Any]], Touch | None] | None = None
+    arguments: Arguments = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check the settings and read the signature."""
+        if not self.name.replace("-", "_").isidentifier() or len(self.name) > 64 or not self.name.isascii():
+            raise ToolDefinitionError(f"{self.name!r} cannot name a tool: use ASCII letters, digits and '_'")
+        if self.ephemeral is not None and self.ephemeral < 1:
+            raise ToolDefinitionError(f"{self.name}: ephemeral is how many results stay, at least 1")
+        object.__setattr__(self, "arguments", arguments_of(self.name, self.callable))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function without checking the arguments."""
+        return self.callable(*args, **kwargs)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it is a coroutine function, which can be cancelled. Other functions run in a thread, which cannot."""
+        return inspect.iscoroutinefunction(self.callable)
+
+    def schema(self, *, brief: bool = False) -> dict[str, Any]:
+        """Return the tool's description in the format of OpenAI's API; a `brief` one leaves out `paging`."""
+        parameters = self.arguments.schema
+        if brief and self.paging:
+            properties = {name: value for name, value in parameters["properties"].items() if name not in self.paging}
+            parameters = parameters | {"properties": properties}
+        function = {"name": self.name, "description": self.description, "parameters": parameters}
+        return {"type": "function", "function": function}
+
+
+def tool(
+    description: str | None = None,
+    *,
+    name: str | None = None,
+    ephemeral: int | None = None,
+    timeout: float | None = None,
+    most_characters: int | None = None,
+    paging: Collection[str] = (),
+    touches: Callable[[Mapping[str, Any]], Touch | None] | None = None,
+) -> Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a sync or async function: `@tool("what it does", ephemeral=3)`.
+
+    The default name is the function's, the default description its docstring. Pydantic checks the types of the
+    signature. Describe a parameter by `Annotated[type, "text"]` or a pydantic `Field`. The other arguments are those
+    of `Tool`. Raises `ToolDefinitionError` for a function that cannot be described.
+    """
+
+    def made(function: Callable[..., Any]) -> Tool:
+        called = name or str(getattr(function, "__name__", ""))
+        told = description or inspect.getdoc(function)
+        if not told:
+            raise ToolDefinitionError(f"{called}: a tool needs a description")
+        return Tool(
+            name=called,
+            description=told,
+            callable=function,
+            ephemeral=ephemeral,
+            timeout=timeout,
+            most_characters=most_characters,
+            paging=paging,
+            touches=touches,
+        )
+
+    return made

@@ -1,0 +1,135 @@
+"""The recorder of a file-system agent: run log, operation log, and at a sync the window (A1, A4, A6)."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from cfs.wire import Message, ToolCall, Usage
+from cfs_agents.base.disk import disk_errors
+from cfs_agents.base.events import Finished, ToolResult
+from cfs_agents.base.free_space import FreeSpace
+from cfs_agents.base.messages import after_sync, system_prompt
+from cfs_agents.base.threads import to_the_end
+from cfs_agents.context import Change, Context, ContextItem
+from cfs_agents.loop.recorder import NewContext
+from cfs_agents.tree.directory import AgentRoot
+from cfs_agents.tree.listing import tree
+from cfs_agents.tree.operations import Operation, OperationLogger
+from cfs_agents.tree.published import PublishedWorkspace
+from cfs_agents.tree.run_log import RunLog, RunState, Sync
+from cfs_agents.tree.sync import NAME, ContextSynchronizer, archive_path
+
+
+class FileRecorder:
+    """Stores the state of an agent in its directory, one step at a time; blocking work runs in threads.
+
+    `warn` is called with one sentence when the disk becomes full. Calls see the files of the `published` workspace, and
+    their changes are there before their results.
+    """
+
+    def __init__(
+        self,
+        root: AgentRoot,
+        run_log: RunLog,
+        log: OperationLogger,
+        sync: ContextSynchronizer,
+        warn: Callable[[str], None],
+        published: PublishedWorkspace | None = None,
+    ) -> None:
+        self._root = root
+        self._run_log = run_log
+        self._log = log
+        self._sync = sync
+        self._disk = FreeSpace(root.path)
+        self._warn = warn
+        self._published = published
+
+    def recall(self) -> RunState:
+        """Read the stored state and complete what a crash interrupted. Blocks."""
+        state = self._run_log.read()
+        if state.sync is not None:
+            self._complete(state.sync)
+            state = self._run_log.read()
+        if state.last is not None and state.last.id not in self._log:
+            self._log.write(state.last)
+        return state
+
+    def system(self) -> Message:
+        """Build the system prompt from the present files. Blocks."""
+        language = self._root.language
+        root = self._root
+        with disk_errors(root.path):
+            root.complete()
+        text = system_prompt(root.guideline(), root.window(), tree(root.path), language, root.context_window)
+        return Message(role="system", content=text)
+
+    async def before_round(self) -> None:
+        """Check the free space of the disk; that takes microseconds, so no thread is needed."""
+        if warning := self._disk.check():
+            self._warn(warning)
+
+    async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
+        """Store a message; log a task, and the usage of a reply."""
+        await to_the_end(lambda: self._add(item, broken, usage))
+
+    def _add(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
+        place = self._run_log.place()
+        self._run_log.item(item, broken)
+        if usage is None:
+            self._log.write(Operation(place, "task", {"text": item.message.content}, "taken", success=True))
+        else:
+            cost = usage.model_dump(include={"prompt_tokens", "cached_tokens", "completion_tokens"})
+            self._log.write(Operation(place, "model", cost, "replied", success=True))
+
+    async def shortened(self, change: Change) -> None:
+        """Store a change of the conversation."""
+        await to_the_end(lambda: self._run_log.change(change))
+
+    async def begins(self, calls: Sequence[ToolCall]) -> None:
+        """Store which calls are about to run."""
+        await to_the_end(lambda: self._run_log.intents(calls))
+        if self._published is not None:
+            await self._published.both()
+
+    async def done(
+        self, call: ToolCall, result: ToolResult, item: ContextItem, later: Sequence[ToolCall]
+    ) -> NewContext | None:
+        """Store and log a result; a sync changes the window and with it the conversation."""
+        window = self._sync.take() if call.name == NAME and result.ok else None
+        operation = Operation(self._run_log.place(), call.name, call.arguments, result.text, success=result.ok)
+        if window is not None:
+            return await to_the_end(lambda: self._change(window, operation, [each.name for each in later]))
+
+        def keep() -> None:
+            self._run_log.result(item, operation)
+            self._log.write(operation)
+
+        await to_the_end(keep)
+        if self._published is not None:
+            await self._published.send()
+        return None
+
+    async def ended(self, end: Finished) -> None:
+        """Store and log how the task ended."""
+
+        def keep() -> None:
+            place = self._run_log.place()
+            self._run_log.end(end)
+            said = f"{end.reason}: {end.detail}" if end.detail else end.reason
+            self._log.write(Operation(place, "task_ended", {}, said, success=end.reason == "answered"))
+
+        await to_the_end(keep)
+
+    def _change(self, window: str, operation: Operation, dropped: Sequence[str]) -> NewContext:
+        note = Message(role="user", content=after_sync(self._root.language, dropped))
+        sync = Sync(window, archive_path(), ContextItem.of(note, protected=True), operation)
+        self._run_log.sync(sync)
+        self._complete(sync)
+        items = (ContextItem.of(self.system()), sync.item)
+        return NewContext(Context(items), len(window.splitlines()))
+
+    def _complete(self, sync: Sync) -> None:
+        """Carry out a sync. After a kill it is repeated, so each step may have been done before."""
+        self._root.archive_window(sync.archive)
+        self._root.write_window(sync.window)
+        if sync.operation.id not in self._log:
+            self._log.write(sync.operation)
+        self._run_log.restart(sync.item)

@@ -1,0 +1,64 @@
+"""The folder of a tree of agents, which one program at a time may have open."""
+
+import os
+from pathlib import Path
+
+from cfs_agents.base.disk import disk_errors, sync_folder
+from cfs_agents.base.folders import lock_folder, open_own_folder
+from cfs_agents.base.logs import get_logger
+from cfs_agents.base.repairs import Warn
+from cfs_agents.tree.published import NOTHING_EQUAL, PUBLISHED
+from cfs_agents.tree.session_folder import MESSAGES, STATUS, STEPS, WORKSPACE_FOLDER, SessionFolder
+
+_log = get_logger(__name__)
+
+SUB_SESSIONS = "sub_sessions"
+
+
+class TreeFolder:
+    """The folder of a tree. Raises `Conflict` if another program has it open."""
+
+    def __init__(self, workspace_root: str | os.PathLike[str], main_session_id: str, warn: Warn = _log.warning) -> None:
+        self.warn = warn
+        self.workspace_root = Path(workspace_root).expanduser().absolute()
+        self.path = self.workspace_root / main_session_id
+        self.workspace = self.path / WORKSPACE_FOLDER
+        with disk_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            for name in (WORKSPACE_FOLDER, PUBLISHED.partition("/")[0], SUB_SESSIONS):
+                os.close(open_own_folder(self.path, (name,), warn=warn))
+            if not os.path.lexists(self.path / PUBLISHED):
+                (self.path / PUBLISHED).write_bytes(NOTHING_EQUAL)
+            for folder in ((self.path / PUBLISHED).parent, self.path, self.workspace_root, self.workspace_root.parent):
+                sync_folder(folder)
+            self._unlock = lock_folder(self, self.path)
+            self.is_begun = self._has_work()
+            """Whether agents have worked here before."""
+
+    def _has_work(self) -> bool:
+        """Return whether there are messages or steps, perhaps damaged: an agent that only waited has neither."""
+        if not any(os.path.lexists(self.path / name) for name in (STATUS, MESSAGES)):
+            return False
+        try:
+            messages, steps = (self.path / MESSAGES).read_bytes(), (self.path / STEPS).read_bytes()
+        except OSError:
+            return True
+        return messages.split() != [b"[", b"]"] or steps.count(b"\n") != 1
+
+    def close(self) -> None:
+        """Unlock the folder; the end of the process does that, too."""
+        self._unlock()
+
+    def main(self) -> SessionFolder:
+        """Return the root's folder."""
+        return SessionFolder(self.path, link=False, warn=self.warn)
+
+    def sub(self, agent_id: str) -> SessionFolder:
+        """Return the folder of a sub-agent, which is created when something is saved."""
+        return SessionFolder(self.path / SUB_SESSIONS / agent_id, link=True, warn=self.warn)
+
+    def subs(self) -> list[str]:
+        """Return the ids of the sub-agents that have a folder."""
+        with disk_errors(self.path):
+            entries = (entry for entry in (self.path / SUB_SESSIONS).iterdir() if "." not in entry.name)
+            return sorted(entry.name for entry in entries if entry.is_dir())

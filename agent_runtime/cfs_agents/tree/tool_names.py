@@ -1,0 +1,13 @@
+"""The names of the tools that lead other agents."""
+
+from cfs_agents.guards.digest import WAIT
+from cfs_agents.tools.files import LIST_DIRECTORY, READ_FILE, SEARCH_FILES, WRITE_FILE
+
+SPAWN = "sys_spawn_agent"
+SEND = "sys_send_message"
+FINISH = "sys_finish_task"
+LOCK = "sys_lock_file"
+UNLOCK = "sys_unlock_file"
+
+REPEATABLE = frozenset({SPAWN, SEND, WAIT, FINISH, LOCK, UNLOCK, READ_FILE, WRITE_FILE, LIST_DIRECTORY, SEARCH_FILES})
+"""Calls that may be made twice: after a kill in their middle they are simply made again."""
