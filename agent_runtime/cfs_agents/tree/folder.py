@@ -1,4 +1,15 @@
-"""The folder of a tree of agents, which one program at a time may have open."""
+"""The folder of a tree of agents, which one program at a time may have open (B3).
+
+    {workspace_root}/{main_session_id}/
+        messages.json           all messages of the root, its calls and their results, in order
+        session_status.json     the state of its work
+        steps.jsonl             what has changed in both since they were written
+        agent_workspace/        the files that all agents share
+        ledger.jsonl            the changes of each file, with their agents
+        sub_sessions/{agent}/   the same three files, and agent_workspace -> ../../agent_workspace
+
+Methods block.
+"""
 
 import os
 from pathlib import Path

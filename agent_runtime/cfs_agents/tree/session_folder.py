@@ -1,13 +1,5 @@
 """The folder of one agent of a tree: its messages and the state of its work (B3). Methods block.
 
-    {workspace_root}/{main_session_id}/
-        messages.json           all messages of the root, its calls and their results, in order
-        session_status.json     the state of its work
-        steps.jsonl             what has changed in both since they were written
-        agent_workspace/        the files that all agents share
-        ledger.jsonl            the changes of each file, with their agents
-        sub_sessions/{agent}/   the same three files, and agent_workspace -> ../../agent_workspace
-
 Each step is a line that is appended to `steps.jsonl` and flushed to the disk before anything acts on it. When a task
 ends, and when the steps become long, `messages.json` and `session_status.json` are replaced, each atomically, and the
 steps begin anew. The status names the generation of the steps that belong to it, so a kill in between repeats nothing.
