@@ -8,7 +8,7 @@ import pytest
 from cfs.errors import ContextTooLong
 from cfs.wire import Message, ToolCall
 from cfs_agents.base.messages import Language, Messages, catalogue
-from cfs_agents.context import Context, ContextItem
+from cfs_agents.context import ContextItem, Conversation
 from cfs_agents.loop.agent import Agent, AgentConfig
 from cfs_agents.main.testing import ScriptedModel, calls, raises, says
 
@@ -45,7 +45,7 @@ async def test_an_agent_reads_its_language_after_a_kill(language: Language) -> N
     agent = Agent(model, AgentConfig(tools=[nothing], offload_enabled=False, language=language))
     call = ToolCall(id="1", name="nothing", arguments={})
     task = Message(role="user", content="work"), Message(role="assistant", content="", tool_calls=(call,))
-    agent.resume_at(Context(tuple(map(ContextItem.of, task))), begun=["1"])
+    agent.resume_at(Conversation(tuple(map(ContextItem.of, task))), begun=["1"])
     await agent.query()
     assert model.asked[-1].messages[-1].content == catalogue(language).perhaps_run.format("nothing")
 

@@ -3,7 +3,7 @@
 from cfs_agents.context.changes import Change
 from cfs_agents.context.cleaning import CleaningPolicy, clean, clean_root, clean_sessions
 from cfs_agents.context.compaction import Compaction, SelectiveCompactionPolicy, Summarise
-from cfs_agents.context.conversation import Context
+from cfs_agents.context.conversation import Conversation
 from cfs_agents.context.documents import ItemRecord
 from cfs_agents.context.ephemeral import EphemeralPolicy
 from cfs_agents.context.items import ContextItem, ItemType
@@ -19,10 +19,10 @@ __all__ = [
     "Change",
     "CleaningPolicy",
     "Compaction",
-    "Context",
     "ContextFileSystem",
     "ContextItem",
     "ContextUsage",
+    "Conversation",
     "EphemeralPolicy",
     "EstimatingCounter",
     "ItemRecord",

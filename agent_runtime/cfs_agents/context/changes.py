@@ -10,7 +10,7 @@ from itertools import takewhile
 from operator import attrgetter, is_
 from typing import Any, Self
 
-from cfs_agents.context.conversation import Context
+from cfs_agents.context.conversation import Conversation
 from cfs_agents.context.items import ContextItem
 
 
@@ -27,7 +27,7 @@ class Change:
         return bool(self.removed or self.changed or self.added)
 
     @classmethod
-    def between(cls, before: Context, after: Context) -> Self:
+    def between(cls, before: Conversation, after: Conversation) -> Self:
         """Return the change from `before` to `after`; a new token count is not a change."""
         all_old, new = _spoken(before), _spoken(after)
         same = sum(takewhile(bool, map(is_, all_old, new)))  # usually nearly all items
@@ -39,14 +39,14 @@ class Change:
             tuple((place, item) for place, item in enumerate(new, same) if item.item_id not in old),
         )
 
-    def applied(self, context: Context) -> Context:
+    def applied(self, context: Conversation) -> Conversation:
         """Apply the change to a conversation."""
         changed = {item.item_id: item for item in self.changed}
         system = [item for item in context if item.item_type == "system_prompt"]
         rest = [changed.get(item.item_id, item) for item in _spoken(context) if item.item_id not in self.removed]
         for place, item in self.added:
             rest.insert(place, item)
-        return Context((*system, *rest))
+        return Conversation((*system, *rest))
 
     def dump(self) -> dict[str, Any]:
         """Return the change as plain JSON."""
@@ -66,7 +66,7 @@ class Change:
         )
 
 
-def _spoken(context: Context) -> list[ContextItem]:
+def _spoken(context: Conversation) -> list[ContextItem]:
     return [item for item in context.items if item.item_type != "system_prompt"]
 
 

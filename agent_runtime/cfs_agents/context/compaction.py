@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from cfs.errors import InvalidSettings
 from cfs.wire import Message
 from cfs_agents.base.messages import Language, Messages, catalogue
-from cfs_agents.context.conversation import Context, Unit
+from cfs_agents.context.conversation import Conversation, Unit
 from cfs_agents.context.items import ContextItem, ItemType
 from cfs_agents.context.offload import Offloader
 from cfs_agents.context.tokens import EstimatingCounter, estimate
@@ -35,7 +35,7 @@ _LONGEST_NOTE = 400
 class Compaction:
     """Result of a compaction. `removed` counts messages by type; `kept_because` is why it could not do more."""
 
-    context: Context
+    context: Conversation
     tokens_before: int
     tokens_after: int
     removed: Mapping[str, int] = field(default_factory=dict)
@@ -63,7 +63,9 @@ class SelectiveCompactionPolicy:
         if {"system_prompt", "compaction_summary"} & set(self.order):
             raise InvalidSettings("system prompts and summaries do not leave a context")
 
-    async def compact(self, context: Context, offloader: Offloader | None = None, *, ask: bool = True) -> Compaction:
+    async def compact(
+        self, context: Conversation, offloader: Offloader | None = None, *, ask: bool = True
+    ) -> Compaction:
         """Shorten a context that is over the threshold; return any other context unchanged.
 
         Without a model for summaries the newest units and restored items leave as well, as far as necessary. With
@@ -86,8 +88,8 @@ class SelectiveCompactionPolicy:
         return await self._sum_up(done, self.summarise, work)
 
     async def _select(
-        self, context: Context, offloader: Offloader, goal: int, *, spare: bool
-    ) -> tuple[Context, Counter[str]]:
+        self, context: Conversation, offloader: Offloader, goal: int, *, spare: bool
+    ) -> tuple[Conversation, Counter[str]]:
         room = min(_LONGEST_NOTE, goal // _NOTE_SHARE)
         chosen: list[Unit] = []
         excess = context.tokens + room - goal
@@ -104,7 +106,7 @@ class SelectiveCompactionPolicy:
             return context, Counter()
         return after, Counter(item.item_type for unit in gone for item in unit.items)
 
-    def _candidates(self, context: Context, *, spare: bool) -> Iterable[Unit]:
+    def _candidates(self, context: Conversation, *, spare: bool) -> Iterable[Unit]:
         """Return the units that may leave, in order; `spare` keeps new and restored ones."""
         older = context.units[: max(0, len(context.units) - self.keep_recent)] if spare else context.units
         free = [unit for unit in older if _may_leave(unit) and not (spare and any(item.pinned for item in unit.items))]
@@ -136,7 +138,7 @@ def _may_leave(unit: Unit) -> bool:
     return unit.kind != "system_prompt" and not (unit.unseen or any(item.protected for item in unit.items))
 
 
-async def _stored(context: Context, units: Sequence[Unit], offloader: Offloader) -> list[Unit]:
+async def _stored(context: Conversation, units: Sequence[Unit], offloader: Offloader) -> list[Unit]:
     """Write units to disk and return those that may leave now. A summary is not written."""
     if offloader.files is None:
         return list(units)
@@ -149,7 +151,9 @@ async def _stored(context: Context, units: Sequence[Unit], offloader: Offloader)
     ]
 
 
-def _with_note(context: Context, gone: Sequence[Unit], offloader: Offloader, room: int, say: Messages) -> Context:
+def _with_note(
+    context: Conversation, gone: Sequence[Unit], offloader: Offloader, room: int, say: Messages
+) -> Conversation:
     """Remove units; one note says how many messages have left so far and where the last of them are."""
     notes = [item for item in context if item.stands_for]
     ids = {item.item_id for unit in gone for item in unit.items} | {note.item_id for note in notes}
@@ -170,7 +174,9 @@ def _with_note(context: Context, gone: Sequence[Unit], offloader: Offloader, roo
     return rest.inserting(place, replace(note, stands_for=count, seen=True))
 
 
-def _with_summary(context: Context, old: Sequence[Unit], said: str, offloader: Offloader, say: Messages) -> Context:
+def _with_summary(
+    context: Conversation, old: Sequence[Unit], said: str, offloader: Offloader, say: Messages
+) -> Conversation:
     """Replace units by a summary, at the place of the last one."""
     ids = {item.item_id for unit in old for item in unit.items}
     last = max(place for place, unit in enumerate(context.units) if unit.items[0].item_id in ids)

@@ -50,7 +50,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Context:
+class Conversation:
     """An immutable conversation, as a model will see it. Each change returns a new one."""
 
     items: tuple[ContextItem, ...] = field(default=())
@@ -124,7 +124,7 @@ class Context:
             raise Conflict(f"these calls have no result yet: {waiting}; add it, or close the calls")
         return [item.message for item in self.items]
 
-    def with_item(self, item: ContextItem) -> "Context":
+    def with_item(self, item: ContextItem) -> "Conversation":
         """Append an item; a message of the assistant marks all items before it as seen.
 
         A whole reply replaces the truncated one with the same id.
@@ -133,7 +133,7 @@ class Context:
         open.
         """
         if (part := self.cut_off) is not None and part.item_id == item.item_id:
-            return Context(self.items[:-1]).with_item(item)
+            return Conversation(self.items[:-1]).with_item(item)
         open_calls = self.open_calls
         if item.item_type == "tool_result":
             wanted = item.message.tool_call_id or ""
@@ -142,42 +142,42 @@ class Context:
         elif open_calls:
             raise Conflict(f"{len(open_calls)} calls wait for their results; nothing else may come before these")
         if item.message.role != "assistant":
-            return Context((*self.items, item))
-        return Context((*[before if before.seen else replace(before, seen=True) for before in self.items], item))
+            return Conversation((*self.items, item))
+        return Conversation((*[before if before.seen else replace(before, seen=True) for before in self.items], item))
 
-    def replacing(self, changed: Iterable[ContextItem]) -> "Context":
+    def replacing(self, changed: Iterable[ContextItem]) -> "Conversation":
         """Replace the items with the same ids."""
         by_id = {item.item_id: item for item in changed}
-        return Context(tuple([by_id.get(item.item_id, item) for item in self.items]))
+        return Conversation(tuple([by_id.get(item.item_id, item) for item in self.items]))
 
-    def without(self, item_ids: Collection[str]) -> "Context":
+    def without(self, item_ids: Collection[str]) -> "Conversation":
         """Remove items; raises `InvalidParameters` for a part of a unit."""
         for unit in self.units:
             gone = [item.item_id in item_ids for item in unit.items]
             if any(gone) and not all(gone):
                 raise InvalidParameters("calls and their results stay or go together")
-        return Context(tuple(item for item in self.items if item.item_id not in item_ids))
+        return Conversation(tuple(item for item in self.items if item.item_id not in item_ids))
 
-    def inserting(self, place: int, item: ContextItem) -> "Context":
+    def inserting(self, place: int, item: ContextItem) -> "Conversation":
         """Insert an item before the unit at this index of `units`, or at the end."""
         units = [unit.items for unit in self.units]
         groups = [*units[:place], (item,), *units[place:]]
-        return Context(tuple(item for group in groups for item in group))
+        return Conversation(tuple(item for group in groups for item in group))
 
-    def released(self) -> "Context":
+    def released(self) -> "Conversation":
         """Remove the protection from all items, after the end of their task."""
-        return Context(tuple(replace(item, protected=False) if item.protected else item for item in self.items))
+        return Conversation(tuple(replace(item, protected=False) if item.protected else item for item in self.items))
 
-    def emptied(self) -> "Context":
+    def emptied(self) -> "Conversation":
         """Keep nothing but the system prompt."""
-        return Context(tuple(item for item in self.items if item.item_type == "system_prompt"))
+        return Conversation(tuple(item for item in self.items if item.item_type == "system_prompt"))
 
     def dump(self) -> list[dict[str, Any]]:
         """Return the context as plain JSON."""
         return [item.dump() for item in self.items]
 
     @classmethod
-    def load(cls, state: Iterable[dict[str, Any]]) -> "Context":
+    def load(cls, state: Iterable[dict[str, Any]]) -> "Conversation":
         """Return the context from the JSON of `dump`."""
         return cls(tuple(ContextItem.load(item) for item in state))
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cfs.errors import InvalidSettings
-from cfs_agents.context.conversation import Context
+from cfs_agents.context.conversation import Conversation
 from cfs_agents.context.items import ContextItem
 
 
@@ -24,7 +24,7 @@ class EphemeralPolicy:
             if count is not None and count < 0:
                 raise InvalidSettings(f"{name}: {count} outputs cannot be kept; 0 or more can")
 
-    def stale(self, context: Context) -> list[str]:
+    def stale(self, context: Conversation) -> list[str]:
         """Return the ids of the outputs to destroy now, oldest first."""
         if not self.keep:
             return []

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cfs.errors import InvalidSettings
-from cfs_agents.context.conversation import Context, cost
+from cfs_agents.context.conversation import Conversation, cost
 from cfs_agents.context.documents import ItemRecord
 from cfs_agents.context.headline import headline
 from cfs_agents.context.items import MESSAGE_TOKENS, ContextItem, ItemType
@@ -60,13 +60,13 @@ class OffloadPolicy:
             and not (item.protected or item.pinned or item.offloaded or item.destroyed)
         )
 
-    def choose(self, context: Context) -> list[str]:
+    def choose(self, context: Conversation) -> list[str]:
         """Return the ids of the items to off-load now."""
         large = [item for item in context.items if cost(item) > self.threshold and self.may_go(item)]
         seen = [item for item in large if item.item_id not in context.unseen]
         return [item.item_id for item in [*seen, *self._too_much(context)]]
 
-    def _too_much(self, context: Context) -> list[ContextItem]:
+    def _too_much(self, context: Conversation) -> list[ContextItem]:
         if self.unseen_budget is None or context.tokens <= self.unseen_budget:
             return []
         total = sum(cost(item) for item in context if item.item_id in context.unseen)
@@ -98,7 +98,7 @@ class Offloader:
         self._preview = preview
         self._in_trouble = False
 
-    async def counted(self, context: Context, *, seen_only: bool = False) -> Context:
+    async def counted(self, context: Conversation, *, seen_only: bool = False) -> Conversation:
         """Count the items that have no count yet, in one call; with `seen_only` only those that a model has seen."""
         new = [item for item in context.items if item.tokens is None and (item.seen or not seen_only)]
         if not new:
@@ -108,7 +108,7 @@ class Offloader:
             replace(item, tokens=count + MESSAGE_TOKENS) for item, count in zip(new, counts, strict=True)
         )
 
-    async def store(self, context: Context, items: Sequence[ContextItem]) -> Offloaded:
+    async def store(self, context: Conversation, items: Sequence[ContextItem]) -> Offloaded:
         """Write items of a context to disk, in a thread; a full disk is reported once."""
         if self.files is None or not items:
             return Offloaded()
@@ -123,7 +123,7 @@ class Offloader:
                 self.warnings.append(f"{_told(record)} were taken out of {record.summary!r} before it went to disk")
         return offloaded
 
-    async def shrink(self, context: Context, item_ids: Collection[str]) -> Context:
+    async def shrink(self, context: Conversation, item_ids: Collection[str]) -> Conversation:
         """Replace these items by placeholders, if they are on disk and the prompt becomes shorter."""
         if not item_ids:
             return context
@@ -133,7 +133,7 @@ class Offloader:
         shorter = [await self._placeholder(item, offloaded, previews) for item in items if not item.offloaded]
         return context.replacing(item for item in shorter if item is not None)
 
-    async def destroy(self, context: Context, item_ids: Collection[str]) -> Context:
+    async def destroy(self, context: Conversation, item_ids: Collection[str]) -> Conversation:
         """Remove the content of these items from the prompt, except of those that could not be written to disk."""
         if not item_ids:
             return context

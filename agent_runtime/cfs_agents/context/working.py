@@ -12,7 +12,7 @@ from cfs.wire import Message
 from cfs_agents.base.messages import Language, catalogue
 from cfs_agents.context.cleaning import CleaningPolicy, clean
 from cfs_agents.context.compaction import Compaction, SelectiveCompactionPolicy
-from cfs_agents.context.conversation import Context, cost
+from cfs_agents.context.conversation import Conversation, cost
 from cfs_agents.context.documents import ItemRecord
 from cfs_agents.context.ephemeral import EphemeralPolicy
 from cfs_agents.context.items import MESSAGE_TOKENS, ContextItem, ItemType
@@ -55,11 +55,11 @@ class WorkingContext:
         offload: OffloadPolicy | None = None,
         ephemeral: EphemeralPolicy | None = None,
         compaction: SelectiveCompactionPolicy | None = None,
-        context: Context | None = None,
+        context: Conversation | None = None,
         language: Language = "en",
     ) -> None:
         self.files = files
-        self.context = context or Context()
+        self.context = context or Conversation()
         self.last_compaction: Compaction | None = None
         self._news: Compaction | None = None
         self._offload = offload or OffloadPolicy()
@@ -126,7 +126,7 @@ class WorkingContext:
             self.context = _with_later(ready, taken, self.context)
         return self.context.messages()
 
-    def _must_count(self, context: Context) -> bool:
+    def _must_count(self, context: Conversation) -> bool:
         """Return whether new messages must be counted now, and not by the usage of the next reply.
 
         This is so if they may exceed a limit. An estimate may be four times too small.
@@ -154,7 +154,7 @@ class WorkingContext:
         if same and len(new) <= grown <= 8 * guess:
             self.context = self.context.replacing(replace(item, tokens=grown * cost(item) // guess) for item in new)
 
-    async def _compact(self, context: Context) -> Context:
+    async def _compact(self, context: Conversation) -> Conversation:
         """Compact the context; after a compaction that did not help, only if it has grown by a tenth."""
         if (policy := self._compaction) is None or context.tokens <= policy.threshold:
             return context
@@ -243,13 +243,13 @@ class WorkingContext:
             raise InvalidParameters(f"a context of version {state.get('schema_version')!r} cannot be read here")
         if self.files is not None and state["session_id"] not in (None, self.files.session_id):
             raise InvalidParameters(f"this is the state of {state['session_id']}, not of {self.files.session_id}")
-        context = Context.load(state["items"])
+        context = Conversation.load(state["items"])
         if problems := context.check_integrity():
             raise InvalidParameters(f"the state does not hold together: {problems[0]}")
         self.context, self._futile = context, state["futile"]
 
 
-def _with_later(ready: Context, taken: Context, now: Context) -> Context:
+def _with_later(ready: Conversation, taken: Conversation, now: Conversation) -> Conversation:
     """Append the messages that were added during the preparation of a context."""
     later = ready
     for item in now.items[len(taken) :]:

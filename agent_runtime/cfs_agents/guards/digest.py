@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from cfs_agents.context import Context, ContextItem
+from cfs_agents.context import ContextItem, Conversation
 
 WAIT = "sys_wait_agent"
 """The tool whose results bring reports."""
@@ -12,7 +12,7 @@ _REPORT = re.compile(r"^\[[A-Za-z0-9_./-]+ [^\]\n]+\]$", re.MULTILINE)
 _LONGEST = 120
 
 
-def digested(context: Context, is_report: Callable[[ContextItem], bool], *, keep: int = 2) -> Context:
+def digested(context: Conversation, is_report: Callable[[ContextItem], bool], *, keep: int = 2) -> Conversation:
     """Shorten all reports but the newest `keep` to one line. Shortened reports stay unchanged.
 
     `is_report` detects messages that contain a report.

@@ -14,7 +14,7 @@ from cfs_agents.base.logs import get_logger
 from cfs_agents.base.messages import Language, catalogue
 from cfs_agents.base.repairs import Warn
 from cfs_agents.base.usage import tokens
-from cfs_agents.context import Context, ContextItem
+from cfs_agents.context import ContextItem, Conversation
 from cfs_agents.guards.budget import TreeBudget
 from cfs_agents.guards.claims import check_claims
 from cfs_agents.guards.digest import WAIT, digested
@@ -91,7 +91,7 @@ class Guards:
 
         return replace(tool, callable=watching)
 
-    def before_round(self, agent_id: str, context: Context, length: int) -> Context:
+    def before_round(self, agent_id: str, context: Conversation, length: int) -> Conversation:
         """Check before a model request with a conversation of `length` tokens; return the conversation to send.
 
         Raises `TooMany` if the budget is too small.

@@ -32,7 +32,7 @@ from cfs_agents.base.events import (
 )
 from cfs_agents.base.messages import catalogue, format_changes
 from cfs_agents.base.usage import added
-from cfs_agents.context import Change, CleaningPolicy, Context, ContextFileSystem, clean_root
+from cfs_agents.context import Change, CleaningPolicy, ContextFileSystem, Conversation, clean_root
 from cfs_agents.context.tokens import estimate
 from cfs_agents.loop.claims import named_files
 from cfs_agents.loop.config import AgentConfig, FilesWatch, Outcome, SyncTurn, working_context
@@ -108,7 +108,7 @@ class Agent:
 
     def resume_at(
         self,
-        context: Context,
+        context: Conversation,
         *,
         begun: Iterable[str] = (),
         broken: Mapping[str, str] | None = None,
@@ -284,7 +284,7 @@ class Agent:
         first, *rest = self.context.context.items
         if self._is_small is not None and self._system_for is not None and first.item_type == "system_prompt":
             system = replace(first, message=await self._system_for(self._is_small), tokens=None)
-            self.context.context = Context((system, *rest))
+            self.context.context = Conversation((system, *rest))
 
     async def _fitting_reply(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
         """Ask the model once; shorten the conversation if it is too long for the model."""
@@ -308,7 +308,7 @@ class Agent:
                 return
         raise ContextTooLong("the conversation is too long for the model, however much of it is left out")
 
-    async def _shortened(self, before: Context) -> list[AgentEvent]:
+    async def _shortened(self, before: Conversation) -> list[AgentEvent]:
         """Record what has changed in the conversation while it was prepared; return the events about it."""
         told: list[AgentEvent] = []
         if change := Change.between(before, self.context.context):

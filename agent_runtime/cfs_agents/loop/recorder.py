@@ -6,14 +6,14 @@ from typing import Protocol
 
 from cfs.wire import ToolCall, Usage
 from cfs_agents.base.events import Finished, ToolResult
-from cfs_agents.context import Change, Context, ContextItem
+from cfs_agents.context import Change, ContextItem, Conversation
 
 
 @dataclass(frozen=True, slots=True)
 class NewContext:
     """A conversation that replaces the present one, because a call has written a new window of so many lines."""
 
-    context: Context
+    context: Conversation
     lines: int
 
 

@@ -20,9 +20,9 @@ from cfs_agents.base.messages import catalogue
 from cfs_agents.base.threads import to_the_end
 from cfs_agents.base.tracing import task_events
 from cfs_agents.context import (
-    Context,
     ContextFileSystem,
     ContextItem,
+    Conversation,
     EstimatingCounter,
     TokenCounter,
     WorkingContext,
@@ -319,7 +319,7 @@ class FileSystemAgent:
     def _recall(self) -> None:
         """Set the conversation to what is stored."""
         state = self._recorder.recall()
-        context = Context((ContextItem.of(self._recorder.system()), *state.context.items))
+        context = Conversation((ContextItem.of(self._recorder.system()), *state.context.items))
         last = state.last_call
         failed = failure_of(last.operation, last.params, last.outcome, ok=last.success) if last else ""
         self._agent.resume_at(context, begun=state.begun, broken=state.broken, failed_call=failed)
@@ -333,7 +333,7 @@ class FileSystemAgent:
         first, *rest = self._agent.context.context.items
         now = self._recorder.system()
         if now != first.message:
-            self._agent.context.context = Context((replace(first, message=now, tokens=None), *rest))
+            self._agent.context.context = Conversation((replace(first, message=now, tokens=None), *rest))
 
     async def _system_for(self, small: bool) -> Message:
         """Return the system prompt for a model with a small context, or for any other."""

@@ -8,7 +8,7 @@ from cfs_agents.base.events import Finished, ToolResult
 from cfs_agents.base.free_space import FreeSpace
 from cfs_agents.base.messages import after_sync, system_prompt
 from cfs_agents.base.threads import to_the_end
-from cfs_agents.context import Change, Context, ContextItem
+from cfs_agents.context import Change, ContextItem, Conversation
 from cfs_agents.loop.recorder import NewContext
 from cfs_agents.tree.directory import AgentRoot
 from cfs_agents.tree.listing import tree
@@ -124,7 +124,7 @@ class FileRecorder:
         self._run_log.sync(sync)
         self._complete(sync)
         items = (ContextItem.of(self.system()), sync.item)
-        return NewContext(Context(items), len(window.splitlines()))
+        return NewContext(Conversation(items), len(window.splitlines()))
 
     def _complete(self, sync: Sync) -> None:
         """Carry out a sync. After a kill it is repeated, so each step may have been done before."""

@@ -15,7 +15,7 @@ from cfs_agents.base.events import Finished, ToolResult
 from cfs_agents.base.messages import Language, catalogue
 from cfs_agents.base.threads import to_the_end
 from cfs_agents.base.usage import added
-from cfs_agents.context import Change, Context, ContextItem
+from cfs_agents.context import Change, ContextItem, Conversation
 from cfs_agents.loop.recorder import NewContext
 from cfs_agents.tree.record import LeaseRecord, SubAgentRecord
 from cfs_agents.tree.session_context import SubSessionContext
@@ -60,7 +60,7 @@ class SubAgentRecorder:
         self.record = record
         self.adopted = False
         """Whether the stored conversation has been replaced by that of the session."""
-        self.current: Callable[[], Context] | None = None
+        self.current: Callable[[], Conversation] | None = None
         self._messages = context.message_manager
         self._memory = context.session_memory_manager
         self._folder = folder

@@ -35,7 +35,7 @@ from cfs_agents.base.disk import (
 from cfs_agents.base.events import Finished
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.repairs import Warn, usable_file, without_damage
-from cfs_agents.context import Change, Context, ContextItem
+from cfs_agents.context import Change, ContextItem, Conversation
 from cfs_agents.tree.operations import Operation
 
 _log = get_logger(__name__)
@@ -64,7 +64,7 @@ class RunState:
     """
 
     generation: int = 0
-    context: Context = field(default_factory=Context)
+    context: Conversation = field(default_factory=Conversation)
     begun: set[str] = field(default_factory=set)
     broken: dict[str, str] = field(default_factory=dict)
     end: Finished | None = None

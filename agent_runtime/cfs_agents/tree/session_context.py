@@ -8,7 +8,7 @@ from typing import Any
 
 from cfs.wire import Message
 from cfs_agents.base.repairs import Warn
-from cfs_agents.context import Context, ContextFileSystem, ContextItem
+from cfs_agents.context import ContextFileSystem, ContextItem, Conversation
 from cfs_agents.tools.paths import WORKSPACE
 from cfs_filesystem import FsHandle
 
@@ -52,7 +52,7 @@ class SessionMemoryManager:
         self._messages = messages
         self._dumped: dict[str, tuple[ContextItem, dict[str, Any]]] = {}
 
-    def dump(self, context: Context) -> list[dict[str, Any]]:
+    def dump(self, context: Conversation) -> list[dict[str, Any]]:
         """Return a context as JSON values. If the message of an item is one of the session, only its place is stored.
 
         The system prompt is left out: it is made again.
@@ -68,7 +68,7 @@ class SessionMemoryManager:
         self._dumped = dumped
         return [state for _, state in dumped.values()]
 
-    def load(self, items: Sequence[Mapping[str, Any]], counted: int) -> Context:
+    def load(self, items: Sequence[Mapping[str, Any]], counted: int) -> Conversation:
         """Return the stored context, with the messages after the first `counted`."""
         messages = self._messages.messages
         loaded = []
@@ -79,7 +79,7 @@ class SessionMemoryManager:
                 loaded.append(ContextItem.load(values))
             else:
                 loaded.append(ContextItem(message=messages[at], **values))
-        context = Context(tuple(loaded))
+        context = Conversation(tuple(loaded))
         for message in messages[counted:]:
             context = context.with_item(ContextItem.of(message))
         return context

@@ -18,7 +18,7 @@ from cfs_agents.base.events import CallFinished, CallStarted, TurnUsage
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.messages import catalogue, format_changes
 from cfs_agents.base.threads import to_the_end
-from cfs_agents.context import Context, ContextFileSystem, ContextItem
+from cfs_agents.context import ContextFileSystem, ContextItem, Conversation
 from cfs_agents.guards.digest import WAIT
 from cfs_agents.guards.guards import Guards
 from cfs_agents.guards.report import Finish, Report, ReportStatus
@@ -408,7 +408,7 @@ class FibreSubAgent:
         begun_once = set(record.begun) - {record.asking}
         once = any(call.id in begun_once and call.name not in REPEATABLE for call in calls)
         begun = record.begun if once else ()
-        agent.resume_at(Context((system, *stored.items)), begun=begun, broken=record.broken)
+        agent.resume_at(Conversation((system, *stored.items)), begun=begun, broken=record.broken)
         self.recorder.current = lambda: agent.context.context
 
     async def _begin_turn(self, agent: Agent, turn: ClaimedTurn, message: InboxMessage | None) -> None:

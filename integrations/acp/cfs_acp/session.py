@@ -53,7 +53,7 @@ from cfs_agents.base.events import (
     Warned,
 )
 from cfs_agents.base.messages import Language, catalogue
-from cfs_agents.context import CachedCounter, Context, ContextItem
+from cfs_agents.context import CachedCounter, ContextItem, Conversation
 from cfs_agents.loop.agent import Agent
 from cfs_agents.loop.config import MAX_ROUNDS, AgentConfig, Outcome
 from cfs_agents.loop.retries import Outages, Retries
@@ -296,7 +296,7 @@ class EditorSession:
         )
         agent = Agent(self._model, config, files=self._bench.files, recorder=output)
         system = ContextItem.of(Message(role="system", content=system_text(self.paths.workspace, options.language)))
-        agent.resume_at(Context((system, *self._items)))
+        agent.resume_at(Conversation((system, *self._items)))
         return agent
 
     # -- what the editor sees -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cfs.wire import Message, ToolCall
-from cfs_agents.context import Context, ContextFileSystem, ContextItem, ItemType, WorkingContext
+from cfs_agents.context import ContextFileSystem, ContextItem, Conversation, ItemType, WorkingContext
 from cfs_filesystem import RouterFileSystem
 
 
@@ -35,9 +35,9 @@ def item(message: Message, item_type: ItemType | None = None, **flags: Any) -> C
     return ContextItem.of(message, item_type, **flags)
 
 
-def conversation(*messages: Message) -> Context:
+def conversation(*messages: Message) -> Conversation:
     """A context of messages, as it grows."""
-    context = Context()
+    context = Conversation()
     for message in messages:
         context = context.with_item(item(message))
     return context

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from cfs.errors import InvalidSettings, Unreachable
 from cfs.wire import Message
 from cfs_agents.context import (
-    Context,
     ContextFileSystem,
     ContextItem,
+    Conversation,
     EstimatingCounter,
     SelectiveCompactionPolicy,
     WorkingContext,
@@ -28,15 +28,15 @@ def offloader(files: ContextFileSystem | None) -> Offloader:
     return Offloader(files, EstimatingCounter())
 
 
-def kinds(context: Context) -> list[str]:
+def kinds(context: Conversation) -> list[str]:
     """The types of the items, in order."""
     return [entry.item_type for entry in context]
 
 
-def task_of(*messages: Message, skills: int = 0) -> Context:
+def task_of(*messages: Message, skills: int = 0) -> Conversation:
     """A conversation after its protected first message, to which a model has answered."""
     task = item(user("the task"), protected=True)
-    context = Context((task,))
+    context = Conversation((task,))
     for number in range(skills):
         context = context.with_item(item(user(words(300, f"skill{number}")), "skill_prompt"))
     for message in messages:
@@ -104,7 +104,7 @@ async def test_system_prompt_task_summary_recent_and_unseen_stay(files: ContextF
     """Whatever the goal: these are what the conversation lives on."""
     summary = item(user("[Summary] so far"), "compaction_summary")
     items = [item(Message(role="system", content=words(100))), item(user(words(100)), protected=True), summary]
-    context = Context(tuple(items))
+    context = Conversation(tuple(items))
     for name in "ab":
         context = context.with_item(item(assistant("", call(name)))).with_item(item(result(words(500), name)))
     done = await SelectiveCompactionPolicy(100, keep_recent=0).compact(context, offloader(files))
@@ -182,7 +182,7 @@ async def test_a_cancelled_summary_cancels(files: ContextFileSystem) -> None:
 
 async def test_summaries_do_not_sum_up_themselves_for_ever(files: ContextFileSystem) -> None:
     """When nothing is left but a summary, the model is not asked again."""
-    context = Context((item(user(words(600)), protected=True),)).with_item(
+    context = Conversation((item(user(words(600)), protected=True),)).with_item(
         item(user("[Summary]"), "compaction_summary")
     )
     context = context.with_item(item(assistant("", call()))).with_item(item(result(words(600))))
@@ -227,7 +227,7 @@ steps = st.one_of(
 )
 
 
-def built(script: Sequence[tuple[str, object]]) -> Context:
+def built(script: Sequence[tuple[str, object]]) -> Conversation:
     """A conversation of any shape, with ids that repeat."""
     context = conversation(Message(role="system", content="rules"))
     context = context.with_item(item(user("the task"), protected=True))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cfs.errors import Conflict, InvalidParameters
 from cfs.wire import Message, ToolCall
-from cfs_agents.context import Context, ContextItem
+from cfs_agents.context import ContextItem, Conversation
 from tests.agents.context.support import assistant, call, conversation, item, result, user
 
 
@@ -83,7 +83,7 @@ def test_what_no_model_has_answered_is_unseen() -> None:
 def test_integrity_tells_of_orphans(place: int) -> None:
     """A result without its call, and a call without its result, are told."""
     whole = conversation(user(), assistant("", call()), result("x"), assistant("ready"))
-    broken = Context(tuple(entry for number, entry in enumerate(whole) if number != place))
+    broken = Conversation(tuple(entry for number, entry in enumerate(whole) if number != place))
     assert whole.check_integrity() == []
     assert len(broken.check_integrity()) == 1
 
@@ -91,9 +91,9 @@ def test_integrity_tells_of_orphans(place: int) -> None:
 def test_integrity_tells_of_two_items_with_one_id_and_of_a_touched_task() -> None:
     """Ids are unique; what is protected is as it was."""
     entry = item(user(), protected=True)
-    assert len(Context((entry, entry)).check_integrity()) == 1
+    assert len(Conversation((entry, entry)).check_integrity()) == 1
     touched = ContextItem(**{name: getattr(entry, name) for name in entry.__slots__} | {"destroyed": True})
-    assert len(Context((touched,)).check_integrity()) == 1
+    assert len(Conversation((touched,)).check_integrity()) == 1
 
 
 def test_a_role_has_its_types() -> None:
@@ -118,5 +118,5 @@ messages = st.builds(
 @given(st.lists(st.builds(item, messages), max_size=5), st.data())
 def test_a_dump_is_json_and_makes_the_same_context(items: list[ContextItem], data: Any) -> None:
     """Whatever is in the messages, half characters too."""
-    context = Context(tuple(items))
-    assert Context.load(json.loads(json.dumps(context.dump()))) == context
+    context = Conversation(tuple(items))
+    assert Conversation.load(json.loads(json.dumps(context.dump()))) == context

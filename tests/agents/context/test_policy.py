@@ -6,7 +6,7 @@ import pytest
 
 from cfs.errors import InvalidSettings
 from cfs.wire import Message
-from cfs_agents.context import Context, ContextItem, EphemeralPolicy, ItemType, OffloadPolicy
+from cfs_agents.context import ContextItem, Conversation, EphemeralPolicy, ItemType, OffloadPolicy
 from tests.agents.context.support import assistant, call, conversation, item, result, user, words
 
 LARGE = words(2500)
@@ -27,9 +27,9 @@ def of_type(item_type: ItemType, content: str = LARGE) -> ContextItem:
     return item(Message.model_validate(state), item_type)
 
 
-def seen(*items: ContextItem) -> Context:
+def seen(*items: ContextItem) -> Conversation:
     """A context in which a model has answered to everything."""
-    return Context(items).with_item(item(assistant("ready")))
+    return Conversation(items).with_item(item(assistant("ready")))
 
 
 @pytest.mark.parametrize(("item_type", "goes"), DEFAULTS.items())
@@ -49,7 +49,7 @@ def test_the_types_that_go(item_type: ItemType, goes: bool) -> None:
 def test_only_what_is_above_two_thousand_tokens_goes(tokens: int, goes: bool) -> None:
     """As counted, not as guessed."""
     entry = dataclasses.replace(of_type("user_message", "short"), tokens=tokens, seen=True)
-    assert (OffloadPolicy().choose(Context((entry,))) == [entry.item_id]) == goes
+    assert (OffloadPolicy().choose(Conversation((entry,))) == [entry.item_id]) == goes
 
 
 def test_a_summary_never_goes() -> None:
@@ -72,7 +72,7 @@ def test_each_type_can_be_switched() -> None:
 def test_what_never_goes(flag: str) -> None:
     """The first message of a task, what was put back, and what has no content of its own any more."""
     entry = ContextItem.load(of_type("user_message").dump() | {flag: True, "seen": True})
-    assert OffloadPolicy().choose(Context((entry,))) == []
+    assert OffloadPolicy().choose(Conversation((entry,))) == []
 
 
 def test_nothing_goes_where_it_is_switched_off() -> None:
@@ -100,7 +100,7 @@ def test_what_no_model_could_read_at_once_goes_before_it_is_seen() -> None:
 # -- ephemeral tools ---------------------------------------------------------------------------------------------------
 
 
-def outputs(*tools: str) -> Context:
+def outputs(*tools: str) -> Conversation:
     """A conversation in which tools were called one after the other, and the model has answered at last."""
     context = conversation(user())
     for number, tool in enumerate(tools):
@@ -109,7 +109,7 @@ def outputs(*tools: str) -> Context:
     return context.with_item(item(assistant("ready")))
 
 
-def contents(context: Context, chosen: list[str]) -> list[str]:
+def contents(context: Conversation, chosen: list[str]) -> list[str]:
     """What the chosen items hold."""
     return [context[item_id].message.content for item_id in chosen]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cfs.wire import Message
-from cfs_agents.context import Context, ContextItem
+from cfs_agents.context import ContextItem, Conversation
 from cfs_agents.tree.session_context import (
     COPIED,
     AgentSpec,
@@ -88,7 +88,9 @@ def test_what_is_remembered_comes_back_with_what_came_after_it() -> None:
     manager = MessageManager([Message(role="user", content="go"), Message(role="assistant", content="well")])
     memory = SessionMemoryManager(manager)
     items = [ContextItem.of(message) for message in manager.messages]
-    context = Context((ContextItem.of(Message(role="system", content="s")), items[0].with_content("g.."), items[1]))
+    context = Conversation(
+        (ContextItem.of(Message(role="system", content="s")), items[0].with_content("g.."), items[1])
+    )
     dumped = memory.dump(context)
     assert [each.get("at") for each in dumped] == [None, 1]
     manager.add(Message(role="user", content="more"))

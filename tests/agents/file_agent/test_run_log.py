@@ -13,7 +13,7 @@ from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message, ToolCall
 from cfs_agents.base.events import Finished, Warned
 from cfs_agents.base.free_space import FreeSpace
-from cfs_agents.context import Change, Context, ContextItem
+from cfs_agents.context import Change, ContextItem, Conversation
 from cfs_agents.main.testing import calls, says
 from cfs_agents.tree.operations import Operation
 from cfs_agents.tree.run_log import RunLog, RunState
@@ -96,8 +96,8 @@ def test_an_intent_without_a_result_is_told(tmp_path: Path) -> None:
 def test_a_change_of_the_conversation_is_told(tmp_path: Path) -> None:
     """What left, what was put in its place, and what is another under its id."""
     note = ContextItem.of(Message(role="user", content="[Two have gone]"), "compaction_summary")
-    before = Context((USER, ASSISTANT, RESULT))
-    after = Context((note, USER.with_content("shorter")))
+    before = Conversation((USER, ASSISTANT, RESULT))
+    after = Conversation((note, USER.with_content("shorter")))
     journal = RunLog(tmp_path / "journal")
     journal.read()
     for item in before:
@@ -105,7 +105,7 @@ def test_a_change_of_the_conversation_is_told(tmp_path: Path) -> None:
     journal.change(Change.between(before, after))
     journal.close()
     assert [item.message for item in told(tmp_path / "journal").context] == [item.message for item in after]
-    assert not Change.between(before, Context(before.items))
+    assert not Change.between(before, Conversation(before.items))
 
 
 def test_a_restart_is_a_new_generation(tmp_path: Path) -> None:

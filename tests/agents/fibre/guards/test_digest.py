@@ -1,7 +1,7 @@
 """In a long context finished children are one line each; the newest stay whole."""
 
 from cfs.wire import Message, ToolCall
-from cfs_agents.context import Context, ContextItem
+from cfs_agents.context import ContextItem, Conversation
 from cfs_agents.guards.digest import digested, one_line
 from cfs_agents.guards.report import FileChange, Report
 
@@ -11,13 +11,13 @@ def report(name: str) -> str:
     return Report(name, "success", f"Wrote {name}.\nAnd some more words about it.", facts=facts).text()
 
 
-def conversation(count: int) -> Context:
+def conversation(count: int) -> Conversation:
     items = [Message(role="user", content="work")]
     for number in range(count):
         call = ToolCall(id=str(number), name="sys_wait_agent", arguments={"agent_id": f"a{number}"})
         items.append(Message(role="assistant", content="", tool_calls=(call,)))
         items.append(Message(role="tool", content=report(f"a{number}"), tool_call_id=str(number), name=call.name))
-    return Context(tuple(map(ContextItem.of, items)))
+    return Conversation(tuple(map(ContextItem.of, items)))
 
 
 def is_report(item: ContextItem) -> bool:
