@@ -463,7 +463,7 @@ def up(
     refuse_second(flags)
     if in_background:
         raise typer.Exit(background.start())
-    raise typer.Exit(start(Plan("cfs.cli.child", directory, tuple(flags), token_file, mount=mount)))
+    raise typer.Exit(start(Plan(f"{__package__}.child", directory, tuple(flags), token_file, mount=mount)))
 
 
 def down(url: Url = DEFAULT_URL) -> None:
