@@ -3,14 +3,14 @@
 import importlib
 import inspect
 import pkgutil
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-PACKAGES = [
-    *("cfs", "cfs_filesystem", "cfs_webdav", "cfs_server", "cfs_fuse", "cfs_agents"),
-    *("cfs_acp", "cfs_fsspec", "cfs_jupyter", "cfs_langchain", "cfs_langgraph", "cfs_llm", "cfs_mcp", "pytest_cfs"),
-]
+from layout import packages
+
+PACKAGES = [path.name for path in packages(Path(__file__).parent.parent)]
 
 
 def submodules(package: str) -> list[str]:

@@ -1,12 +1,14 @@
-"""The wheel, installed as a user does it, in an empty home: one command behind it gives a first reply (P1).
+"""The wheels, installed as a user does it, in an empty home: one command behind it gives a first reply (P1).
 
 This needs a package index. llama.cpp is compiled, unless pip has its wheel in the cache; so these tests are slow.
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,17 @@ import pytest
 from ports import free_port
 
 ROOT = Path(__file__).parent.parent
+INTEGRATIONS = {
+    "acp": "cfs acp --help",
+    "fsspec": "python -c 'import fsspec; print(fsspec.get_filesystem_class(\"cfs\"))'",
+    "jupyter": "ipython --ext=cfs_jupyter -c '%cfs?'",
+    "langchain": "python -c 'import cfs_langchain; print(cfs_langchain.CFSChatMessageHistory)'",
+    "langgraph": "python -c 'import cfs_langgraph; print(cfs_langgraph.CFSSaver)'",
+    "llm": "llm plugins",
+    "mcp": "cfs mcp --help",
+    "pytest": "pytest --fixtures",
+}
+"""The extras that install a distribution of their own, each with a command that finds it."""
 CONSTRAINTS = ROOT / "constraints.txt"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -38,9 +51,10 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel of this tree, that of llama.cpp, and constraints that name it."""
+    """A folder with the wheels of this tree, that of llama.cpp, and constraints that name it."""
     folder = tmp_path_factory.mktemp("wheels")
-    done(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
+    for project in (ROOT, *(ROOT / "integrations" / name for name in INTEGRATIONS)):
+        done(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=project)
     flags = done(ROOT / "scripts/lib/llama-flags").strip()
     command = (sys.executable, "-m", "pip", "wheel", "--no-deps", "-c", CONSTRAINTS, "-w", folder, "llama-cpp-python")
     done(*command, env=os.environ | {"CMAKE_ARGS": flags})
@@ -49,6 +63,24 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pinned = re.sub(r"(?m)^llama-cpp-python==.*$", f"llama-cpp-python @ {engine.as_uri()}", pins)
     (folder / "constraints.txt").write_text(pinned, encoding="utf-8")
     return folder
+
+
+@pytest.fixture(scope="module")
+def packages(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheels of this tree and of everything that they need."""
+    folder = tmp_path_factory.mktemp("packages")
+    everything = f"cfs-local[all,{','.join(INTEGRATIONS)}]"
+    options = ("--find-links", wheels, "-c", CONSTRAINTS, "-d", folder)
+    done(sys.executable, "-m", "pip", "download", "-q", *options, everything)
+    return folder
+
+
+def installed(folder: Path, packages: Path, requirement: str) -> set[str]:
+    """Install a requirement from the packages alone into a new environment; return which distributions are ours."""
+    done(sys.executable, "-m", "venv", folder)
+    done(folder / "bin/pip", "install", "-q", "--no-index", "--find-links", packages, requirement)
+    done(folder / "bin/pip", "check")
+    return set(re.findall(r"^(cfs-local[\w-]*)==", done(folder / "bin/pip", "freeze"), re.MULTILINE))
 
 
 @pytest.fixture
@@ -111,3 +143,39 @@ def test_a_client_needs_no_engine(tools: Path, wheels: Path, home: dict[str, str
     )
     assert refused.returncode != 0
     assert "pip install 'cfs-local[server]'" in refused.stderr
+
+
+@pytest.mark.parametrize("extra", INTEGRATIONS)
+def test_an_extra_installs_an_integration_that_is_found(extra: str, packages: Path, tmp_path: Path) -> None:
+    """Into an empty environment, without an index; the other integrations stay away."""
+    assert installed(tmp_path, packages, f"cfs-local[{extra}]") == {"cfs-local", f"cfs-local-{extra}"}
+    found = done("bash", "-c", INTEGRATIONS[extra], cwd=tmp_path, env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    assert "cfs" in found
+
+
+@pytest.mark.parametrize("requirement", ["cfs-local", "cfs-local[all]"])
+def test_the_program_needs_no_integration(requirement: str, packages: Path, tmp_path: Path) -> None:
+    """Its commands work, and those of an integration say how to install it."""
+    assert installed(tmp_path, packages, requirement) == {"cfs-local"}
+    assert "cfs send" in done(tmp_path / "bin/cfs", "send", "--help")
+    for name in ("acp", "mcp"):
+        refused = subprocess.run([tmp_path / "bin/cfs", name], capture_output=True, text=True, check=False)
+        hint = f"pip install 'cfs-local[{name}]' (in a clone: scripts/install {name})"
+        assert (refused.returncode, refused.stderr) == (1, f"cfs: the command {name!r} is not installed: {hint}\n")
+
+
+def test_an_upgrade_of_a_clone_keeps_its_extras(tmp_path: Path) -> None:
+    """`git pull && scripts/up`, in a clone that had `mcp` before it was a distribution of its own."""
+    for name in ("pyproject.toml", "constraints.txt", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    for name in ("client", "server", "webdav", "fuse_bridge", "agent_runtime", "filesystem", "integrations"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    done(sys.executable, "-m", "venv", tmp_path / ".venv")
+    (site_packages,) = tmp_path.glob(".venv/lib/python*/site-packages")
+    (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    (tmp_path / ".venv/.cfs-installed").write_text("of an earlier version\nmcp\n", encoding="utf-8")
+    done(tmp_path / "scripts/install", "server,fuse", env=os.environ | {"PIP_NO_DEPS": "1"})
+    own = {path.name.partition("-")[0] for path in site_packages.glob("cfs_local*.dist-info")}
+    assert own == {"cfs_local", "cfs_local_mcp"}
+    assert done(tmp_path / "scripts/install", "fuse,mcp") == "CFS [fuse,mcp] is installed in .venv.\n"

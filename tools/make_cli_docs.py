@@ -1,6 +1,6 @@
 """Write docs/cli.md from the help of the commands; `--check` only compares (C10).
 
-The page has the output of `cfs COMMAND --help` for all commands that pyproject.toml names, whatever is installed here.
+The page has the output of `cfs COMMAND --help` for all commands of this repository, whatever is installed here.
 """
 
 import sys
@@ -50,10 +50,12 @@ def page() -> str:
 
 def _entry_points() -> list[EntryPoint]:
     """Return the packages that add commands; an older installation of this tree may not know the newest ones."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    sys.path += [str((ROOT / package).parent) for package in packages]
-    named = project["project"]["entry-points"][app.GROUP]
+    named: dict[str, str] = {}
+    for path in (ROOT / "pyproject.toml", *sorted(ROOT.glob("integrations/*/pyproject.toml"))):
+        project = tomllib.loads(path.read_text(encoding="utf-8"))
+        packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+        sys.path += [str((path.parent / package).parent) for package in packages]
+        named |= project["project"].get("entry-points", {}).get(app.GROUP, {})
     return [EntryPoint(name, value, app.GROUP) for name, value in named.items()]
 
 

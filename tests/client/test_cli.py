@@ -49,6 +49,13 @@ def test_a_missing_extra_is_told_when_a_command_is_not_found() -> None:
     assert "pip install 'cfs-local[fuse]'" in output
 
 
+@pytest.mark.parametrize("command", ["acp", "mcp"])
+def test_a_command_of_a_distribution_of_its_own_says_how_to_install_it(command: str) -> None:
+    code, output = run(command, "--help", found=[])
+    assert (code, output.count("\n")) == (1, 1)
+    assert f"pip install 'cfs-local[{command}]' (in a clone: scripts/install {command})" in output
+
+
 def test_without_a_missing_extra_an_unknown_command_is_just_that() -> None:
     code, output = run("mount", found=[])
     assert (code, "pip install" in output) == (2, False)

@@ -17,6 +17,7 @@ from typer.main import get_command, get_group
 from cfs.cli.base.exit_codes import exit_codes, print_system_error
 from cfs.cli.base.groups import CommandGroup, Group
 from cfs.cli.base.output import open_streams
+from cfs.contract.errors import CfsError
 
 GROUP = "cfs.commands"
 BUILDS = "cfs.builds"
@@ -50,6 +51,8 @@ _OWN = {
 _CONTEXTS = {"up": {"ignore_unknown_options": True}}
 """`cfs up` passes unknown options on to `cfs serve`."""
 
+_SEPARATE = ("acp", "mcp")
+"""Commands of distributions of their own; an extra of the same name installs each."""
 _PARTS = {"server": _SERVER, "fuse": _SERVER, "mcp": _SERVER, "agents": "Agents", "acp": "Agents"}
 
 
@@ -74,6 +77,11 @@ class _Commands(Group):
         """Resolve a command; an unknown one may be a question, or belong to a package that could not be loaded."""
         if _is_question(args[0]):
             args = ["ask", *args]
+        if self.get_command(ctx, args[0]) is None and args[0] in _SEPARATE:
+            raise CfsError(
+                f"the command {args[0]!r} is not installed: pip install 'cfs-local[{args[0]}]' "
+                f"(in a clone: scripts/install {args[0]})"
+            )
         if self.get_command(ctx, args[0]) is None and not self._similar(ctx, args[0]):
             for extra, reason in self._missing.items():
                 ctx.fail(

@@ -119,7 +119,7 @@ class EditorAgent:
                 prompt_capabilities=PromptCapabilities(embedded_context=True),
                 session_capabilities=sessions,
             ),
-            agent_info=Implementation(name="cfs", title="CFS", version=version("cfs-local")),
+            agent_info=Implementation(name="cfs", title="CFS", version=version("cfs-local-acp")),
             auth_methods=[],
         )
 

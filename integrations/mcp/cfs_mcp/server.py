@@ -61,7 +61,7 @@ class Face:
 
         return Server(
             NAME,
-            version=version("cfs-local"),
+            version=version("cfs-local-mcp"),
             title="CFS",
             instructions=INSTRUCTIONS,
             lifespan=lifespan,
