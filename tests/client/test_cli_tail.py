@@ -53,5 +53,5 @@ def token(text: str) -> StreamEvent:
     ],
 )
 def test_events_add_what_the_transcript_gains(events: list[StreamEvent], shown: str) -> None:
-    tail = Tail("chat1")
+    tail = Tail()
     assert "".join(map(tail.feed, events)) == shown

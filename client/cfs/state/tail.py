@@ -40,8 +40,7 @@ class EscapedText:
 class Tail:
     """Converts events of a session to additions to its transcript."""
 
-    def __init__(self, session: str) -> None:
-        self._session = session
+    def __init__(self) -> None:
         self._shown: str | None = None
         self._text = EscapedText()
 

@@ -4,7 +4,6 @@ It speaks the versions of the protocol that the library speaks: 2026-07-28, wher
 `subscriptions/listen` is a stream of changes, and the ones before, with a handshake and `resources/subscribe`.
 """
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
@@ -23,8 +22,6 @@ from cfs_mcp.changes import Subscriber
 from cfs_mcp.prompts import PROMPTS
 from cfs_mcp.tools import TOOLS
 from cfs_mcp.uris import session_in
-
-_log = logging.getLogger(__name__)
 
 NAME = "cfs"
 INSTRUCTIONS = (

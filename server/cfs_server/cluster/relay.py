@@ -32,8 +32,6 @@ ALL = -1
 _VALID_SECONDS = 30.0
 _CONNECT_SECONDS = 2.0
 _ASK_SECONDS = 10.0
-_IDLE_CONNECTIONS = 64
-_IDLE_SECONDS = 60.0
 _HELD_BYTES = 256 << 10
 """A body up to this size is kept until it is answered, so that it can be sent again."""
 _HOP_BY_HOP = frozenset(

@@ -335,11 +335,6 @@ class Settings(BaseSettings):
         return tuple(self.store.split()) if "://" in self.store else ()
 
     @property
-    def is_durable(self) -> bool:
-        """Whether the sessions outlive the process."""
-        return bool(self.databases) or self.store_file is not None
-
-    @property
     def store_file(self) -> Path | None:
         """The file of the sessions; None if they are in memory only."""
         if self.store == "memory" or self.databases:

@@ -45,7 +45,7 @@ def _settle(client: Client, session: str) -> None:
 def follow_session(client: Client, session: str, *, as_json: bool) -> None:
     """Print the transcript and then its additions, or each event as a line of JSON."""
     detail = client.call(api.read(session))
-    tail = Tail(session)
+    tail = Tail()
     if not as_json:
         show(tail.begin(detail))
     with closing(client.events(api.events(session, str(detail.event)), attempts=float("inf"))) as events:
