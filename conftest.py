@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +12,14 @@ from hypothesis import settings
 from tests.pacing.clock import Clock
 from tests.pacing.gate import Gate
 from tests.tiers import TIERS, PureGuard, Times, order_of, tier_of
+from tests.tls import share_certificates
 
 os.environ["CFS_DATA_DIR"] = "temporary"  # servers that tests start keep nothing in this user's data folder
 os.environ["CFS_CONNECTIONS"] = "none"  # and use none of this user's models
-settings.register_profile("cfs", deadline=None)  # how long an example takes depends on what else runs
-settings.load_profile("cfs")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each program that a test starts compiles all that it imports,
+sys.dont_write_bytecode = False  # and each process of the run all tests
+settings.register_profile("quick", deadline=None, max_examples=25)  # an example's time depends on what else runs
+settings.register_profile("slow", deadline=None)
 pytest_plugins = ["pytester", "pytest_cfs.plugin", "tests.retest"]
 _TIER = pytest.StashKey[str]()
 _GUARD = pytest.StashKey[PureGuard]()
@@ -26,9 +30,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("slow" if config.getoption("--slow") else "quick")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script started this run with `&`; programs inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_GUARD] = PureGuard()
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
+    share_certificates(patch)
     if not hasattr(config, "workerinput"):  # xdist's workers report to the process that started them
         config.pluginmanager.register(Times())
 

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,10 +63,14 @@ def imports_of(module: str, source: str, *, is_package: bool = False) -> Iterato
             yield Import(module, name, f"{module}:{node.lineno}")
 
 
-def all_imports() -> Iterator[Import]:
+@cache
+def all_imports() -> list[Import]:
     """Every import statement in our packages."""
-    for module, path in modules():
-        yield from imports_of(module, path.read_text(encoding="utf-8"), is_package=path.name == "__init__.py")
+    return [
+        statement
+        for module, path in modules()
+        for statement in imports_of(module, path.read_text(encoding="utf-8"), is_package=path.name == "__init__.py")
+    ]
 
 
 def within(name: str, package: str) -> bool:
@@ -74,7 +79,6 @@ def within(name: str, package: str) -> bool:
 
 
 PACKAGES = {row[0][0]: row[1] for row in table("packages")}
-IMPORTS = list(all_imports())
 
 
 def test_the_table_names_every_package() -> None:
@@ -93,7 +97,7 @@ def test_package_imports_only_what_the_table_allows(package: str) -> None:
     """A package imports itself and what its row names."""
     wrong = [
         f"{position} imports {imported}"
-        for importer, imported, position in IMPORTS
+        for importer, imported, position in all_imports()
         if within(importer, package)
         and imported.split(".")[0] in PACKAGES
         and not any(within(imported, allowed) for allowed in [package, *PACKAGES[package]])
@@ -106,7 +110,7 @@ def test_library_stays_behind_its_wall(libraries: list[str], homes: list[str], b
     """A library that should be easy to replace is imported in one place only."""
     wrong = [
         f"{place} imports {imported}"
-        for importer, imported, place in IMPORTS
+        for importer, imported, place in all_imports()
         if imported.split(".")[0] in libraries
         and not (any(within(importer, server) for server in homes) and not any(within(importer, ban) for ban in banned))
     ]
