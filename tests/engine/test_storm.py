@@ -29,7 +29,13 @@ async def held(engine: LlamaEngine, outside: Census) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("seconds", [4, pytest.param(600, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
-@pytest.mark.parametrize("kind", ["tiny", "windowed", "recurrent", "hybrid", "tiny, disk"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("hybrid", "tiny, disk"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("tiny", "windowed", "recurrent")),
+    ],
+)
 async def test_a_storm_leaves_nothing(request_model: Path, seconds: int, kind: str, tmp_path: Path) -> None:
     """No turn fails but by a crash, and the books are right throughout.
 

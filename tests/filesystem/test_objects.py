@@ -34,7 +34,15 @@ class TestMemory(FileSystemConformance):
         return ObjectFileSystem(open_store(f"memory://{secrets.token_hex(4)}"))
 
 
-@pytest.mark.usefixtures("bucket")
+@pytest.fixture(scope="module")
+def unconditional(bucket: Bucket) -> frozenset[str]:
+    """The conditional requests that moto lacks."""
+    store = open_store(f"s3://{NAME}/checked")
+    store.check()
+    store.close()
+    return store.unconditional
+
+
 class TestS3(FileSystemConformance):
     prefix = "/workspaces/main/"
     every_pair = False
@@ -42,9 +50,9 @@ class TestS3(FileSystemConformance):
     versions_of_writes = False
 
     @pytest.fixture
-    def filesystem(self) -> Iterator[ObjectFileSystem]:
+    def filesystem(self, unconditional: frozenset[str]) -> Iterator[ObjectFileSystem]:
         store = open_store(f"s3://{NAME}/{secrets.token_hex(4)}")
-        store.check()
+        store.unconditional = unconditional
         filesystem = ObjectFileSystem(store, prefix="/workspaces/")
         yield filesystem
         filesystem.close()

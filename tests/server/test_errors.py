@@ -50,17 +50,17 @@ def test_the_walk_sees_all_routes() -> None:
     assert len(NEED_A_SESSION) >= 14
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-async def test_every_route_fails_in_one_shape(server: ServerHarness, method: str, path: str) -> None:
-    url = path.format(id="a", path="workspaces/a/b", **NAMES)
-    for broken in (
-        path.format(id="%FF", path="%FF", **NAMES) + "?a=%FF",
-        f"{url}?a=%zz",
-    ):
-        assert problem_in(await server.client.request(method, broken), path).status == 400
-    wrong_method = await server.client.request("PROPFIND", url)
-    assert problem_in(wrong_method, path).status == 405
-    assert method in wrong_method.headers["Allow"]
+async def test_every_route_fails_in_one_shape(server: ServerHarness) -> None:
+    for method, path in ROUTES:
+        url = path.format(id="a", path="workspaces/a/b", **NAMES)
+        for broken in (
+            path.format(id="%FF", path="%FF", **NAMES) + "?a=%FF",
+            f"{url}?a=%zz",
+        ):
+            assert problem_in(await server.client.request(method, broken), path).status == 400, (method, path)
+        wrong_method = await server.client.request("PROPFIND", url)
+        assert problem_in(wrong_method, path).status == 405, path
+        assert method in wrong_method.headers["Allow"], path
 
 
 async def test_every_route_refuses_too_much() -> None:
@@ -86,14 +86,14 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("method", "path"), NEED_A_SESSION)
-async def test_every_route_of_a_session_says_when_there_is_none(server: ServerHarness, method: str, path: str) -> None:
-    body = next((body for end, body in BODIES.items() if path.endswith(end) and method != "GET"), NOTHING)
-    assert problem_in(await server.client.request(method, path.format(id="none", **NAMES), **body)).status == 404
-    assert problem_in(await server.client.request(method, path.format(id=".x", **NAMES), **body)).status == (
-        422 if protocol_at(path) is None else 400
-    )
-    assert len(server.store) == 0
+async def test_every_route_of_a_session_says_when_there_is_none(server: ServerHarness) -> None:
+    for method, path in NEED_A_SESSION:
+        body = next((body for end, body in BODIES.items() if path.endswith(end) and method != "GET"), NOTHING)
+        absent = problem_in(await server.client.request(method, path.format(id="none", **NAMES), **body))
+        assert absent.status == 404, (method, path)
+        wrong = problem_in(await server.client.request(method, path.format(id=".x", **NAMES), **body))
+        assert wrong.status == (422 if protocol_at(path) is None else 400), (method, path)
+        assert len(server.store) == 0, (method, path)
 
 
 async def test_a_defect_is_told_without_its_details_and_the_server_goes_on(

@@ -276,9 +276,9 @@ NO_PATHS = [
     "workspaces/main/a%5Cb",
     "workspaces/main/%EF%BC%8F",
     "workspaces/main/%C2%85",
-    pytest.param(f"workspaces/main/{'x' * 256}", id="256 letters"),
-    pytest.param(f"workspaces/main/{quote(LONG)}", id="258 bytes"),
-    pytest.param("workspaces/main/" + "/".join(["d" * 250] * 17), id="over 4,096 bytes in all"),
+    f"workspaces/main/{'x' * 256}",
+    f"workspaces/main/{quote(LONG)}",
+    "workspaces/main/" + "/".join(["d" * 250] * 17),  # over 4,096 bytes in all
     "workspaces/main/.cfs-write-x",
     "etc/passwd",
     "sessions",
@@ -286,12 +286,12 @@ NO_PATHS = [
 ]
 
 
-@pytest.mark.parametrize("name", NO_PATHS)
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-async def test_what_is_no_path_is_refused(server: ServerHarness, method: str, name: str) -> None:
-    refused = problem_in(await server.client.request(method, f"{FILES}/{name}"))
-    assert (refused.status, refused.type) == (400, "urn:cfs:error:invalid-path")
-    assert await paths(server) == []
+async def test_what_is_no_path_is_refused(server: ServerHarness, method: str) -> None:
+    for name in NO_PATHS:
+        refused = problem_in(await server.client.request(method, f"{FILES}/{name}"))
+        assert (refused.status, refused.type) == (400, "urn:cfs:error:invalid-path"), name
+        assert await paths(server) == [], name
 
 
 @pytest.mark.parametrize("prefix", ["workspaces", "/workspaces/../", "/work", "//", "/workspaces/main*", "/etc/"])

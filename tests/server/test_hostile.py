@@ -275,15 +275,17 @@ BODIES: dict[str, bytes] = {
     "/messages": b"x",
     "/items": b'{"items": [{"role": "user", "content": "x"}]}',
 }
+MAIN_ROUTES = ("/v1/sessions/{id}", "/v1/sessions/{id}/messages")
+"""Their URLs are tried in all encodings; of the others those that are sent raw take long, by the same code."""
 
 
 @pytest.mark.parametrize(
     ("method", "path", "encode"),
     [
-        (method, path, encode)
+        pytest.param(method, path, encode, marks=() if encode is once or path in MAIN_ROUTES else pytest.mark.slow)
         for method, path in SESSION_ROUTES
         for encode in ENCODINGS.values()
-        if encode in (raw, once) or path in ("/v1/sessions/{id}", "/v1/sessions/{id}/messages")
+        if encode in (raw, once) or path in MAIN_ROUTES
     ],
 )
 async def test_a_session_is_the_one_that_the_url_names_or_none(

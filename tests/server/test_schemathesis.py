@@ -74,7 +74,7 @@ def explore(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_short_exploration_finds_no_contradiction(tmp_path: Path) -> None:
     found = explore(
-        tmp_path, "--max-examples=5", "--seed=1", "--generation-deterministic", "--phases=examples,coverage,fuzzing"
+        tmp_path, "--max-examples=2", "--seed=1", "--generation-deterministic", "--phases=examples,coverage,fuzzing"
     )
     assert found.returncode == 0, found.stdout[-6000:]
 

@@ -84,17 +84,24 @@ def test_program_that_ends_well_after_ctrl_c_lets_the_command_go_on(shell: AnySh
     assert (result.output, result.status, result.timed_out) == ("cleaned up\nnext\n", 0, True)
 
 
+STUBBORN = [
+    "(trap '' INT; : >begun; sleep SLEEP)",
+    'python3 -c \'import signal, time; signal.signal(2, signal.SIG_IGN); open("begun", "w"); time.sleep(SLEEP)\'',
+    "timeout 1000 bash -c ': >begun; exec sleep SLEEP'",
+    "setsid -w bash -c ': >begun; exec sleep SLEEP'",
+    "(trap '' INT TERM HUP; : >begun; while :; do sleep SLEEP; done)",
+]
+"""Commands that do not end by Ctrl-C. Each takes the whole grace, so one of the two shells tries one of them only."""
+
+
 @pytest.mark.parametrize(
-    "command",
+    ("kind", "command"),
     [
-        "(trap '' INT; : >begun; sleep SLEEP)",
-        'python3 -c \'import signal, time; signal.signal(2, signal.SIG_IGN); open("begun", "w"); time.sleep(SLEEP)\'',
-        "timeout 1000 bash -c ': >begun; exec sleep SLEEP'",
-        "setsid -w bash -c ': >begun; exec sleep SLEEP'",
-        "(trap '' INT TERM HUP; : >begun; while :; do sleep SLEEP; done)",
+        pytest.param(kind, command, marks=pytest.mark.slow if shell and number else ())
+        for shell, kind in enumerate(KINDS)
+        for number, command in enumerate(STUBBORN)
     ],
 )
-@pytest.mark.parametrize("kind", KINDS)
 def test_what_ignores_ctrl_c_is_killed(kind: str, hasty: ShellSettings, command: str) -> None:
     """The shell keeps its state, and a background process of before lives on."""
     with closing(KINDS[kind](hasty)) as shell:
@@ -385,8 +392,9 @@ def test_program_that_ignores_ctrl_c_itself_can_still_send_it(tmp_path: Path) ->
     assert done.stdout.splitlines()[-2:] == ["130 None hi", ""]
 
 
+@pytest.mark.parametrize("shells", [14, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_fifty_shells_leave_nothing(kind: str, tmp_path: Path) -> None:
+def test_many_shells_leave_nothing(kind: str, shells: int, tmp_path: Path) -> None:
     """No process, no zombie, no descriptor, no thread, no file of ours; whatever way they ended."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -403,7 +411,7 @@ def test_fifty_shells_leave_nothing(kind: str, tmp_path: Path) -> None:
         one(0)
         until(lambda: threading.active_count() <= threads)
         before = Census.now()
-        for number in range(50):
+        for number in range(shells):
             one(number)
     until(lambda: before.added() == [], str(before.added()))
     assert with_argument(SLEEP) == []

@@ -23,7 +23,7 @@ from tests.sessions.journal.test_postgres import beat
 
 __all__ = ["postgres"]
 
-_EXAMPLES, _SLOTS = 15, 1_000
+_EXAMPLES, _SLOTS = settings().max_examples // 4, 1_000
 
 
 class SlotMachine(RuleBasedStateMachine):
