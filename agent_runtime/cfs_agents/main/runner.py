@@ -12,8 +12,8 @@ from typing import Generic, Self, TypeVar
 
 import structlog
 
-from cfs import tracing
 from cfs.api import acting_as
+from cfs.transports import tracing
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.context import CachedCounter, TokenCounter
 from cfs_agents.loop.retries import PATIENCE, Outages, Retries

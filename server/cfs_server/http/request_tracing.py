@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cfs import tracing
+from cfs.transports import tracing
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
