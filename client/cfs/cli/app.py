@@ -65,13 +65,13 @@ class _Commands(Group):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is the library's
         """List all commands: those of this package, then those of the others."""
-        return [*_OWN, *self._of_rooms()]
+        return [*_OWN, *self._of_packages()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Return a command; other packages are loaded only if this package does not have it."""
         if cmd_name in _OWN and cmd_name not in self.commands:
             self.commands[cmd_name] = _put(_own_command(cmd_name), _OWN[cmd_name])
-        return self.commands.get(cmd_name) or self._of_rooms().get(cmd_name)
+        return self.commands.get(cmd_name) or self._of_packages().get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Resolve a command; an unknown one may be a question, or belong to a package that could not be loaded."""
@@ -101,7 +101,7 @@ class _Commands(Group):
         with exit_codes():
             return super().invoke(ctx)
 
-    def _of_rooms(self) -> dict[str, Any]:
+    def _of_packages(self) -> dict[str, Any]:
         if self._brought is None:
             self._brought, self._missing = _load(self.found)
             self.commands.update(self._brought)
