@@ -70,8 +70,8 @@ def packages(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheels of this tree and of everything that they need."""
     folder = tmp_path_factory.mktemp("packages")
     everything = f"cfs-local[all,{','.join(INTEGRATIONS)}]"
-    options = ("--find-links", wheels, "-c", CONSTRAINTS, "-d", folder)
-    done(sys.executable, "-m", "pip", "download", "-q", *options, everything)
+    options = ("--find-links", wheels, "-c", CONSTRAINTS, "-w", folder)
+    done(sys.executable, "-m", "pip", "wheel", "-q", *options, everything)
     return folder
 
 
@@ -175,7 +175,7 @@ def test_an_upgrade_of_a_clone_keeps_its_extras(tmp_path: Path) -> None:
     (site_packages,) = tmp_path.glob(".venv/lib/python*/site-packages")
     (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     (tmp_path / ".venv/.cfs-installed").write_text("of an earlier version\nmcp\n", encoding="utf-8")
-    done(tmp_path / "scripts/install", "server,fuse", env=os.environ | {"PIP_NO_DEPS": "1"})
+    done(tmp_path / "scripts/install", "server,fuse")
     own = {path.name.partition("-")[0] for path in site_packages.glob("cfs_local*.dist-info")}
     assert own == {"cfs_local", "cfs_local_mcp"}
     assert done(tmp_path / "scripts/install", "fuse,mcp") == "CFS [fuse,mcp] is installed in .venv.\n"
