@@ -80,7 +80,10 @@ CHANGES: dict[str, Edits] = {
             ('        "questions",\n    }', '        "questions",\n        "note",\n    }'),
         ),
         f"{WIRE}/messages.py": (("class Accepted(", "class Note(WireModel):\n    text: str\n\n\nclass Accepted("),),
-        f"{WIRE}/__init__.py": (("    NewMessage,\n", "    NewMessage,\n    Note,\n"),),
+        f"{WIRE}/__init__.py": (
+            ("    NewMessage,\n", "    NewMessage,\n    Note,\n"),
+            ('    "NewMessage",\n', '    "NewMessage",\n    "Note",\n'),
+        ),
         "server/cfs_server/routes/turns.py": (
             (
                 "async def _next(",
@@ -98,7 +101,7 @@ SCRIPT = """
 import asyncio, json
 import cfs, cfs_server, cfs_server.journal.records as records
 from cfs.state import SessionState
-from cfs.state import StreamEvent
+from cfs.state.stream import StreamEvent
 from cfs.wire import Event, Settings
 from cfs_server.cluster.targets import target_of
 from tests.server.support import running_server
@@ -216,7 +219,11 @@ def test_the_page_of_events_lists_those_of_the_wire() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["client/cfs/state.py", "server/cfs_server/dashboard/session_state.js", "integrations/mcp/cfs_mcp/changes.py"],
+    [
+        "client/cfs/state/session_state.py",
+        "server/cfs_server/dashboard/session_state.js",
+        "integrations/mcp/cfs_mcp/changes.py",
+    ],
 )
 def test_readers_of_events_name_only_those_of_the_wire(name: str) -> None:
     """No checker compares the names in these files with `EventType`."""

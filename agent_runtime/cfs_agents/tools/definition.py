@@ -36,7 +36,7 @@ class Tool:
     - `touches` returns the files that a call with these arguments reads or writes. Calls of one reply that do not
       conflict run in parallel. If it is None or returns None, a call runs alone.
 
-    It is also a `cfs.tools.Tool`, for `Session.send(tools=[...])`.
+    It is also a `cfs.session.tools.Tool`, for `Session.send(tools=[...])`.
     """
 
     name: str

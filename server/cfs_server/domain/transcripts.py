@@ -62,4 +62,5 @@ def take_messages(messages: tuple[Message, ...], most: int) -> SizedMessages:
 
 
 def transcript_size(message: Message) -> int:
+    """Return the bytes of a message in the transcript, with the end of its line."""
     return len(render_one(message).encode()) + 1
