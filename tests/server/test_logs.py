@@ -8,7 +8,7 @@ import pytest
 
 SCRIPT = r"""
 import structlog
-from cfs_server import logs
+from cfs_server.main import logs
 logs.configure({form!r}, "info")
 log = structlog.get_logger("test")
 evil = "\x1b]0;owned\x07 \x9b2J\u2028\n2026-01-01 [info] forged \u202e"

@@ -74,7 +74,7 @@ def create(
     return Call(json_request("POST", ROOT, new, params=params), parse_model(wire.SessionInfo))
 
 
-def import_sessions(sessions: Sequence[wire.NewSession], *, check: bool = False) -> Call[wire.ImportResult]:
+def import_sessions(sessions: Sequence[wire.NamedSession], *, check: bool = False) -> Call[wire.ImportResult]:
     """`POST /v1/imports`: create many sessions, parents first, or only check what would become of each."""
     return Call(
         json_request("POST", "/v1/imports", wire.Import(sessions=tuple(sessions), check=check)),

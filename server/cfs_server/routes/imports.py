@@ -35,8 +35,6 @@ async def import_sessions(
 ) -> Response:
     """Create sessions with their histories, parents first. If anything in the body is not valid, none is created."""
     for new in batch.sessions:
-        if new.id is None:
-            raise InvalidParameters("each session of an import has an `id`")
         sessions.require("write", check_id(new.id))
     histories = await apart(request, lambda: [_weighed(new, sessions.limits.messages) for new in batch.sessions])
     results = []
@@ -55,9 +53,9 @@ def _weighed(new: wire.NewSession, limit: int) -> SizedMessages | CfsError:
 
 
 async def _import(
-    sessions: AuthorizedSessions, new: wire.NewSession, history: SizedMessages | CfsError, *, check: bool
+    sessions: AuthorizedSessions, new: wire.NamedSession, history: SizedMessages | CfsError, *, check: bool
 ) -> wire.Imported:
-    name = new.id or ""
+    name = new.id
     result = partial(wire.Imported, id=name)
     existing = sessions.known(name)
     if existing is not None:

@@ -23,7 +23,7 @@ from cfs.contract.errors import (
     Unreachable,
 )
 from cfs.contract.ids import check_id
-from cfs.contract.wire import Imported, Message, NewMessage, NewSession, SessionDetail, Settings, SettingsPatch
+from cfs.contract.wire import Imported, Message, NamedSession, NewMessage, SessionDetail, Settings, SettingsPatch
 from cfs.transports.http import Client
 
 _BATCH = 500
@@ -105,16 +105,16 @@ def import_sessions(client: Client, file: Path, *, rename: bool) -> None:
         raise typer.Exit(REFUSED)
 
 
-def _new(session: _Exported, root: str) -> NewSession:
+def _new(session: _Exported, root: str) -> NamedSession:
     """Return a session as it is created, with a root that may be renamed."""
     defaults = Settings()
     changed = {key: value for key, value in session.settings if value != getattr(defaults, key)}
     tokens = {"tokens": session.tokens} if session.tokens else {}  # servers of before do not know it
-    return NewSession(id=_name(session, root), settings=SettingsPatch(**changed), messages=session.history, **tokens)
+    return NamedSession(id=_name(session, root), settings=SettingsPatch(**changed), messages=session.history, **tokens)
 
 
 def _outcomes(
-    client: Client, sessions: Sequence[NewSession], advance: Callable[[int], object], *, check: bool = False
+    client: Client, sessions: Sequence[NamedSession], advance: Callable[[int], object], *, check: bool = False
 ) -> Iterator[tuple[str, Imported]]:
     """Create sessions in batches, or only check them, and yield what became of each by its name."""
     for batch in _batches(sessions):
@@ -123,8 +123,8 @@ def _outcomes(
         advance(len(batch))
 
 
-def _batches(sessions: Sequence[NewSession]) -> Iterator[list[NewSession]]:
-    batch: list[NewSession] = []
+def _batches(sessions: Sequence[NamedSession]) -> Iterator[list[NamedSession]]:
+    batch: list[NamedSession] = []
     size = 0
     for session in sessions:
         length = sum(len(message.content) for message in session.messages) + _OVERHEAD * (len(session.messages) + 1)
@@ -137,7 +137,7 @@ def _batches(sessions: Sequence[NewSession]) -> Iterator[list[NewSession]]:
         yield batch
 
 
-def _batch(client: Client, batch: list[NewSession], *, check: bool) -> Iterator[Imported]:
+def _batch(client: Client, batch: list[NamedSession], *, check: bool) -> Iterator[Imported]:
     try:
         results = client.call(api.import_sessions(batch, check=check)).results
     except TooLarge:  # the limit of this server is smaller
@@ -153,7 +153,7 @@ def _batch(client: Client, batch: list[NewSession], *, check: bool) -> Iterator[
         yield _single(client, session, check=check) if result.outcome == "elsewhere" else result
 
 
-def _single(client: Client, session: NewSession, *, check: bool) -> Imported:
+def _single(client: Client, session: NamedSession, *, check: bool) -> Imported:
     """Create or check one session by requests of its own."""
     name = session.id or ""
     existing = _find(client, name)

@@ -9,7 +9,7 @@ from cfs.contract.wire.base import ID_PATTERN
 from cfs.contract.wire.claims import LEASE_SECONDS, AgentFinish, AgentUpdate, Claim, ClaimRequest
 from cfs.contract.wire.events import Event, EventType
 from cfs.contract.wire.files import FileInfo, FilePage, Matches
-from cfs.contract.wire.imports import Import, Imported, ImportResult
+from cfs.contract.wire.imports import Import, Imported, ImportResult, NamedSession
 from cfs.contract.wire.messages import (
     RESPONSE_FORMAT,
     Accepted,
@@ -112,6 +112,7 @@ __all__ = [
     "Message",
     "ModelName",
     "ModelShown",
+    "NamedSession",
     "NamedTool",
     "NewConnections",
     "NewMessage",

@@ -2,18 +2,22 @@
 
 from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-)
+from pydantic import Field
 
-from cfs.contract.wire.base import WireModel
+from cfs.contract.wire.base import NewId, WireModel
 from cfs.contract.wire.sessions import NewSession
+
+
+class NamedSession(NewSession):
+    """A session of an import. It needs a name."""
+
+    id: Annotated[str, NewId]
 
 
 class Import(WireModel):
     """Body of `POST /v1/imports`: named sessions, parents first. With `check` nothing is created."""
 
-    sessions: Annotated[tuple[NewSession, ...], Field(max_length=1_000)]
+    sessions: Annotated[tuple[NamedSession, ...], Field(max_length=1_000)]
     check: bool = False
 
 
