@@ -23,7 +23,7 @@ COMMANDS = ["send", "chat", "cat", "ls", "rm", "export", "import", "up", "doctor
 
 
 def run(*arguments: str, found: list[EntryPoint]) -> tuple[int, str]:
-    """Run the program with some rooms."""
+    """Run the program with the commands of some packages."""
     result = CliRunner(env={"COLUMNS": "400", "TERM": "dumb"}).invoke(app.build(found), arguments)
     return result.exit_code, result.output
 
@@ -74,11 +74,11 @@ def test_the_version_needs_no_extra(found: list[EntryPoint]) -> None:
 
 
 def test_every_command_is_listed_and_explains_itself() -> None:
-    rooms = list(entry_points(group=app.GROUP))
-    listed = run("--help", found=rooms)[1]
+    packages = list(entry_points(group=app.GROUP))
+    listed = run("--help", found=packages)[1]
     for command in COMMANDS:
         assert re.search(rf"^\W*{command} +\w", listed, re.MULTILINE), command
-        code, output = run(command, "--help", found=rooms)
+        code, output = run(command, "--help", found=packages)
         assert (code, f"Usage: cfs {command}" in output or f"Usage: root {command}" in output) == (0, True), output
 
 

@@ -11,9 +11,11 @@ from cfs.wire import Message, Settings
 from cfs_server.engine.chat.prompt import Piece, PromptBuilder
 from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.host.supervisor import TokenLogStore
-from cfs_server.engine.llama import tokenizer
 from cfs_server.engine.llama.model import NativeLog, load
-from cfs_server.engine.llama.tokenizer import RestoredLogs, Segment, TokenLog, TokenLogs, Vocabulary
+from cfs_server.engine.llama.restored_logs import RestoredLogs
+from cfs_server.engine.llama.segments import Segment, read_rows, write_row
+from cfs_server.engine.llama.token_logs import TokenLog, TokenLogs
+from cfs_server.engine.llama.tokenizer import Vocabulary
 from tests.engine.support import user
 
 
@@ -144,15 +146,15 @@ def test_rows_that_do_not_fit_are_not_believed(vocabulary: Vocabulary) -> None:
         return vocabulary.tokenize(text, special=trusted)
 
     tokens = tokenize("well", False)
-    good = tokenizer.write(Segment("well", trusted=False, tokens=tokens, reply=True))
+    good = write_row(Segment("well", trusted=False, tokens=tokens, reply=True))
 
     def read(row: str, piece: Piece) -> list[Segment]:
-        return list(tokenizer.read([row], [piece], tokenize, vocabulary.spell))
+        return list(read_rows([row], [piece], tokenize, vocabulary.spell))
 
     assert read(good, Piece("well", trusted=True))[0].tokens.tolist() == tokens.tolist()
-    wrong = tokenizer.write(Segment("well", trusted=False, tokens=tokenize("bell", False), reply=True))
-    none = tokenizer.write(Segment("well", trusted=False, tokens=np.array([1 << 22], np.int32), reply=True))
-    text = tokenizer.write(Segment("well", trusted=False, tokens=tokens))
+    wrong = write_row(Segment("well", trusted=False, tokens=tokenize("bell", False), reply=True))
+    none = write_row(Segment("well", trusted=False, tokens=np.array([1 << 22], np.int32), reply=True))
+    text = write_row(Segment("well", trusted=False, tokens=tokens))
     for row in (wrong, none, "", "4", "x:y:z:w", good.replace("4:", "5:", 1), good[:-1], good + "!"):
         assert read(row, Piece("well", trusted=False)) == []
     assert read(good, Piece("bell", trusted=False)) == []

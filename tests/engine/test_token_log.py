@@ -12,7 +12,8 @@ from cfs_server.engine.chat.prompt import PromptBuilder
 from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.model import NativeLog, load
-from cfs_server.engine.llama.tokenizer import TokenLog, TokenLogs, Vocabulary
+from cfs_server.engine.llama.token_logs import TokenLog, TokenLogs
+from cfs_server.engine.llama.tokenizer import Vocabulary
 from tests.engine.support import user
 
 CHAT, TRANSCRIPT = Settings(prompt_style="chat"), Settings(prompt_style="transcript")

@@ -16,16 +16,12 @@ from cfs.contract.tool_calls import find_calls
 from cfs.errors import EngineError
 from cfs.session.tools import Toolbox
 from cfs.wire import Message, Settings, ToolCall
+from cfs_server.engine.chat.chat_template import ChatTemplate
 from cfs_server.engine.chat.constrained_output import constrained, reply_schema
-from cfs_server.engine.chat.prompt import (
-    Abilities,
-    ChatTemplate,
-    PromptBuilder,
-    abilities_of,
-    described_for_transcripts,
-    described_with_tags,
-)
+from cfs_server.engine.chat.described_tools import described_for_transcripts, described_with_tags
+from cfs_server.engine.chat.prompt import PromptBuilder
 from cfs_server.engine.chat.reply_parser import ReplyReader
+from cfs_server.engine.chat.template_abilities import Abilities, abilities_of
 from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.engine.llama.model import NativeLog, load_weights
 from cfs_server.engine.llama.tokenizer import Vocabulary

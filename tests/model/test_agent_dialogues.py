@@ -13,7 +13,7 @@ from cfs_agents.base.messages import Language, after_sync, system_prompt
 from cfs_agents.tools.paths import CONTEXT_WINDOW, GUIDELINE
 from cfs_agents.tree.directory import default
 from cfs_agents.tree.prompts import short_part
-from cfs_server.engine.chat.prompt import ChatTemplate
+from cfs_server.engine.chat.chat_template import ChatTemplate
 from demo_model.agent_jobs import MAKERS
 from demo_model.agent_life import Lives
 from demo_model.averaging import average

@@ -7,10 +7,10 @@ from typing import Any
 
 from cfs.wire import Usage
 from cfs_server.engine.contract.interface import CallDelta, Delta, Finished
-from cfs_server.engine.upstream.engine import Turn
-from cfs_server.protocols.anthropic import MessageWriter
+from cfs_server.engine.upstream.turn import UpstreamTurn
+from cfs_server.protocols.anthropic_replies import MessageWriter
 from cfs_server.protocols.chat import Writer
-from cfs_server.protocols.ollama import OllamaWriter
+from cfs_server.protocols.ollama_replies import OllamaWriter
 from cfs_server.protocols.response_events import ResponseWriter
 from tests.engine.support import request
 
@@ -34,7 +34,7 @@ Said = tuple[str, str, list[tuple[str, str, Any]]]
 
 async def joined(cuts: tuple[bool, ...]) -> list[Delta | Finished]:
     """Let a reader take what there is at some places only."""
-    turn, found = Turn(request("hello")), list[Delta | Finished]()
+    turn, found = UpstreamTurn(request("hello")), list[Delta | Finished]()
     for piece, cut in zip(PIECES, (*cuts, True), strict=True):
         turn.add(piece)
         if cut:

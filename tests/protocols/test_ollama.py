@@ -12,7 +12,7 @@ from cfs.errors import EngineError
 from cfs.wire import Message
 from cfs_server.engine.contract.interface import GenerationRequest
 from cfs_server.engine.host.scripted import ScriptedEngine
-from cfs_server.protocols.ollama import read_context, write_context
+from cfs_server.protocols.ollama_context import read_context, write_context
 from tests.filesystem.support import grant
 from tests.protocols.scripts import COLOUR, PARAMETERS, obedient
 from tests.server.guests import guests

@@ -14,7 +14,7 @@ from cfs.wire import Message, ToolCall
 from cfs_server.engine.contract.interface import CallDelta, EngineStats, ModelInfo, UpstreamKind
 from cfs_server.engine.upstream.engine import UpstreamEngine
 from cfs_server.engine.upstream.failures import Retries
-from cfs_server.engine.upstream.protocol import Options, sampling_of
+from cfs_server.engine.upstream.options import UpstreamOptions, sampling_of
 from tests.engine.support import Answer
 from tests.upstream.anthropic_stub import AnthropicStub
 from tests.upstream.openai_stub import OpenAIStub
@@ -49,10 +49,10 @@ class Pair:
         return await self.engine.stats()
 
 
-def options(url: str, kind: UpstreamKind, **changes: Any) -> Options:
+def options(url: str, kind: UpstreamKind, **changes: Any) -> UpstreamOptions:
     """Make options for a stub."""
     plain: dict[str, Any] = {"model": MODEL, "key": SecretStr(KEY), "sampling": sampling_of("", kind)}
-    return Options(url, kind, **plain | changes)
+    return UpstreamOptions(url, kind, **plain | changes)
 
 
 @asynccontextmanager

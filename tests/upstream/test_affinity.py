@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cfs_server.engine.contract.interface import AffinityKind, UpstreamKind
-from cfs_server.engine.upstream.protocol import InvalidOptions, affinity_of
+from cfs_server.engine.upstream.options import InvalidOptions, affinity_of
 from tests.engine.support import ask
 from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.stub import MODEL, Refusal

@@ -10,8 +10,9 @@ from cfs.contract.transcript import parse
 from cfs.errors import EngineError
 from cfs.wire import Message, ToolCall
 from cfs_server.engine.contract.history_forms import NO_RESULT, Form, in_form, paired
+from cfs_server.engine.upstream.conversation import conversation_of
 from cfs_server.engine.upstream.openai import OpenAIDialect
-from cfs_server.engine.upstream.protocol import Options, conversation_of
+from cfs_server.engine.upstream.options import UpstreamOptions
 from tests.engine.support import request, user
 from tests.upstream import strict_stub
 from tests.upstream.openai_stub import OpenAIStub
@@ -91,7 +92,9 @@ TAKES_ALL = [strict_stub.NO_THINKING, strict_stub.EXTRA_THINKING, strict_stub.TH
 
 
 def rows_of(history: list[Message], form: Form) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = OpenAIDialect(Options("", "openai"), "m").body(request(history), form)["messages"]
+    rows: list[dict[str, Any]] = OpenAIDialect(UpstreamOptions("", "openai"), "m").body(request(history), form)[
+        "messages"
+    ]
     return rows
 
 

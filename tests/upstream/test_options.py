@@ -2,7 +2,7 @@
 
 import pytest
 
-from cfs_server.engine.upstream.protocol import InvalidOptions, address, kind_of, sampling_of, thinking_of
+from cfs_server.engine.upstream.options import InvalidOptions, base_url, kind_of, sampling_of, thinking_of
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from cfs_server.engine.upstream.protocol import InvalidOptions, address, kind_of
     ],
 )
 def test_an_address_is_completed(given: str, expected: str) -> None:
-    assert address(given) == expected
+    assert base_url(given) == expected
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_an_address_is_completed(given: str, expected: str) -> None:
 )
 def test_an_address_that_is_none_or_has_secrets_in_it_is_refused(given: str) -> None:
     with pytest.raises(InvalidOptions) as refused:
-        address(given)
+        base_url(given)
     assert "secret" not in str(refused.value)
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cfs_server.engine.contract.fairness import Path
-from cfs_server.engine.upstream.engine import Places
+from cfs_server.engine.upstream.places import Places
 
 MINE: Path = ("me", "interactive", "a")
 

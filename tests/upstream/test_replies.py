@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cfs.contract.sse import ServerSentEvent, SSEDecoder
 from cfs.wire import FinishReason, Message, ToolCall
 from cfs_server.engine.contract.interface import CallDelta, Delta
-from cfs_server.engine.upstream.anthropic import AnthropicReply
+from cfs_server.engine.upstream.anthropic_replies import AnthropicReply
 from cfs_server.engine.upstream.failures import Failure, Refusal, of_event, of_status, refusal_of, seconds_of
 from cfs_server.engine.upstream.openai import OpenAIDialect, OpenAIReply, Voice
 from cfs_server.engine.upstream.protocol import Reply, Spent

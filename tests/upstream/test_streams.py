@@ -10,7 +10,7 @@ from cfs.completions import read_arguments
 from cfs.errors import EngineError
 from cfs_server.engine.contract.interface import Delta
 from cfs_server.engine.upstream.answers import AnswerDecoder
-from cfs_server.engine.upstream.anthropic import AnthropicReply
+from cfs_server.engine.upstream.anthropic_replies import AnthropicReply
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.openai import OpenAIReply, Voice
 from cfs_server.engine.upstream.protocol import Reply

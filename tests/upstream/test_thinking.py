@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from cfs.wire import Message
-from cfs_server.engine.upstream.anthropic import SignedReplies
-from cfs_server.engine.upstream.protocol import Documents
+from cfs_server.engine.upstream.options import Documents
+from cfs_server.engine.upstream.signed_replies import SignedReplies
 from tests.engine.support import ask, user
 from tests.upstream.anthropic_stub import AnthropicStub
 from tests.upstream.stub import Refusal, Speech

@@ -65,8 +65,9 @@ def serve(
     """Attach an agent to a session until Ctrl-C: it answers messages and may start sub-agents (Fibre).
 
     Each sub-agent has a session below this one. Write to any of these sessions, over any interface, to steer its agent.
-    Interrupted work is resumed first, so after any end it is enough to start this again. A server or model that is away
-    is waited for; --patience limits that while there is work. With --background, `cfs logs SESSION` shows what it does.
+    Interrupted work is resumed first, so after any end it is enough to start this again. If the server or the model
+    cannot be reached, the agents wait; --patience limits how long while there is work. With --background,
+    `cfs logs SESSION` shows what they do.
     """
     if in_background:
         from cfs.cli.base import background

@@ -123,8 +123,6 @@ class EditorAgent:
             auth_methods=[],
         )
 
-    # -- sessions -------------------------------------------------------------------------------------------------
-
     @_answers
     async def new_session(self, cwd: str, mcp_servers: Any = None, **_: Any) -> NewSessionResponse:
         """Create a session on the server for a folder."""
@@ -194,8 +192,6 @@ class EditorAgent:
         session.mode = CommandMode(mode_id)
         return SetSessionModeResponse()
 
-    # -- prompts --------------------------------------------------------------------------------------------------
-
     @_answers
     async def prompt(self, session_id: str, prompt: list[Block], **_: Any) -> PromptResponse:
         """Answer a prompt."""
@@ -206,8 +202,6 @@ class EditorAgent:
         """Cancel the running prompt of a session; a notification gets no answer, so an unknown id is ignored."""
         if (session := self._sessions.get(session_id)) is not None:
             session.cancel()
-
-    # -- helpers --------------------------------------------------------------------------------------------------
 
     def _session(self, session_id: str) -> EditorSession:
         if session_id not in self._sessions:

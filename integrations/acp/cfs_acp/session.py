@@ -181,8 +181,6 @@ class EditorSession:
     async def _send(self, update: Update) -> None:
         await self._editor.session_update(self.id, update)
 
-    # -- turns ----------------------------------------------------------------------------------------------------
-
     async def _answer(self, text: str) -> PromptResponse:
         """Post a prompt and answer it, after the messages that others have written to the session before."""
         self._lost_by = self._partial = ""
@@ -299,8 +297,6 @@ class EditorSession:
         agent.resume_at(Conversation((system, *self._items)))
         return agent
 
-    # -- what the editor sees -------------------------------------------------------------------------------------
-
     async def _show(self, event: AgentEvent, shown: Shown, output: TurnOutput) -> None:
         match event:
             case RoundStarted():
@@ -350,8 +346,6 @@ class EditorSession:
             if (size := await self._model.context_window()) is not None:
                 used = usage.prompt_tokens + usage.completion_tokens
                 await self._send(UsageUpdate(session_update="usage_update", used=used, size=size))
-
-    # -- commands -------------------------------------------------------------------------------------------------
 
     async def _require(self, request: CommandRequest) -> None:
         """Check a command against the present mode; it may have changed since the prompt began."""

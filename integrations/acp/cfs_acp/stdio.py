@@ -63,8 +63,6 @@ class StdioTransport:
         with suppress(ConnectionError):
             await self.send({"jsonrpc": "2.0", "id": None, "error": error})
 
-    # -- in threads -----------------------------------------------------------------------------------------------
-
     def _read(self) -> None:
         rest = b""
         while True:

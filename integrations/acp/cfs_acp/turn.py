@@ -54,8 +54,6 @@ class TurnOutput:
         if answer is not None:
             self._lease.message(answer)
 
-    # -- the steps of the loop ------------------------------------------------------------------------------------
-
     async def before_round(self) -> None:
         """Wait while the session is paused."""
         await self._backend.unpaused(self._session)

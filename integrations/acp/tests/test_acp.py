@@ -108,8 +108,6 @@ class Editor:
             self._changed.clear()
             await self._changed.wait()
 
-    # -- what has come --------------------------------------------------------------------------------------------
-
     def of(self, kind: str) -> list[Any]:
         """All updates of a kind."""
         return [update for update in self.updates if update.session_update == kind]

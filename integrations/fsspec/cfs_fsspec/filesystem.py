@@ -54,8 +54,6 @@ class CFSFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no type
         stripped = super()._strip_protocol(path)
         return stripped if isinstance(stripped, list) else stripped.strip("/")
 
-    # -- connections ----------------------------------------------------------------------------------------------
-
     @property
     def _client(self) -> AsyncClient:
         """The client of the event loop in which the file system runs."""
@@ -78,8 +76,6 @@ class CFSFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no type
     def close(self) -> None:
         """Close the connections, from outside of an event loop."""
         sync(self.loop, self.aclose)
-
-    # -- what is there --------------------------------------------------------------------------------------------
 
     async def _info(self, path: str, **_: Any) -> Info:
         path = self._strip_protocol(path)
@@ -181,8 +177,6 @@ class CFSFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no type
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return datetime.fromtimestamp(found["mtime"], UTC)
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         path = self._strip_protocol(path)
         view = parse(path) if path.startswith(f"{SESSIONS}/") else None
@@ -233,8 +227,6 @@ class CFSFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no type
             finally:
                 await asyncio.to_thread(file.close)
         callback.relative_update(size)
-
-    # -- writing --------------------------------------------------------------------------------------------------
 
     async def _pipe_file(
         self, path: str, value: bytes, mode: str = "overwrite", etag: str | None = None, **_: Any
@@ -313,8 +305,6 @@ class CFSFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no type
         """Raise an error if the folder is not empty; an empty one does not exist."""
         if self.exists(path):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
-
-    # -- open files -----------------------------------------------------------------------------------------------
 
     def _open(
         self,

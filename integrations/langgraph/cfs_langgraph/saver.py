@@ -95,8 +95,6 @@ class CFSSaver(BaseCheckpointSaver[int]):
         super().__init__(serde=serde)
         self._connection = Connection(url, token)
 
-    # -- reading ------------------------------------------------------------------------------------------------------
-
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return a checkpoint, or the newest one of the thread; None if there is none."""
         return self._connection.run(self._get(config))
@@ -168,8 +166,6 @@ class CFSSaver(BaseCheckpointSaver[int]):
             (yield from _pending(self.serde, key)),
         )
 
-    # -- writing ------------------------------------------------------------------------------------------------------
-
     def put(
         self,
         config: RunnableConfig,
@@ -238,8 +234,6 @@ class CFSSaver(BaseCheckpointSaver[int]):
                 part = yield from content_of(path)
             else:
                 return
-
-    # -- threads ------------------------------------------------------------------------------------------------------
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete all checkpoints of a thread; the session with its id, and other files beside them, stay."""
@@ -313,8 +307,6 @@ class CFSSaver(BaseCheckpointSaver[int]):
             parent = record["parent"].get("checkpoint_id")
             at = at._replace(id=parent) if deltas and parent is not None else None
         return needed
-
-    # -- connections --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the connections of calls without coroutines; the object stays usable."""

@@ -84,8 +84,6 @@ class CFSStore(BaseStore):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    # -- operations ---------------------------------------------------------------------------------------------------
-
     def _batch(self, ops: list[Op]) -> Steps[list[Result]]:
         writes: dict[_Name, bytes | None] = {}
         for op in ops:
@@ -167,8 +165,6 @@ class CFSStore(BaseStore):
             if all(_matches(condition, namespace) for condition in op.match_conditions or ())
         }
         return sorted(wanted)[op.offset : op.offset + op.limit]
-
-    # -- names --------------------------------------------------------------------------------------------------------
 
     def _directory(self, namespace: Namespace) -> str:
         return self._folder + "".join(f"{escape(label)}/" for label in namespace)

@@ -88,8 +88,6 @@ class Face:
 
         return handle
 
-    # -- tools --------------------------------------------------------------------------------------------------------
-
     def _schema_of(self, tool: str) -> Mapping[str, Any] | None:
         return self._schemas.get(tool)
 
@@ -121,8 +119,6 @@ class Face:
             structured_content=result.model_dump(mode="json"),
         )
 
-    # -- resources ----------------------------------------------------------------------------------------------------
-
     async def _list_resources(
         self, caller: Caller, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
@@ -144,8 +140,6 @@ class Face:
     async def _complete(self, caller: Caller, _: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
         found = await resources.complete(caller.client, params.argument.name, params.argument.value)
         return types.CompleteResult(completion=found)
-
-    # -- subscriptions ------------------------------------------------------------------------------------------------
 
     async def _listen(
         self, caller: Caller, context: Context, params: types.SubscriptionsListenRequestParams
@@ -185,8 +179,6 @@ class Face:
         subscriber = connection.state[NAME] = Subscriber(caller.changes, context.session)
         connection.exit_stack.push_async_callback(subscriber.close)
         return subscriber
-
-    # -- prompts ------------------------------------------------------------------------------------------------------
 
     async def _list_prompts(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
         return types.ListPromptsResult(prompts=[prompt.shown for prompt in PROMPTS.values()])

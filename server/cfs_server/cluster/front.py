@@ -153,8 +153,6 @@ class Front:
         text = merged(self._context().metrics.registry, registries, self._metrics.registry)
         await send_whole(Response(200, common.headers, text), scope, send)
 
-    # -- requests of clients --------------------------------------------------------------------------------------
-
     async def _answer(self, scope: Scope, request: Incoming, send: Send) -> None:
         headers = dict(request.headers)
         caller = await self._caller_of(request, headers)
@@ -210,7 +208,7 @@ class Front:
             if isinstance(found, Place):
                 hops += 1
                 if hops > _HOPS:
-                    raise Unavailable("the name of this session is just given away; repeat", retry_after=AGAIN_SECONDS)
+                    raise Unavailable("the name of this session was just taken; try again", retry_after=AGAIN_SECONDS)
                 place = found
                 self._learn(target.root, place.slot)
             else:
@@ -251,8 +249,6 @@ class Front:
         self._metrics.relayed.labels("elsewhere" if isinstance(found, Place) else found.name.lower()).inc()
         return found
 
-    # -- requests of other replicas -------------------------------------------------------------------------------
-
     async def _obey(self, order: Order, scope: Scope, request: Incoming, send: Send) -> None:
         """Answer a request that another replica has sent on, or say where it belongs.
 
@@ -279,8 +275,6 @@ class Front:
             found = await self._serve(owner, order.mark, target, scope, request, send)
         if found is not Outcome.ANSWERED:
             await _send_back(f"{found.slot};{found.mark}" if isinstance(found, Place) else "", send)
-
-    # -- answering here -------------------------------------------------------------------------------------------
 
     async def _serve(
         self, slot: HostedSlot, mark: str | None, target: Target, scope: Scope, request: Incoming, send: Send

@@ -93,8 +93,6 @@ class Replica:
         self._strangers = 0
         """How many requests wait to know whether their bearer is known."""
 
-    # -- who has a slot -------------------------------------------------------------------------------------------
-
     @property
     def hosted(self) -> int:
         """The number of slots that this replica has, also those that it does not serve yet, or no longer."""
@@ -184,8 +182,6 @@ class Replica:
 
     def _database_of(self, slot: int) -> _Database:
         return self._databases[slot % len(self._databases)]
-
-    # -- following the directories --------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Follow the directories until cancelled."""
@@ -285,8 +281,6 @@ class Replica:
             del self._hosted[hosted.number]
             self._share_limits()
             self.changed.fire()
-
-    # -- leaving --------------------------------------------------------------------------------------------------
 
     async def drain(self, grace: float) -> None:
         """Hand over all slots: those without running turns at once, the others in `grace` seconds at the latest."""

@@ -99,8 +99,6 @@ class StoredResponses:
         self._sessions = sessions
         self._unnamed = unnamed
 
-    # -- finding --------------------------------------------------------------------------------------------------
-
     async def find(self, text: str, *operations: Operation) -> Stored:
         """Return a response for operations on its session that must all be granted.
 
@@ -139,8 +137,6 @@ class StoredResponses:
             return self._sessions.with_key(name.session, *operations)
         except (Gone, NotGranted):  # the same answer for both, which does not name the session
             raise _missing() from None
-
-    # -- beginning ------------------------------------------------------------------------------------------------
 
     async def begin(
         self, spec: CompletionSpec, place: Place, submitted: Callable[[Stored, Event], None]
@@ -235,8 +231,6 @@ class StoredResponses:
         found = Stored(ResponseId(session.key, turn.id, before), session, turn)
         submitted(found, event)
         return found
-
-    # -- changing -------------------------------------------------------------------------------------------------
 
     async def cancel(self, text: str) -> Stored:
         """Cancel a response that is in progress, and wait for its end. One that has ended stays as it is."""

@@ -12,7 +12,7 @@ from cfs_server.config import models_file
 from cfs_server.config.models_file import ModelEntry, ModelsFile
 from cfs_server.config.settings import ConfigurationError
 from cfs_server.connect import providers
-from cfs_server.engine.upstream import protocol
+from cfs_server.engine.upstream.options import kind_of
 
 _HEAD = "Models that `cfs connect` has connected. A key is in the variable that key_variable names, never here."
 _PLACES = ("upstream", "model")
@@ -126,7 +126,7 @@ def _table(entry: ModelEntry) -> tomlkit.items.Table:
     values = entry.model_dump(exclude_none=True, exclude_unset=True)
     if entry.upstream is not None:
         values["upstream"] = url = entry.upstream[0].url
-        if entry.kind == protocol.kind_of(url):
+        if entry.kind == kind_of(url):
             del values["kind"]
     table = tomlkit.table()
     for key in ("name", *_PLACES, *(key for key in values if key not in ("name", *_PLACES))):

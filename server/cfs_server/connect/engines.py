@@ -22,7 +22,7 @@ from cfs_server.journal.journal import Journal
 if TYPE_CHECKING:
     from cfs_server.engine.host.on_demand import MemoryBudget
     from cfs_server.engine.host.supervisor import LlamaEngine, TokenLogStore
-    from cfs_server.engine.upstream.protocol import Documents
+    from cfs_server.engine.upstream.options import Documents
 
 KEY_VARIABLE = "CFS_UPSTREAM_KEY"
 _SIGNED = "upstream.signed"
@@ -150,7 +150,7 @@ def _make_upstream(
     check: bool | None,
 ) -> Engine:
     """Create the engine of one or several upstreams. What the entry lacks is as the settings say."""
-    from cfs_server.engine.upstream import protocol
+    from cfs_server.engine.upstream import options as upstream_options
     from cfs_server.engine.upstream.engine import UpstreamEngine
     from cfs_server.engine.upstream.failures import Retries
     from cfs_server.engine.upstream.group import Upstream, UpstreamGroup
@@ -161,33 +161,33 @@ def _make_upstream(
     upstreams: list[Upstream] = []
     try:
         for each, key in zip(entry.upstream or (), keys, strict=True):
-            url = protocol.address(each.url)
-            kind = protocol.kind_of(url) if entry.kind == "auto" else entry.kind
-            options = protocol.Options(
+            url = upstream_options.base_url(each.url)
+            kind = upstream_options.kind_of(url) if entry.kind == "auto" else entry.kind
+            options = upstream_options.UpstreamOptions(
                 url,
                 kind,
                 model=entry.upstream_model,
                 key=key,
-                sampling=protocol.sampling_of(sampling, kind),
-                thinking_tokens=protocol.thinking_of(entry.thinking_tokens, kind),
+                sampling=upstream_options.sampling_of(sampling, kind),
+                thinking_tokens=upstream_options.thinking_of(entry.thinking_tokens, kind),
                 silence=settings.upstream_timeout if entry.timeout is None else entry.timeout,
                 parallel=entry.parallel or settings.upstream_parallel,
-                affinity=protocol.affinity_of(entry.affinity or settings.upstream_affinity, kind),
+                affinity=upstream_options.affinity_of(entry.affinity or settings.upstream_affinity, kind),
                 reply_bytes=settings.max_reply_bytes,
                 check=check,
                 context_tokens=entry.context or 0,
                 documents=documents,
                 retries=Retries(retries, first=settings.upstream_retry_pause),
             )
-            continues = protocol.continues_of(kind, continues=each.continues)
+            continues = upstream_options.continues_of(kind, continues=each.continues)
             upstreams.append(Upstream(options, continues))
-    except protocol.InvalidOptions as error:
+    except upstream_options.InvalidOptions as error:
         raise ConfigurationError(str(error)) from None
     return UpstreamEngine(upstreams[0].options) if len(upstreams) == 1 else UpstreamGroup(upstreams)
 
 
 def _documents(journal: Journal | None, space: str) -> "Documents":
-    from cfs_server.engine.upstream.protocol import Documents
+    from cfs_server.engine.upstream.options import Documents
 
     return Documents() if journal is None else Documents(journal.kept(space), partial(journal.keep, space))
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from cfs.transports.proxies import is_here
 from cfs_server.engine.contract.interface import Sampling, UpstreamKind
-from cfs_server.engine.upstream import protocol
+from cfs_server.engine.upstream.options import InvalidOptions, base_url, kind_of
 
 _ALL: tuple[Sampling, ...] = ("temperature", "top_p", "top_k", "min_p", "seed")
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - addresses to replace, not to bind
@@ -17,7 +17,7 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - addresses
 class Provider:
     """A model server or a service.
 
-    `address` is its base URL or less: what `protocol.address` completes. `key_variables` may hold its key. `preferred`
+    `address` is its base URL or less: what `base_url` completes. `key_variables` may hold its key. `preferred`
     are patterns of model names, the best first: of a service with many models, one is used. `sampling` are the settings
     of sessions that it takes, if they are not those of its protocol.
     """
@@ -35,7 +35,7 @@ class Provider:
     @property
     def url(self) -> str:
         """The base URL of its protocol's routes."""
-        return protocol.address(self.address)
+        return base_url(self.address)
 
     def key_variable(self, environment: Mapping[str, str]) -> str | None:
         """Return the variable that has its key, if one is set."""
@@ -132,13 +132,13 @@ def configured(environment: Mapping[str, str]) -> list[Provider]:
 
 
 def of_url(url: str, environment: Mapping[str, str]) -> Provider:
-    """Return the known provider at a URL, or a new one of its host's name. Raises `protocol.InvalidOptions`."""
-    address = protocol.address(url)
+    """Return the known provider at a URL, or a new one of its host's name. Raises `InvalidOptions`."""
+    address = base_url(url)
     providers = {identity(provider.url): provider for provider in (*SERVERS, *SERVICES, *configured(environment))}
     if (provider := providers.get(identity(address))) is not None:
         return provider
     host = urlsplit(address).hostname or ""
-    return Provider(host, host, address, protocol.kind_of(address), here=is_here(host))
+    return Provider(host, host, address, kind_of(address), here=is_here(host))
 
 
 def named(name: str, environment: Mapping[str, str]) -> list[Provider]:
@@ -189,8 +189,8 @@ def _moved(provider: Provider, address: str) -> Provider | None:
         port = port or (443 if scheme == "https" else usual)
         return replace(provider, address=f"{scheme}://{host}:{port}{parts.path}")
     try:
-        url = protocol.address(address)
-    except protocol.InvalidOptions:
+        url = base_url(address)
+    except InvalidOptions:
         return None
     title = provider.title if identity(url) == identity(provider.url) else urlsplit(url).netloc
     return replace(provider, address=address, title=title, here=is_here(host.strip("[]")))

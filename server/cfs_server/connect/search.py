@@ -19,10 +19,11 @@ from cfs_server.connect import providers
 from cfs_server.connect.providers import Provider
 from cfs_server.engine.contract.interface import ModelLoadError
 from cfs_server.engine.host import models
-from cfs_server.engine.upstream import connection, protocol
+from cfs_server.engine.upstream import connection
 from cfs_server.engine.upstream.connection import Link
 from cfs_server.engine.upstream.engine import DIALECTS
 from cfs_server.engine.upstream.failures import Failure
+from cfs_server.engine.upstream.options import InvalidOptions, UpstreamOptions
 
 _ANSWER_SECONDS = 3.0
 _PER_SERVER = 3
@@ -80,7 +81,7 @@ async def target(name: str, model: str | None, environment: Mapping[str, str]) -
         )
     try:
         provider = providers.of_url(name, environment)
-    except protocol.InvalidOptions as error:
+    except InvalidOptions as error:
         raise ModelLoadError(str(error)) from None
     return _distinct(await _of_provider(provider, environment, model, required=True))
 
@@ -230,7 +231,7 @@ async def context_in_use(entry: ModelEntry) -> int | None:
 @asynccontextmanager
 async def _link(url: str, provider: Provider, key: SecretStr | None) -> AsyncIterator[Link]:
     """Connect to a server for its lists."""
-    options = protocol.Options(url, provider.kind, key=key, silence=_ANSWER_SECONDS)
+    options = UpstreamOptions(url, provider.kind, key=key, silence=_ANSWER_SECONDS)
     headers = DIALECTS[provider.kind](options, "").headers(key.get_secret_value() if key else None)
     link = await asyncio.to_thread(Link, options, headers)
     try:

@@ -282,8 +282,6 @@ class Put:
             return read_history(verdict.transcript, self._gate.limits.messages, known)
         return None
 
-    # -- on the loop ----------------------------------------------------------------------------------------------
-
     def _in_one_piece(self) -> str:
         session, sight = self._look()
         return self._do(session, sight, sight.judge(self._body))

@@ -225,8 +225,6 @@ class SessionTree(Tree):
         self._rows: dict[str, Row] = {}  # the sessions that the caller may see, as first read
         self._properties: dict[str, Mapping[str, str]] = {}
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     def look(self, path: str) -> Entry | None:
         """Return the current entry of a session, a scratch file or a collection."""
         with suppress(InvalidIdentifier):
@@ -279,8 +277,6 @@ class SessionTree(Tree):
                 found.update(settings_shown(row.settings))
         self._properties[path] = found  # each property is read by its own call
         return found
-
-    # -- changing -------------------------------------------------------------------------------------------------
 
     def write(self, path: str, body: BinaryIO, conditions: Conditions) -> str:
         """Execute a PUT; see `cfs_server.dav.put`. The bytes of a scratch file are stored unchanged."""
@@ -413,8 +409,6 @@ class SessionTree(Tree):
         if (session := self.gate.known(session_id)) is not None:
             self._clients.new_files.forget(session)
 
-    # -- overridden for the sub-sessions --------------------------------------------------------------------------
-
     def _parse(self, path: str) -> MountPath | None:
         return in_sessions(path)
 
@@ -437,8 +431,6 @@ class SessionTree(Tree):
 
     def _look_at_family(self, place: Family, path: str) -> Entry | None:  # noqa: ARG002
         return None
-
-    # -- on the loop ----------------------------------------------------------------------------------------------
 
     def _look(self, place: MountPath | None, path: str) -> Entry | None:
         match place:
@@ -510,8 +502,6 @@ class SessionTree(Tree):
     def _transcript(self, session_id: str) -> tuple[str, str]:
         session = self.gate.get(session_id, "read_binary")
         return session.history.text, session.etag
-
-    # -- in the request's thread ----------------------------------------------------------------------------------
 
     def _content(self, path: str) -> tuple[bytes, str | None]:
         """Return the bytes at a path, and the ETag of the transcript that they are or were copied from."""

@@ -129,8 +129,6 @@ class Connection(HttpToolsProtocol):
         self.address = ""
         self.since = self._progress = 0.0
 
-    # -- called by asyncio ----------------------------------------------------------------------------------------
-
     def connection_made(self, transport: Any) -> None:
         """Start to wait for the first request."""
         super().connection_made(transport)
@@ -192,8 +190,6 @@ class Connection(HttpToolsProtocol):
                 data = head + data[upgrade.args[0] :]
             else:
                 return
-
-    # -- called by the parser -------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """Start to count a head."""
@@ -265,8 +261,6 @@ class Connection(HttpToolsProtocol):
         if refusal is not None and last and not self.transport.is_closing():
             self._unset_keepalive_if_required()
             self._answer(*refusal)
-
-    # -- limits ---------------------------------------------------------------------------------------------------
 
     def trust(self) -> None:
         """Stop to count this connection for its address: a proxy that limits its own clients has sent the request."""

@@ -207,8 +207,6 @@ class Journal:
         self._copying = asyncio.Lock()
         self._urgent = False
 
-    # -- opening and closing --------------------------------------------------------------------------------------
-
     async def open(self) -> Opened:
         """Start the thread and open the backend. Raises `StoreFailed`."""
         self._loop = asyncio.get_running_loop()
@@ -323,8 +321,6 @@ class Journal:
             while (work := self._work.get_nowait()) is not None:
                 work()
                 self._done += 1
-
-    # -- writing --------------------------------------------------------------------------------------------------
 
     def append(self, record: Record) -> int:
         """Add a record. Returns its sequence number. It is durable within 50 ms, or when a caller waits for it."""
@@ -519,8 +515,6 @@ class Journal:
             self._timer = self._loop.call_soon(self._commit)
         else:
             self._timer = self._loop.call_later(_RETRY_SECONDS, self._commit)
-
-    # -- reading --------------------------------------------------------------------------------------------------
 
     async def history(self, key: str, begins_at: int) -> list[tuple[Message, float]]:
         """Return the messages of a session's history, which begins at a row, and when each was added.

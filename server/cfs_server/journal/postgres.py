@@ -144,8 +144,6 @@ class PostgresBackend:
         """The number of the present claim or connection: it grows with each of them."""
         return self._epoch
 
-    # -- opening and closing --------------------------------------------------------------------------------------
-
     def open(self) -> Opened:
         """Claim the slot, begin a new epoch and return the content. Raises `SlotTaken` or `StoreFailed`."""
         connection = connect(self._url)
@@ -348,8 +346,6 @@ class PostgresBackend:
                 raise failure from error
         raise AssertionError
 
-    # -- writing --------------------------------------------------------------------------------------------------
-
     def commit(self, batch: Batch) -> None:
         """Store a batch completely or not at all. Raises `StoreFull`, `StoreUnavailable`, `Fenced` or `StoreFailed`.
 
@@ -412,8 +408,6 @@ class PostgresBackend:
                 " SELECT %s, * FROM unnest(%b::text[], %b::text[], %b::text[], %b::text[])",
                 (self.slot, *map(list, zip(*new, strict=True))),
             )
-
-    # -- maintenance ----------------------------------------------------------------------------------------------
 
     def tidy(self) -> bool:
         """Do one step of maintenance, and return whether there is more to do. Raises `StoreFailed`.
@@ -490,8 +484,6 @@ class PostgresBackend:
         if needed is not None:
             self._prune_at = self._position + _CHUNK
         self._pruned = pruned
-
-    # -- reading --------------------------------------------------------------------------------------------------
 
     def rows(self, session: str, begins_at: int, kinds: Iterable[str]) -> list[Row]:
         """Return the rows of a session of these kinds, from a sequence number on, in order."""

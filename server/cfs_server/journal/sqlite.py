@@ -99,8 +99,6 @@ class SqliteBackend:
         self._removed = False
         self._pruned = self._prune_at = 0
 
-    # -- opening and closing --------------------------------------------------------------------------------------
-
     def open(self) -> Opened:
         """Open or create the file, begin a new epoch and return the content. Raises `StoreFailed`."""
         require_local(self.path)
@@ -220,8 +218,6 @@ class SqliteBackend:
             raise StoreFailed(f"{self.path} is not open")
         return self._connection
 
-    # -- writing --------------------------------------------------------------------------------------------------
-
     def commit(self, batch: Batch) -> None:
         """Store a batch completely or not at all. Raises `StoreFull` or `StoreFailed`.
 
@@ -314,8 +310,6 @@ class SqliteBackend:
             self.shortage = None
             self._run("PRAGMA secure_delete = ON")
         return True
-
-    # -- maintenance ----------------------------------------------------------------------------------------------
 
     def tidy(self) -> bool:
         """Do one step of maintenance, and return whether there is more to do. Raises `StoreFailed`.
@@ -433,8 +427,6 @@ class SqliteBackend:
                 self._pruned = end if needed is None else needed - 1
                 connection.execute("INSERT OR REPLACE INTO meta VALUES ('pruned', ?)", (str(self._pruned),))
         self._wal_pages += _CHUNK // 4
-
-    # -- reading --------------------------------------------------------------------------------------------------
 
     def rows(self, session: str, begins_at: int, kinds: Iterable[str]) -> list[Row]:
         """Return the rows of a session of these kinds, from a sequence number on, in order."""

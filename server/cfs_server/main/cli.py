@@ -219,7 +219,7 @@ def restore(
     store: StoreFile = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace sessions that are there.")] = False,
 ) -> None:
-    """Put a backup in the place of the file of the sessions. No server may use that file.
+    """Restore a backup. Stop the server first.
 
     The sessions that were there before are set aside, not deleted. Clients notice that the sessions are not those that
     they have seen: their cursors and versions are no longer valid.

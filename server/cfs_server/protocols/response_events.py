@@ -202,8 +202,6 @@ class ResponseWriter:
         assert at is not None  # noqa: S101 - it has just been opened
         return self._event(kind, item_id=self._output[at]["id"], output_index=at, **members)
 
-    # -- messages and thinking ----------------------------------------------------------------------------------------
-
     def _enter(self, kind: Literal["message", "reasoning"]) -> Iterator[Event]:
         """Open an item, unless one of this kind is open already."""
         if self._open is not None and self._output[self._open]["type"] == kind:
@@ -258,8 +256,6 @@ class ResponseWriter:
         number = self._counts[kind]
         self._counts[kind] += 1
         return item_id(kind, self._place(), number)
-
-    # -- calls --------------------------------------------------------------------------------------------------------
 
     def _call(self, call: CallDelta) -> Iterator[Event]:
         if call.index not in self._calls:

@@ -347,9 +347,6 @@ def hosted_items(items: str | Sequence[Item]) -> list[str]:
     return list(dict.fromkeys(item.type for item in items if isinstance(item, HostedItem)))
 
 
-# -- writing ----------------------------------------------------------------------------------------------------------
-
-
 def items_of(message: Message, place: str) -> Iterator[dict[str, Any]]:
     """Yield the items of a stored message, in the order of their making. `place` makes their ids unique."""
     if message.role == "tool":
@@ -423,9 +420,9 @@ def custom_call_item(
     }
 
 
-# -- ids --------------------------------------------------------------------------------------------------------------
-
 _ID = re.compile(r"(msg|rs|fc|ctc|fco)_([0-9a-f]{32})_(\d{1,9})_(\d{1,9})")
+
+
 _ITEMS = TypeAdapter(AnyItems)
 
 

@@ -1,7 +1,7 @@
 """The tools of OpenAI's responses: what a model is offered for them, and how its calls are written. Pure: no I/O (H4).
 
 A model has functions only. A function in a namespace gets the name of both, a custom tool becomes a function with one
-text, and tools that OpenAI itself runs are left out, which the client is told.
+text. Tools that OpenAI itself runs are left out, and the response says so.
 """
 
 import hashlib
@@ -137,8 +137,6 @@ Choice = Annotated[
 ]
 
 
-# -- names ------------------------------------------------------------------------------------------------------------
-
 _NAME_CHARACTERS = 64
 """The longest name of a function that all services take (OpenAI's limit)."""
 _DIGEST_CHARACTERS = 8
@@ -206,8 +204,6 @@ def _flattened(tools: Iterable[Tool]) -> Iterator[tuple[FunctionTool | CustomToo
             yield tool, None
 
 
-# -- custom tools -----------------------------------------------------------------------------------------------------
-
 _INPUT = "input"
 _ONE_TEXT: Mapping[str, Any] = {
     "type": "object",
@@ -248,9 +244,6 @@ def custom_input(arguments: str) -> str:
     return arguments
 
 
-# -- warnings ---------------------------------------------------------------------------------------------------------
-
-
 def left_out(what: str, kinds: Sequence[str]) -> str:
-    """Return what the client is told of tools or items that are left out."""
+    """Return the warning about tools or items that are left out."""
     return f"{what} that OpenAI's service runs are not here, and were left out: {', '.join(kinds)}"

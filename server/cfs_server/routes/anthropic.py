@@ -16,7 +16,14 @@ from cfs_server.http.generation import ERRORS, RECORDED_ERRORS, Begun, NamedSess
 from cfs_server.http.idempotency import Idempotency
 from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json
-from cfs_server.protocols import anthropic as protocol
+from cfs_server.protocols import anthropic_replies as protocol
+from cfs_server.protocols.anthropic_requests import (
+    MessagesRequest,
+    TokenCountRequest,
+    conversation_of,
+    read_request,
+    tools_of,
+)
 from cfs_server.protocols.errors import anthropic_problem
 from cfs_server.routes.completions import PlaceToCount
 
@@ -29,11 +36,11 @@ router = APIRouter(prefix="/v1/messages", tags=["anthropic"])
         200: answer("The message, or its events", json=protocol.MessageReply, events=None),
         **problems(*RECORDED_ERRORS),
     },
-    openapi_extra=body(json=protocol.MessagesRequest),
+    openapi_extra=body(json=MessagesRequest),
 )
 async def create_message(
     request: Request,
-    asked: Annotated[protocol.MessagesRequest, Depends(json_body(protocol.MessagesRequest))],
+    asked: Annotated[MessagesRequest, Depends(json_body(MessagesRequest))],
     session: NamedSession,
     me: Me,
     ticket: Idempotency,
@@ -42,7 +49,7 @@ async def create_message(
 
     A message is cancelled when its client disconnects, unless `X-CFS-On-Disconnect` says otherwise for a turn.
     """
-    items = await begin(request, me, ticket, session, asked.model, partial(protocol.read_request, asked))
+    items = await begin(request, me, ticket, session, asked.model, partial(read_request, asked))
     writer = protocol.MessageWriter(
         items.model,
         items.recorded,
@@ -75,18 +82,18 @@ def _failed(error: CfsError) -> bytes:
 @router.post(
     "/count_tokens",
     responses={200: answer("How many tokens", json=protocol.InputTokens), **problems(*ERRORS, ModelNotFound)},
-    openapi_extra=body(json=protocol.TokenCountRequest),
+    openapi_extra=body(json=TokenCountRequest),
 )
 async def count_message_tokens(
     request: Request,
     _: PlaceToCount,
-    asked: Annotated[protocol.TokenCountRequest, Depends(json_body(protocol.TokenCountRequest))],
+    asked: Annotated[TokenCountRequest, Depends(json_body(TokenCountRequest))],
     me: Me,
 ) -> Response:
     """Return the number of tokens of the prompt for a conversation with tools. Nothing is generated."""
     gate = me.completions
     model = gate.choose(asked.model)
-    messages = await apart(request, partial(protocol.conversation_of, asked, gate.limits))
-    tools, choice = protocol.tools_of(asked)
+    messages = await apart(request, partial(conversation_of, asked, gate.limits))
+    tools, choice = tools_of(asked)
     counts = await attend(request, gate.count((), messages, () if choice == "none" else tools, model))
     return as_json(protocol.InputTokens(input_tokens=counts.prompt_tokens or 0))

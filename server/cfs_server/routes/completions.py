@@ -19,7 +19,7 @@ from cfs_server.http.idempotency import Idempotency
 from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json
 from cfs_server.protocols import text_completions as texts
-from cfs_server.protocols.anthropic import AnthropicModel, AnthropicModels
+from cfs_server.protocols.anthropic_replies import AnthropicModel, AnthropicModels
 from cfs_server.protocols.chat import Writer, chunk_json, completion_json, read_chat
 from cfs_server.protocols.errors import openai_problem
 

@@ -26,7 +26,15 @@ from cfs_server.http.generation import NamedSession
 from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json
 from cfs_server.http.session_paths import SessionId, SessionIdConvertor, id_regex
-from cfs_server.protocols import responses as protocol
+from cfs_server.protocols.conversations import (
+    AnyItem,
+    ConversationObject,
+    ItemList,
+    NewConversation,
+    NewItems,
+    page_of,
+    text_of,
+)
 from cfs_server.protocols.response_events import DeletedObject
 from cfs_server.protocols.response_items import NO_MESSAGE, items_of, message_place, read_items
 from cfs_server.routes.responses import After, Limit, Order
@@ -50,14 +58,14 @@ _WRITTEN = (*_FOUND, Conflict, StorageFull, TooLarge, UnsupportedMedia, Unavaila
 @router.post(
     "",
     responses={
-        200: answer("The conversation", json=protocol.ConversationObject),
+        200: answer("The conversation", json=ConversationObject),
         **problems(*_WRITTEN, AlreadyExists),
     },
-    openapi_extra=body(required=False, json=protocol.NewConversation),
+    openapi_extra=body(required=False, json=NewConversation),
 )
 async def create_conversation(
     request: Request,
-    asked: Annotated[protocol.NewConversation, Depends(json_body(protocol.NewConversation))],
+    asked: Annotated[NewConversation, Depends(json_body(NewConversation))],
     session: NamedSession,
     me: Me,
 ) -> Response:
@@ -75,7 +83,7 @@ async def create_conversation(
 
 @router.get(
     "/{id:conversation}/items",
-    responses={200: answer("The items", json=protocol.ItemList), **problems(*_FOUND)},
+    responses={200: answer("The items", json=ItemList), **problems(*_FOUND)},
 )
 async def list_items(
     id: SessionId,  # noqa: A002 - the name in the path
@@ -87,18 +95,18 @@ async def list_items(
     """List the items of a conversation: its messages, calls and results, and what the model thought."""
     session = me.sessions.get(id, "read_binary")
     async with me.sessions.loaded(session):
-        return as_json(protocol.page_of(_items(session), order=order, after=after, limit=limit))
+        return as_json(page_of(_items(session), order=order, after=after, limit=limit))
 
 
 @router.post(
     "/{id:conversation}/items",
-    responses={200: answer("The new items", json=protocol.ItemList), **problems(*_WRITTEN)},
-    openapi_extra=body(json=protocol.NewItems),
+    responses={200: answer("The new items", json=ItemList), **problems(*_WRITTEN)},
+    openapi_extra=body(json=NewItems),
 )
 async def add_items(
     request: Request,
     id: SessionId,  # noqa: A002
-    asked: Annotated[protocol.NewItems, Depends(json_body(protocol.NewItems))],
+    asked: Annotated[NewItems, Depends(json_body(NewItems))],
     me: Me,
 ) -> Response:
     """Add items to a conversation. They are not answered."""
@@ -112,12 +120,12 @@ async def add_items(
     added = [
         item for at, each in enumerate(messages, begins) for item in items_of(each, message_place(session.key, at))
     ]
-    return as_json(protocol.page_of(added, order="asc", after=None, limit=len(added)))
+    return as_json(page_of(added, order="asc", after=None, limit=len(added)))
 
 
 @router.get(
     "/{id:conversation}/items/{item}",
-    responses={200: answer("The item", json=protocol.AnyItem), **problems(*_FOUND)},
+    responses={200: answer("The item", json=AnyItem), **problems(*_FOUND)},
 )
 async def get_item(
     id: SessionId,  # noqa: A002
@@ -130,12 +138,12 @@ async def get_item(
         found = next((each for each in _items(session) if each["id"] == item), None)
     if found is None:
         raise NotFound(f"conversation {id!r} has no item {item[:80]!r}")
-    return Response(protocol.text_of(found) + "\n", media_type="application/json")
+    return Response(text_of(found) + "\n", media_type="application/json")
 
 
 @router.get(
     "/{id:conversation}",
-    responses={200: answer("The conversation", json=protocol.ConversationObject), **problems(*_FOUND)},
+    responses={200: answer("The conversation", json=ConversationObject), **problems(*_FOUND)},
 )
 async def get_conversation(
     id: SessionId,  # noqa: A002
@@ -158,8 +166,8 @@ async def delete_conversation(
     return as_json(DeletedObject(id=id, object="conversation.deleted"))
 
 
-def _shown(session: Session) -> protocol.ConversationObject:
-    return protocol.ConversationObject(id=session.id, created_at=int(session.created_at))
+def _shown(session: Session) -> ConversationObject:
+    return ConversationObject(id=session.id, created_at=int(session.created_at))
 
 
 def _items(session: Session) -> list[dict[str, object]]:

@@ -14,8 +14,15 @@ from cfs_server.http.generation import RECORDED_ERRORS, Begun, NamedSession, beg
 from cfs_server.http.idempotency import Idempotency, Ticket
 from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json
-from cfs_server.protocols import ollama as protocol
+from cfs_server.protocols import ollama_replies as protocol
 from cfs_server.protocols.errors import ollama_problem
+from cfs_server.protocols.ollama_models import OllamaModelInfo, OllamaModels, OllamaVersion, info_of, models_of
+from cfs_server.protocols.ollama_requests import (
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    OllamaShowRequest,
+    read_request,
+)
 
 router = APIRouter(prefix="/api", tags=["ollama"])
 
@@ -28,11 +35,11 @@ _ANSWERS = answer("The answer, or its pieces, a line each", lines=None, json=pro
 @router.post(
     "/chat",
     responses={200: _ANSWERS, **problems(*_ERRORS)},
-    openapi_extra=body(required=False, json=protocol.OllamaChatRequest),
+    openapi_extra=body(required=False, json=OllamaChatRequest),
 )
 async def chat(
     request: Request,
-    asked: Annotated[protocol.OllamaChatRequest, Depends(_body(protocol.OllamaChatRequest))],
+    asked: Annotated[OllamaChatRequest, Depends(_body(OllamaChatRequest))],
     session: NamedSession,
     me: Me,
     ticket: Idempotency,
@@ -48,11 +55,11 @@ async def chat(
 @router.post(
     "/generate",
     responses={200: _ANSWERS, **problems(*_ERRORS)},
-    openapi_extra=body(required=False, json=protocol.OllamaGenerateRequest),
+    openapi_extra=body(required=False, json=OllamaGenerateRequest),
 )
 async def generate(
     request: Request,
-    asked: Annotated[protocol.OllamaGenerateRequest, Depends(_body(protocol.OllamaGenerateRequest))],
+    asked: Annotated[OllamaGenerateRequest, Depends(_body(OllamaGenerateRequest))],
     session: NamedSession,
     me: Me,
     ticket: Idempotency,
@@ -66,12 +73,12 @@ async def generate(
 
 async def _answered(
     request: Request,
-    asked: protocol.OllamaChatRequest | protocol.OllamaGenerateRequest,
+    asked: OllamaChatRequest | OllamaGenerateRequest,
     session: str | None,
     me: Me,
     ticket: Ticket,
 ) -> Response:
-    read = partial(protocol.read_request, asked, recorded=session is not None)
+    read = partial(read_request, asked, recorded=session is not None)
     if asked.is_empty:
         await apart(request, partial(read, me.completions.limits))  # refuses what it would refuse with a prompt
         name = me.completions.choose(_untagged(asked.model)) or me.completions.models[0].id
@@ -102,32 +109,32 @@ def _failed(error: CfsError) -> bytes:
     return protocol.line(ollama_problem(error))
 
 
-@router.get("/tags", responses={200: answer("All models", json=protocol.OllamaModels), **problems()})
+@router.get("/tags", responses={200: answer("All models", json=OllamaModels), **problems()})
 async def tags(me: Me, parts: AppContext) -> Response:
     """List the models as Ollama does, the default first."""
-    return as_json(protocol.models_of(me.completions.models, _families(parts)))
+    return as_json(models_of(me.completions.models, _families(parts)))
 
 
-@router.get("/ps", responses={200: answer("The loaded models", json=protocol.OllamaModels), **problems()})
+@router.get("/ps", responses={200: answer("The loaded models", json=OllamaModels), **problems()})
 async def loaded(me: Me, parts: AppContext) -> Response:
     """List the loaded models as Ollama does."""
-    return as_json(protocol.models_of([card for card in me.completions.models if card.loaded], _families(parts)))
+    return as_json(models_of([card for card in me.completions.models if card.loaded], _families(parts)))
 
 
 @router.post(
     "/show",
-    responses={200: answer("The model", json=protocol.OllamaModelInfo), **problems(ModelNotFound)},
-    openapi_extra=body(required=False, json=protocol.OllamaShowRequest),
+    responses={200: answer("The model", json=OllamaModelInfo), **problems(ModelNotFound)},
+    openapi_extra=body(required=False, json=OllamaShowRequest),
 )
 async def show(
-    asked: Annotated[protocol.OllamaShowRequest, Depends(_body(protocol.OllamaShowRequest))],
+    asked: Annotated[OllamaShowRequest, Depends(_body(OllamaShowRequest))],
     me: Me,
     parts: AppContext,
 ) -> Response:
     """Describe the model that answers by a name, as Ollama does."""
     chosen = me.completions.choose(_untagged(asked.model or asked.name))
     card = me.completions.card(chosen) if chosen else me.completions.models[0]
-    return as_json(protocol.info_of(card, _families(parts)))
+    return as_json(info_of(card, _families(parts)))
 
 
 def _families(parts: AppContext) -> dict[str, str]:
@@ -135,10 +142,10 @@ def _families(parts: AppContext) -> dict[str, str]:
     return {model.name: model.engine.family for model in parts.models if model.engine}
 
 
-@router.get("/version", responses={200: answer("The version", json=protocol.OllamaVersion), **problems()})
+@router.get("/version", responses={200: answer("The version", json=OllamaVersion), **problems()})
 async def version(me: Me) -> Response:  # noqa: ARG001 - a caller must be known
     """Return the version of Ollama whose API this is; clients require a least one."""
-    return as_json(protocol.OllamaVersion(version=protocol.API_VERSION))
+    return as_json(OllamaVersion(version=protocol.API_VERSION))
 
 
 _OPERATOR = "the operator chooses the models of a server: see `cfs model`"

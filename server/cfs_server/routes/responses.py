@@ -26,9 +26,9 @@ from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json
 from cfs_server.protocols import response_events as events
 from cfs_server.protocols import responses as protocol
+from cfs_server.protocols.conversations import ItemList, page_of, text_of
 from cfs_server.protocols.response_events import ResponseWriter
 from cfs_server.protocols.response_items import Item, ItemId, ItemReference, items_of, message_place
-from cfs_server.protocols.responses import text_of
 
 _log = structlog.get_logger(__name__)
 
@@ -220,7 +220,7 @@ async def cancel_response(request: Request, response: ResponseName, me: Me) -> R
 
 @router.get(
     "/{response}/input_items",
-    responses={200: answer("The items", json=protocol.ItemList), **problems(InvalidRequest, NotFound, Gone)},
+    responses={200: answer("The items", json=ItemList), **problems(InvalidRequest, NotFound, Gone)},
 )
 async def list_input(
     response: ResponseName, me: Me, order: Order = "desc", limit: Limit = 20, after: After = None
@@ -229,4 +229,4 @@ async def list_input(
     key = ResponseId.read(response).session
     added = await me.responses.input_of(response)
     items = [item for at, message in added for item in items_of(message, message_place(key, at))]
-    return as_json(protocol.page_of(items, order=order, after=after, limit=limit))
+    return as_json(page_of(items, order=order, after=after, limit=limit))

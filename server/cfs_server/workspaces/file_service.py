@@ -181,8 +181,6 @@ class Files:
         """Delete the entry if the condition is true; otherwise raise `PreconditionFailed`."""
         await self._run("delete", path, partial(self._delete, path, condition))
 
-    # -- in a thread, or on the loop ------------------------------------------------------------------------------
-
     def _read(self, operation: Operation, path: Path, read: Callable[[], _T]) -> Read[_T]:
         """Read an entry and return its metadata too, if its version is the same before and after the read."""
         self._handle.require(operation, path)

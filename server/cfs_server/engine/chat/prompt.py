@@ -7,22 +7,22 @@ In the text of users, tools and models such names remain text.
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, NoReturn
-
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any
 
 from cfs.contract.transcript import PREFIXES, render, reply_stops
 from cfs.errors import EngineError
 from cfs.wire import Message, Settings, ToolCall
+from cfs_server.engine.chat.chat_template import ChatTemplate, _Rows
+from cfs_server.engine.chat.described_tools import (
+    described_for_transcripts,
+    described_with_tags,
+    named_results,
+    with_system,
+)
 from cfs_server.engine.chat.reply_parser import THINK
-from cfs_server.engine.chat.tool_call_formats import ANYWHERE, Fenced
+from cfs_server.engine.chat.template_abilities import Abilities, abilities_of, takes_later_systems
 from cfs_server.engine.contract.fitting import leading_systems
 from cfs_server.engine.contract.history_forms import (
     Form,
@@ -32,226 +32,6 @@ from cfs_server.engine.contract.history_forms import (
     short_id,
     systems_as_user,
 )
-
-# -- tool conversations for models whose template supports no tools, or only parts of them ----------------------------
-
-# A model may repeat the texts below, and the repetition must not parse as a call. So the reply parser refuses text in
-# angle brackets, JSON with a description and no mark, and incomplete marks.
-_MARKS = re.compile("|".join(re.escape(mark) for mark in (*(form.MARK for form in ANYWHERE), Fenced.MARK)))
-_MARKS_IN_TEXT = re.compile(_MARKS.pattern + r'|\{(?=\s*")')
-
-_TAGGED = """\
-You can call functions. They are described here, one JSON object a line:
-<tools>
-{tools}
-</tools>
-To call one, write a JSON object with its name and its arguments between two tags, and nothing after it:
-<tool_call>{{"name": <tool>, "arguments": {{<key>: <value>}}}}</tool_call>
-For several calls write several of these. The results come with the next message. Call a function only when it helps; \
-otherwise just answer."""
-
-_BRACKETED = """\
-You can call these tools:
-{tools}
-To call one, write [CALL:<tool>(<key>=<value>)] with plain values, and nothing after it. The next message brings \
-the result. Answer without a call when you know enough."""
-
-
-def described_with_tags(tools: Iterable[Mapping[str, Any]]) -> str:
-    """Describe tools, and the form of calls that most models have seen."""
-    lines = [json.dumps(_described(tool), ensure_ascii=False) for tool in tools]
-    lines = [_MARKS.sub(lambda mark: f"\\u{ord(mark[0][0]):04x}{mark[0][1:]}", line) for line in lines]
-    return _TAGGED.format(tools="\n".join(lines))
-
-
-def described_for_transcripts(tools: Iterable[Mapping[str, Any]]) -> str:
-    """Describe tools, and calls in the form in which transcripts show them (S6, C8)."""
-    lines = [_MARKS_IN_TEXT.sub(lambda mark: f"{mark[0][0]}\u2060{mark[0][1:]}", _line(tool)) for tool in tools]
-    return _BRACKETED.format(tools="\n".join(lines))
-
-
-def with_system(messages: Sequence[Message], text: str) -> list[Message]:
-    """Put a text before the system message, or make one of it."""
-    if not text:
-        return list(messages)
-    if messages and messages[0].role == "system":
-        first = messages[0]
-        return [first.model_copy(update={"content": f"{text}\n\n{first.content}".rstrip()}), *messages[1:]]
-    return [Message(role="system", content=text), *messages]
-
-
-def named_results(messages: Iterable[Message]) -> list[Message]:
-    """Add the name of the tool to each tool result: some templates need it, and most programs omit it."""
-    names: dict[str | None, str] = {}
-    found = []
-    for message in messages:
-        names.update({call.id: call.name for call in message.tool_calls})
-        if message.role == "tool" and message.name is None and message.tool_call_id in names:
-            message = message.model_copy(update={"name": names[message.tool_call_id]})
-        found.append(message)
-    return found
-
-
-def _described(tool: Mapping[str, Any]) -> dict[str, Any]:
-    function = tool.get("function", tool)
-    return {"name": function.get("name"), "description": function.get("description") or "", **function}
-
-
-def _line(tool: Mapping[str, Any]) -> str:
-    function = tool.get("function", tool)
-    schema = function.get("parameters") or {}
-    properties = schema.get("properties") or {}
-    required = schema.get("required") or ()
-    shown = ", ".join(
-        f"{name}: {_kind(of)}{'' if name in required else ' (optional)'}" for name, of in properties.items()
-    )
-    description = " ".join(str(function.get("description") or "").split())
-    return f"- {function.get('name')}({shown}): {description}".rstrip(": ")
-
-
-def _kind(schema: Any) -> str:
-    if not isinstance(schema, Mapping):
-        return "any"
-    if "enum" in schema:
-        return " | ".join(repr(each) for each in schema["enum"])
-    kind = schema.get("type", "any")
-    return kind if isinstance(kind, str) else " | ".join(map(str, kind))
-
-
-# -- tool support of a chat template ----------------------------------------------------------------------------------
-#
-# It is detected by rendering tests, because templates use too many different names.
-
-Rows = list[dict[str, Any]]
-Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], str]
-
-_NAME, _VALUE, _RESULT = "look_up_probe", "value-of-probe", "result-of-probe"
-_ID = "probe1234"  # nine letters and digits: some templates take no other id
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": _NAME,
-        "description": "A probe.",
-        "parameters": {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
-    },
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Abilities:
-    """The parts of a tool conversation that a template supports.
-
-    `text_arguments`: it needs the arguments of a call as JSON text, not as a mapping.
-    """
-
-    tools: bool = False
-    calls: bool = False
-    results: bool = False
-    text_arguments: bool = False
-
-
-def abilities_of(render: Render) -> Abilities:
-    """Render small conversations with a template and search for their parts in the output."""
-    question: Rows = [{"role": "user", "content": "Hello."}]
-    tools = _NAME in _attempt(render, question, [_TOOL])
-    offered = [_TOOL] if tools else []
-    for text_arguments in (False, True):
-        called = [*question, _call(json.dumps({"key": _VALUE}) if text_arguments else {"key": _VALUE})]
-        answered = [*called, {"role": "tool", "content": _RESULT, "tool_call_id": _ID, "name": _NAME}]
-        after = [*answered, {"role": "assistant", "content": "So it is."}, *question]
-        shown = _attempt(render, after, offered)
-        if _shows_call(shown):
-            return Abilities(tools, calls=True, results=_RESULT in shown, text_arguments=text_arguments)
-        if _shows_call(_attempt(render, called, offered)):
-            return Abilities(tools, calls=True, text_arguments=text_arguments)
-    return Abilities(tools)
-
-
-def takes_later_systems(render: Render) -> bool:
-    """Whether a template writes system messages after the first message: others refuse them, or leave them out."""
-    rows: Rows = [{"role": role, "content": f"{_VALUE} of {role}"} for role in ("user", "assistant", "system", "user")]
-    return f"{_VALUE} of system" in _attempt(render, rows, [])
-
-
-def _call(arguments: Any) -> dict[str, Any]:
-    function = {"name": _NAME, "arguments": arguments}
-    return {"role": "assistant", "content": "", "tool_calls": [{"id": _ID, "type": "function", "function": function}]}
-
-
-def _shows_call(shown: str) -> bool:
-    """Whether name and value stand there, the value not as Python writes a mapping."""
-    return shown.count(_NAME) > 0 and _VALUE in shown and f"'{_VALUE}'" not in shown
-
-
-def _attempt(render: Render, rows: Rows, tools: Rows) -> str:
-    try:
-        return render(rows, tools)
-    except EngineError:
-        return ""
-
-
-# -- rendering of a chat template, a Jinja program --------------------------------------------------------------------
-#
-# The names and filters are those of Transformers (`apply_chat_template`), the target of most templates.
-
-
-class _GenerationTag(Extension):
-    """`{% generation %}` marks training targets; here its content is rendered unchanged."""
-
-    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Parse the tag's content."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class ChatTemplate:
-    """A compiled template. It runs in a sandbox: a model file is not trusted with this process."""
-
-    def __init__(self, source: str, *, begin_text: str, end_text: str) -> None:
-        """Compile; raises `EngineError`."""
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals |= {
-            "raise_exception": _refuse,
-            "strftime_now": _now,
-            "bos_token": begin_text,
-            "eos_token": end_text,
-        }
-        try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
-            raise EngineError(f"the model's chat template does not compile: {_first_line(error)}") from error
-
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
-        """Write a conversation and the beginning of the reply; raises `EngineError` when the template refuses it."""
-        try:
-            return self._template.render(messages=messages, tools=tools or None, add_generation_prompt=True)
-        except Exception as error:  # a template is a program: its errors have no common class
-            raise EngineError(f"the model's chat template refuses this conversation: {_first_line(error)}") from error
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """Write JSON without escapes for HTML, which Jinja's own filter makes and models have never seen."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
-
-
-def _refuse(message: str) -> NoReturn:
-    raise jinja2.TemplateRuntimeError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.now().astimezone().strftime(form)
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-_Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)

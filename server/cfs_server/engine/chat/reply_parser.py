@@ -89,8 +89,6 @@ class ReplyReader:
         self._new_text, self._new_thinking, self._new_calls, self._tokens = "", "", [], 0
         return delta
 
-    # -- stages: each takes something off what is held, and says whether to go on ---------------------------------
-
     def _begin(self, last: bool) -> bool:
         """A reply may begin with thinking, and so may the text after a call."""
         text = self._held.lstrip()
@@ -159,8 +157,6 @@ class ReplyReader:
         self._unmarked = self._start
         self._stage = self._text if self._answer.begun else self._begin
         return True
-
-    # -- parts ----------------------------------------------------------------------------------------------------
 
     def _next_mark(self) -> tuple[int, Form | None]:
         found = _MARK.search(self._held)

@@ -174,8 +174,6 @@ class OnDemandEngine:
         self._loads = 0
         self._load_seconds = 0.0
 
-    # -- as every engine ------------------------------------------------------------------------------------------
-
     async def start(self) -> ModelInfo:
         """Find the file of the model and read its header. Raises `ModelLoadError`, also if it never fits the memory."""
         found = await in_thread(partial(models.resolve, self._spec, self._models_folder, on_download=log_download))
@@ -295,8 +293,6 @@ class OnDemandEngine:
         finally:
             self._release()
 
-    # -- the memory that it takes ---------------------------------------------------------------------------------
-
     @property
     def busy(self) -> bool:
         """Whether turns use it or wait for it."""
@@ -307,8 +303,6 @@ class OnDemandEngine:
         if wanted != self._leaving:
             self._leaving = wanted
             self._changed.fire()
-
-    # -- the worker -----------------------------------------------------------------------------------------------
 
     @property
     def _wanted(self) -> bool:

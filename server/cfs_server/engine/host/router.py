@@ -85,8 +85,6 @@ class ModelRouter:
             await engine.stop()
             del self._retiring[engine]
 
-    # -- several models -------------------------------------------------------------------------------------------
-
     def engine_of(self, model: str | None) -> Engine:
         """Return the engine of a model, or of the default. Raises `EngineError` if there is no such model."""
         engine = self._engines.get(model or self._default)
@@ -108,8 +106,6 @@ class ModelRouter:
 
     def _described(self, name: str, info: ModelInfo) -> ModelInfo:
         return replace(info, name=name, price=self._prices.get(name))
-
-    # -- all models together --------------------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:

@@ -17,7 +17,7 @@ from cfs.transports.proxies import connecting, proxy_of
 from cfs_server.engine.contract.interface import Delta, ModelLoadError
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.answers import AnswerDecoder
-from cfs_server.engine.upstream.protocol import Options
+from cfs_server.engine.upstream.options import UpstreamOptions
 
 CONNECT_SECONDS = 10.0
 _REST_SECONDS = 0.2
@@ -78,7 +78,7 @@ def _size(text: str) -> int:
 class Link:
     """Connections to one upstream. Every error is a `Failure`, in words without the key."""
 
-    def __init__(self, options: Options, headers: Mapping[str, str]) -> None:
+    def __init__(self, options: UpstreamOptions, headers: Mapping[str, str]) -> None:
         """Prepare connections; with `https` this reads certificates, which takes a while.
 
         Raises `InvalidRequest` if the proxy or the certificates that the environment names cannot be used.

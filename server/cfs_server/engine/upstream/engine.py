@@ -3,20 +3,15 @@
 import asyncio
 import contextlib
 import math
-import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import structlog
 
-from cfs.completions.estimates import estimate_prompt, estimate_tokens, tokens_of_size
 from cfs.errors import ContextTooLong, EngineError, InvalidRequest
-from cfs.wire import FinishReason, Usage
-from cfs_server.engine.contract.fairness import Backlog, Fairness, Path
+from cfs.wire import Usage
 from cfs_server.engine.contract.fitting import LONGEST_UNKNOWN, check_bound, estimated_tokens
 from cfs_server.engine.contract.history_forms import Form, portable_tools
 from cfs_server.engine.contract.interface import (
@@ -37,195 +32,19 @@ from cfs_server.engine.upstream.acceptance import Acceptance, refuses
 from cfs_server.engine.upstream.affinity import Affinity
 from cfs_server.engine.upstream.anthropic import AnthropicDialect
 from cfs_server.engine.upstream.connection import Link, ReplyLimit, rest
+from cfs_server.engine.upstream.conversation import stops_of
 from cfs_server.engine.upstream.cutting import ReplyCutter
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.openai import OpenAIDialect
-from cfs_server.engine.upstream.protocol import KINDS, Dialect, Options, Spent, stops_of, unused
-
-# -- one turn at an upstream: its text so far, and its cost -----------------------------------------------------------
-
-
-@dataclass(eq=False, slots=True)
-class Turn:
-    """Collects new output until its reader takes it; a slow reader gets longer pieces, never a long queue."""
-
-    request: GenerationRequest
-    clock: Callable[[], float] = time.monotonic
-    task: asyncio.Task[None] | None = None
-    reason: FinishReason | None = None
-    stop: str = ""
-    error: EngineError | None = None
-    failure: Failure | None = None
-    spent: Spent = field(default_factory=Spent)
-    size: int = 0
-    warnings: tuple[str, ...] = ()
-    _submitted: float = 0.0
-    _started: float | None = None
-    _first: float | None = None
-    _ended: float | None = None
-    _new: deque[Delta] = field(default_factory=deque)
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self._submitted = self.clock()
-
-    @property
-    def over(self) -> bool:
-        """Whether the turn has ended."""
-        return self.reason is not None or self.error is not None
-
-    @property
-    def silent(self) -> bool:
-        """Whether no output has arrived yet, so that its request may be sent again."""
-        return self._first is None
-
-    def start(self) -> None:
-        """It has got its place."""
-        self._started = self.clock()
-
-    def add(self, delta: Delta) -> None:
-        """Something new."""
-        if self._first is None:
-            self._first = self.clock()
-        if self._new and _continues(self._new[-1], delta):
-            self._new[-1] = _joined(self._new[-1], delta)
-        else:
-            self._new.append(delta)
-        self._changed.set()
-
-    def end(self, reason: FinishReason) -> None:
-        """It is over; the first word about that counts."""
-        if not self.over:
-            self.reason, self._ended = reason, self.clock()
-        self._changed.set()
-
-    def fail(self, error: EngineError) -> None:
-        """It is over, without an answer."""
-        if not self.over:
-            self.error, self._ended = error, self.clock()
-        self._changed.set()
-
-    async def next(self) -> Delta | None:
-        """Wait for something new; `None` when it is over and everything was taken."""
-        while not self._new and not self.over:
-            self._changed.clear()
-            await self._changed.wait()
-        return self._new.popleft() if self._new else None
-
-    def usage(self) -> Usage:
-        """The usage: the upstream's own count, or an estimate. Some servers count nothing, and some count zero."""
-        now = self._ended or self.clock()
-        speaking = now - (self._first or now)
-        completion = self.spent.completion or tokens_of_size(self.size)
-        return Usage(
-            prompt_tokens=self.spent.prompt or self._estimated_prompt(),
-            cached_tokens=self.spent.cached,
-            completion_tokens=completion,
-            queue_seconds=round((self._started or now) - self._submitted, 6),
-            first_token_seconds=round((self._first or now) - self._submitted, 6),
-            total_seconds=round(now - self._submitted, 6),
-            tokens_per_second=round(completion / speaking, 3) if completion > 1 and speaking > 0 else 0.0,
-        )
-
-    def _estimated_prompt(self) -> int:
-        if self._first is None:
-            return 0
-        request = self.request
-        return estimate_tokens(request.settings.system or "") + estimate_prompt(request.messages, request.options.tools)
-
-
-def _continues(before: Delta, new: Delta) -> bool:
-    """Whether a piece can be joined to the one before it, so that the order of text, thinking and calls stays."""
-    return not (before.calls and (new.text or new.thinking)) and not (before.text and new.thinking)
-
-
-def _joined(before: Delta, new: Delta) -> Delta:
-    return Delta(
-        before.text + new.text,
-        before.tokens + new.tokens,
-        before.thinking + new.thinking,
-        before.calls + new.calls,
-    )
-
-
-# -- places at the upstream: a limit of concurrent turns; the others wait (E3) ----------------------------------------
-
-_WEIGHT = 0.2
-"""How much the newest turn counts in the average time of a turn."""
-
-
-class Places:
-    """Hands out places, fairly among owners, kinds of work and accounts; see `Fairness`."""
-
-    def __init__(self, count: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.held = 0
-        self._count = count
-        self._clock = clock
-        self._fairness = Fairness()
-        self._waiting: list[tuple[Path, asyncio.Future[None]]] = []
-        self._seconds = 0.0
-
-    @property
-    def waiting(self) -> int:
-        """How many wait."""
-        return len(self._waiting)
-
-    @property
-    def backlog(self) -> Backlog:
-        """The waiting work, estimated from recent turns."""
-        if self.held < self._count:
-            return Backlog()
-        each = self._seconds / self._count
-        return Backlog.of(each, ((*path[:2], each) for path, _ in self._waiting))
-
-    @asynccontextmanager
-    async def place(self, path: Path) -> AsyncIterator[None]:
-        """Wait for a place and hold it."""
-        self._fairness.join(path)
-        try:
-            await self._take(path)
-            started = self._clock()
-            try:
-                yield
-            finally:
-                self._leave(path, self._clock() - started)
-        finally:
-            self._fairness.leave(path)
-
-    async def _take(self, path: Path) -> None:
-        if self.held < self._count:
-            self.held += 1
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (path, future)
-        self._waiting.append(entry)
-        try:
-            await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                self._pass_on()  # it was given the place and cannot use it
-            else:
-                self._waiting.remove(entry)
-            raise
-
-    def _leave(self, path: Path, seconds: float) -> None:
-        self._fairness.charge(path, seconds)
-        self._seconds += (seconds - self._seconds) * (_WEIGHT if self._seconds else 1.0)
-        self._pass_on()
-
-    def _pass_on(self) -> None:
-        waiting = [entry for entry in self._waiting if not entry[1].cancelled()]  # such a task has not run since
-        if not waiting:
-            self.held -= 1
-            return
-        entry = min(waiting, key=lambda entry: self._fairness.rank(entry[0]))
-        self._waiting.remove(entry)
-        entry[1].set_result(None)
-
+from cfs_server.engine.upstream.optional_fields import unused
+from cfs_server.engine.upstream.options import KINDS, UpstreamOptions
+from cfs_server.engine.upstream.places import Places
+from cfs_server.engine.upstream.protocol import Dialect
+from cfs_server.engine.upstream.turn import UpstreamTurn, end_tasks
 
 _LOOK_AGAIN_SECONDS = 2.0
 _REFUSED = (400, 422)
-DIALECTS: dict[UpstreamKind, Callable[[Options, str], Dialect]] = {
+DIALECTS: dict[UpstreamKind, Callable[[UpstreamOptions, str], Dialect]] = {
     "openai": OpenAIDialect,
     "anthropic": AnthropicDialect,
 }
@@ -236,7 +55,7 @@ _log = structlog.get_logger(__name__)
 class UpstreamEngine:
     """Lets another server answer."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: UpstreamOptions) -> None:
         """Take the options; nothing is connected yet."""
         self._options = options
         self._places = Places(options.parallel)
@@ -247,7 +66,7 @@ class UpstreamEngine:
         self._acceptance = Acceptance()
         self._link: Link | None = None
         self._state: EngineState = "starting"
-        self._turns: dict[str, Turn] = {}
+        self._turns: dict[str, UpstreamTurn] = {}
         self._watch: asyncio.Task[None] | None = None
         self._prompt_tokens = 0
         self._tokens = 0
@@ -274,7 +93,7 @@ class UpstreamEngine:
         for turn in self._turns.values():
             turn.fail(EngineError("the engine was stopped"))
         tasks = [turn.task for turn in self._turns.values()]
-        await _ended(*tasks, self._watch)
+        await end_tasks(*tasks, self._watch)
         if self._link is not None:
             await self._link.close()
 
@@ -308,7 +127,7 @@ class UpstreamEngine:
                 yield delta
         finally:
             try:
-                await _ended(turn.task)
+                await end_tasks(turn.task)
             finally:
                 del self._turns[request.id]
                 self._account(turn.usage())
@@ -363,17 +182,17 @@ class UpstreamEngine:
             raise EngineError("the engine is not running")
         return self._link
 
-    def _submit(self, request: GenerationRequest) -> Turn:
+    def _submit(self, request: GenerationRequest) -> UpstreamTurn:
         self._connected()
         if request.id in self._turns:
             raise EngineError(f"a turn with the id {request.id} is already running")
         if self._context_tokens:
             check_bound(request.messages, request.settings.system, self._context_tokens, LONGEST_UNKNOWN)
-        turn = self._turns[request.id] = Turn(request)
+        turn = self._turns[request.id] = UpstreamTurn(request)
         turn.task = asyncio.create_task(self._run(turn), name=f"upstream turn {request.id}")
         return turn
 
-    async def _run(self, turn: Turn) -> None:
+    async def _run(self, turn: UpstreamTurn) -> None:
         """Send a turn's request, with retries; every failure becomes an error that a session can show."""
         request = turn.request
         share = (request.owner, request.kind, request.account or request.cache_key)
@@ -400,7 +219,7 @@ class UpstreamEngine:
             _log.exception("upstream.defect")
             turn.fail(EngineError("internal error"))
 
-    async def _ask(self, turn: Turn, *, last: bool) -> None:
+    async def _ask(self, turn: UpstreamTurn, *, last: bool) -> None:
         """Send the request, and again as long as there is something to change that the upstream refused."""
         request, form, refusal = turn.request, self._acceptance.form, None
         body, first = self._body(request, form), form
@@ -455,7 +274,7 @@ class UpstreamEngine:
             request = replace(request, options=replace(request.options, tools=tools))
         return self._dialect.body(request, form)
 
-    async def _listen(self, turn: Turn, body: dict[str, Any], form: Form) -> None:
+    async def _listen(self, turn: UpstreamTurn, body: dict[str, Any], form: Form) -> None:
         names = portable_tools(turn.request.options.tools)[1] if form is not Form.PLAIN else {}
         reply = self._dialect.reply(turn.request)
         self._requests += 1
@@ -526,16 +345,3 @@ def _with_own_names(delta: Delta, names: Mapping[str, str]) -> Delta:
         return delta
     calls = tuple(replace(call, name=names.get(call.name, call.name)) if call.name else call for call in delta.calls)
     return replace(delta, calls=calls)
-
-
-async def _ended(*tasks: asyncio.Task[None] | None) -> None:
-    """Cancel tasks and wait for their end.
-
-    The caller may be cancelled, too, and by anyio repeatedly. This must not reach the tasks: a task that is cancelled
-    while it closes its connection leaves the connection open for good.
-    """
-    there = [task for task in tasks if task is not None]
-    for task in there:
-        task.cancel()
-    if there:
-        await asyncio.wait(there)

@@ -31,7 +31,7 @@ from cfs_server.engine.contract.interface import (
 from cfs_server.engine.upstream.affinity import value_of
 from cfs_server.engine.upstream.engine import UpstreamEngine
 from cfs_server.engine.upstream.failures import Failure
-from cfs_server.engine.upstream.protocol import Options
+from cfs_server.engine.upstream.options import UpstreamOptions
 
 _FIRST_REST, _LONGEST_REST = 1.0, 60.0
 """Seconds for which an upstream is left alone after a failure; doubled with each further one."""
@@ -42,7 +42,7 @@ _log = structlog.get_logger(__name__)
 class Upstream:
     """One of the upstreams, and whether it can continue a reply that another one has begun."""
 
-    options: Options
+    options: UpstreamOptions
     continues: bool = False
 
     def engine(self, **changes: object) -> UpstreamEngine:
@@ -266,8 +266,6 @@ class UpstreamGroup:
         best = next((each for each in found if each.state == "ready"), found[0])
         sums = {name: sum(getattr(each, name) for each in found) for name in (*COUNTERS, *GAUGES)}
         return replace(best, gauges=gauges, **sums)
-
-    # -- which upstream -------------------------------------------------------------------------------------------
 
     def _choices(self, reply: _Reply) -> list[_Member]:
         """Return the upstreams in the order in which they are tried: resting ones last, those of the session first."""

@@ -22,8 +22,11 @@ from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.affinity import member_of
 from cfs_server.engine.upstream.answers import ending, objects_of, or_nothing
 from cfs_server.engine.upstream.calls import CallPiece, CallReader, arguments_text
+from cfs_server.engine.upstream.conversation import MOST_STOPS, conversation_of
 from cfs_server.engine.upstream.failures import Failure
-from cfs_server.engine.upstream.protocol import MOST_STOPS, Instead, OptionalFields, Options, Spent, conversation_of
+from cfs_server.engine.upstream.optional_fields import Instead, OptionalFields
+from cfs_server.engine.upstream.options import UpstreamOptions
+from cfs_server.engine.upstream.protocol import Spent
 
 # -- response events --------------------------------------------------------------------------------------------------
 
@@ -273,7 +276,7 @@ class OpenAIDialect:
 
     path = "chat/completions"
 
-    def __init__(self, options: Options, model: str) -> None:
+    def __init__(self, options: UpstreamOptions, model: str) -> None:
         self._options = options
         self._model = model
         self._fields = OptionalFields(_OPTIONAL)

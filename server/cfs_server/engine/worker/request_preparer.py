@@ -40,7 +40,9 @@ from cfs_server.engine.contract.protocol import (
 )
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.model import LoadedModel
-from cfs_server.engine.llama.tokenizer import RestoredLogs, TokenLog, TokenLogs, Vocabulary
+from cfs_server.engine.llama.restored_logs import RestoredLogs
+from cfs_server.engine.llama.token_logs import TokenLog, TokenLogs
+from cfs_server.engine.llama.tokenizer import Vocabulary
 from cfs_server.engine.worker.generation import Generation, Refused
 from cfs_server.engine.worker.grammar import Constraint, Grammars
 from cfs_server.engine.worker.sampling import Reported, Sampler
