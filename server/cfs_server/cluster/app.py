@@ -11,7 +11,7 @@ import structlog
 from starlette.applications import Starlette
 
 from cfs.errors import Unavailable
-from cfs_server.app import create_app, open_context, opened
+from cfs_server.app import create_app
 from cfs_server.cluster.callers import Callers
 from cfs_server.cluster.directory import LEASE_SECONDS, Directory, shared
 from cfs_server.cluster.front import Front, sees
@@ -20,6 +20,7 @@ from cfs_server.cluster.relay import Relay, Signer
 from cfs_server.cluster.replica import AGAIN_SECONDS, Replica
 from cfs_server.cluster.slots import HostedSlot, OpenSlot
 from cfs_server.config.settings import Settings
+from cfs_server.context import open_context, opened
 from cfs_server.domain.placement import new_key, slot_of
 from cfs_server.engine.contract.interface import Engine, ModelInfo
 from cfs_server.http.caller import Context

@@ -20,11 +20,12 @@ from cfs.cli.base.output import print_error
 from cfs.errors import CfsError, InvalidRequest, Unavailable, Unsupported
 from cfs.transports import tracing
 from cfs_server.access import tokens
-from cfs_server.app import create_app, opened
+from cfs_server.app import create_app
 from cfs_server.base.limits import ConnectionLimits
 from cfs_server.config.settings import ConfigurationError, Settings
 from cfs_server.connect import search
 from cfs_server.connect.engines import make_engine
+from cfs_server.context import opened
 from cfs_server.engine.contract.interface import Engine, ModelInfo, ModelLoadError
 from cfs_server.http.caller import Context
 from cfs_server.http.connections import SWEEPS_A_SECOND, Connections

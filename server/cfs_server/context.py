@@ -1,0 +1,114 @@
+"""Opens what answers requests for one store of sessions: its journal, workspaces, callers and streams."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+
+from cfs_server.access.auth import Principal, Principals, Traffic
+from cfs_server.access.shares import Shares
+from cfs_server.completions.run import EphemeralCompletions
+from cfs_server.config.settings import Settings
+from cfs_server.connect.manager import ModelConnections
+from cfs_server.dav.optional import make_dav
+from cfs_server.engine.contract.interface import Engine, HasModels, ModelInfo
+from cfs_server.http.caller import Context
+from cfs_server.http.event_streams import Streams
+from cfs_server.http.idempotency import Requests
+from cfs_server.http.markup import Renderer
+from cfs_server.http.metrics import Metrics
+from cfs_server.journal.journal import Backend, Journal
+from cfs_server.journal.memory import MemoryBackend
+from cfs_server.sessions.retention import Retention
+from cfs_server.sessions.store import Part, SessionStore
+from cfs_server.workspaces.workspaces import Workspaces, open_workspaces
+
+
+@asynccontextmanager
+async def open_context(
+    settings: Settings,
+    engine: Engine,
+    model: ModelInfo | None = None,
+    journal: Journal | None = None,
+    workspaces: Workspaces | None = None,
+    part: Part | None = None,
+    traffic_of: Callable[[str], Traffic] | None = None,
+) -> AsyncIterator[Context]:
+    """Open a store of sessions with all that answers requests for them, to the end of the block.
+
+    Without a journal, sessions end with the block. Without workspaces, it opens those of the settings. `part` is what
+    it has of the sessions of many stores, and `traffic_of` returns what all stores of the process count together of a
+    caller.
+    """
+    if model is not None and model.price is None:
+        model = replace(model, price=settings.price)
+    names = engine.names if isinstance(engine, HasModels) else () if model is None else (model.name,)
+    metrics = Metrics(model.engine if model else None)
+    dav = await asyncio.to_thread(make_dav)  # imports and inspects the platform
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        log = await enter(opened(MemoryBackend())) if journal is None else journal
+        store = await enter(SessionStore(engine, settings.limits, journal=log, models=names, part=part))
+        folders = workspaces
+        if folders is None:
+            folders = await enter(open_workspaces(settings.workspaces, settings.data_dir))
+        principals = Principals(
+            lambda name: Principal(name, store, folders, traffic_of and traffic_of(name)),
+            settings.principal_limits,
+            store.clock,
+        )
+        if settings.tokens is not None:
+            await principals.load(settings.tokens)
+        await store.restore(principals.account_of)
+        shared = Shares(principals, store, log)
+        context = Context(
+            settings,
+            engine,
+            model,
+            store,
+            folders,
+            principals,
+            metrics,
+            Streams(settings, metrics.streams),
+            EphemeralCompletions(engine, settings.limits),
+            Requests(log, store.clock),
+            await enter(aclosing(Renderer())),
+            shared,
+            ModelConnections(settings, engine),
+            dav,
+        )
+        watches = [
+            metrics.watch(store),
+            store.checkpoints(),
+            store.find_topics(),
+            shared.watch(),
+            Retention(store, settings.keep, store.clock).run(),
+        ]
+        if settings.tokens is not None:
+            watches.append(principals.watch(settings.tokens))
+        stack.enter_context(dav.opened(store))
+        await enter(background(watches))
+        yield context
+
+
+@asynccontextmanager
+async def opened(backend: Backend) -> AsyncIterator[Journal]:
+    """Open a journal, and close it. Raises `StoreFailed`."""
+    journal = Journal(backend)
+    await journal.open()
+    try:
+        yield journal
+    finally:
+        await journal.close()
+
+
+@asynccontextmanager
+async def background(work: Iterable[Coroutine[None, None, None]]) -> AsyncIterator[None]:
+    """Run endless tasks for the duration of the block."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
