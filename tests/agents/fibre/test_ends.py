@@ -310,7 +310,12 @@ WAYS = {
     ),
     "its session is renamed": Way(status="cancelled", reason="is called 'taken-over' now", act=rename),
     "its lease runs out": Way(status="success", reason="made a.txt", child=GOES_ON, act=lose_lease),
-    "another runtime takes it": Way(status="cancelled", reason="taken over", child=GOES_ON, act=take_over),
+    "another runtime takes it": Way(
+        status="cancelled",
+        reason="taken over",
+        child=[late(write("a.txt")), late(finish("made a.txt", "a.txt"), 1000)],  # it sends its call, and is refused
+        act=take_over,
+    ),
     "the runtime stops in its work": Way(
         status="success", reason="made a.txt", down=nothing, again=[write("a.txt"), *GOES_ON[1:]], impossible=IN_BOTH
     ),
