@@ -142,5 +142,5 @@ def test_a_chat_starts_the_server_that_it_needs(run: Command, url: str) -> None:
 
 def test_a_chat_starts_no_server_that_it_could_not_reach(run: Command) -> None:
     """One of another machine, or behind a proxy with TLS."""
-    said = "no server answers at https://localhost:9, and none can be started there from here"
+    said = "no server answers at https://localhost:9, and this command starts one on this machine only"
     assert run("chat", "--up", at="https://localhost:9") == (1, "", f"cfs: {said}\n")

@@ -23,6 +23,12 @@ def held(client: Client, session: str) -> Claim:
     return claim
 
 
+def test_help_says_whose_questions_are_listed(http_harness: HttpHarness) -> None:
+    """Without a name they are those of all sessions; a new session has none."""
+    out = cfs(http_harness.url, "questions", "--help")
+    assert "default: all sessions" in ended(out)[1]
+
+
 def test_open_questions_are_listed_with_all_of_their_text(http_harness: HttpHarness) -> None:
     """Of all sessions, or of one and those below it; what cannot be seen is shown by its number."""
     url = http_harness.url

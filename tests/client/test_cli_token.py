@@ -54,7 +54,7 @@ def test_a_file_without_a_token_is_told(guarded: Guarded, tmp_path: Path, conten
     (tmp_path / "token").write_bytes(content)
     code, _, errors = ended(cfs(guarded.url, "ls", "--token-file", str(tmp_path / "token"), COLUMNS="300"))
     assert code == 2
-    assert "does not hold one token" in errors or "this is no text" in errors
+    assert "does not hold one token" in errors or "the file is not text" in errors
 
 
 def test_doctor_knows_whose_token_it_is(guarded: Guarded) -> None:

@@ -94,8 +94,8 @@ Patience = Annotated[
         "--patience",
         parser=_seconds,
         metavar="TIME",
-        help="How long to wait for a server or model that is away: forever, or a time such as 90s or 2h. With 0 each"
-        " request is tried three times.",
+        help="How long to wait if the server or the model cannot be reached: forever, or a time such as 90s or 2h. With"
+        " 0, each request is tried three times.",
     ),
 ]
 Publish = Annotated[

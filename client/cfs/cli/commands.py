@@ -229,7 +229,7 @@ def open_(
 
 
 def questions(
-    session: OptionalSession = None,
+    session: Annotated[str | None, session_argument("Name of the session (default: all sessions).")] = None,
     as_json: Json = False,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -318,7 +318,7 @@ def fork(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Copy a session, and print the name of the copy. Both go on independently."""
+    """Copy a session, and print the name of the copy. Both continue independently."""
     from cfs import api
 
     with connect(url, token_file) as client:
@@ -372,7 +372,7 @@ def revoke_share(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Revoke a link. Whoever reads by it is cut off at once."""
+    """Revoke a link. Streams that use it end at once."""
     from cfs import api
 
     with connect(url, token_file) as client:

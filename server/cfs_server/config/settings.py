@@ -69,12 +69,12 @@ class Settings(BaseSettings):
     model: str | None = Field(
         None,
         description="Path of a GGUF file, a short name such as `smollm2` (`cfs model ls --all` lists them), or"
-        " `hf:OWNER/REPO:FILE`. What is not there is downloaded. Default: the embedded model.",
+        " `hf:OWNER/REPO:FILE`. A missing file is downloaded. Default: the embedded model.",
     )
     models: Path | None = Field(
         None,
         description="TOML file of models, for a server that has several: GGUF files and upstreams, in place of `model`"
-        " and `upstream`. What a model of the file does not set is as the settings of upstreams say.",
+        " and `upstream`. The settings of upstreams are the defaults of each model of the file.",
     )
     connections: Path | None = Field(
         None,
@@ -283,7 +283,7 @@ class Settings(BaseSettings):
     max_sessions: Count = Field(_limits.sessions, description="Maximum number of sessions (507).")
     max_total_bytes: Count | None = Field(
         None,
-        description="Maximum bytes of all messages, as they take in memory, whether they are there or not (507)."
+        description="Maximum bytes of all messages, in memory or not, counted as they take in memory (507)."
         " Default: 1 GiB if sessions are in memory only, else only the disk is the limit.",
     )
     max_busy_bytes: Count = Field(

@@ -247,7 +247,7 @@ def _report(path: Path, url: str, token_file: Path | None) -> None:
         note("No server runs there yet: `cfs up` (or scripts/up) starts one with these models.")
         return
     except CfsError as error:
-        note(f"The server at {url} was not asked to use them: {error.detail}")
+        note(f"The server at {url} did not load them: {error.detail}")
         return
     if Path(listed.file) != path.absolute():
         note(f"The server at {url} reads another file: {listed.file}")

@@ -91,7 +91,7 @@ def import_sessions(client: Client, file: Path, *, rename: bool) -> None:
                 client.call(api.post(name, waiting))
     for root, name in names.items():
         if name != root:
-            note(f"cfs: {root!r} is {name!r} here")
+            note(f"cfs: {root!r} was imported as {name!r}")
     failures = [result for result in made.values() if result.outcome not in ("created", "same")]
     for failure in failures:
         print_error(f"{failure.id!r} was not imported: {failure.error or 'another conversation has the name'}")

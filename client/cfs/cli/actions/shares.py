@@ -38,7 +38,7 @@ def create(
         return
     show(address + "\n")
     if shared.id is None:
-        note("cfs: this server has no tokens, so whoever can reach it can read and write all sessions")
+        note("cfs: this server has no tokens, so anyone who can reach it can read and write all sessions")
     else:
         note(f"cfs: store this link now, it is not shown again; `cfs share revoke {shared.id}` ends it")
 
@@ -50,7 +50,7 @@ def print_shares(client: Client, session: str, *, as_json: bool) -> None:
         show("[" + ",\n".join(share.model_dump_json() for share in shares) + "]\n")
         return
     if not shares:
-        note(f"There is no link to {session!r} of yours.")
+        note(f"You have no link to {session!r}.")
     for share in shares:
         end = (
             "never ends"

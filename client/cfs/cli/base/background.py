@@ -80,7 +80,7 @@ def start_server(client: "Client") -> None:
         address = urlsplit(client.url)
         if address.hostname not in ("127.0.0.1", "localhost", "::1") or address.scheme != "http":
             raise InvalidRequest(
-                f"no server answers at {client.url}, and none can be started there from here"
+                f"no server answers at {client.url}, and this command starts one on this machine only"
             ) from None
         host = "::1" if address.hostname == "::1" else "127.0.0.1"
         code = start(["up", "--no-mount", "--host", host, "--port", port_of(client.url)])

@@ -78,7 +78,9 @@ def read_token(token_file: Path | None) -> str | None:
     try:
         token = token_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{token_file}: {getattr(error, 'strerror', None) or 'this is no text'}") from None
+        raise typer.BadParameter(
+            f"{token_file}: {getattr(error, 'strerror', None) or 'the file is not text'}"
+        ) from None
     if not token.isprintable() or not token.isascii() or " " in token or not token:
         raise typer.BadParameter(f"{token_file} does not hold one token on one line")
     return token

@@ -77,7 +77,7 @@ TokenFile = Annotated[
 ]
 
 Background = Annotated[
-    bool, typer.Option("--background", "-b", help="Return as soon as it is ready; it goes on in the background.")
+    bool, typer.Option("--background", "-b", help="Return as soon as it is ready; it runs on in the background.")
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
