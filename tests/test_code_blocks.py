@@ -331,9 +331,9 @@ def test_a_file_system_of_ones_own_needs_four_methods(tmp_path: Path) -> None:
 @runs("docs/fuse.md", "mount", "live", "settings")
 def test_the_mount_of_its_page(shell: Shell) -> None:
     needs_fuse()
-    *mount, unmount = block("docs/fuse.md", "mount").splitlines(keepends=True)
-    script = [*mount, block("docs/fuse.md", "live"), "wait\n", block("docs/fuse.md", "settings"), unmount]
-    shown = shell.run("".join(script))
+    mount, live, settings = (block("docs/fuse.md", name) for name in ("mount", "live", "settings"))
+    unmount = "fusermount3 -u ~/cfs\n"
+    shown = shell.run("".join([mount, live, "wait\n", settings, unmount] * 2))
     assert "User: My name is Alice.\nAssistant: " in shown
     assert 'user.cfs.temperature="0.2"' in shown
 

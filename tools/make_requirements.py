@@ -15,6 +15,7 @@ from make_api_docs import table, update
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/requirements.md"
 SPEC = ROOT / "docs/spec.md"
+TESTS = ROOT / "tests"
 HEAD = """# Requirements and their tests
 
 <!-- Made by scripts/docs from the numbers that tests cite in their docstrings; change them there. -->
@@ -65,6 +66,11 @@ def _tests(node: ast.Module | ast.ClassDef, of: str = "") -> Iterator[tuple[str,
             yield f"{of}{child.name}", numbers
 
 
+def modules_with_tests() -> list[Path]:
+    """List the modules of the tests, with those of the integrations."""
+    return sorted([*TESTS.rglob("*.py"), *(ROOT / "integrations").glob("*/tests/*.py")])
+
+
 def held_by(path: Path) -> dict[str, list[str]]:
     """Find what the tests of one module hold: by number, the names of the tests, or all of the module."""
     module = ast.parse(path.read_text(encoding="utf-8"))
@@ -82,15 +88,16 @@ def held_by(path: Path) -> dict[str, list[str]]:
 def page() -> str:
     """Write the whole page."""
     cells: dict[str, list[str]] = {number: [] for number in requirements()}
-    for path in sorted((ROOT / "tests").rglob("*.py")):
+    for path in modules_with_tests():
+        name = path.relative_to(TESTS if path.is_relative_to(TESTS) else ROOT)
         for number, tests in held_by(path).items():
-            cells.setdefault(number, []).append(f"`{path.relative_to(ROOT / 'tests')}`: {', '.join(tests)}")
+            cells.setdefault(number, []).append(f"`{name}`: {', '.join(tests)}")
     titles = requirements()
     rows = [
         (f"[{number}](spec.md#{number.lower()})", titles.get(number, ""), "; ".join(found) or "**none**")
         for number, found in cells.items()
     ]
-    return HEAD + table(("requirement", "title", "tests, in `tests/`"), rows)
+    return HEAD + table(("requirement", "title", "tests, in `tests/` or `integrations/`"), rows)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Replicas that crash, freeze, leave and join: nothing that was acknowledged is lost, and work goes on elsewhere."""
+"""Replicas that crash, freeze, leave and join: nothing that was acknowledged is lost, work goes on elsewhere (P2)."""
 
 import asyncio
 import signal

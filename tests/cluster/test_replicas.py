@@ -1,4 +1,4 @@
-"""Three replicas behave as one server: each takes every request, for every session."""
+"""Three replicas behave as one server: each takes every request, for every session (P2)."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Programs that speak to Anthropic speak to this server: its protocol, by the official client (H4)."""
+"""Programs that speak to Anthropic speak to this server: its protocol, by the official client (H8)."""
 
 import asyncio
 import json

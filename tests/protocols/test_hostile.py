@@ -1,4 +1,4 @@
-"""The hostile side of every protocol: a bad request gets the protocol's own error, and nothing of it is stored (H4).
+"""Hostile requests in every protocol: each gets the protocol's own error, and nothing of it is stored (H4, H8).
 
 Each route is a row of `ROWS`. What JSON can say is sent by the protocol's official client, so that its exception is
 seen; the rest goes over a bare connection. Every request names a session that exists, or one that does not.

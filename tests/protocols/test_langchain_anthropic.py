@@ -1,4 +1,4 @@
-"""LangChain's model of Anthropic speaks to this server: its own package, unchanged (H4)."""
+"""LangChain's model of Anthropic speaks to this server: its own package, unchanged (H8)."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any

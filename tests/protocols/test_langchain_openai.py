@@ -1,4 +1,4 @@
-"""LangChain's model of OpenAI speaks to this server by both of OpenAI's protocols: its own package, unchanged (H4)."""
+"""LangChain's model of OpenAI speaks to this server by both of OpenAI's protocols: its package, unchanged (H4, H8)."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any

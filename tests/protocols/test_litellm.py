@@ -1,4 +1,4 @@
-"""Programs of litellm reach this server as Anthropic, as Ollama and as OpenAI: its own package, unchanged (H4).
+"""Programs of litellm reach this server as Anthropic, as Ollama and as OpenAI: its own package, unchanged (H8).
 
 litellm asks for the abilities of an Ollama model by calls that block, so its functions run in a thread of their own.
 """

@@ -1,4 +1,4 @@
-"""Programs that use the responses of OpenAI, by the official client: each stored response is a turn (H4)."""
+"""Programs that use the responses of OpenAI, by the official client: each stored response is a turn (H8)."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Programs that use the older completions of OpenAI, of one prompt, by the official client (H4)."""
+"""Programs that use the older completions of OpenAI, of one prompt, by the official client (H8)."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Agents of pydantic-ai that speak to Anthropic speak to this server: its own package, unchanged (H4)."""
+"""Agents of pydantic-ai that speak to Anthropic speak to this server: its own package, unchanged (H8)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""Agents of pydantic-ai speak to this server by both of OpenAI's protocols: its own package, unchanged (H4)."""
+"""Agents of pydantic-ai speak to this server by both of OpenAI's protocols: its own package, unchanged (H4, H8)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

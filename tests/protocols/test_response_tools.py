@@ -1,4 +1,4 @@
-"""What coding agents send as responses of OpenAI besides functions and texts: all of it is read, or said (H4)."""
+"""What coding agents send as responses of OpenAI besides functions and texts: all of it is read, or said (H8)."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""An upstream's errors keep their meaning for clients: their status, in the form and the words of each protocol (H4).
+"""An upstream's errors keep their meaning for clients: their status, in the form and words of each protocol (H4, H8).
 
 The official clients raise the class that they would raise at the service, and send a request without hope once.
 """

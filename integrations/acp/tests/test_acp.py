@@ -1,4 +1,4 @@
-"""`cfs acp` with the official client of the protocol, against a real server."""
+"""`cfs acp` with the official client of the protocol, against a real server (A10)."""
 
 import asyncio
 import json

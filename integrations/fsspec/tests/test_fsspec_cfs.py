@@ -1,4 +1,4 @@
-"""`cfs://` as pandas, pyarrow, dask and programs of one's own use it, against a real server."""
+"""`cfs://` as pandas, pyarrow, dask and programs of one's own use it, against a real server (C11)."""
 
 import asyncio
 import io

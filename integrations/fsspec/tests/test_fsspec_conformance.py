@@ -1,4 +1,4 @@
-"""The file system passes the tests that fsspec has for every file system, in a workspace of a real server."""
+"""The file system passes the tests that fsspec has for every file system, in a workspace of a real server (C11)."""
 
 import os
 from collections.abc import Callable, Iterator

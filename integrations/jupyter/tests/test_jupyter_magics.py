@@ -1,4 +1,4 @@
-"""The magics in real shells of IPython: one as a notebook has it, and one of a terminal."""
+"""The magics in real shells of IPython: one as a notebook has it, and one of a terminal (C11)."""
 
 import os
 import signal

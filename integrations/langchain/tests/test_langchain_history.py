@@ -1,4 +1,4 @@
-"""The chat history of LangChain in a session of a real server, by its own base class and in a runnable."""
+"""The chat history of LangChain in a session of a real server, by its own base class and in a runnable (C11)."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The checkpointer passes the conformance suite of LangGraph, with and without coroutines."""
+"""The checkpointer passes the conformance suite of LangGraph, with and without coroutines (C11)."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Real graphs whose threads are on a real server: they stop, go on in another program, and go back in time."""
+"""Real graphs whose threads are on a real server: they stop, go on in another program, and go back in time (C11)."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The store of LangGraph on a real server, by itself and in a graph."""
+"""The store of LangGraph on a real server, by itself and in a graph (C11)."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The models of CFS in `llm`, by its command line and its Python API, against a real server."""
+"""The models of CFS in `llm`, by its command line and its Python API, against a real server (C11)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Tokens, grants and hostile input: the MCP server shows a caller nothing that the CFS server would not."""
+"""Tokens, grants and hostile input: the MCP server shows a caller nothing that the CFS server would not (H9)."""
 
 import asyncio
 import json

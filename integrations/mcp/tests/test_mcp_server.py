@@ -1,4 +1,4 @@
-"""`cfs mcp` with the official client of the protocol, over both transports, against a real CFS server."""
+"""`cfs mcp` with the official client of the protocol, over both transports, against a real CFS server (H9)."""
 
 import asyncio
 import base64

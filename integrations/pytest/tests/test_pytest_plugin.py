@@ -1,4 +1,4 @@
-"""The pytest plugin, as the tests of other people use it: another pytest runs them in a folder of their own."""
+"""The pytest plugin, as the tests of other people use it: another pytest runs them in a folder of their own (C11)."""
 
 import subprocess
 import sys
