@@ -95,10 +95,11 @@ def test_curl(server: Process, tmp_path: Path) -> None:
 
 def test_rclone(server: Process, tmp_path: Path) -> None:
     needs("rclone")
-    lines = run(server, "rclone", tmp_path)
-    assert lines[0] == "User: My name is Alice."
-    assert lines[1].startswith("Assistant: ")
-    assert lines[-1].endswith(" rclone1")
+    for _ in ("first", "second"):  # it leaves nothing that a second run meets
+        lines = run(server, "rclone", tmp_path)
+        assert lines[0] == "User: My name is Alice."
+        assert lines[1].startswith("Assistant: ")
+        assert lines[-1].endswith(" rclone1")
 
 
 def test_rclone_mount(server: Process, tmp_path: Path) -> None:
@@ -114,9 +115,10 @@ def test_rclone_mount(server: Process, tmp_path: Path) -> None:
 
 def test_cadaver(server: Process, tmp_path: Path) -> None:
     needs("cadaver")
-    shown = "\n".join(run(server, "cadaver", tmp_path))
-    assert "User: My name is Alice.\nAssistant: " in shown
-    assert "Value of temperature is: 0.2" in shown
-    assert "Value of state is: idle" in shown
-    assert " cadaver2 " in shown
-    assert "failed" not in shown
+    for _ in ("first", "second"):  # it leaves nothing that a second run meets
+        shown = "\n".join(run(server, "cadaver", tmp_path))
+        assert "User: My name is Alice.\nAssistant: " in shown
+        assert "Value of temperature is: 0.2" in shown
+        assert "Value of state is: idle" in shown
+        assert " cadaver2 " in shown
+        assert "failed" not in shown
