@@ -7,7 +7,6 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Iterator
@@ -15,30 +14,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from tests.server.support import CFS, environment
+from tests.fork_server import CFS, Program, run
+from tests.server.support import environment
 
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
 PATIENCE_SECONDS = 60.0
 
-_ON_TERMINAL = """
-import fcntl, os, sys, termios
-os.setsid()
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-"""Makes the terminal the controlling one, so that Ctrl-C is a signal, and becomes the program."""
-
 
 def cfs(url: str, *arguments: str, data: bytes = b"", **env: str) -> subprocess.CompletedProcess[bytes]:
     """Run a command against a server, with something on its standard input, to its end."""
-    return subprocess.run(
-        [CFS, *arguments],
-        input=data,
-        capture_output=True,
-        timeout=60,
-        env=environment(CFS_URL=url, **env),
-        check=False,
-    )
+    return run([CFS, *arguments], data=data, timeout=60, env=environment(CFS_URL=url, **env))
 
 
 def ended(done: subprocess.CompletedProcess[bytes]) -> tuple[int, str, str]:
@@ -50,7 +35,7 @@ class Running:
     """A command that runs, its output in pipes."""
 
     def __init__(self, url: str, *arguments: str, **env: str) -> None:
-        self.process = subprocess.Popen(
+        self.process = Program(
             [CFS, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -149,8 +134,9 @@ def terminal(url: str, *arguments: str, **env: str) -> Iterator[Terminal]:
     around = environment(CFS_URL=url, TERM="xterm") | {"NO_COLOR": "1"}
     for size in ("COLUMNS", "LINES"):  # pytest-xdist sets them; the terminal has a size of its own
         around.pop(size, None)
-    process = subprocess.Popen(
-        [sys.executable, "-c", _ON_TERMINAL, CFS, *arguments],
+    process = Program(
+        [CFS, *arguments],
+        controlled=True,
         stdin=slave,
         stdout=slave,
         stderr=slave,

@@ -7,12 +7,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, Self
 from urllib.parse import urlsplit
 
@@ -28,8 +26,9 @@ from cfs_server.http.caller import Context
 from cfs_server.journal.journal import Journal
 from cfs_server.main.serve import Config, Server, listen, server_config, url_of
 from cfs_server.sessions.store import SessionStore
+from tests.fork_server import CFS as CFS
+from tests.fork_server import Program, run
 
-CFS = Path(sys.executable).with_name("cfs")
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Accept": "text/plain"}
 EVENTS = {"Accept": "text/event-stream"}
@@ -297,9 +296,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def run_cfs(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run `cfs` to its end."""
-    return subprocess.run(
-        [CFS, *arguments], capture_output=True, text=True, timeout=60, env=environment(**env), check=False
-    )
+    return run([CFS, *arguments], stdin=None, text=True, timeout=60, env=environment(**env))
 
 
 def free_port() -> int:
@@ -328,7 +325,7 @@ def serving(*flags: str, **env: str) -> Iterator[Process]:
     Its log goes to a file: a pipe without a reader would stop it when full.
     """
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
+        process = Program(
             [CFS, "serve", "--port", "0", *flags],
             stdout=subprocess.PIPE,
             stderr=log,

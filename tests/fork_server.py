@@ -1,0 +1,221 @@
+"""Starts `cfs` by a fork of a process that has imported it: 20 ms of processor time each instead of up to a second.
+
+The imports of `cfs serve` take longer than nearly all tests that need one. The first `Program` of a test process starts
+the fork server, `python -m tests.fork_server`. Each program is a process of its own with its own arguments,
+environment, directory and streams, and a child of the test's process, as after any `Popen`. Only the interpreter and
+the imported modules are there already. Variables that Python reads at its start need a new interpreter, as do the
+measurements of coverage: then, and for anything but `cfs`, `Program` is `Popen`.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, TextIO
+
+CFS = Path(sys.executable).with_name("cfs")
+PRELOADED = (
+    "cfs.cli.commands",
+    "cfs_agents.main.cli",
+    "cfs_fuse.cli",
+    "cfs_mcp.cli",
+    "cfs_server.app",
+    "cfs_server.main.cli",
+    "cfs_server.main.connect_cli",
+    "cfs_server.main.model_cli",
+    "cfs_server.main.serve",
+    "uvicorn.protocols.http.httptools_impl",
+)
+_ENVIRONMENT = dict(os.environ)
+"""That of the fork server: no test has changed it yet."""
+_READ_AT_START = ("PYTHON", "LC_", "LANG", "COVERAGE", "MALLOC_", "LD_")
+_CONTROLLED = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Makes the terminal the controlling one, so that Ctrl-C is a signal, and becomes the program."""
+_PR_SET_CHILD_SUBREAPER = 36
+_LARGEST = 1 << 20
+
+
+class Program(subprocess.Popen[Any]):
+    """`Popen` for `cfs`; `controlled` makes its standard input its controlling terminal."""
+
+    def __init__(self, command: list[str | Path], *, controlled: bool = False, **options: Any) -> None:
+        self._controlled = controlled
+        super().__init__([str(word) for word in command], **options)
+
+    def _execute_child(self, args: list[str], *rest: Any) -> None:
+        """Ask the fork server for the process, and take what it starts as the child."""
+        names = ("executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "startupinfo", "flags", "shell")
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        options = dict(zip(names, rest, strict=False))
+        fds = dict(zip(pipes, rest[len(names) :], strict=False))
+        env = os.environ if options["env"] is None else options["env"]
+        if args[0] != str(CFS) or _start_variables(env) != _start_variables(_ENVIRONMENT) or _is_measured():
+            command = [sys.executable, "-c", _CONTROLLED, *args] if self._controlled else args
+            super()._execute_child(command, *rest)  # type: ignore[misc]
+            return
+        streams = [fds["p2cread"], fds["c2pwrite"], fds["errwrite"]]
+        request = {
+            "arguments": args,
+            "directory": str(options["cwd"] or Path.cwd()),
+            "environment": dict(env),
+            "controlled": self._controlled,
+        }
+        self.pid = _fork_server().start(request, [own if fd == -1 else fd for own, fd in enumerate(streams)])
+        self._child_created = True
+        self._close_pipe_fds(*fds.values())  # type: ignore[attr-defined]
+
+
+def run(
+    command: list[str | Path], *, timeout: float, data: str | bytes | None = None, **options: Any
+) -> subprocess.CompletedProcess[Any]:
+    """Run `cfs` to its end, with something on its standard input; `options` are those of `Popen`."""
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    with Program(command, **streams) as process:
+        try:
+            output, errors = process.communicate(data, timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def _start_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
+
+
+def _is_measured() -> bool:
+    return "COVERAGE_RUN" in os.environ
+
+
+class _ForkServer:
+    """The process that forks, seen from the one that asks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())],
+                cwd=Path(__file__).parent.parent,
+                env=_ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        atexit.register(self._end)
+
+    def start(self, request: dict[str, Any], streams: list[int]) -> int:
+        """Start a program; return its process number. It is a child of this process when this returns."""
+        prctl = ctypes.CDLL(None).prctl
+        with self._lock:
+            prctl(_PR_SET_CHILD_SUBREAPER, 1)  # the child of a process that ends goes to the next one above with this
+            try:
+                socket.send_fds(self._socket, [json.dumps(request).encode()], streams)
+                answer = self._socket.recv(64)
+            finally:
+                prctl(_PR_SET_CHILD_SUBREAPER, 0)
+        assert answer, "the fork server has ended"
+        return int(answer)
+
+    def _end(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+@cache
+def _fork_server() -> _ForkServer:
+    return _ForkServer()
+
+
+def _serve(requests: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request. Returns it in the new process, and None at the end."""
+    while True:
+        message, streams, _, _ = socket.recv_fds(requests, _LARGEST, 3)
+        if not message:
+            return None
+        waits, goes = os.pipe()
+        reads, writes = os.pipe()
+        if (between := os.fork()) == 0:
+            if child := os.fork():
+                os.write(writes, str(child).encode())
+                os._exit(0)
+            for unused in (goes, reads, writes):
+                os.close(unused)
+            os.read(waits, 1)  # until the process between has ended, and the test's process is the parent
+            os.close(waits)
+            requests.close()
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+                os.close(stream)
+            found: dict[str, Any] = json.loads(message)
+            return found
+        for unused in (waits, writes, *streams):
+            os.close(unused)
+        child_number = os.read(reads, 64)
+        os.waitpid(between, 0)
+        os.close(reads)
+        os.close(goes)
+        requests.send(child_number)
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Take over what a new program has of its own."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["controlled"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    os.chdir(request["directory"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = request["arguments"]
+    sys.path[0] = str(CFS.parent)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):  # the ones that are there remember what was at them
+        setattr(sys, name, _stream(number, getattr(sys, name)))
+        setattr(sys, f"__{name}__", getattr(sys, name))
+
+
+def _stream(number: int, like: TextIO) -> TextIO:
+    """Open a standard stream as the interpreter does."""
+    lines = number == 2 or os.isatty(number)
+    mode = "w" if number else "r"
+    binary = open(number, f"{mode}b", closefd=False)  # noqa: SIM115 - it stays open
+    return io.TextIOWrapper(binary, like.encoding, like.errors, line_buffering=lines)
+
+
+def main() -> None:
+    """Import, fork, and be `cfs` in each fork."""
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    requests.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LARGEST)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in PRELOADED:
+        with contextlib.suppress(ImportError):  # a distribution that is not installed
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    if (request := _serve(requests)) is not None:
+        _become(request)
+        importlib.import_module("cfs.cli").main()
+
+
+if __name__ == "__main__":
+    main()
