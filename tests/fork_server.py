@@ -4,7 +4,7 @@ The imports of `cfs serve` take longer than nearly all tests that need one. The 
 the fork server, `python -m tests.fork_server`. Each program is a process of its own with its own arguments,
 environment, directory and streams, and a child of the test's process, as after any `Popen`. Only the interpreter and
 the imported modules are there already. Variables that Python reads at its start need a new interpreter, as do the
-measurements of coverage: then, and for anything but `cfs`, `Program` is `Popen`.
+measurements of coverage: then, and for anything but `cfs` and `MODULES`, `Program` is `Popen`.
 """
 
 import atexit
@@ -16,6 +16,7 @@ import importlib
 import io
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -40,6 +41,8 @@ PRELOADED = (
     "cfs_server.main.serve",
     "uvicorn.protocols.http.httptools_impl",
 )
+MODULES = ("cfs", "cfs_fuse")
+"""What `python -m` may run in a fork, too."""
 _ENVIRONMENT = dict(os.environ)
 """That of the fork server: no test has changed it yet."""
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "COVERAGE", "MALLOC_", "LD_")
@@ -68,7 +71,7 @@ class Program(subprocess.Popen[Any]):
         options = dict(zip(names, rest, strict=False))
         fds = dict(zip(pipes, rest[len(names) :], strict=False))
         env = os.environ if options["env"] is None else options["env"]
-        if args[0] != str(CFS) or _start_variables(env) != _start_variables(_ENVIRONMENT) or _is_measured():
+        if not _is_preloaded(args) or _start_variables(env) != _start_variables(_ENVIRONMENT) or _is_measured():
             command = [sys.executable, "-c", _CONTROLLED, *args] if self._controlled else args
             super()._execute_child(command, *rest)  # type: ignore[misc]
             return
@@ -96,6 +99,10 @@ def run(
             process.kill()
             raise
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def _is_preloaded(command: list[str]) -> bool:
+    return command[0] == str(CFS) or (command[:2] == [sys.executable, "-m"] and command[2] in MODULES)
 
 
 def _start_variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -187,7 +194,6 @@ def _become(request: dict[str, Any]) -> None:
     os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.argv = request["arguments"]
     sys.path[0] = str(CFS.parent)
     for number, name in enumerate(("stdin", "stdout", "stderr")):  # the ones that are there remember what was at them
         setattr(sys, name, _stream(number, getattr(sys, name)))
@@ -214,7 +220,12 @@ def main() -> None:
     gc.freeze()
     if (request := _serve(requests)) is not None:
         _become(request)
-        importlib.import_module("cfs.cli").main()
+        if request["arguments"][0] == str(CFS):
+            sys.argv = request["arguments"]
+            importlib.import_module("cfs.cli").main()
+        else:
+            sys.argv = request["arguments"][2:]
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

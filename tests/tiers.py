@@ -37,6 +37,7 @@ EXTERNAL = frozenset(
     {
         "CommandMode",
         "Lives",
+        "Program",
         "ShellSettings",
         "agent_shell",
         "create_subprocess_exec",

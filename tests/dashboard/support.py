@@ -62,6 +62,7 @@ class Pages:
         page.on("console", logged)
         page.on("request", requested)
         page.goto(address(url, view))
+        page.locator("cfs-app, cfs-login").wait_for()  # before that no key does anything
         return page
 
     def close(self) -> None:

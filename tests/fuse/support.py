@@ -18,6 +18,7 @@ import httpx
 
 from cfs_fuse.checks import CannotMountError, check_device, check_libfuse
 from cfs_server.engine.host.scripted import ScriptedEngine
+from tests.fork_server import Program
 from tests.server.support import ServerHarness, environment, running_server
 
 GUARD_SECONDS = 60.0
@@ -229,9 +230,7 @@ def mounting(url: str, path: Path, *flags: str, **env: str) -> Iterator[Mount]:
     with contextlib.suppress(FileExistsError):
         path.mkdir()
     command = [sys.executable, "-m", "cfs_fuse", str(path), "--url", url, *flags]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**env)
-    )
+    process = Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**env))
     assert process.stdout is not None
     assert process.stderr is not None
     mount = Mount(path, process)

@@ -172,15 +172,15 @@ def test_a_refused_temporary_file_keeps_its_text(patient: Mount, stage: Stage, n
     assert stage.asked(name) == ["old", "more"]
 
 
-def test_a_session_that_others_use_is_no_temporary_file(patient: Mount, stage: Stage, name: str) -> None:
+def test_a_session_that_others_use_is_no_temporary_file(mount: Mount, stage: Stage, name: str) -> None:
     """A message that came over HTTP is not thrown away: the rename is refused as for any other session."""
     stage.make(name, OLD)
-    until((patient / name).exists)
-    (patient / f"{name}.tmp").write_text("hi\n")
+    until((mount / name).exists)
+    (mount / f"{name}.tmp").write_text("hi\n")
     stage.say(f"{name}.tmp", "from elsewhere")
-    until(lambda: (patient / f"{name}.tmp").stat().st_size == len(stage.text(f"{name}.tmp").encode()))
+    until(lambda: (mount / f"{name}.tmp").stat().st_size == len(stage.text(f"{name}.tmp").encode()))
     with pytest.raises(PermissionError):
-        (patient / f"{name}.tmp").rename(patient / name)
+        (mount / f"{name}.tmp").rename(mount / name)
     assert stage.asked(f"{name}.tmp") == ["hi", "from elsewhere"]
     assert stage.asked(name) == ["old"]
 

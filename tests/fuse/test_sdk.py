@@ -38,8 +38,9 @@ class MountHarness(HttpHarness):
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MountHarness]:
-    """A server and its mount."""
-    with MountHarness() as harness, mounting(harness.url, tmp_path_factory.mktemp("mount") / "cfs") as mount:
+    """A server and its mount, in which no first turn waits for a rename."""
+    place = tmp_path_factory.mktemp("mount") / "cfs"
+    with MountHarness() as harness, mounting(harness.url, place, "--rename-wait", "0") as mount:
         harness.mount = mount
         yield harness
 

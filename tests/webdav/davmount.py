@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cfs_fuse.checks import CannotMountError, check_device
 from cfs_fuse.davfs_mount import check_machine
+from tests.fork_server import Program
 from tests.fuse.support import GUARD_SECONDS, Mount, mounted, until
 from tests.server.support import environment
 
@@ -29,7 +30,7 @@ def mounting(url: str, path: Path, *flags: str, **env: str) -> Iterator[Mount]:
     """Mount a WebDAV folder; whatever happens, nothing stays mounted and no process is left."""
     with contextlib.suppress(FileExistsError):
         path.mkdir()
-    process = subprocess.Popen(
+    process = Program(
         [sys.executable, "-m", "cfs_fuse", str(path), "--dav", url, *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
