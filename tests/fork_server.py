@@ -23,7 +23,7 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
@@ -34,6 +34,7 @@ PRELOADED = (
     "cfs_agents.main.cli",
     "cfs_fuse.cli",
     "cfs_mcp.cli",
+    "cfs_mcp.serve",
     "cfs_server.app",
     "cfs_server.main.cli",
     "cfs_server.main.connect_cli",
@@ -60,7 +61,7 @@ _LARGEST = 1 << 20
 class Program(subprocess.Popen[Any]):
     """`Popen` for `cfs`; `controlled` makes its standard input its controlling terminal."""
 
-    def __init__(self, command: list[str | Path], *, controlled: bool = False, **options: Any) -> None:
+    def __init__(self, command: Sequence[str | Path], *, controlled: bool = False, **options: Any) -> None:
         self._controlled = controlled
         super().__init__([str(word) for word in command], **options)
 
@@ -88,7 +89,7 @@ class Program(subprocess.Popen[Any]):
 
 
 def run(
-    command: list[str | Path], *, timeout: float, data: str | bytes | None = None, **options: Any
+    command: Sequence[str | Path], *, timeout: float, data: str | bytes | None = None, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
     """Run `cfs` to its end, with something on its standard input; `options` are those of `Popen`."""
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options

@@ -16,6 +16,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from pytest_cfs import ScriptedServer
+from tests.fork_server import Program
 
 Way = Literal["stdio", "HTTP"]
 Era = Literal["auto", "legacy"]
@@ -30,7 +31,7 @@ def environment(**variables: str) -> dict[str, str]:
 @contextmanager
 def http_program(url: str) -> Iterator[str]:
     """Run `cfs mcp --http` for the CFS server at a URL; return its own URL."""
-    process = subprocess.Popen(
+    process = Program(
         [*COMMAND, "--http", "--port", "0", "--url", url], stdout=subprocess.PIPE, text=True, env=environment()
     )
     try:

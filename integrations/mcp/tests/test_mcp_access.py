@@ -19,6 +19,8 @@ from cfs_mcp import callers
 from cfs_server.access import tokens
 from cfs_server.access.tokens import TokenGrant
 from pytest_cfs import ScriptedServer
+from tests.fork_server import Program
+from tests.fork_server import run as run_program
 from tests.server.support import running_server
 
 from .conftest import COMMAND, by_http, by_stdio, environment, http_program
@@ -202,7 +204,7 @@ def test_hostile_lines_over_stdio_do_not_end_it(cfs_server: ScriptedServer) -> N
     raw.append(json.dumps({**HELLO, "id": 7, "method": "tools/call", "params": call}).encode())
     last = json.dumps({**HELLO, "id": 99}).encode()
     sent = b"\n".join([*(json.dumps(line).encode() for line in lines), *raw, last, b""])
-    with subprocess.Popen(
+    with Program(
         COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(CFS_URL=cfs_server.url)
     ) as process:
         assert process.stdin is not None
@@ -224,7 +226,7 @@ def test_hostile_lines_over_stdio_do_not_end_it(cfs_server: ScriptedServer) -> N
 
 def exchanged(url: str, sent: bytes) -> list[dict[str, Any]]:
     """Send lines and close the input at once. Return the answers up to the end of the program."""
-    done = subprocess.run(COMMAND, input=sent, capture_output=True, env=environment(CFS_URL=url), check=False)
+    done = run_program(COMMAND, data=sent, timeout=60, env=environment(CFS_URL=url))
     assert (done.returncode, done.stderr) == (0, b"")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
