@@ -1,10 +1,10 @@
-"""Starts `cfs` by a fork of a process that has imported it: 20 ms of processor time each instead of up to a second.
+"""Starts `cfs` by a fork of a process that has imported it, which takes a tenth of the processor time.
 
-The imports of `cfs serve` take longer than nearly all tests that need one. The first `Program` of a test process starts
-the fork server, `python -m tests.fork_server`. Each program is a process of its own with its own arguments,
-environment, directory and streams, and a child of the test's process, as after any `Popen`. Only the interpreter and
-the imported modules are there already. Variables that Python reads at its start need a new interpreter, as do the
-measurements of coverage: then, and for anything but `cfs` and `MODULES`, `Program` is `Popen`.
+To import `cfs serve` takes longer than most tests that need one. The first `Program` of a test process starts the fork
+server, `python -m tests.fork_server`. Each program is a process of its own with its own arguments, environment,
+directory and streams, and a child of the test's process, as after any `Popen`. Only the interpreter and the imported
+modules are there already. `Program` is no more than `Popen` for another command, for variables that Python reads at its
+start, where coverage is measured, and on other systems than Linux.
 """
 
 import atexit
@@ -54,6 +54,12 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
 """Makes the terminal the controlling one, so that Ctrl-C is a signal, and becomes the program."""
+_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+_BEFORE = ("executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "startupinfo", "creationflags", "shell")
+_AFTER = ("restore_signals", "gid", "gids", "uid", "umask", "start_new_session")
+_OPTIONS = (*_BEFORE, *_PIPES, *_AFTER)
+"""In the order in which `Popen` passes them on to where a process is made; later versions of Python add some."""
+_OF_POPEN_ALONE = ("executable", "preexec_fn", "pass_fds", "shell", "gid", "gids", "uid", "start_new_session")
 _PR_SET_CHILD_SUBREAPER = 36
 _LARGEST = 1 << 20
 
@@ -67,25 +73,22 @@ class Program(subprocess.Popen[Any]):
 
     def _execute_child(self, args: list[str], *rest: Any) -> None:
         """Ask the fork server for the process, and take what it starts as the child."""
-        names = ("executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "startupinfo", "flags", "shell")
-        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
-        options = dict(zip(names, rest, strict=False))
-        fds = dict(zip(pipes, rest[len(names) :], strict=False))
-        env = os.environ if options["env"] is None else options["env"]
-        if not _is_preloaded(args) or _start_variables(env) != _start_variables(_ENVIRONMENT) or _is_measured():
+        options = dict(zip(_OPTIONS, rest, strict=False))
+        environment = os.environ if options["env"] is None else options["env"]
+        if _needs_interpreter(args, environment) or any(options[name] for name in _OF_POPEN_ALONE):
             command = [sys.executable, "-c", _CONTROLLED, *args] if self._controlled else args
             super()._execute_child(command, *rest)  # type: ignore[misc]
             return
-        streams = [fds["p2cread"], fds["c2pwrite"], fds["errwrite"]]
+        streams = [options["p2cread"], options["c2pwrite"], options["errwrite"]]
         request = {
             "arguments": args,
             "directory": str(options["cwd"] or Path.cwd()),
-            "environment": dict(env),
+            "environment": dict(environment),
             "controlled": self._controlled,
         }
         self.pid = _fork_server().start(request, [own if fd == -1 else fd for own, fd in enumerate(streams)])
         self._child_created = True
-        self._close_pipe_fds(*fds.values())  # type: ignore[attr-defined]
+        self._close_pipe_fds(*(options[name] for name in _PIPES))  # type: ignore[attr-defined]
 
 
 def run(
@@ -102,16 +105,16 @@ def run(
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def _is_preloaded(command: list[str]) -> bool:
-    return command[0] == str(CFS) or (command[:2] == [sys.executable, "-m"] and command[2] in MODULES)
+def _needs_interpreter(command: list[str], environment: Mapping[str, str]) -> bool:
+    """Return whether a program cannot be a fork."""
+    preloaded = command[0] == str(CFS) or (command[:2] == [sys.executable, "-m"] and command[2] in MODULES)
+    measured = "COVERAGE_RUN" in os.environ
+    other = _start_variables(environment) != _start_variables(_ENVIRONMENT)
+    return not preloaded or measured or other or sys.platform != "linux"
 
 
 def _start_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
-
-
-def _is_measured() -> bool:
-    return "COVERAGE_RUN" in os.environ
 
 
 class _ForkServer:
