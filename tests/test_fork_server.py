@@ -11,14 +11,13 @@ import pytest
 from tests.fork_server import CFS, Program, run
 from tests.server.support import environment
 
-SERVE = [CFS, "serve", "--port", "0", "--engine", "scripted"]
+SERVE = [str(CFS), "serve", "--port", "0", "--engine", "scripted"]
 
 
 @pytest.mark.parametrize("variables", [{}, {"PYTHONHASHSEED": "1"}], ids=["fork", "interpreter"])
 def test_a_program_is_a_child_with_streams_a_directory_and_an_end(tmp_path: Path, variables: dict[str, str]) -> None:
     """In a fork, and by an interpreter of its own where a variable asks for it."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with Program(SERVE, cwd=tmp_path, env=environment(**variables), text=True, **pipes) as program:
+    with Program(SERVE, cwd=tmp_path, env=environment(**variables), text=True, stdout=subprocess.PIPE) as program:
         try:
             assert program.stdout is not None
             assert program.stdout.readline().startswith("listening on http://127.0.0.1:")

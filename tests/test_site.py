@@ -23,6 +23,8 @@ ROOT = Path(__file__).parent.parent
 VERSION = version("cfs-local")
 KINDS = ["Tutorial", "How-to guides", "Reference", "Explanation", "Project"]
 OLDER = "0.1.0"
+Show = Callable[..., None]
+"""Calls a function with a new page; other arguments are those of the page."""
 
 
 @pytest.fixture(scope="module")
@@ -120,26 +122,29 @@ def served(site: Path) -> Iterator[str]:
         thread.join()
 
 
-def in_browser(visit: Callable[[Page], None], **context: Any) -> None:
+@pytest.fixture(scope="module")
+def in_browser() -> Iterator[Show]:
     """Show the site in Chromium, in a thread of its own; a page may not ask another host."""
     program = chromium()
 
-    def show() -> None:
+    def show(visit: Callable[[Page], None], context: dict[str, Any]) -> None:
         asked: list[str] = []
-        expect.set_options(timeout=30_000)
-        with sync_playwright() as library:
-            browser = library.chromium.launch(executable_path=program, args=FLAGS)
-            page = browser.new_page(**context)
-            page.on("request", lambda request: asked.append(request.url))
-            visit(page)
-            browser.close()
+        page = browser.new_page(**context)
+        page.on("request", lambda request: asked.append(request.url))
+        visit(page)
+        page.close()
         assert [url for url in asked if not url.startswith(("http://127.0.0.1:", "data:", "blob:"))] == []
 
     with ThreadPoolExecutor(1) as executor:
-        executor.submit(show).result()
+        library = executor.submit(lambda: sync_playwright().start()).result()
+        executor.submit(expect.set_options, timeout=30_000).result()
+        browser = executor.submit(lambda: library.chromium.launch(executable_path=program, args=FLAGS)).result()
+        yield lambda visit, **context: executor.submit(show, visit, context).result()
+        executor.submit(browser.close).result()
+        executor.submit(library.stop).result()
 
 
-def test_a_reader_searches_and_changes_the_version(served: str) -> None:
+def test_a_reader_searches_and_changes_the_version(served: str, in_browser: Show) -> None:
     """From the address of the site to a page that the search names, and to another version."""
 
     def visit(page: Page) -> None:
@@ -148,7 +153,7 @@ def test_a_reader_searches_and_changes_the_version(served: str) -> None:
         assert page.url == f"{served}/{VERSION}/index.html"
         field = page.get_by_role("textbox", name="Search")
         field.click()
-        field.fill("restore backup")
+        field.press_sequentially("restore backup")  # the page looks into the field when a key is released
         found = page.locator(".md-search-result__link", has_text="Back up and restore").first
         expect(found).to_be_visible()
         found.click()
@@ -162,7 +167,7 @@ def test_a_reader_searches_and_changes_the_version(served: str) -> None:
 
 
 @pytest.mark.parametrize("page_name", ["index", "tutorial", "how-to/nginx", "explanation/durability", "api"])
-def test_a_phone_shows_whole_lines(served: str, page_name: str) -> None:
+def test_a_phone_shows_whole_lines(served: str, in_browser: Show, page_name: str) -> None:
     """No page is wider than the screen; wide tables and code scroll by themselves."""
 
     def visit(page: Page) -> None:

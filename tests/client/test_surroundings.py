@@ -11,7 +11,8 @@ from cfs.errors import InvalidRequest
 from cfs.transports.http import Client
 from cfs.transports.proxies import proxy_of
 from tests.client.harness import HttpHarness
-from tests.server.support import CFS, environment
+from tests.fork_server import CFS, run
+from tests.server.support import environment
 
 AWAY = "http://server.example:8000"
 PRIVATE = "10.1.2.3"
@@ -91,7 +92,7 @@ def test_the_sdk_and_the_program_say_what_is_wrong(
         with pytest.raises(InvalidRequest, match=reason) as caught:
             make()
         assert "secret" not in caught.value.detail
-    done = subprocess.run([CFS, "ls", "--url", url], capture_output=True, text=True, env=dict(os.environ), check=False)
+    done = run([CFS, "ls", "--url", url], timeout=60, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert done.stderr.startswith("cfs: ")
 
@@ -133,7 +134,7 @@ def test_streams_that_fail_are_one_line_and_an_exit_code(
     http_harness: HttpHarness, command: str, code: int, lines: list[str]
 ) -> None:
     """/dev/full is a full disk."""
-    assert shell(http_harness.url, "send a first").returncode == 0
+    http_harness.write("a", "first")
     done = shell(http_harness.url, command)
     assert (done.returncode, done.stdout, done.stderr.splitlines()) == (code, "", lines)
 
