@@ -77,7 +77,7 @@ def create_app(
     )
     interfaces = sessions, messages, events, turns, questions, completions, responses, conversations, anthropic, ollama
     for module in (*interfaces, imports, files, shares, connections, dashboard, health):
-        app.include_router(module.router)
+        app.router.routes += module.router.routes  # `include_router` would build them anew, for each application
     app.router.routes += [dashboard.ROUTE, Route(ROOT, _Dav()), Mount(ROOT, _Dav())]
     errors.install(app)
     for left in (ClientLeft, ClientDisconnect):  # during a wait for the answer, or while the body is read

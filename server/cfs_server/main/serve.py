@@ -16,6 +16,7 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
+from cfs.cli.base import imports
 from cfs.cli.base.output import print_error
 from cfs.errors import CfsError, InvalidRequest, Unavailable, Unsupported
 from cfs.transports import tracing
@@ -372,7 +373,7 @@ def _announce(url: str, model: ModelInfo, settings: Settings) -> None:
             _log.warning("the ready file cannot be written", file=str(settings.ready_file), reason=error.strerror)
     gc.collect()
     gc.enable()
-    gc.freeze()  # long-lived objects are excluded from garbage collection, which would take tens of milliseconds
+    imports.end()  # long-lived objects are excluded from garbage collection, which would take tens of milliseconds
 
 
 async def _end_on_signal(
