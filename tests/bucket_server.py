@@ -87,6 +87,8 @@ def answer(respond: Respond, status: int, body: bytes) -> Iterable[bytes]:
 class Quiet(WSGIRequestHandler):
     """Logs no requests."""
 
+    disable_nagle_algorithm = True
+
     def log(self, *_: object) -> None:
         """Do nothing."""
 

@@ -6,11 +6,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+import botocore.retries.standard
 import botocore.session
 import httpx
 import pytest
+
+from tests.pacing import python_path, sitecustomize
 
 PROGRAM = Path(__file__).with_name("bucket_server.py")
 NAME = "shared"
@@ -25,7 +29,7 @@ class Bucket:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that a program needs to use it."""
+        """The variables that a program needs to use it, and to repeat requests without a pause."""
         return {
             "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{self.port}",
             "AWS_ACCESS_KEY_ID": "test",
@@ -34,10 +38,16 @@ class Bucket:
             "AWS_EC2_METADATA_DISABLED": "true",
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "PYTHONPATH": python_path(),
+            "PACE_RETRIES": "0",
         }
 
     def client(self) -> "botocore.client.S3":
         """Return a client that is not ours."""
+        return self._client
+
+    @cached_property
+    def _client(self) -> "botocore.client.S3":
         return botocore.session.get_session().create_client("s3")
 
     def stored(self) -> list[str]:
@@ -66,7 +76,7 @@ class Bucket:
 
 @contextmanager
 def bucket_server(port: int = 0) -> Iterator[Bucket]:
-    """Run an S3 with one bucket, and set the variables of this process."""
+    """Run an S3 with one bucket, and set the variables of this process. Clients of it repeat requests at once."""
     with subprocess.Popen(
         [sys.executable, str(PROGRAM), str(port)],
         stdout=subprocess.PIPE,
@@ -79,6 +89,7 @@ def bucket_server(port: int = 0) -> Iterator[Bucket]:
             with pytest.MonkeyPatch.context() as patch:
                 for name, value in bucket.environment.items():
                     patch.setenv(name, value)
+                patch.setattr(botocore.retries.standard.ExponentialBackoff, "delay_amount", sitecustomize.at_once)
                 bucket.client().create_bucket(Bucket=NAME)
                 yield bucket
         finally:

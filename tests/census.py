@@ -26,15 +26,27 @@ class Census:
 
     def added(self) -> list[str]:
         """Tell what there is now that there was not then, a line each."""
-        for thread in frozenset(threading.enumerate()) - self.threads:
-            if thread.name.startswith("asyncio-waitpid"):  # it says that a child is gone, and ends by itself then
-                thread.join(10)
+        new = frozenset(threading.enumerate()) - self.threads
+        watchers = {thread for thread in new if thread.name.startswith("asyncio-waitpid")}  # each ends with its child
+        while any(thread.is_alive() for thread in watchers) and self._ended_children():
+            next(iter(watchers)).join(0.01)
         now = Census.now()
         return [
             *(f"descriptor {number}: {target}" for number, target in sorted(now.descriptors - self.descriptors)),
-            *(f"thread {thread.name}" for thread in now.threads - self.threads),
+            *(f"thread {thread.name}" for thread in now.threads - self.threads - watchers),
             *(f"process {child}" for child in sorted(now.children - self.children)),
         ]
+
+    def _ended_children(self) -> bool:
+        """Whether a child of after this moment has ended, and nothing has taken notice yet."""
+        return any(_ended(child) for child in psutil.Process().children(True) if child.pid not in self.children)
+
+
+def _ended(child: psutil.Process) -> bool:
+    try:
+        return bool(child.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _descriptors() -> list[tuple[int, str]]:

@@ -1,5 +1,6 @@
 """Object stores as file systems: S3, as moto has it, and the memory of fsspec (G6, G8)."""
 
+import copy
 import secrets
 from collections.abc import Iterator
 
@@ -35,12 +36,12 @@ class TestMemory(FileSystemConformance):
 
 
 @pytest.fixture(scope="module")
-def unconditional(bucket: Bucket) -> frozenset[str]:
-    """The conditional requests that moto lacks."""
-    store = open_store(f"s3://{NAME}/checked")
+def checked(bucket: Bucket) -> Iterator[_s3.S3Store]:
+    """A store that knows which conditional requests moto lacks. Its client takes long to make, so it is shared."""
+    store = _s3.S3Store(f"s3://{NAME}/checked")
     store.check()
+    yield store
     store.close()
-    return store.unconditional
 
 
 class TestS3(FileSystemConformance):
@@ -50,12 +51,10 @@ class TestS3(FileSystemConformance):
     versions_of_writes = False
 
     @pytest.fixture
-    def filesystem(self, unconditional: frozenset[str]) -> Iterator[ObjectFileSystem]:
-        store = open_store(f"s3://{NAME}/{secrets.token_hex(4)}")
-        store.unconditional = unconditional
-        filesystem = ObjectFileSystem(store, prefix="/workspaces/")
-        yield filesystem
-        filesystem.close()
+    def filesystem(self, checked: _s3.S3Store) -> ObjectFileSystem:
+        store = copy.copy(checked)
+        store._root = f"{secrets.token_hex(4)}/"
+        return ObjectFileSystem(store, prefix="/workspaces/")
 
 
 @pytest.fixture

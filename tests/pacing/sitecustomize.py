@@ -4,6 +4,7 @@
 `PACE_CLOCK`  seconds that pass for a program in one second: with 0.1 the machine seems to be ten times as quick, and
               with 10 ten times as slow. Pauses and time limits of Python, asyncio and threads follow; programs in
               other languages, and time limits inside of the kernel, do not.
+`PACE_RETRIES` with 0 clients of S3 repeat a failed request at once, and not after a random pause of some seconds
 `PACE_GATE`   names a file by which a test says how many steps the engine may make (`tests/pacing/gate.py`)
 """
 
@@ -22,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 SCHEDULER = "cfs_server.engine.worker.scheduler"
+RETRIES = "botocore.retries.standard"
 NUMBER, SECONDS = Struct("Q"), Struct("d")
 LIMIT, MADE, AHEAD, SIZE = 0, 8, 16, 24
 """The file of a gate: how many steps may be made in all, how many were made, and how far the clocks are set forward."""
@@ -90,10 +92,21 @@ def delay(context: Any, seconds: float) -> None:
     context.decode = slow
 
 
-class Pacer(importlib.abc.MetaPathFinder):
-    """Changes the engine when it is imported, and nothing before that."""
+def at_once(*_: object) -> float:
+    """Return how many seconds a client of S3 rests before it repeats a request."""
+    return 0.0
 
-    def __init__(self, change: Callable[[ModuleType], None]) -> None:
+
+def repeat_at_once(retries: ModuleType) -> None:
+    """Have clients of S3 repeat requests without a pause."""
+    retries.ExponentialBackoff.delay_amount = at_once
+
+
+class Pacer(importlib.abc.MetaPathFinder):
+    """Changes a module when it is imported, and nothing before that."""
+
+    def __init__(self, name: str, change: Callable[[ModuleType], None]) -> None:
+        self._name = name
         self._change = change
 
     def find_spec(
@@ -102,8 +115,8 @@ class Pacer(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002 - the signature is fixed
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find the scheduler, and have it changed after its import."""
-        if name != SCHEDULER:
+        """Find the module, and have it changed after its import."""
+        if name != self._name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -130,7 +143,9 @@ def main() -> None:
             delay(sys.modules["cfs_server.engine.llama.ffi"].Context, float(step))
 
     if gate is not None or step:
-        sys.meta_path.insert(0, Pacer(change))
+        sys.meta_path.insert(0, Pacer(SCHEDULER, change))
+    if os.environ.get("PACE_RETRIES") == "0":
+        sys.meta_path.insert(0, Pacer(RETRIES, repeat_at_once))
     if gate is not None or clock:
         set_clock(float(clock or 1), gate)
     if clock:

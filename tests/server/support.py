@@ -24,10 +24,11 @@ from cfs_server.engine.contract.interface import ModelInfo
 from cfs_server.engine.host.scripted import Script, ScriptedEngine, echo
 from cfs_server.http.caller import Context
 from cfs_server.journal.journal import Journal
-from cfs_server.main.serve import Config, Server, listen, server_config, url_of
+from cfs_server.main.serve import Server, listen, server_config, url_of
 from cfs_server.sessions.store import SessionStore
 from tests.fork_server import CFS as CFS
 from tests.fork_server import Program, run
+from tests.prompt_server import PromptServer
 
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Accept": "text/plain"}
@@ -82,25 +83,8 @@ class ServerHarness:
             await log.broadcast.wait()
 
 
-class _PromptServer(Server):
-    """Ends as soon as it is told to, and not at the next of uvicorn's ticks, of which there are ten a second."""
-
-    def __init__(self, config: Config, on_started: Callable[[], None]) -> None:
-        super().__init__(config, on_started)
-        self._told = asyncio.Event()
-
-    def exit_at_once(self) -> None:
-        """Tell it to end."""
-        self.should_exit = True
-        self._told.set()
-
-    async def main_loop(self) -> None:
-        """Tick until told to end."""
-        counter = 0
-        while not await self.on_tick(counter):
-            counter += 1
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._told.wait(), 0.1)
+class _PromptServer(Server, PromptServer):
+    """The server of `cfs serve`, which ends at once."""
 
 
 @asynccontextmanager

@@ -18,6 +18,8 @@ from typing import Any
 import uvicorn
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from tests.prompt_server import PromptServer
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Coroutine[Any, Any, Message]]
 Send = Callable[[Message], Coroutine[Any, Any, None]]
@@ -264,7 +266,7 @@ async def _send(send: Send, status: int, body: bytes, headers: Mapping[str, str]
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-class _Server(uvicorn.Server):
+class _Server(PromptServer):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -294,7 +296,7 @@ async def served(stub: Stub, port: int = 0) -> AsyncIterator[str]:
     with _listen(port) as listener:
         serving = asyncio.create_task(server.serve([listener]))
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        server.should_exit = True
+        server.exit_at_once()
         await serving
 
 
