@@ -26,6 +26,7 @@ from cfs_agents.loop.model import Item
 from cfs_agents.loop.retries import Retries
 from cfs_agents.main.testing import Line, ManualClock, ScriptedModel, breaks_off, calls, raises, says
 from cfs_agents.tree.fibre import FibreAgent
+from cfs_agents.tree.server_sessions import ServerSessions
 from ports import free_port
 from tests.agents.fibre.trees import ScriptedModels, finish, late, messages, said, spawn, status, tree, wait, write
 from tests.client.terminal import Running, cfs, ended
@@ -93,7 +94,8 @@ class ServerProcesses(Servers):
     def __init__(self, folder: Path, client: httpx.AsyncClient, flags: Sequence[str], port: int) -> None:
         super().__init__(str(client.base_url), client, None)
         self.folder = folder
-        self._flags = (*flags, "--engine", "scripted", "--log-level", "error", "--port", str(port))
+        quick = ("--shutdown-grace", "0.1")  # the turn of an agent that waits does not finish meanwhile
+        self._flags = (*flags, *quick, "--engine", "scripted", "--log-level", "error", "--port", str(port))
         self._stack = AsyncExitStack()
         self._process: Process | None = None
 
@@ -433,6 +435,29 @@ async def test_the_end_of_a_child_reaches_its_parent_once(tmp_path: Path, name: 
         if way.status == "success":
             shown = (await server.client.get("/v1/sessions/main/a")).json()["history"]
             assert outline(shown) == outline(await messages(tmp_path, "a"))
+
+
+async def test_a_renamed_session_that_the_tree_learns_of_before_its_agent_has_no_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent does not come to read of its session: what the tree hears ends its task."""
+    way, resume = WAYS["its session is renamed while the runtime is down"], ServerSessions._resume
+
+    async def resumes(sessions: ServerSessions, session_id: str, *others: Any) -> Any:
+        if session_id == "main/a":
+            await asyncio.Event().wait()
+        return await resume(sessions, session_id, *others)
+
+    async with served(way, tmp_path) as server:
+        async with running(way, Parent.WAITS, tmp_path, server) as first:
+            work = asyncio.create_task(first.agent.run("go"))
+            await first.clock.until_asleep()
+            await stopped(work)
+        monkeypatch.setattr(ServerSessions, "_resume", resumes)
+        async with running(way, Parent.WAITS, tmp_path, server, again=True) as second:
+            await rename(second)
+            assert (await second.agent.resume()).summary == "ok"
+        assert (await server.client.get("/v1/sessions/taken-over")).json()["state"] == "idle"
 
 
 # -- the parent ends first --------------------------------------------------------------------------------------------
