@@ -3,7 +3,7 @@
     python hanging_worker.py FAULT MARK FD
 
 With `hang` the twentieth step of the first life never returns, as in a deadlock of native code; MARK is a file that
-this life leaves. With `spin` it does not return either, but computes. With `late` it computes for 6 s and then
+this life leaves. With `spin` it does not return either, but computes. With `late` it computes for 4 s and then
 returns. With `slow` every step takes 2.5 s longer.
 """
 
@@ -18,7 +18,7 @@ from cfs_server.engine.llama import ffi
 from cfs_server.engine.worker import worker
 
 SLOW_SECONDS = 2.5
-LATE_SECONDS = 6.0
+LATE_SECONDS = 4.0
 
 
 def compute(seconds: float) -> None:
