@@ -3,7 +3,7 @@
     tools/make_screenshots.py [--into DIR] [NAME ...]
 
 A tree of agents works on a small shop: it writes files, corrects them, runs commands, fails and asks. Every picture is
-taken of what the server then holds. Chromium must be installed.
+taken of what the server then holds. On Debian and Ubuntu, root gets Chromium and the fonts that are missing.
 """
 
 import argparse
@@ -316,7 +316,11 @@ def furnish(client: httpx.Client) -> list[Agent]:
     body = {"content": "And how bright is it?"}
     client.post("/v1/sessions/lighthouse-2/messages", json=body)
     talk(client, "灯塔", "灯塔是什么？")
-    return tree(client)
+    deploy = Agent(client, "deploy").begin("Publish the page of documentation.")
+    deploy.think("The page is built; publishing needs consent.", "The page is ready. I publish it now.")
+    deploy.call("execute_command", command="make publish")
+    deploy.ask("make publish")
+    return [deploy, *tree(client)]
 
 
 # -- the pictures -----------------------------------------------------------------------------------------------------
@@ -356,6 +360,13 @@ def timeline(page: Page, url: str) -> None:
     page.locator(".tip").wait_for()
 
 
+def share(page: Page, url: str) -> None:
+    """The dialog that makes a link to a session."""
+    at("conversation/lighthouse", ".message")(page, url)
+    page.get_by_role("button", name="Share").click()
+    page.get_by_role("dialog").wait_for()
+
+
 def search(page: Page, url: str) -> None:
     """What is found in messages."""
     at("conversation/lighthouse", ".message")(page, url)
@@ -380,8 +391,12 @@ PICTURES: dict[str, tuple[Picture, dict[str, Any]]] = {
     "files": (files, {}),
     "diff": (diff, {"viewport": {"width": 1440, "height": 800}}),
     "search": (search, {}),
+    "question": (at("conversation/deploy", ".question"), {}),
+    "settings": (at(f"settings/{TREE}", ".settings"), {}),
+    "share": (share, {}),
     "branches": (at("conversation/lighthouse-2", ".message"), {}),
     "phone": (at(f"agents/{TREE}", ".column"), {"viewport": PHONE, "has_touch": True, "is_mobile": True}),
+    "phone-chat": (at("conversation/asyncio", ".message"), {"viewport": PHONE, "has_touch": True, "is_mobile": True}),
     "dark": (at(f"conversation/{TREE}", ".message"), {"color_scheme": "dark"}),
     "chinese": (at("conversation/灯塔", ".message"), {"locale": "zh-CN"}),
 }
@@ -414,6 +429,12 @@ def main() -> int:
         asyncio.run(serve(options.serve))
     if unknown := [name for name in options.names if name not in PICTURES]:
         parser.error(f"there is no picture {unknown[0]!r}; there are: {', '.join(PICTURES)}")
+    fonts = {
+        "/usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc": "fonts-noto-cjk",
+        "/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf": "fonts-noto-color-emoji",
+    }
+    packages = [f"{file}:{package}" for file, package in {"chromium": "chromium", **fonts}.items()]
+    subprocess.run([ROOT / "scripts/lib/system-packages", *packages], check=True)
     with running() as url, httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
         furnish(client)
         if options.hold:

@@ -73,6 +73,9 @@ def test_axe_finds_nothing_serious_in_any_view(
         assert ground == ("rgb(253, 253, 252)" if scheme == "light" else "rgb(19, 20, 23)")
         expect(page.locator(".message.growing")).to_contain_text("and on")
         assert violations(page) == []
+        coder.ask("make test")
+        expect(page.get_by_role("button", name="Allow", exact=True)).to_be_visible()
+        assert violations(page) == []
         page.goto(address(server.url, f"conversation/{name}"))
         expect(messages(page)).to_have_count(2)
         seen = {
@@ -91,6 +94,17 @@ def test_axe_finds_nothing_serious_in_any_view(
         page.get_by_role("menuitem", name="Delete").click()
         expect(page.get_by_role("dialog")).to_be_visible()
         assert violations(page) == []
+        page.keyboard.press("Escape")
+        for opener, item in (("Actions of the session", "Rename"), ("Menu", "Models"), ("Menu", "Keyboard shortcuts")):
+            button = page.get_by_role("button", name=opener, exact=True)
+            button.focus()
+            page.keyboard.press("Enter")
+            page.get_by_role("menuitem", name=item).press("Enter")
+            expect(page.get_by_role("dialog")).to_be_visible()
+            assert violations(page) == [], item
+            page.keyboard.press("Escape")
+            expect(page.get_by_role("dialog")).to_be_hidden()
+            expect(button).to_be_focused()
 
 
 def test_a_phone_shows_the_tree_or_a_session(pages: Pages, server: Process, client: httpx.Client) -> None:
