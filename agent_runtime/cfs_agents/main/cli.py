@@ -30,6 +30,7 @@ from cfs_agents.main.options import (
     questions_of,
     runner_options,
 )
+from cfs_agents.main.rules_commands import rules
 from cfs_agents.main.tree_commands import cancel, pause, resume, serve, tree, unpause
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 app = CommandGroup()
 agent = CommandGroup("Agents that work with files and commands.")
 app.add_typer(agent, name="agent")
+agent.add_typer(rules, name="rules")
 
 
 for _command in (serve, resume, tree, pause, unpause, cancel):

@@ -1,0 +1,22 @@
+"""Rules: whether a call of a tool is allowed, asked or denied, before it happens. Decisions only, no effects (A10)."""
+
+from cfs_agents.guards.rules.calls import Call, Scope
+from cfs_agents.guards.rules.decisions import Decision, Defaults, Rules, Verdict
+from cfs_agents.guards.rules.remembered import Remembered, remembered_path
+from cfs_agents.guards.rules.rules_file import RulesError, load_rules, user_rules_path
+from cfs_agents.guards.rules.suggestions import suggestion
+
+__all__ = [
+    "Call",
+    "Decision",
+    "Defaults",
+    "Remembered",
+    "Rules",
+    "RulesError",
+    "Scope",
+    "Verdict",
+    "load_rules",
+    "remembered_path",
+    "suggestion",
+    "user_rules_path",
+]

@@ -1,0 +1,294 @@
+"""The decision about a call: rules that deny, then those that ask, then those that allow, then the defaults (A10).
+
+Nothing happens here but reads of links: the caller asks, stores and acts.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import combinations
+from pathlib import Path
+
+from cfs_agents.guards.rules.calls import Call, Kind, Scope, Target
+from cfs_agents.guards.rules.patterns import Match, Pattern
+from cfs_agents.guards.rules.script import Script, analyse
+from cfs_agents.guards.rules.suggestions import suggestion
+from cfs_agents.guards.rules.words import Command
+from cfs_agents.tools.files import READ_FILE, WRITE_FILE
+
+_OWN_FOLDER = ".cfs"
+_MOST_DIRECTORIES = 4
+_MOST_REASONS = 3
+
+
+class Verdict(StrEnum):
+    """What a decision says."""
+
+    ALLOWED = "allowed"
+    ASKED = "asked"
+    DENIED = "denied"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A pattern, and where it stands, such as `rules.toml:3`."""
+
+    pattern: Pattern
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.pattern.text} ({self.source})"
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the user has answered for good in a workspace: patterns, and digests of exact calls."""
+
+    patterns: tuple[Rule, ...] = ()
+    digests: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What applies where no rule does. `attended`: a person can be asked; if not, what would be asked is denied.
+
+    Files are those in the workspace; files elsewhere are asked about.
+    """
+
+    files: Verdict = Verdict.ALLOWED
+    commands: Verdict = Verdict.ASKED
+    mcp: Verdict = Verdict.ASKED
+    others: Verdict = Verdict.ALLOWED
+    attended: bool = True
+
+    def of(self, kind: Kind) -> Verdict:
+        """Return the default of a kind of calls."""
+        if kind is Kind.COMMAND:
+            return self.commands
+        if kind is Kind.MCP:
+            return self.mcp
+        return self.files if kind in (Kind.READ, Kind.WRITE) else self.others
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision about one exact call.
+
+    - `rule` is the text of the rule that decided, `source` where it stands; both are empty for a default.
+    - `reason` is a sentence for the person who is asked, or for the model that may not.
+    - `digest` covers all arguments: a changed call is another call.
+    - `suggestion` is a pattern to remember, and empty where none says what it allows; `always`: whether an answer that
+      lasts has an effect, which it has not against a rule that asks.
+    """
+
+    verdict: Verdict
+    reason: str
+    digest: str
+    rule: str = ""
+    source: str = ""
+    suggestion: str = ""
+    always: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules of a user and a workspace."""
+
+    allow: tuple[Rule, ...] = ()
+    ask: tuple[Rule, ...] = ()
+    deny: tuple[Rule, ...] = ()
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+
+    def decide(
+        self, call: Call, scope: Scope, defaults: Defaults | None = None, answers: Answers | None = None
+    ) -> Decision:
+        """Decide about a call. Reads links of the file system, nothing else."""
+        defaults, answers = defaults or Defaults(), answers or Answers()
+        directory = str(scope.directory or scope.workspace) if call.kind is Kind.COMMAND else ""
+        judge = _Judge(self, call, scope, defaults, answers, call.digest(directory))
+        decision = judge.command() if call.kind is Kind.COMMAND else judge.call()
+        if decision.verdict is Verdict.ASKED:
+            decision = replace(decision, suggestion=suggestion(call, scope) if decision.always else "")
+            return decision if defaults.attended else _unattended(decision, call)
+        return decision
+
+
+def _unattended(decision: Decision, call: Call) -> Decision:
+    pattern = decision.suggestion
+    way = f" To permit it, the user can add {pattern!r} to `allow` in rules.toml." if pattern else ""
+    reason = (
+        f"{call.tool} was not run: {decision.reason}, and no person can be asked."
+        f" Do without it, or say in your answer what you would need it for.{way}"
+    )
+    return replace(decision, verdict=Verdict.DENIED, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    rules: Rules
+    called: Call
+    scope: Scope
+    defaults: Defaults
+    answers: Answers
+    digest: str
+
+    def call(self) -> Decision:
+        """Decide about a call that is not a command."""
+        kind = self.called.kind
+        target = self.scope.file(self.called.subject) if kind in (Kind.READ, Kind.WRITE) else None
+        for verdict, rules in ((Verdict.DENIED, self.rules.deny), (Verdict.ASKED, self.rules.ask)):
+            for rule in self._for_tool(rules):
+                if rule.pattern.covers_text(self.called) if target is None else rule.pattern.restricts_file(target):
+                    return self._by(rule, verdict)
+        if self.digest in self.answers.digests:
+            return self._remembered()
+        for rule in self._for_tool((*self.rules.allow, *self.answers.patterns)):
+            if rule.pattern.covers_text(self.called) if target is None else rule.pattern.allows_file(target):
+                return self._by(rule, Verdict.ALLOWED)
+        if target is not None and (reason := _odd_file(target, writes=kind is Kind.WRITE)) is not None:
+            return self._default(max(self.defaults.files, Verdict.ASKED, key=list(Verdict).index), reason)
+        return self._default(self.defaults.of(kind), "no rule allows this call")
+
+    def command(self) -> Decision:
+        """Decide about a command."""
+        script = analyse(self.called.subject)
+        targets, doubts = self._targets(script)
+        doubts = [*script.doubts, *doubts]
+        for verdict, rules in ((Verdict.DENIED, self.rules.deny), (Verdict.ASKED, self.rules.ask)):
+            doubt = None
+            for rule in rules:
+                match, what = self._restricts(rule, script, targets)
+                if match is Match.YES:
+                    return self._by(rule, verdict, what)
+                if match is Match.MAYBE:
+                    doubt = (
+                        f"{what} may be what the rule {rule} is about; a value decides that is known only when it runs"
+                    )
+            if doubt is not None:
+                doubts.append(doubt)
+        if self.digest in self.answers.digests:
+            return self._remembered()
+        if doubts and not self._unrestricted():
+            return self._default(
+                max(self.defaults.commands, Verdict.ASKED, key=list(Verdict).index), "; ".join(doubts[:_MOST_REASONS])
+            )
+        if not doubts and (allowing := self._allowing(script, targets)) is not None:
+            return self._by(allowing, Verdict.ALLOWED)
+        missing = next((command.text for command in script.commands if self._rule_for(command) is None), "")
+        return self._default(self.defaults.commands, f"no rule allows {_short(missing or self.called.subject)}")
+
+    def _unrestricted(self) -> bool:
+        """Return whether commands run without a question, and no rule restricts what a doubt could hide."""
+        kinds = (Kind.COMMAND, Kind.READ, Kind.WRITE)
+        restricting = [*self.rules.ask, *self.rules.deny]
+        names = {Kind.COMMAND: "execute_command", Kind.READ: READ_FILE, Kind.WRITE: WRITE_FILE}
+        return self.defaults.commands is Verdict.ALLOWED and not any(
+            rule.pattern.names(names[kind], kind) for rule in restricting for kind in kinds
+        )
+
+    def _allowing(self, script: Script, targets: Sequence[tuple[Target, bool]]) -> Rule | None:
+        """Return a rule that allows, if every command and file is allowed by one."""
+        result: Rule | None = None
+        for target, writes in targets:
+            if _odd_file(target, writes=writes) is not None:
+                tool, kind = (WRITE_FILE, Kind.WRITE) if writes else (READ_FILE, Kind.READ)
+                rules = [rule for rule in self._allows() if rule.pattern.names(tool, kind)]
+                if not any(rule.pattern.allows_file(target) for rule in rules):
+                    return None
+        for command in script.commands:
+            rule = self._rule_for(command)
+            if rule is not None:
+                result = rule
+            elif not command.free:
+                return None
+        return result
+
+    def _allows(self) -> Iterator[Rule]:
+        yield from self.rules.allow
+        yield from self.answers.patterns
+
+    def _rule_for(self, command: Command) -> Rule | None:
+        for rule in self._allows():
+            if rule.pattern.names("execute_command", Kind.COMMAND) and rule.pattern.allows_command(command):
+                return rule
+        return None
+
+    def _restricts(self, rule: Rule, script: Script, targets: Sequence[tuple[Target, bool]]) -> tuple[Match, str]:
+        pattern = rule.pattern
+        result, what = Match.NO, ""
+        if pattern.names("execute_command", Kind.COMMAND):
+            if pattern.any:
+                return Match.YES, self.called.subject
+            for command in (*script.commands, *script.hidden):
+                match = pattern.restricts_command(command)
+                if match.value > result.value:
+                    result, what = match, command.text
+                if match is Match.YES:
+                    return match, what
+        for target, writes in targets:
+            tool, kind = (WRITE_FILE, Kind.WRITE) if writes else (READ_FILE, Kind.READ)
+            if pattern.names(tool, kind) and pattern.restricts_file(target):
+                return Match.YES, target.written
+        return result, what
+
+    def _targets(self, script: Script) -> tuple[list[tuple[Target, bool]], list[str]]:
+        """Return the files that redirections open, and why others are not known."""
+        targets: list[tuple[Target, bool]] = []
+        doubts: list[str] = []
+        for redirection in script.redirections:
+            directories = self._directories(script) if not redirection.path.startswith("/") else [self.scope.workspace]
+            if not directories:
+                doubts.append(f"the directory in which {redirection.path} is opened is not known")
+                directories = [self.scope.directory or self.scope.workspace]
+            for directory in directories:
+                target = self.scope.command_file(redirection.path, directory)
+                targets.append((target, redirection.writes))
+        return targets, doubts
+
+    def _directories(self, script: Script) -> list[Path]:
+        """Return where the shell may be in the script; nothing if that is not known."""
+        base = self.scope.directory or self.scope.workspace
+        moves = script.directories
+        if not all(moves) or len(moves) > _MOST_DIRECTORIES:
+            return []
+        result: list[Path] = []
+        for count in range(len(moves) + 1):
+            result += [base.joinpath(*subset) for subset in combinations(moves, count)]
+        return result
+
+    def _for_tool(self, rules: Iterable[Rule]) -> Iterator[Rule]:
+        return (rule for rule in rules if rule.pattern.names(self.called.tool, self.called.kind))
+
+    def _by(self, rule: Rule, verdict: Verdict, what: str = "") -> Decision:
+        about = f" because of {_short(what)}" if what and what != self.called.subject else ""
+        reason = {
+            Verdict.ALLOWED: f"the rule {rule} allows it",
+            Verdict.ASKED: f"the rule {rule} asks{about}",
+            Verdict.DENIED: (
+                f"{self.called.tool} was not run: the rule {rule} denies it{about}. Do not try it in another form: do"
+                " without it, or say in your answer what you would need it for"
+            ),
+        }[verdict]
+        always = verdict is not Verdict.ASKED
+        return Decision(verdict, reason, self.digest, rule.pattern.text, rule.source, always=always)
+
+    def _remembered(self) -> Decision:
+        return Decision(Verdict.ALLOWED, "you have always allowed this exact call", self.digest, source="remembered")
+
+    def _default(self, verdict: Verdict, reason: str) -> Decision:
+        if verdict is Verdict.DENIED:
+            reason = f"{self.called.tool} was not run: {reason}"
+        return Decision(verdict, reason if verdict is not Verdict.ALLOWED else "the default allows it", self.digest)
+
+
+def _odd_file(target: Target, *, writes: bool) -> str | None:
+    """Return why the default for files does not hold for a file."""
+    if not target.inside:
+        return f"{_short(target.written)} is outside of the workspace" if writes else None
+    own = any(name == _OWN_FOLDER or name.startswith(f"{_OWN_FOLDER}/") for name in target.names)
+    return f"{_short(target.written)} holds rules for agents" if writes and own else None
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 120 else f"{line[:117]}..."

@@ -1,0 +1,412 @@
+"""What a shell script would run: each simple command wherever it hides, and what cannot be known. No I/O (A10)."""
+
+import re
+from dataclasses import dataclass, field
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser
+
+from cfs_agents.guards.rules.runners import Inner, inner, is_dangerous
+from cfs_agents.guards.rules.words import Command, Word, text_of, word_of
+
+_LANGUAGE = Language(tree_sitter_bash.language())
+_LONGEST = 100_000
+_DEEPEST = 60
+_MOST_SCRIPTS = 200
+_ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]")
+_CONTINUED = re.compile(r"[^\s\\](?:\\\\)*\\\n|\\\n[^\S\n]*\\\n")
+_BETWEEN = re.compile(r"(?:\s|\\\n)*")
+
+_STRUCTURE = frozenset(
+    {"program", "list", "pipeline", "subshell", "if_statement", "elif_clause", "else_clause", "while_statement"}
+    | {"do_group", "negated_command", "command_substitution", "process_substitution", "case_statement", "case_item"}
+    | {"for_statement", "function_definition", "compound_statement", "redirected_statement", "variable_assignments"}
+)
+_WORDS = frozenset(
+    {"word", "number", "raw_string", "ansi_c_string", "string", "concatenation", "simple_expansion", "expansion"}
+    | {"variable_name", "special_variable_name", "string_content", "regex", "extglob_pattern", "test_operator"}
+    | {"arithmetic_expansion", "translated_string", "command_name", "array", "subscript", "heredoc_content"}
+    | {"heredoc_start", "heredoc_end", "file_descriptor", "brace_expression"}
+)
+_EXPANSION = frozenset(
+    {
+        "${",
+        "}",
+        "variable_name",
+        "special_variable_name",
+        "#",
+        "%",
+        "%%",
+        "##",
+        ":-",
+        "-",
+        ":+",
+        "+",
+        ":?",
+        "?",
+        "/",
+        "//",
+    }
+    | {"word", "regex", "string", "raw_string", "number", "concatenation", "simple_expansion", "expansion", "^", "^^"}
+    | {",", ",,", "/#", "/%", "command_substitution", "subscript"}
+)
+_TESTS = frozenset({"test_command", "binary_expression", "unary_expression", "parenthesized_expression"})
+_ARITHMETIC_TEST = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"})
+_DESCRIPTORS = re.compile(r"\d+-?|-")
+_DUPLICATE = frozenset({">&", "<&", ">&-", "<&-"})
+_ARGUMENTS = frozenset(
+    {"word", "number", "raw_string", "ansi_c_string", "string", "concatenation", "simple_expansion", "expansion"}
+    | {"command_substitution"}
+)
+_NOWHERE = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty"})
+
+
+@dataclass(frozen=True, slots=True)
+class Redirection:
+    """A file that a redirection opens, in one of the directories in which the shell may be by then."""
+
+    path: str
+    writes: bool
+
+
+@dataclass(slots=True)
+class Script:
+    """What a script would run.
+
+    - `commands`: the simple commands, those that others run included.
+    - `hidden`: what may be a command; only rules that restrict look at it.
+    - `redirections`: files that it opens; their paths are relative to the directory `directories` names.
+    - `doubts`: why rules cannot know all that it does. It is never allowed then.
+    - `directories`: literal targets of `cd`, in their order.
+    """
+
+    commands: list[Command] = field(default_factory=list)
+    hidden: list[Command] = field(default_factory=list)
+    redirections: list[Redirection] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    directories: list[str] = field(default_factory=list)
+
+
+def analyse(text: str) -> Script:
+    """Return what a script would run. Takes any text."""
+    result = _Analysis()
+    result.run(text)
+    return result.script
+
+
+class _Analysis:
+    """One analysis. Nested scripts, such as those of `sh -c`, add to the same result."""
+
+    def __init__(self) -> None:
+        self.script = Script()
+        self._parser = Parser(_LANGUAGE)
+        self._scripts = 0
+        self._hidden = False
+        """Whether what is read is only a suspicion: it adds to `hidden`, and no doubts."""
+        self._inputs: list[str] = []
+        self._reads_script = False
+        self._source = b""
+
+    def run(self, text: str) -> None:
+        """Analyse a whole script."""
+        if len(text) > _LONGEST:
+            self.script.doubts.append(f"a script of more than {_LONGEST:,} characters is not read by rules")
+            text = text[:_LONGEST]
+        self._parse(text, 0)
+        if self._reads_script:
+            literals = [word.text for command in self.script.commands for word in command.words[1:]]
+            self._suspect([*self._inputs, *literals, " ".join(literals)], 1)
+
+    def _doubt(self, reason: str) -> None:
+        if not self._hidden and reason not in self.script.doubts:
+            self.script.doubts.append(reason)
+
+    def _parse(self, text: str, depth: int) -> None:
+        self._scripts += 1
+        if self._scripts > _MOST_SCRIPTS or depth > 8:
+            self.script.doubts.append("too many scripts within scripts")
+            return
+        if (match := _ODD.search(text)) is not None:
+            self._doubt(f"the character U+{ord(match[0]):04X} is not read by rules")
+        if _CONTINUED.search(text) is not None:
+            self._doubt("a line is continued in the middle of a word")
+            self._suspect([text.replace("\\\n", "")], depth + 1)
+        data = text.encode("utf-8", "surrogateescape" if not _has_high_surrogate(text) else "replace")
+        before, self._source = self._source, data
+        root = self._parser.parse(data).root_node
+        if root.has_error:
+            self._doubt("it is not read as a shell script: a part has another form than rules know")
+            self._pieces(text, depth)
+        self._visit(root, depth, 0)
+        self._source = before
+
+    def _suspect(self, texts: list[str], depth: int) -> None:
+        """Read texts that may be scripts, for rules that restrict."""
+        before, self._hidden = self._hidden, True
+        for text in texts:
+            if text.strip():
+                self._parse(text, depth)
+        self._hidden = before
+
+    def _pieces(self, text: str, depth: int) -> None:
+        """Let rules that restrict look at every word of a text that is not read: each may begin a command."""
+        pieces = re.split(r"[\s;|&()<>{}`$]+", re.sub(r"\\\n|[\"'\\]", "", text))
+        words = [Word(piece) for piece in pieces if piece]
+        for start in range(min(len(words), 200)):
+            self.script.hidden.append(Command(tuple(words[start : start + 40])))
+
+    def _visit(self, node: Node, depth: int, level: int) -> None:
+        """Visit a part of the structure and all that is below."""
+        if level > _DEEPEST:
+            self._doubt("it is nested too deeply to be read by rules")
+            return
+        kind = node.type
+        if kind == "command":
+            self._command(node, depth, level)
+        elif kind in _STRUCTURE:
+            children = node.children
+            if kind == "compound_statement" and children and children[0].type == "((":
+                self._arithmetic(node, depth, level)
+                return
+            if kind == "for_statement":
+                self._assigned(text_of(children[1]), "", depth)
+            if kind == "program" or kind == "redirected_statement":
+                self._check_gaps(node, children)
+            if kind == "redirected_statement":
+                self._redirected(children, depth, level)
+                return
+            for child in children:
+                if child.is_named:
+                    self._visit(child, depth, level + 1)
+        elif kind in ("variable_assignment", "declaration_command", "unset_command"):
+            self._declaration(node, depth, level)
+        elif kind in ("file_redirect", "herestring_redirect", "heredoc_redirect"):
+            if words := self._redirect(node, depth, level):
+                self._runs(tuple(words), depth)
+        elif kind in _TESTS:
+            self._test(node, depth, level)
+        elif kind in _WORDS:
+            self._within(node, depth, level)
+        elif kind == "heredoc_body":
+            self._inputs.append(text_of(node))
+            for child in node.children:
+                self._visit(child, depth, level + 1)
+        elif kind == "comment":
+            pass
+        elif kind == "ERROR":
+            for child in node.children:
+                self._visit(child, depth, level + 1)
+        elif node.is_named:
+            self._doubt(f"a part of the form `{kind.replace('_', ' ')}` is not read by rules")
+            for child in node.children:
+                self._visit(child, depth, level + 1)
+
+    def _redirected(self, children: list[Node], depth: int, level: int) -> None:
+        """Visit a statement with redirections. Words behind the file of one belong to the command."""
+        words: list[Word] = []
+        for child in children:
+            if child.type.endswith("_redirect"):
+                words += self._redirect(child, depth, level + 1)
+        body = children[0]
+        if body.type == "command":
+            self._command(body, depth, level + 1, words)
+            return
+        if not body.type.endswith("_redirect"):
+            self._visit(body, depth, level + 1)
+        if words:
+            self._runs(tuple(words), depth)
+
+    def _check_gaps(self, node: Node, children: list[Node]) -> None:
+        end = node.start_byte
+        for child in children:
+            start = child.start_byte
+            if start > end and self._source[end:start].strip(b" \t\n\\"):
+                self._doubt("a part of it was not read")
+            end = max(end, child.end_byte)
+
+    def _within(self, node: Node, depth: int, level: int) -> None:
+        """Visit the substitutions in a word."""
+        if level > _DEEPEST:
+            self._doubt("it is nested too deeply to be read by rules")
+            return
+        kind = node.type
+        if kind in ("arithmetic_expansion", "arithmetic"):
+            self._arithmetic(node, depth, level)
+            return
+        if not node.child_count:
+            return
+        children = node.children
+        if kind == "expansion" and any(child.type not in _EXPANSION for child in children):
+            self._doubt(f"the expansion {text_of(node)[:60]} is not read by rules")
+        if kind == "subscript" and not re.fullmatch(r"\w+\[(?:\d+|@|\*)\]", text_of(node)):
+            self._doubt("the subscript of an array is evaluated")
+        for child in children:
+            if child.type in ("command_substitution", "process_substitution"):
+                self._visit(child, depth, level + 1)
+            elif child.child_count:
+                if child.type in _WORDS:
+                    self._within(child, depth, level + 1)
+                else:
+                    self._visit(child, depth, level + 1)
+
+    def _arithmetic(self, node: Node, depth: int, level: int) -> None:
+        nodes = [node]
+        while nodes:
+            part = nodes.pop()
+            if part.type in ("variable_name", "subscript", "simple_expansion", "expansion", "word"):
+                self._doubt("arithmetic with a variable can run what the variable holds")
+            if part.type in ("command_substitution", "process_substitution"):
+                self._doubt("arithmetic with the output of a command is not read by rules")
+                self._visit(part, depth, level + 1)
+            else:
+                nodes += part.children
+
+    def _test(self, node: Node, depth: int, level: int) -> None:
+        double = False
+        for child in node.children:
+            if child.type == "[[":
+                double = True
+            if child.type in _ARITHMETIC_TEST or (child.type == "test_operator" and text_of(child) in _ARITHMETIC_TEST):
+                if (
+                    "$" in (text := text_of(node))
+                    or re.search(r"-[vR]\b|[A-Za-z_]\w*\[", text)
+                    or re.search(r"[A-Za-z_]", text_of(node).replace(text_of(child), ""))
+                ):
+                    self._doubt("a test that evaluates a variable can run what the variable holds")
+            if child.is_named:
+                self._visit(child, depth, level + 1)
+        if node.type == "test_command" and not double and not self._hidden:
+            self.script.commands.append(Command((Word("["),), free=True))
+
+    def _command(self, node: Node, depth: int, level: int, more: list[Word] | None = None) -> None:
+        words: list[Word] = []
+        end = -1
+        for child in node.children:
+            kind = child.type
+            if kind == "variable_assignment":
+                self._declaration(child, depth, level + 1)
+                continue
+            if kind.endswith("_redirect"):
+                words += self._redirect(child, depth, level + 1)
+                end = -1
+                continue
+            if end >= 0 and words and child.start_byte == end:
+                if kind in ("string", "word", "raw_string", "concatenation") and words[-1].text == "$":
+                    words[-1] = Word(word_of(child).text, literal=False)  # $"..."
+                else:
+                    self._doubt("two words stand side by side without a space")
+            elif end >= 0 and words and self._source[end : child.start_byte].strip(b" \t\n\\"):
+                self._doubt("a part of it was not read")
+            end = child.end_byte
+            if child.child_count:
+                if kind in ("command_substitution", "process_substitution"):
+                    self._visit(child, depth, level + 1)
+                else:
+                    self._within(child, depth, level + 1)
+            words.append(word_of(child))
+        words += more or ()
+        if words:
+            self._runs(tuple(words), depth)
+
+    def _runs(self, words: tuple[Word, ...], depth: int) -> None:
+        if depth > 8 or self._scripts > _MOST_SCRIPTS:
+            self.script.doubts.append("too many commands within commands")
+            return
+        result = inner(words)
+        (self.script.hidden if self._hidden else self.script.commands).append(result.command)
+        for doubt in result.doubts:
+            self._doubt(doubt)
+        self._note_directory(words)
+        self._reads_script |= result.reads_script
+        for nested in result.commands:
+            self._runs(nested, depth + 1)
+        for text in result.scripts:
+            self._parse(text, depth + 1)
+        self._hide(result, depth)
+
+    def _hide(self, result: Inner, depth: int) -> None:
+        if not result.hidden and not result.hidden_scripts:
+            return
+        self.script.hidden += [Command(words) for words in result.hidden if words]
+        self._suspect(result.hidden_scripts, depth + 1)
+
+    def _note_directory(self, words: tuple[Word, ...]) -> None:
+        if words[0].text in ("cd", "pushd", "popd"):
+            target = next((word for word in words[1:] if not word.text.startswith("-")), None)
+            clear = target is not None and target.literal and words[0].text != "popd"
+            self.script.directories.append(target.text if clear and target is not None else "")
+
+    def _assigned(self, name: str, value: str, depth: int) -> None:
+        if is_dangerous(name):
+            self._doubt(f"it sets {name}, which changes what commands do")
+            if value:
+                self._suspect([value], depth + 1)
+
+    def _declaration(self, node: Node, depth: int, level: int) -> None:
+        if node.type == "variable_assignment":
+            name, _, value = text_of(node).partition("=")
+            self._assigned(name.removesuffix("+").partition("[")[0], value.strip("'\""), depth)
+            for child in node.children[1:]:
+                self._visit(child, depth, level + 1)
+            if node.children and node.children[0].type == "subscript":
+                self._within(node.children[0], depth, level + 1)
+            return
+        words = []
+        for child in node.children:
+            if child.type == "variable_assignment":
+                self._declaration(child, depth, level + 1)
+                words.append(Word(text_of(child)))
+                continue
+            if child.is_named:
+                self._visit(child, depth, level + 1)
+                if child.type not in ("word", "variable_name", "number"):
+                    self._doubt(f"`{text_of(node.children[0])}` of a name that is known only when it runs")
+            if is_dangerous(text_of(child)):
+                self._doubt(f"it changes {text_of(child)}")
+            words.append(Word(text_of(child)))
+        if re.match(r"-\w*[in]", " ".join(word.text for word in words[1:2])):
+            self._doubt(f"`{words[0].text} {words[1].text}` evaluates what is assigned")
+        (self.script.hidden if self._hidden else self.script.commands).append(Command(tuple(words), free=True))
+
+    def _redirect(self, node: Node, depth: int, level: int) -> list[Word]:
+        """Visit a redirection; return the words that the grammar takes for more of its files."""
+        kind = node.type
+        children = node.children
+        if kind == "heredoc_redirect":
+            for child in children:
+                if child.is_named:
+                    self._visit(child, depth, level + 1)
+            return [word_of(child) for child in children if child.type in _ARGUMENTS]
+        operator = next((child.type for child in children if not child.is_named), "")
+        words: list[Word] = []
+        for child in children:
+            if not child.is_named or child.type == "file_descriptor":
+                continue
+            if child.type in ("process_substitution", "command_substitution"):
+                self._visit(child, depth, level + 1)
+            else:
+                self._within(child, depth, level + 1)
+            words.append(word_of(child))
+        if not words:
+            return []
+        if kind == "herestring_redirect":
+            self._inputs.append(words[0].text)
+        elif children[-1].type == "process_substitution" and len(words) == 1:
+            pass
+        elif not (operator in _DUPLICATE and words[0].literal and _DESCRIPTORS.fullmatch(words[0].text)):
+            self._opens(words[0], writes=">" in operator)
+        return words[1:]
+
+    def _opens(self, word: Word, *, writes: bool) -> None:
+        if word.literal and word.text in _NOWHERE:
+            return
+        if not word.literal:
+            self._doubt(f"the file of a redirection is not known: {word.text[:60]}")
+        elif word.text.startswith(("/dev/tcp/", "/dev/udp/")):
+            self._doubt("a redirection opens a network connection")
+        else:
+            self.script.redirections.append(Redirection(word.text, writes))
+
+
+def _has_high_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" and not "\udc80" <= character <= "\udcff" for character in text)

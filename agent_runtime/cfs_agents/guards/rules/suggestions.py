@@ -1,0 +1,58 @@
+"""A pattern that a person can choose to remember instead of one exact call. It allows what its words say (A10)."""
+
+import re
+
+from cfs_agents.guards.rules.calls import Call, Kind, Scope
+from cfs_agents.guards.rules.runners import runs_anything
+from cfs_agents.guards.rules.script import analyse
+from cfs_agents.tools.files import READ_FILE
+
+_SUBCOMMANDS = frozenset(
+    {"git", "cargo", "go", "pip", "pip3", "apt", "brew", "systemctl", "gh", "helm", "terraform", "dotnet", "rustup"}
+)
+"""Programs whose first word says what they do: a pattern includes it."""
+
+_RUNS_CODE = frozenset(
+    {("cargo", "run"), ("go", "run"), ("go", "generate"), ("git", "bisect"), ("git", "submodule"), ("gh", "alias")}
+    | {("dotnet", "run"), ("dotnet", "exec"), ("git", "config"), ("git", "filter-branch"), ("git", "rebase")}
+)
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+_READS = frozenset(
+    {"cat", "cut", "diff", "du", "file", "grep", "head", "ls", "ruff", "mypy", "stat", "tail", "tree", "uniq", "wc"}
+    | {"echo", "date", "df", "basename", "dirname", "realpath", "readlink", "md5sum", "sha256sum", "comm", "tr", "nl"}
+    | {"jq", "mkdir", "touch", "pytest", "which", "id", "uname", "whoami", "seq", "cmp", "strings", "hexdump", "xxd"}
+)
+"""Programs that do one thing, whatever their arguments are."""
+
+
+def suggestion(call: Call, scope: Scope) -> str:
+    """Return a pattern that covers the call; empty where every pattern would allow more than its words say."""
+    if call.kind is Kind.COMMAND:
+        return _command(call.subject)
+    if call.kind is Kind.MCP:
+        return "" if re.search(r"[()*\s]", call.subject) else call.text
+    if call.kind in (Kind.READ, Kind.WRITE):
+        target = scope.file(call.subject)
+        tool = READ_FILE if call.kind is Kind.READ else call.tool
+        folder = target.real.rpartition("/")[0]
+        exact = re.fullmatch(r"[\w./ -]+", target.real) is not None and target.written == target.real
+        if not exact or target.real.split("/")[0] == ".cfs":
+            return ""
+        return f"{tool}({folder}/**)" if folder and target.inside else f"{tool}({target.real})"
+    return "" if re.search(r"[()*]", call.subject) else call.text
+
+
+def _command(text: str) -> str:
+    script = analyse(text)
+    commands = [command for command in script.commands if not command.free]
+    if script.doubts or script.redirections or script.hidden or len(commands) != 1:
+        return ""
+    command = commands[0]
+    words = [word.text for word in command.words]
+    if command.spelled or runs_anything(words[0]) or not command.words[0].literal or not _WORD.fullmatch(words[0]):
+        return ""
+    if words[0] in _SUBCOMMANDS:
+        if len(words) < 2 or not command.words[1].literal or not _WORD.fullmatch(words[1]):
+            return ""
+        return "" if (words[0], words[1]) in _RUNS_CODE else f"execute_command({words[0]} {words[1]}:*)"
+    return f"execute_command({words[0]}:*)" if words[0] in _READS else ""
