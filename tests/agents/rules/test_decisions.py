@@ -3,6 +3,7 @@
 import stat
 import threading
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from cfs_agents.guards.rules.patterns import Pattern
 from cfs_agents.guards.rules.rules_file import parse_rules
 from cfs_agents.guards.rules.script import analyse
 
+SCOPE = Scope(Path("workspace"))
 ALLOWED, ASKED, DENIED = Verdict.ALLOWED, Verdict.ASKED, Verdict.DENIED
 
 
@@ -221,7 +223,7 @@ def test_a_damaged_file_of_answers_is_refused(text: str, tmp_path: Path) -> None
     """Nothing is overwritten."""
     path = tmp_path / "remembered.toml"
     path.write_text(text)
-    with pytest.raises(RulesError, match="remembered.toml"):
+    with pytest.raises(RulesError, match=r"remembered\.toml"):
         Remembered(path).answers(tmp_path)
     with pytest.raises(RulesError):
         Remembered(path).add_pattern(tmp_path, "execute_command(ls)")
@@ -256,30 +258,9 @@ def test_suggestions_allow_what_their_words_say(command: str, pattern: str, tmp_
         assert rules(f"allow = ['{pattern}']").decide(call, Scope(tmp_path)).verdict is ALLOWED
 
 
+_SYMBOLS = [*"'\"\\)`;|{>#\n\0 ", "$(", "<<E\n", "E\n", "$X", "&&", "\\\n", "((", "[[", "]]"]
 _PIECES = st.sampled_from(
-    [
-        "ls",
-        " ",
-        "victim",
-        "'",
-        '"',
-        "\\",
-        "$(",
-        ")",
-        "`",
-        ";",
-        "\n",
-        "|",
-        "<<E\n",
-        "E\n",
-        "{",
-        "}",
-        "$X",
-        "&&",
-        ">",
-        "#",
-    ]
-    + ["bash -c", "eval", "if", "then", "fi", "for", "do", "done", "\\\n", "((", "[[", "]]", "case", "esac", "ä", "\0"]
+    [*_SYMBOLS, *(f"{word} " for word in ("ls", "victim", "if", "then", "fi", "for", "do", "eval"))]
 )
 
 
@@ -287,15 +268,13 @@ _PIECES = st.sampled_from(
 def test_any_text_is_decided(text: str) -> None:
     """Nothing crashes, and what does not parse is not allowed."""
     loaded = rules("allow=['execute_command(*)']\ndeny=['execute_command(victim:*)']")
-    decision = loaded.decide(Call("execute_command", text), Scope(Path("/tmp")))
+    decision = loaded.decide(Call("execute_command", text), SCOPE)
     assert decision.verdict is not ALLOWED or not analyse(text).doubts
-    suggestion(Call("execute_command", text), Scope(Path("/tmp")))
+    suggestion(Call("execute_command", text), SCOPE)
     for tool in ("write_file", "mcp", "other"):
-        Rules().decide(Call(tool, text), Scope(Path("/tmp")))
-    try:
+        Rules().decide(Call(tool, text), SCOPE)
+    with suppress(ValueError):
         Pattern.parse(text)
-    except ValueError as error:
-        assert str(error)
 
 
 @given(st.lists(st.sampled_from(["{}", "'{}'", '"{}"', "\\{}", "''{}", '{}""', "$'{}'"]), min_size=6, max_size=6))
@@ -304,7 +283,7 @@ def test_no_quoting_of_a_denied_name_allows_it(forms: list[str]) -> None:
     name = "".join(form.format(letter) for form, letter in zip(forms, "victim", strict=True))
     loaded = rules("allow=['execute_command(*)']\ndeny=['execute_command(victim:*)']")
     for command in (f"{name} x", f"true && {name}", f"env {name} x", f'sh -c "$({name})"'):
-        assert loaded.decide(Call("execute_command", command), Scope(Path("/tmp"))).verdict is not ALLOWED
+        assert loaded.decide(Call("execute_command", command), SCOPE).verdict is not ALLOWED
 
 
 @given(
@@ -315,5 +294,5 @@ def test_no_quoting_of_a_denied_name_allows_it(forms: list[str]) -> None:
 def test_text_around_a_denied_command_does_not_allow_it(command: str, before: str, after: str) -> None:
     """Whatever stands before and after it."""
     loaded = rules("allow=['execute_command(*)']\ndeny=['execute_command(victim:*)']")
-    decision = loaded.decide(Call("execute_command", before + command + after), Scope(Path("/tmp")))
+    decision = loaded.decide(Call("execute_command", before + command + after), SCOPE)
     assert decision.verdict is not ALLOWED

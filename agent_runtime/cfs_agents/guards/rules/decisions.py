@@ -174,7 +174,10 @@ class _Judge:
             )
         if not doubts and (allowing := self._allowing(script, targets)) is not None:
             return self._by(allowing, Verdict.ALLOWED)
-        missing = next((command.text for command in script.commands if self._rule_for(command) is None), "")
+        allowing_rules = self._for_commands()
+        missing = next(
+            (command.text for command in script.commands if self._rule_for(command, allowing_rules) is None), ""
+        )
         return self._default(self.defaults.commands, f"no rule allows {_short(missing or self.called.subject)}")
 
     def _unrestricted(self) -> bool:
@@ -192,12 +195,12 @@ class _Judge:
         for target, writes in targets:
             if _odd_file(target, writes=writes) is not None:
                 tool, kind = (WRITE_FILE, Kind.WRITE) if writes else (READ_FILE, Kind.READ)
-                rules = [rule for rule in self._allows() if rule.pattern.names(tool, kind)]
-                if not any(rule.pattern.allows_file(target) for rule in rules):
+                allows = [rule for rule in self._allows() if rule.pattern.names(tool, kind)]
+                if not any(rule.pattern.allows_file(target) for rule in allows):
                     return None
+        rules = self._for_commands()
         for command in script.commands:
-            rule = self._rule_for(command)
-            if rule is not None:
+            if (rule := self._rule_for(command, rules)) is not None:
                 result = rule
             elif not command.free:
                 return None
@@ -207,9 +210,12 @@ class _Judge:
         yield from self.rules.allow
         yield from self.answers.patterns
 
-    def _rule_for(self, command: Command) -> Rule | None:
-        for rule in self._allows():
-            if rule.pattern.names("execute_command", Kind.COMMAND) and rule.pattern.allows_command(command):
+    def _for_commands(self) -> Sequence[Rule]:
+        return [rule for rule in self._allows() if rule.pattern.names("execute_command", Kind.COMMAND)]
+
+    def _rule_for(self, command: Command, rules: Sequence[Rule]) -> Rule | None:
+        for rule in rules:
+            if rule.pattern.allows_command(command):
                 return rule
         return None
 

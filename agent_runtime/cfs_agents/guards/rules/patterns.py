@@ -102,6 +102,8 @@ class Pattern:
         words = command.words
         if len(words) < len(self.words) or (len(words) > len(self.words) and not self.more):
             return False
+        if self.words and self.words[0] != words[0].text and "*" not in self.words[0]:
+            return False
         return command.spelled.issubset(self.words) and all(
             word.literal and _matches(form, word.text) for form, word in zip(self.words, words, strict=False)
         )

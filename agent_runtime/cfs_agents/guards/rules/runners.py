@@ -365,19 +365,13 @@ def _names(name: str, words: tuple[Word, ...], result: Inner) -> None:
 
 def _code(name: str, words: tuple[Word, ...], result: Inner) -> None:
     """Note the options that a pattern must name to allow the command, and scripts in their values."""
-    spelled = set(result.command.spelled)
     options = _CODE.get(name, ())
+    if not options and name not in _AWK and name not in ("sed", "tee"):
+        return
+    spelled = set(result.command.spelled)
     for index, word in enumerate(words[1:], 1):
-        for option in options:
-            attached = word.text.startswith(f"{option}=") or (len(option) == 2 and word.text.startswith(option))
-            if word.text != option and not attached and not _abbreviates(word.text, option):
-                continue
-            spelled.add(option)
-            if word.text != option:
-                _value(word.text.partition("=")[2] or word.text[2:], result)
-            elif index + 1 < len(words):
-                _value(words[index + 1].text, result)
-                result.hidden.append(words[index + 1 :])
+        if options and (word.text[:1] == "-" or word.text.partition("=")[0] in options):
+            _option(index, words, options, spelled, result)
     texts = [word.text for word in words[1:]]
     if name == "git":
         for pair in _GIT_RUNS:
@@ -397,6 +391,21 @@ def _code(name: str, words: tuple[Word, ...], result: Inner) -> None:
         spelled.add("tee")
     if spelled != result.command.spelled:
         result.command = Command(result.command.words, frozenset(spelled), result.command.free and not spelled)
+
+
+def _option(index: int, words: tuple[Word, ...], options: Sequence[str], spelled: set[str], result: Inner) -> None:
+    """Note which of the options a word is."""
+    text = words[index].text
+    for option in options:
+        attached = text.startswith(f"{option}=") or (len(option) == 2 and text.startswith(option))
+        if text != option and not attached and not _abbreviates(text, option):
+            continue
+        spelled.add(option)
+        if text != option:
+            _value(text.partition("=")[2] or text[2:], result)
+        elif index + 1 < len(words):
+            _value(words[index + 1].text, result)
+            result.hidden.append(words[index + 1 :])
 
 
 def _abbreviates(text: str, option: str) -> bool:

@@ -131,12 +131,12 @@ class _Analysis:
         if _CONTINUED.search(text) is not None:
             self._doubt("a line is continued in the middle of a word")
             self._suspect([text.replace("\\\n", "")], depth + 1)
-        data = text.encode("utf-8", "surrogateescape" if not _has_high_surrogate(text) else "replace")
+        data = _encoded(text)
         before, self._source = self._source, data
         root = self._parser.parse(data).root_node
         if root.has_error:
             self._doubt("it is not read as a shell script: a part has another form than rules know")
-            self._pieces(text, depth)
+            self._pieces(text)
         self._visit(root, depth, 0)
         self._source = before
 
@@ -148,7 +148,7 @@ class _Analysis:
                 self._parse(text, depth)
         self._hidden = before
 
-    def _pieces(self, text: str, depth: int) -> None:
+    def _pieces(self, text: str) -> None:
         """Let rules that restrict look at every word of a text that is not read: each may begin a command."""
         pieces = re.split(r"[\s;|&()<>{}`$]+", re.sub(r"\\\n|[\"'\\]", "", text))
         words = [Word(piece) for piece in pieces if piece]
@@ -266,12 +266,9 @@ class _Analysis:
         for child in node.children:
             if child.type == "[[":
                 double = True
-            if child.type in _ARITHMETIC_TEST or (child.type == "test_operator" and text_of(child) in _ARITHMETIC_TEST):
-                if (
-                    "$" in (text := text_of(node))
-                    or re.search(r"-[vR]\b|[A-Za-z_]\w*\[", text)
-                    or re.search(r"[A-Za-z_]", text_of(node).replace(text_of(child), ""))
-                ):
+            if child.type == "test_operator" or child.type in _ARITHMETIC_TEST:
+                operator = text_of(child)
+                if operator in _ARITHMETIC_TEST and re.search(r"[$A-Za-z_]", text_of(node).replace(operator, "", 1)):
                     self._doubt("a test that evaluates a variable can run what the variable holds")
             if child.is_named:
                 self._visit(child, depth, level + 1)
@@ -405,8 +402,13 @@ class _Analysis:
         elif word.text.startswith(("/dev/tcp/", "/dev/udp/")):
             self._doubt("a redirection opens a network connection")
         else:
-            self.script.redirections.append(Redirection(word.text, writes))
+            redirection = Redirection(word.text, writes)
+            if redirection not in self.script.redirections:
+                self.script.redirections.append(redirection)
 
 
-def _has_high_surrogate(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" and not "\udc80" <= character <= "\udcff" for character in text)
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a half of a pair
+        return text.encode("utf-8", "replace")
