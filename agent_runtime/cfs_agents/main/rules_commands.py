@@ -1,4 +1,4 @@
-"""The `cfs agent rules` commands: which rules there are, and which one decides a call (A10)."""
+"""The `cfs agent rules` commands: which rules there are, and which one decides a call (A11)."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Rules about commands: what hides a denied one, and what is harmless (A10)."""
+"""Rules about commands: what hides a denied one, and what is harmless (A11)."""
 
 import os
 import stat

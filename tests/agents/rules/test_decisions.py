@@ -1,4 +1,4 @@
-"""Decisions about files, MCP and other calls; rules files; lasting answers; suggestions (A10)."""
+"""Decisions about files, MCP and other calls; rules files; lasting answers; suggestions (A11)."""
 
 import stat
 import threading

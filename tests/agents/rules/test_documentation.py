@@ -1,4 +1,4 @@
-"""The rules that docs/rules.md shows, and the commands that explain them (A10)."""
+"""The rules that docs/rules.md shows, and the commands that explain them (A11)."""
 
 import json
 from pathlib import Path

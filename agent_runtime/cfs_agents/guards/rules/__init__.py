@@ -1,4 +1,4 @@
-"""Rules: whether a call of a tool is allowed, asked or denied, before it happens. Decisions only, no effects (A10)."""
+"""Rules: whether a call of a tool is allowed, asked or denied, before it happens. Decisions only, no effects (A11)."""
 
 from cfs_agents.guards.rules.calls import Call, Scope
 from cfs_agents.guards.rules.decisions import Decision, Defaults, Rules, Verdict

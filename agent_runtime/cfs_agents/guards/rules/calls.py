@@ -1,4 +1,4 @@
-"""Calls as rules see them: what a tool is asked to do, the digest of its arguments, and where its paths lead (A10)."""
+"""Calls as rules see them: what a tool is asked to do, the digest of its arguments, and where its paths lead (A11)."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The decision about a call: rules that deny, then those that ask, then those that allow, then the defaults (A10).
+"""The decision about a call: rules that deny, then those that ask, then those that allow, then the defaults (A11).
 
 Nothing happens here but reads of links: the caller asks, stores and acts.
 """

@@ -1,4 +1,4 @@
-"""Patterns of rules, such as `execute_command(git status:*)`: what they cover. No I/O (A10)."""
+"""Patterns of rules, such as `execute_command(git status:*)`: what they cover. No I/O (A11)."""
 
 import re
 import shlex

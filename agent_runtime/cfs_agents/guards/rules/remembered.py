@@ -1,4 +1,4 @@
-"""Answers that last: exact calls and patterns that a user has always allowed in a workspace (A10).
+"""Answers that last: exact calls and patterns that a user has always allowed in a workspace (A11).
 
 They are in a TOML file of the user, which people can read and edit. Several programs may share it.
 """

@@ -1,4 +1,4 @@
-"""Files of rules: the user's, and a workspace's, which may restrict but never allow (A10)."""
+"""Files of rules: the user's, and a workspace's, which may restrict but never allow (A11)."""
 
 import os
 import re

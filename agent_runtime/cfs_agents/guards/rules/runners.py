@@ -1,4 +1,4 @@
-"""Programs that run other commands, such as `timeout`, `xargs`, `sh -c` and `find -exec`. No I/O (A10)."""
+"""Programs that run other commands, such as `timeout`, `xargs`, `sh -c` and `find -exec`. No I/O (A11)."""
 
 import re
 from collections.abc import Iterator, Sequence

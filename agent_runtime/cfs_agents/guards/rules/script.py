@@ -1,4 +1,4 @@
-"""What a shell script would run: each simple command wherever it hides, and what cannot be known. No I/O (A10)."""
+"""What a shell script would run: each simple command wherever it hides, and what cannot be known. No I/O (A11)."""
 
 import re
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A pattern that a person can choose to remember instead of one exact call. It allows what its words say (A10)."""
+"""A pattern that a person can choose to remember instead of one exact call. It allows what its words say (A11)."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The words of a shell script, without their quotation marks, and the simple commands made of them. No I/O (A10)."""
+"""The words of a shell script, without their quotation marks, and the simple commands made of them. No I/O (A11)."""
 
 import re
 from dataclasses import dataclass
