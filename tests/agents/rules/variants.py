@@ -14,6 +14,8 @@ PROVABLE = [
     'echo "a `victim x` b"',
     "echo ${unset_variable:-$(victim x)}",
     "value=$(victim x)",
+    "echo ${HOME:+`victim x`}",
+    "cat <<-E\n\t`victim x`\nE",
     "cat <(victim x)",
     "echo a > >(victim x); wait; sleep 0.2",
     "(victim x)",

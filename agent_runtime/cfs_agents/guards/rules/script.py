@@ -236,6 +236,8 @@ class _Analysis:
         if not node.child_count:
             return
         children = node.children
+        if kind == "expansion":
+            self._backquoted(text_of(node), depth)
         if kind == "expansion" and any(child.type not in _EXPANSION for child in children):
             self._doubt(f"the expansion {text_of(node)[:60]} is not read by rules")
         if kind == "subscript" and not re.fullmatch(r"\w+\[(?:\d+|@|\*)\]", text_of(node)):
@@ -248,6 +250,12 @@ class _Analysis:
                     self._within(child, depth, level + 1)
                 else:
                     self._visit(child, depth, level + 1)
+
+    def _backquoted(self, text: str, depth: int) -> None:
+        """Doubt commands in backquotes where the grammar takes them for text."""
+        if "`" in text:
+            self._doubt("commands in backquotes in an expansion or a here-document are not read by rules")
+            self._suspect(text.split("`")[1::2], depth + 1)
 
     def _arithmetic(self, node: Node, depth: int, level: int) -> None:
         nodes = [node]
@@ -370,6 +378,10 @@ class _Analysis:
         kind = node.type
         children = node.children
         if kind == "heredoc_redirect":
+            start = next((text_of(child) for child in children if child.type == "heredoc_start"), "")
+            body = next((text_of(child) for child in children if child.type == "heredoc_body"), "")
+            if not re.search(r"[\"'\\]", start):
+                self._backquoted(body, depth)
             for child in children:
                 if child.is_named:
                     self._visit(child, depth, level + 1)
