@@ -1,9 +1,10 @@
 """Counts the tokens of texts: by estimate, or by a counter whose results are cached."""
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
+
+from cachetools import LRUCache
 
 from cfs.errors import CfsError
 
@@ -43,8 +44,7 @@ class CachedCounter:
 
     def __init__(self, counter: TokenCounter, *, size: int = 10_000) -> None:
         self._counter = counter
-        self._size = size
-        self._known: OrderedDict[bytes, int] = OrderedDict()
+        self._known: LRUCache[bytes, int] = LRUCache(size)
 
     async def count(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text, in their order."""
@@ -57,15 +57,8 @@ class CachedCounter:
             except CfsError:
                 return [counts[key] if key in counts else estimate(new[key]) for key in keys]
             counts |= counted
-        self._remember(keys, counts)
+        self._known.update(counts)
         return [counts[key] for key in keys]
-
-    def _remember(self, keys: Iterable[bytes], counts: dict[bytes, int]) -> None:
-        for key in keys:
-            self._known[key] = counts[key]
-            self._known.move_to_end(key)
-        while len(self._known) > self._size:
-            self._known.popitem(last=False)
 
 
 def _hash(text: str) -> bytes:

@@ -2,11 +2,12 @@
 
 import asyncio
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
+
+from cachetools import LRUCache
 
 from cfs.errors import Conflict, Gone, NotFound, NotGranted
 from cfs.wire import Message
@@ -78,14 +79,11 @@ class UnnamedSessions:
     """
 
     def __init__(self) -> None:
-        self._keys: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._keys: LRUCache[str, tuple[str, ...]] = LRUCache(_BEGINNINGS)
 
     def add(self, beginning: str, session: str) -> None:
         """Add a session, by its key."""
         self._keys[beginning] = (session, *self.of(beginning))[:_SESSIONS_EACH]
-        self._keys.move_to_end(beginning)
-        if len(self._keys) > _BEGINNINGS:
-            self._keys.popitem(last=False)
 
     def of(self, beginning: str) -> tuple[str, ...]:
         """Return the keys of sessions with a beginning, the newest first."""

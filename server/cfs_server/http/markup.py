@@ -16,12 +16,12 @@ import resource
 import signal
 import struct
 import sys
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any, BinaryIO
 
 import nh3
+from cachetools import LRUCache
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.rules_core import StateCore
@@ -67,9 +67,7 @@ class Renderer:
 
     def __init__(self, command: Sequence[str] = COMMAND, cache_bytes: int = CACHE_BYTES) -> None:
         self._command = command
-        self._cache_bytes = cache_bytes
-        self._cached: OrderedDict[bytes, str] = OrderedDict()
-        self._size = 0
+        self._cached: LRUCache[bytes, str] = LRUCache(cache_bytes, _cost)
         self._turn = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
 
@@ -83,11 +81,10 @@ class Renderer:
         for text, language in items:
             key = hashlib.blake2b(json.dumps([owner, language, text]).encode(), digest_size=20).digest()
             known = self._cached.get(key)
-            if known is not None:
-                self._cached.move_to_end(key)
-            elif clock() < end:
+            if known is None and clock() < end:
                 known = await self._rendered(text, language)
-                self._keep(key, known)
+                with contextlib.suppress(ValueError):  # it is larger than the cache
+                    self._cached[key] = known
             found.append(unformatted(text) if known is None else known)
         return found
 
@@ -95,10 +92,6 @@ class Renderer:
         """End the process."""
         async with self._turn:
             await self._end()
-
-    def check_integrity(self) -> None:
-        """Raise `AssertionError` if the cache's size is wrong or exceeds its limit."""
-        assert self._size == sum(map(_cost, self._cached.values())) <= self._cache_bytes  # noqa: S101
 
     async def _rendered(self, text: str, language: str | None) -> str:
         async with self._turn:
@@ -131,14 +124,6 @@ class Renderer:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.communicate()  # also closes the pipes
-
-    def _keep(self, key: bytes, rendered: str) -> None:
-        before = self._cached.pop(key, None)  # the same text can be rendered for two requests at once
-        self._cached[key] = rendered
-        self._size += _cost(rendered) - (0 if before is None else _cost(before))
-        while self._size > self._cache_bytes:
-            _, oldest = self._cached.popitem(last=False)
-            self._size -= _cost(oldest)
 
 
 def unformatted(text: str, language: str = "") -> str:

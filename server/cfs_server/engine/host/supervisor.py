@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from cachetools import LRUCache
 
 from cfs.errors import EngineError, Unavailable, WorkerCrashed
 from cfs.wire import Message
@@ -136,7 +137,7 @@ class TokenLogStore:
     def __init__(self, limit: int = BYTES) -> None:
         self._limit = limit
         self._logs: OrderedDict[str, _Log] = OrderedDict()
-        self._forgotten: OrderedDict[str, None] = OrderedDict()
+        self._forgotten: LRUCache[str, None] = LRUCache(_IN_FLIGHT)
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -167,8 +168,6 @@ class TokenLogStore:
         self._drop(key)
         if busy:
             self._forgotten[key] = None
-            while len(self._forgotten) > _IN_FLIGHT:
-                self._forgotten.popitem(last=False)
 
     def restores(self) -> Iterator[TokenLogRestore]:
         """Make the frames for a new worker, which sends no deltas of forgotten sessions any more."""

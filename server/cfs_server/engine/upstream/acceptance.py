@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 import structlog
+from cachetools import LRUCache
 
 from cfs.errors import ContextTooLong, EngineError
 from cfs_server.engine.contract.fitting import TARGET, count_within, estimated_tokens, exchanges, leading_systems
@@ -41,7 +42,7 @@ class Acceptance:
         self.form = Form.PLAIN
         self._accepted = _NEVER_TOO_LONG
         self._helped = 0
-        self._useless: dict[str, None] = {}
+        self._useless: LRUCache[str, None] = LRUCache(_MOST_USELESS)
 
     def accepted(self, request: GenerationRequest, form: Form, refusal: Failure | None) -> None:
         """Note that a request was answered, perhaps after the `refusal` of another form.
@@ -73,8 +74,6 @@ class Acceptance:
         """Note that no form was accepted instead of a refused one."""
         if NO_REASON not in failure.said and len(failure.said.split()) >= _TELLING_WORDS:
             self._useless[_gist(failure)] = None
-            if len(self._useless) > _MOST_USELESS:
-                del self._useless[next(iter(self._useless))]
 
     def error_of(self, request: GenerationRequest, failure: Failure, context_tokens: int) -> EngineError:
         """Return the error for a request that was refused in all forms: perhaps a shorter prompt is accepted."""

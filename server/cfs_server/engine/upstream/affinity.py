@@ -8,8 +8,9 @@ OpenAI the members `prompt_cache_key` and `user`. Gateways that choose the value
 """
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Mapping
+
+from cachetools import LRUCache
 
 from cfs_server.engine.contract.interface import AffinityKind, GenerationRequest
 
@@ -19,7 +20,7 @@ HEADERS: frozenset[AffinityKind] = frozenset({"x-session-id", "x-session-affinit
 _LONGEST = 4096
 """Characters of a token that is kept; a longer one is ignored."""
 _MOST = 10_000
-"""Families whose tokens are kept: the most recent ones."""
+"""Families whose tokens are kept: the most recently used ones."""
 
 
 class Affinity:
@@ -27,7 +28,7 @@ class Affinity:
 
     def __init__(self, kind: AffinityKind) -> None:
         self._kind = kind
-        self._tokens: OrderedDict[str, str] = OrderedDict()
+        self._tokens: LRUCache[str, str] = LRUCache(_MOST)
 
     def headers(self, request: GenerationRequest) -> dict[str, str]:
         """Return the headers of a turn's request."""
@@ -44,11 +45,7 @@ class Affinity:
         token = headers.get(TOKEN, "")
         if self._kind == "none" or not token or len(token) > _LONGEST:
             return
-        value = value_of(request)
-        self._tokens[value] = token
-        self._tokens.move_to_end(value)
-        if len(self._tokens) > _MOST:
-            self._tokens.popitem(last=False)
+        self._tokens[value_of(request)] = token
 
 
 def member_of(kind: AffinityKind, request: GenerationRequest) -> dict[str, str]:

@@ -6,12 +6,12 @@ the chosen token with it. Only after a refusal does it request a mask over the v
 
 import contextlib
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from cachetools import LRUCache
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
@@ -114,7 +114,7 @@ class Grammars:
 
     def __init__(self, vocabulary: Vocabulary, report: Callable[[str], None] = lambda _line: None) -> None:
         self._vocabulary = vocabulary
-        self._kept: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._kept: LRUCache[str, LLMatcher] = LRUCache(KEPT)
         self._report = report
         self._reported: set[str] = set()
 
@@ -147,9 +147,6 @@ class Grammars:
         """Return a matcher at its beginning."""
         if key not in self._kept:
             self._kept[key] = compile_it()
-        self._kept.move_to_end(key)
-        if len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
         return self._kept[key].deep_copy()
 
     def _compile(self, schema: dict[str, Any]) -> LLMatcher:
