@@ -207,3 +207,14 @@ def test_a_fleet_of_replicas_is_simulated(tmp_path: Path) -> None:
     assert found["merging"][-1]["requests"] == 99
     assert {row["load"] for row in found["latency"]} == {0.6, 0.8, 0.95}
     assert "| crash, back after 5 s | before |" in done.stdout
+
+
+def test_the_enforcement_of_json_schemas_is_measured(tmp_path: Path) -> None:
+    """The bench of JSON schemas: llguidance alone lets invalid instances pass, and behind our check none."""
+    command = [sys.executable, str(ROOT / "bench/json_schema.py"), "--json", str(tmp_path / "counts.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    alone, behind = json.loads((tmp_path / "counts.json").read_text()).values()
+    assert sum(row.get("UNSOUND", 0) for row in alone.values()) > 0
+    assert sum(row.get("UNSOUND", 0) for row in behind.values()) == 0
+    assert sum(row.get("compiled", 0) for row in behind.values()) >= 230
