@@ -115,8 +115,7 @@ def _unfinished(directory: int) -> Iterator[tuple[int, str | None]]:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o666, dir_fd=directory)
     try:
-        with suppress(OSError):  # no locks here: no other process may open the root meanwhile
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock_new(descriptor)
         yield descriptor, temporary
     except BaseException:
         if temporary is not None:
@@ -262,8 +261,7 @@ def box(directory: int, prefix: str = TEMPORARY) -> Iterator[int]:
     os.mkdir(name, 0o700, dir_fd=directory)
     inside = _open_below(directory, name)
     try:
-        with suppress(OSError):
-            fcntl.flock(inside, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock_new(inside)
         yield inside
     except BaseException:
         with suppress(OSError):
@@ -696,8 +694,7 @@ def _apart(directory: int, name: str, mode: int, *, durable: bool) -> Iterator[i
     try:
         made = _open_below(directory, temporary)
         try:
-            with suppress(OSError):
-                fcntl.flock(made, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_new(made)
             yield made
             os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         finally:
@@ -708,6 +705,12 @@ def _apart(directory: int, name: str, mode: int, *, durable: bool) -> Iterator[i
         raise
     if durable:
         os.fsync(directory)
+
+
+def _lock_new(descriptor: int) -> None:
+    """Lock what this process has just created, so that no other one takes it for left over."""
+    with suppress(OSError):  # no locks here: no other process may open the root meanwhile
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _remove_unlocked(directory: int, name: str) -> None:

@@ -46,14 +46,21 @@ def lock_folder(owner: object, path: Path) -> Callable[[], object]:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     unlock = weakref.finalize(owner, os.close, descriptor)
+    if not try_lock(descriptor):
+        unlock()
+        raise Conflict(f"another agent is at work in {path}")
+    return unlock
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open folder; return false if another process has locked it. A disk without locks cannot be checked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        unlock()
-        raise Conflict(f"another agent is at work in {path}") from None
-    except OSError:  # a disk without locks: it cannot be checked
+        return False
+    except OSError:
         pass
-    return unlock
+    return True
 
 
 def put_aside(folder: int, name: str) -> str:

@@ -1,7 +1,6 @@
 """The folder of a session: locked, and with room for its index."""
 
 import errno
-import fcntl
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -9,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cfs.errors import Conflict, StorageFull, Unavailable
-from cfs_agents.base.folders import open_own_folder, put_aside
+from cfs_agents.base.folders import open_own_folder, put_aside, try_lock
 from cfs_agents.context.documents import (
     Unreadable,
 )
@@ -98,13 +97,9 @@ class ItemFolder:
             _make_private(self._trusted)
             descriptor = self.descriptor = open_own_folder(self._trusted, self._parts, mode=0o700)
             self._release = weakref.finalize(self, os.close, descriptor)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not try_lock(descriptor):
                 self._release()
-                raise Conflict(f"the context {self.path.name!r} is in use by another agent") from None
-            except OSError:  # this file system has no locks
-                return
+                raise Conflict(f"the context {self.path.name!r} is in use by another agent")
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), self.path.stat()):
                     return

@@ -15,11 +15,16 @@ from cfs.contract.errors import CfsError, TooMany, Unavailable, Unreachable
 from cfs.contract.sse import ServerSentEvent, SSEDecoder
 from cfs.contract.wire import EventType
 
-FIRST_PAUSE = 0.05
-LONGEST_PAUSE = 2.0
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 2.0
 
 EventName = EventType | Literal["connected"]
 """What may have happened; `connected` is of the client, if it was asked for."""
+
+
+def growing_pause(failures: int) -> float:
+    """Return the seconds to wait before the next request, after this many failures in a row."""
+    return min(_FIRST_PAUSE * 2.0 ** (min(failures, 10) - 1), _LONGEST_PAUSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ class EventSource:
     @property
     def pause(self) -> float:
         """Seconds to wait before the next request."""
-        return min(FIRST_PAUSE * 2.0 ** min(self._failures, 10) / 2, LONGEST_PAUSE)
+        return growing_pause(self._failures)
 
     def feed(self, data: bytes) -> Iterator[StreamEvent]:
         """Parse bytes of the current connection and yield the completed events of this stream."""

@@ -12,7 +12,7 @@ import httpx
 
 from cfs import api
 from cfs.contract.errors import CfsError, InvalidRequest, Timeout, Unreachable
-from cfs.state.stream import FIRST_PAUSE, LONGEST_PAUSE
+from cfs.state.stream import growing_pause
 from cfs.transports import tracing
 from cfs.transports.base import TOKEN_VARIABLE, URL_VARIABLE
 from cfs.transports.deadlines import Deadline
@@ -143,7 +143,7 @@ class Attempts:
         self._failures += 1
         if self._failures >= (RETRIES if self._lost is None else LOST_RETRIES):
             return None
-        return min(FIRST_PAUSE * 2.0 ** (self._failures - 1), LONGEST_PAUSE)
+        return growing_pause(self._failures)
 
 
 def error_from(error: httpx.HTTPError | httpx.InvalidURL, request: api.Request, url: str) -> CfsError:

