@@ -23,8 +23,9 @@ import make_random_gguf
 from cfs.wire import Settings
 from cfs_server.engine.llama.model import NativeLog, load_weights
 from cfs_server.engine.llama.tokenizer import Vocabulary
+from cfs_server.engine.worker.candidates import Candidates
 from cfs_server.engine.worker.grammar import Constraint, Grammars
-from cfs_server.engine.worker.sampling import Candidates, Sampler
+from cfs_server.engine.worker.sampling import Sampler
 
 TOKENS = 300
 OPENING = '<tool_call>{"name": "tool_0", "arguments": {"text": "'

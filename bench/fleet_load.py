@@ -22,7 +22,7 @@ from itertools import accumulate
 from cfs_server.domain.placement import slot_of
 from cfs_server.engine.contract.fairness import Fairness, Path
 from cfs_server.engine.contract.protocol import Options
-from cfs_server.engine.llama.cost_model import PromptBudget, attended_cells
+from cfs_server.engine.llama.prompt_budget import PromptBudget, attended_cells
 
 SLOTS = 1024
 """The finest division of sessions that is compared: a coarser one is its remainder."""

@@ -24,8 +24,9 @@ import make_random_gguf
 from cfs.wire import Settings
 from cfs_server.engine.llama.model import NativeLog, load_weights
 from cfs_server.engine.llama.tokenizer import Vocabulary
+from cfs_server.engine.worker.candidates import Candidates
 from cfs_server.engine.worker.grammar import Grammars
-from cfs_server.engine.worker.sampling import Candidates, Sampler
+from cfs_server.engine.worker.sampling import Sampler
 
 TOKENS = 200
 _WORD: dict[str, Any] = {"type": "string"}

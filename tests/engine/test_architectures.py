@@ -7,7 +7,8 @@ import pytest
 
 from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.host.supervisor import LlamaEngine
-from cfs_server.engine.llama.model import ModelArchitecture, NativeLog, budget_of, load, make_plan
+from cfs_server.engine.llama.model import NativeLog, budget_of, load
+from cfs_server.engine.llama.model_plan import ModelArchitecture, make_plan
 
 MIB, GIB = 1 << 20, 1 << 30
 ATTENTION = ModelArchitecture("attention", parts=True, window=0, cell_bytes=1000)

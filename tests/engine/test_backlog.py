@@ -2,7 +2,7 @@
 
 import pytest
 
-from cfs_server.engine.contract.fairness import MOST_OWNERS, Backlog
+from cfs_server.engine.contract.backlog import MOST_OWNERS, Backlog
 
 
 def waits(backlog: Backlog, owner: str, kind: str = "interactive") -> float:

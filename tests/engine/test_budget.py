@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs_server.engine.llama.cost_model import (
-    ALONE,
-    LONGER,
-    MIN_ALONE,
-    TILE,
-    PromptBudget,
-    StepCost,
-    attended_cells,
-    padding,
-    whole,
-)
+from cfs_server.engine.llama.cost_model import TILE, StepCost, padding, whole
+from cfs_server.engine.llama.prompt_budget import ALONE, LONGER, MIN_ALONE, PromptBudget, attended_cells
 
 FULL_REACH = 8
 """Pieces after which the slow start is over, whatever a step may hold here."""

@@ -22,8 +22,9 @@ from cfs_server.engine.chat.call_grammar import argument_schemas
 from cfs_server.engine.chat.reply_parser import ReplyReader
 from cfs_server.engine.contract.interface import Delta
 from cfs_server.engine.llama.tokenizer import Vocabulary
+from cfs_server.engine.worker.candidates import Candidates
 from cfs_server.engine.worker.grammar import Constraint, Grammars
-from cfs_server.engine.worker.sampling import Candidates, Sampler
+from cfs_server.engine.worker.sampling import Sampler
 from tests.engine.support import Answer, ask, request, running, until
 from tests.pacing.gate import Gate
 

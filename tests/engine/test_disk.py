@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cfs_server.engine.kvcache.disk import NAME, Archive, DiskTier, Done, Folder, FolderRefused, Found
+from cfs_server.engine.kvcache.disk import DiskTier
+from cfs_server.engine.kvcache.state_archive import Archive, Done
+from cfs_server.engine.kvcache.state_folder import NAME, Folder, FolderRefused, Found
 from tests.engine.support import ask, running, until
 from tests.engine.test_prefix_cache import ARCHITECTURES, ROUNDING, CacheHarness, Talk, words
 

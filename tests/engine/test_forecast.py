@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.engine.llama.cost_model import PromptBudget, StepCost
-from cfs_server.engine.worker.batch import Forecast
+from cfs_server.engine.llama.cost_model import StepCost
+from cfs_server.engine.llama.prompt_budget import PromptBudget
+from cfs_server.engine.worker.forecast import Forecast
 from cfs_server.engine.worker.generation import Generation
 from cfs_server.engine.worker.sampling import Sampler
 from cfs_server.engine.worker.text import TextStream

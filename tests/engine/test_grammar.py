@@ -17,8 +17,9 @@ from cfs.wire import Settings
 from cfs_server.engine.chat.json_schema import Prepared, prepare
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from cfs_server.engine.worker import grammar as grammars
+from cfs_server.engine.worker.candidates import LARGE, Candidates
 from cfs_server.engine.worker.grammar import Constraint, Grammars, Mask
-from cfs_server.engine.worker.sampling import LARGE, Candidates, Sampler
+from cfs_server.engine.worker.sampling import Sampler
 
 OBJECT: dict[str, Any] = {
     "type": "object",

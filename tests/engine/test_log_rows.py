@@ -10,7 +10,7 @@ import pytest
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.prompt import Piece, PromptBuilder
 from cfs_server.engine.contract.protocol import Options
-from cfs_server.engine.host.supervisor import TokenLogStore
+from cfs_server.engine.host.token_log_store import TokenLogStore
 from cfs_server.engine.llama.model import NativeLog, load
 from cfs_server.engine.llama.restored_logs import RestoredLogs
 from cfs_server.engine.llama.segments import Segment, read_rows, write_row

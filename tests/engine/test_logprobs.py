@@ -9,7 +9,7 @@ import pytest
 from cfs.wire import TokenLogprob
 from cfs_server.engine.contract.protocol import Rank
 from cfs_server.engine.llama.tokenizer import Vocabulary
-from cfs_server.engine.worker.sampling import NEVER, Ranked, Reported, rank
+from cfs_server.engine.worker.log_probabilities import NEVER, Ranked, Reported, rank
 from cfs_server.engine.worker.text import TextStream
 from tests.engine.support import Answer, ask, running
 

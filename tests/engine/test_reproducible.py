@@ -7,7 +7,7 @@ from typing import Any
 from cfs.wire import Message, TokenLogprob
 from cfs_server.engine.contract.interface import Delta, Finished
 from cfs_server.engine.host.supervisor import LlamaEngine
-from cfs_server.engine.worker.batch import PIECE
+from cfs_server.engine.worker.isolated_turns import PIECE
 from tests.engine.support import Answer, ask, request, running, until, user
 from tests.engine.test_supervisor import begin
 from tests.pacing.gate import Gate

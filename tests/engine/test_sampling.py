@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from cfs.errors import EngineError
 from cfs.wire import Settings
 from cfs_server.engine.worker import batch
-from cfs_server.engine.worker.batch import SamplerPool
-from cfs_server.engine.worker.sampling import LARGE, Candidates, Sampler, most_probable, nucleus
+from cfs_server.engine.worker.candidates import LARGE, Candidates, most_probable, nucleus
+from cfs_server.engine.worker.sampler_pool import SamplerPool
+from cfs_server.engine.worker.sampling import Sampler
 from tests.census import Census
 
 Logits = NDArray[np.float32]

@@ -15,9 +15,11 @@ import pytest
 from cfs.errors import EngineError, WorkerCrashed
 from cfs_server.engine.contract.interface import Delta, Engine, Finished, GenerationRequest, ModelLoadError
 from cfs_server.engine.contract.protocol import Options
-from cfs_server.engine.host.on_demand import MemoryBudget, OnDemandEngine
+from cfs_server.engine.host.memory_budget import MemoryBudget
+from cfs_server.engine.host.on_demand import OnDemandEngine
 from cfs_server.engine.host.router import ModelRouter
-from cfs_server.engine.host.supervisor import LlamaEngine, TokenLogStore
+from cfs_server.engine.host.supervisor import LlamaEngine
+from cfs_server.engine.host.token_log_store import TokenLogStore
 from tests.engine.conformance import EngineConformance
 from tests.engine.support import ask, collect, request, until
 from tests.models.support import Models, models_server, table

@@ -21,7 +21,8 @@ from psycopg.rows import tuple_row
 from cfs_server.access.shares import SPACE as SHARES
 from cfs_server.cluster.clock import DatabaseClock
 from cfs_server.domain.placement import ReplicaView, SlotView
-from cfs_server.journal.postgres_database import NAMESPACE, connect, place_of, translated
+from cfs_server.journal.postgres_connection import connect, place_of, translated
+from cfs_server.journal.postgres_locks import NAMESPACE
 
 LEASE_SECONDS = 3.0
 """A replica without a heartbeat for this long has lost its slots, and answers nothing for them."""

@@ -20,8 +20,9 @@ from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.journal.journal import Journal
 
 if TYPE_CHECKING:
-    from cfs_server.engine.host.on_demand import MemoryBudget
-    from cfs_server.engine.host.supervisor import LlamaEngine, TokenLogStore
+    from cfs_server.engine.host.memory_budget import MemoryBudget
+    from cfs_server.engine.host.supervisor import LlamaEngine
+    from cfs_server.engine.host.token_log_store import TokenLogStore
     from cfs_server.engine.upstream.options import Documents
 
 KEY_VARIABLE = "CFS_UPSTREAM_KEY"
@@ -52,7 +53,7 @@ def make_router(settings: Settings, path: Path, journal: Journal | None = None) 
 
     Unless the file is that of `--models`, the embedded model is one of them, too.
     """
-    from cfs_server.engine.host.on_demand import MemoryBudget
+    from cfs_server.engine.host.memory_budget import MemoryBudget
 
     budget = MemoryBudget(settings.models_memory)
     make = partial(_make_model, settings, journal=journal, budget=budget)

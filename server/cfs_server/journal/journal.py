@@ -95,6 +95,14 @@ class StoreFailed(Exception):
     """The backend cannot be used any more, or not at all; the text is for the operator."""
 
 
+class StoreDamaged(StoreFailed):
+    """The file contains something that was not written so."""
+
+
+class StoreInUse(StoreFailed):
+    """Another process uses the file."""
+
+
 class StoreUnavailable(StoreFailed):
     """The backend cannot be reached now. It may have stored the batch; the next one must begin with the same rows."""
 

@@ -25,18 +25,17 @@ import psycopg
 from psycopg import errors
 
 from cfs_server.journal.journal import Batch, Opened, StoreFailed, StoreFull, StoreUnavailable
-from cfs_server.journal.postgres_database import (
+from cfs_server.journal.postgres_connection import (
     Connection,
     connect,
-    end_holder,
     escape,
     failure_of,
     place_of,
-    require_schema,
     translated,
-    try_lock,
     unescape,
 )
+from cfs_server.journal.postgres_database import require_schema
+from cfs_server.journal.postgres_locks import end_holder, try_lock
 from cfs_server.journal.records import DELETED, HISTORY, TOKENS, Row, UnknownRecord, decode_head, require_known
 
 _T = TypeVar("_T")

@@ -7,16 +7,17 @@ documents, epochs and a common log. No table refers to another slot than its own
 import logging
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import psycopg
 from psycopg import errors
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from cfs_server.journal.journal import StoreFailed, StoreFull, StoreUnavailable
+from cfs_server.journal.journal import StoreFailed
+from cfs_server.journal.postgres_connection import Connection, connect, line_of, place_of, translated, user_of
+from cfs_server.journal.postgres_locks import NAMESPACE, NO_LOCKS
 
 SCHEMA = 1
 """The version of the schema that this program writes."""
@@ -94,43 +95,11 @@ CREATE TABLE cfs.kept (
 """
 MIGRATIONS: Mapping[int, str] = MappingProxyType({})
 """The statements that bring a database to a version of the schema from the version before it."""
-NAMESPACE = 0x434653
-"""The first key of our advisory locks. The second one is the slot, or `_MIGRATION`."""
 _MIGRATION = -1
 _ATTEMPTS = 5
 _RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
-_CONNECTION: Mapping[str, Any] = MappingProxyType(
-    {
-        "application_name": "cfs",
-        "client_encoding": "UTF8",
-        "connect_timeout": 5,
-        "keepalives_idle": 5,
-        "keepalives_interval": 2,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 8_000,
-    }
-)
-"""Defaults of a connection, in seconds, and milliseconds for the last one: a server that is cut off is noticed soon."""
-_SESSION = MappingProxyType(
-    {"idle_session_timeout": "0", "idle_in_transaction_session_timeout": "15s", "lock_timeout": "5s"}
-)
-"""Settings of each connection that the server may know: an idle owner keeps its lock, a frozen one no transaction."""
-_TEMPORARY_CLASSES = ("08", "40", "53", "57")
-"""Lost connections, conflicts, missing resources, and interventions by an operator."""
-_TEMPORARY = ("25006", "25P03", "55P03")
-"""A server that is read-only (after a fail-over), a transaction that took too long, and a lock that did not come."""
-_FULL = "53100"
-_NO_LOCKS = (
-    errors.FeatureNotSupported,
-    errors.InsufficientPrivilege,
-    errors.UndefinedFunction,
-    errors.UndefinedTable,
-)
-"""What a database answers that has no advisory locks, or no list of locks."""
 
 logging.getLogger("psycopg").setLevel(logging.ERROR)  # its warnings repeat what the journal reports
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,133 +122,6 @@ def prepare(url: str, slots: int = 1) -> Prepared:
         count = _create(connection, url, slots)
         _require_rights(connection, url)
         return Prepared(count, tuple(_warnings(connection)))
-
-
-# -- connections ------------------------------------------------------------------------------------------------------
-
-
-def place_of(url: str) -> str:
-    """Return the place of a database for people, without the password. Raises `StoreFailed` for an invalid URL."""
-    given = _parsed(url)
-    host, port = given.get("host") or "the local socket", given.get("port")
-    name = given.get("dbname") or given.get("user") or ""
-    return f"PostgreSQL at {host}{f':{port}' if port else ''}/{name}"
-
-
-def user_of(connection: Connection) -> str:
-    """Return the name of the role that uses a connection."""
-    return connection.info.user
-
-
-def _parsed(url: str) -> dict[str, Any]:
-    try:
-        return dict(conninfo_to_dict(url))
-    except psycopg.Error:  # its text may contain the password
-        raise StoreFailed(
-            "the address of the database is not valid: it has the form postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
-        ) from None
-
-
-def connect(url: str) -> Connection:
-    """Connect to a database; each statement is a transaction of its own. Raises `StoreUnavailable`."""
-    given = _parsed(url)
-    try:
-        connection = psycopg.connect(make_conninfo(**{**_CONNECTION, **given}), autocommit=True)
-    except (psycopg.Error, UnicodeError) as error:
-        raise StoreUnavailable(f"{place_of(url)} cannot be reached: {line_of(error)}") from None
-    with suppress(psycopg.Error):  # another database may lack the view or the function
-        connection.execute(
-            "SELECT set_config(name, value, false) FROM pg_settings"
-            " JOIN unnest(%s::text[], %s::text[]) AS wanted (parameter, value) ON name = parameter",
-            (list(_SESSION), list(_SESSION.values())),
-        )
-    return connection
-
-
-def line_of(error: Exception) -> str:
-    """Return the message of an error as one line. Of several attempts, the last one counts."""
-    if isinstance(error, psycopg.Error) and error.diag.message_primary:
-        return error.diag.message_primary
-    lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]  # else it explains one
-    text = " ".join(lines[-1].split()) if lines else type(error).__name__
-    return text.rpartition(" failed: ")[2].removeprefix("FATAL: ").strip()
-
-
-def failure_of(error: psycopg.Error, place: str) -> StoreFull | StoreFailed:
-    """Return what an error of the database means for the store."""
-    state, text = error.sqlstate, f"{place}: {line_of(error)}"
-    if state == _FULL:
-        return StoreFull(text)
-    lost = state is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    if lost or (state is not None and (state[:2] in _TEMPORARY_CLASSES or state in _TEMPORARY)):
-        return StoreUnavailable(text)
-    if isinstance(error, errors.InsufficientPrivilege):
-        return StoreFailed(f"{text}: the user of the database lacks a right")
-    return StoreFailed(f"{text} ({state or type(error).__name__})")
-
-
-@contextmanager
-def translated(place: str) -> Iterator[None]:
-    """Translate errors of the database. Raises `StoreFailed`."""
-    try:
-        yield
-    except psycopg.Error as error:
-        failure = failure_of(error, place)
-        raise (failure if isinstance(failure, StoreFailed) else StoreFailed(str(failure))) from error
-
-
-def escape(text: str) -> str:
-    """Return a text without NUL, which PostgreSQL does not store."""
-    return text.replace("\\", "\\\\").replace("\0", "\\0")
-
-
-def unescape(text: str) -> str:
-    """Return the text that was escaped."""
-    if "\\" not in text:
-        return text
-    return "\\".join(part.replace("\\0", "\0") for part in text.split("\\\\"))
-
-
-# -- locks ------------------------------------------------------------------------------------------------------------
-
-
-def try_lock(connection: Connection, slot: int) -> bool | None:
-    """Take the lock of a slot for as long as the connection lives, if it is free. None if there are no such locks.
-
-    Some databases accept the call and do nothing, so the list of locks decides.
-    """
-    try:
-        found = connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (NAMESPACE, slot)).fetchone()
-        if found is not None and not found[0]:
-            return False
-        return True if holder_of(connection, slot) is not None else None
-    except _NO_LOCKS:
-        return None
-
-
-def holder_of(connection: Connection, slot: int) -> int | None:
-    """Return the process of the database whose connection holds the lock of a slot."""
-    found = connection.execute(
-        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid::bigint = %s AND objid::bigint = %s"
-        " AND objsubid = 2 AND granted"
-        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
-        (NAMESPACE, slot),
-    ).fetchone()
-    return None if found is None else int(found[0])
-
-
-def end_holder(connection: Connection, slot: int, pid: int | None = None) -> None:
-    """End the connection that holds the lock of a slot, if it may be ended; with `pid` only that one.
-
-    Never ends another connection: a process number that somebody noted may have been given to another one since.
-    """
-    with suppress(psycopg.Error):
-        holder = holder_of(connection, slot)
-        if holder is not None and pid in (None, holder):
-            connection.execute("SELECT pg_terminate_backend(%s, 2000)", (holder,))
-
-
-# -- checks -----------------------------------------------------------------------------------------------------------
 
 
 def _require_primary(connection: Connection, place: str) -> None:
@@ -361,9 +203,6 @@ def _value(connection: Connection, query: str, *values: object) -> Any:
     return None if found is None else found[0]
 
 
-# -- the schema -------------------------------------------------------------------------------------------------------
-
-
 def require_schema(version: str | None, place: str) -> int:
     """Return the version of a schema, which `meta` contains. Raises `StoreFailed` if it is newer than this program."""
     if version is None:
@@ -386,7 +225,7 @@ def _create(connection: Connection, url: str, slots: int) -> int:
 
 
 def _create_within(connection: Connection, url: str, slots: int) -> int:
-    with suppress(*_NO_LOCKS), connection.transaction():
+    with suppress(*NO_LOCKS), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", (NAMESPACE, _MIGRATION))
     try:
         if _value(connection, "SELECT to_regclass('cfs.meta')::text") is None:

@@ -7,8 +7,6 @@ with the messages that could be read, and with another key, so that no reader ta
 """
 
 import json
-import mmap
-import struct
 import time
 import uuid
 from collections import defaultdict
@@ -38,121 +36,16 @@ from cfs_server.journal.records import (
     encode,
     encode_head,
 )
-from cfs_server.journal.sqlite_file import FRAME_HEADER, PAGE, WAL_HEADER, checksum
+from cfs_server.journal.sqlite_file import checksum
+from cfs_server.journal.sqlite_pages import UNREADABLE, Pages
 
 _CREATED = HISTORY[0]
-_TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR = 0x0D, 0x0A, 0x02
-_WIDTHS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8, 7: 8}
-_CONSTANTS = {0: None, 8: 0, 9: 1}
-_UNREADABLE = (IndexError, KeyError, ValueError, TypeError, struct.error, RecursionError)
-
-
-# -- pages ------------------------------------------------------------------------------------------------------------
-
-
-class _Pages:
-    """All images of the pages of a file: those in the file, then those in its WAL."""
-
-    def __init__(self, path: Path) -> None:
-        data, log = _mapped(path), _mapped(path.with_name(f"{path.name}-wal"))
-        self._size = len(data) + len(log)
-        self._images: dict[int, list[memoryview]] = {}
-        for number, at in enumerate(range(0, len(data), PAGE), 1):
-            self._images.setdefault(number, []).append(data[at : at + PAGE])
-        salts = log[WAL_HEADER + 8 : WAL_HEADER + 16]
-        for at in range(WAL_HEADER, len(log), FRAME_HEADER + PAGE):
-            if log[at + 8 : at + 16] == salts:
-                (number,) = struct.unpack_from(">I", log, at)
-                self._images.setdefault(number, []).append(log[at + FRAME_HEADER : at + FRAME_HEADER + PAGE])
-
-    def cells(self) -> Iterator[tuple[int | None, list[Any]]]:
-        """Yield the rows of all images of all pages, with their rowid if they are of a table. Some may be wrong."""
-        for number, images in self._images.items():
-            for image in images:
-                yield from self._cells_of(bytes(image), 100 if number == 1 else 0)
-
-    def _cells_of(self, page: bytes, at: int) -> Iterator[tuple[int | None, list[Any]]]:
-        if len(page) < PAGE or page[at] not in (_TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR):
-            return
-        kind, (count,) = page[at], struct.unpack_from(">H", page, at + 3)
-        pointers = at + (12 if kind == _INDEX_INTERIOR else 8)
-        for cell in range(min(count, (PAGE - pointers) // 2)):
-            with suppress(*_UNREADABLE):
-                (start,) = struct.unpack_from(">H", page, pointers + 2 * cell)
-                yield from self._cell(page, kind, start + (4 if kind == _INDEX_INTERIOR else 0))
-
-    def _cell(self, page: bytes, kind: int, at: int) -> Iterator[tuple[int | None, list[Any]]]:
-        size, at = _varint(page, at)
-        rowid: int | None = None
-        most = (PAGE - 12) * 64 // 255 - 23
-        if kind == _TABLE_LEAF:
-            (rowid, at), most = _varint(page, at), PAGE - 35
-        least = (PAGE - 12) * 32 // 255 - 23
-        local = least + (size - least) % (PAGE - 4)
-        if size > self._size:
-            raise ValueError("the row is longer than the file")
-        if size <= most:
-            yield rowid, _values(page[at : at + size])
-            return
-        local = local if local <= most else least
-        (overflow,) = struct.unpack_from(">I", page, at + local)
-        for which in (-1, 0):  # the newest images of the other pages, then the oldest ones
-            yield rowid, _values(page[at : at + local] + self._overflow(overflow, size - local, which))
-
-    def _overflow(self, number: int, size: int, which: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
-            page = self._images[number][which]
-            (number,) = struct.unpack_from(">I", page)
-            found += page[4 : 4 + min(size - len(found), PAGE - 4)]
-        return bytes(found)
-
-
-def _mapped(path: Path) -> memoryview:
-    if not path.exists() or not path.stat().st_size:
-        return memoryview(b"")
-    with path.open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for place in range(at, at + 8):
-        value = (value << 7) | (data[place] & 0x7F)
-        if data[place] < 0x80:
-            return value, place + 1
-    return (value << 8) | data[at + 8], at + 9
-
-
-def _values(payload: bytes) -> list[Any]:
-    """Return the columns of a row."""
-    end, at = _varint(payload, 0)
-    body, values = end, []
-    while at < end:
-        kind, at = _varint(payload, at)
-        size = _WIDTHS.get(kind, max(kind - 12, 0) // 2)
-        data, body = payload[body : body + size], body + size
-        if len(data) < size:
-            raise ValueError("the row is longer than its page")
-        values.append(_value(kind, data))
-    return values
-
-
-def _value(kind: int, data: bytes) -> Any:
-    if kind >= 12:
-        return data.decode() if kind % 2 else data
-    if kind == 7:
-        return struct.unpack(">d", data)[0]
-    return _CONSTANTS[kind] if kind in _CONSTANTS else int.from_bytes(data, "big", signed=True)
-
-
-# -- rows -------------------------------------------------------------------------------------------------------------
 
 
 class _Content:
     """The rows of all tables. A session has a number in the file, and perhaps several keys in damaged rows."""
 
-    def __init__(self, pages: _Pages) -> None:
+    def __init__(self, pages: Pages) -> None:
         self.sessions: set[str] = set()
         self.heads: dict[str, Head] = {}
         self.kept: dict[tuple[str, str], str] = {}
@@ -168,7 +61,7 @@ class _Content:
                 case int(), [None, int(session), at, str(kind), _, _, body, _, _, _, int()]:
                     records[session, rowid].add((rowid, float(at), *values[3:]))
                     if kind == _CREATED:
-                        with suppress(*_UNREADABLE):
+                        with suppress(*UNREADABLE):
                             keys[session].add(json.loads(body)["key"])
                 case int(), [None, str(key), int(seq), head, int(total), mark]:
                     keys[rowid].add(key)
@@ -198,7 +91,7 @@ class _Content:
         self.lost = sum(not keys[session] & self.sessions for session in known - deleted)
 
     def _take_head(self, text: str) -> None:
-        with suppress(*_UNREADABLE, UnknownRecord):
+        with suppress(*UNREADABLE, UnknownRecord):
             head = decode_head(text)
             self.sessions.add(head.key)
             if head.key not in self.heads or head.seq >= self.heads[head.key].seq:
@@ -219,13 +112,10 @@ def _is_whole(head: Head | None, rows: Sequence[Row], indexed: set[int]) -> bool
         begins_at = rows[0].seq if head is None else head.history.begins_at
         before = [row for row in rows if begins_at <= row.seq <= seq and row.kind in HISTORY]
         count = sum(len(decode_messages(row)) for row in before)
-    except (*_UNREADABLE, UnknownRecord):
+    except (*UNREADABLE, UnknownRecord):
         return False
     missing = {each for each in indexed if each > seq} - {row.seq for row in tail}
     return not missing and count == (0 if head is None else head.history.count)
-
-
-# -- sessions ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -260,7 +150,7 @@ class _Writer:
 
 def _changes(rows: Iterable[Row]) -> Iterator[Any]:
     for row in rows:
-        with suppress(*_UNREADABLE, UnknownRecord):
+        with suppress(*UNREADABLE, UnknownRecord):
             yield decode_change(row)
 
 
@@ -280,7 +170,7 @@ def _remains(head: Head | None, rows: Sequence[Row]) -> tuple[str, str, Settings
     found: list[tuple[Message, float]] = []
     for row in rows[begins[-1] if begins else 0 :]:
         if row.kind in HISTORY:
-            with suppress(*_UNREADABLE, UnknownRecord):
+            with suppress(*UNREADABLE, UnknownRecord):
                 found += decode_messages(row)
     history = replace(SizedMessages.of(message for message, _ in found), times=tuple(at for _, at in found))
     return name, owner, settings, history
@@ -288,7 +178,7 @@ def _remains(head: Head | None, rows: Sequence[Row]) -> tuple[str, str, Settings
 
 def salvage(path: Path) -> Salvaged:
     """Read all sessions that a damaged file contains. Deleted ones stay deleted. Raises `OSError`."""
-    content = _Content(_Pages(path))
+    content = _Content(Pages(path))
     writer, batches, names = _Writer(content), list[Batch](), set[str]()
     broken: list[tuple[str, Head | None, list[Row]]] = []
     for key in content.sessions - content.gone:

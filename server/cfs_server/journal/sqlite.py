@@ -19,14 +19,12 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from cfs_server.domain.state import Head
-from cfs_server.journal.journal import Batch, Opened, StoreFailed, StoreFull
+from cfs_server.journal.journal import Batch, Opened, StoreDamaged, StoreFailed, StoreFull
 from cfs_server.journal.records import DELETED, HISTORY, TOKENS, Row, decode_head, require_known
 from cfs_server.journal.reserve import FULL, MAX_BYTES, Reserve
 from cfs_server.journal.salvage import salvage, set_aside
 from cfs_server.journal.sqlite_file import (
-    PAGE,
     ROW,
-    StoreDamaged,
     checksum,
     connect,
     copy_file,
@@ -37,10 +35,8 @@ from cfs_server.journal.sqlite_file import (
     read_row,
     require_local,
     require_store,
-    require_whole_wal,
-    size_of,
-    whole_frames,
 )
+from cfs_server.journal.sqlite_wal import PAGE, require_whole_wal, size_of, whole_frames
 
 EVENT_WINDOW = 65_536
 """Tokens are pruned when there are this many newer events. The messages that contain their text are not."""
@@ -528,9 +524,6 @@ def write_new(path: Path, batches: Iterable[Batch]) -> None:
         backend.commit(batch)
     backend.close()
     part.rename(path)
-
-
-# -- reading the content ----------------------------------------------------------------------------------------------
 
 
 def _heads(connection: sqlite3.Connection) -> list[Head]:

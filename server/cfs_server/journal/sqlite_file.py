@@ -16,8 +16,9 @@ from types import MappingProxyType
 from typing import Any
 from zlib import crc32
 
-from cfs_server.journal.journal import StoreFailed
+from cfs_server.journal.journal import StoreDamaged, StoreFailed, StoreInUse
 from cfs_server.journal.records import Row, UnknownRecord
+from cfs_server.journal.sqlite_wal import PAGE, wal_of
 
 SCHEMA = 1
 """The version of the schema that this program writes."""
@@ -74,18 +75,6 @@ _SHARED = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "gluster", "lustre", "gpfs
 _NOT_SHARED = ("fuseblk", "fuse.fuse-overlayfs")
 """Beginnings of the names of file systems whose locks may not exclude other machines, and exceptions."""
 _FLOCK = "hhqqi"
-PAGE, _WAL_MAGIC, WAL_HEADER, FRAME_HEADER = 4096, 0x377F0682, 32, 24
-
-
-class StoreDamaged(StoreFailed):
-    """The file contains something that was not written so."""
-
-
-class StoreInUse(StoreFailed):
-    """Another process uses the file."""
-
-
-# -- rows -------------------------------------------------------------------------------------------------------------
 
 
 def checksum(*values: object) -> int:
@@ -136,9 +125,6 @@ def check_file(path: Path) -> list[str]:
         require_store(path)
         with closing(connect(path)) as connection:
             return problems(connection)
-
-
-# -- opening ----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -236,9 +222,6 @@ def _holder(path: Path) -> str:
     return f"process {pid}" if kind != fcntl.F_UNLCK and pid > 0 else "another process"
 
 
-# -- the schema -------------------------------------------------------------------------------------------------------
-
-
 def prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Create the tables in a new file, or migrate an old one after a backup. Raises `StoreFailed` for a newer one."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -282,77 +265,3 @@ def copy_file(connection: sqlite3.Connection, target: Path, between: Callable[[]
         with suppress(OSError):
             part.unlink()
         raise StoreFailed(f"{target} cannot be written: {error}") from error
-
-
-# -- the write-ahead log ----------------------------------------------------------------------------------------------
-
-
-def size_of(path: Path) -> int:
-    """Return the bytes of a file and of its write-ahead log."""
-    return sum(part.stat().st_size for part in (path, wal_of(path)) if part.exists())
-
-
-def wal_of(path: Path) -> Path:
-    """Return the path of the write-ahead log of a file."""
-    return path.with_name(f"{path.name}-wal")
-
-
-def whole_frames(path: Path) -> int:
-    """Return how many frames of the WAL belong to whole commits, as SQLite counts them when it opens the file.
-
-    SQLite tells the number only when it copies them, which needs space. The format is in "WAL-mode File Format"
-    (sqlite.org/walformat.html).
-    """
-    wal = wal_of(path)
-    if not wal.exists():
-        return 0
-    committed = 0
-    with wal.open("rb") as file:
-        head = file.read(WAL_HEADER)
-        if len(head) < WAL_HEADER:
-            return 0
-        order, salts = "<>"[head[3] & 1], head[16:24]
-        page = int.from_bytes(head[8:12])
-        total = _wal_checksum(order, head[:24])
-        number = 0
-        while len(frame := file.read(FRAME_HEADER + page)) == FRAME_HEADER + page and frame[8:16] == salts:
-            total = _wal_checksum(order, frame[:8] + frame[FRAME_HEADER:], total)
-            if total != struct.unpack(">2I", frame[16:24]):
-                break
-            number += 1
-            if frame[4:8] != bytes(4):
-                committed = number
-    return committed
-
-
-def require_whole_wal(path: Path, used: int) -> None:
-    """Raise `StoreDamaged` if the WAL contains commits after the `used` frames that SQLite has accepted.
-
-    SQLite ignores everything after a damaged frame. A power failure leaves the last commit incomplete, so damage to
-    that one looks the same. Each commit before it was on the disk before the next one began.
-    """
-    wal = wal_of(path)
-    if not wal.exists() or wal.stat().st_size < WAL_HEADER:
-        return
-    with wal.open("rb") as file:
-        head = file.read(WAL_HEADER)
-        magic, _, page, _, *salts = struct.unpack(">6I", head[:24])
-        if magic & ~1 != _WAL_MAGIC or _wal_checksum("<>"[head[3] & 1], head[:24]) != struct.unpack(">2I", head[24:]):
-            raise StoreDamaged("the header of its write-ahead log is damaged")
-        file.seek(used * (FRAME_HEADER + page), os.SEEK_CUR)
-        commits = 0
-        while len(header := file.read(FRAME_HEADER)) == FRAME_HEADER:
-            _, size, *found = struct.unpack(">4I", header[:16])
-            commits += size > 0 and found == salts
-            file.seek(page, os.SEEK_CUR)
-    if commits > 1:
-        raise StoreDamaged(f"its write-ahead log is damaged after frame {used}, and {commits} commits follow")
-
-
-def _wal_checksum(order: str, data: bytes, before: tuple[int, int] = (0, 0)) -> tuple[int, int]:
-    first, second = before
-    words = struct.unpack(f"{order}{len(data) // 4}I", data)
-    for one, other in zip(words[::2], words[1::2], strict=True):
-        first = (first + one + second) & 0xFFFFFFFF
-        second = (second + other + first) & 0xFFFFFFFF
-    return first, second

@@ -121,7 +121,7 @@ def _model(spec: str, folder: Path, what: str = "model", advice: str = "correct 
 
 def _disk(folder: Path, limit: int) -> Check:
     """Check whether the engine can store state in the configured folder. Nothing is created or removed."""
-    from cfs_server.engine.kvcache.disk import survey
+    from cfs_server.engine.kvcache.state_folder import survey
 
     what = "engine disk"
     try:
@@ -138,9 +138,9 @@ def _disk(folder: Path, limit: int) -> Check:
 
 def _store(settings: Settings) -> Iterator[Check]:
     """Look at the file of the sessions, and at what repairs and restores have set aside."""
-    from cfs_server.journal.journal import StoreFailed
+    from cfs_server.journal.journal import StoreFailed, StoreInUse
     from cfs_server.journal.reserve import Reserve
-    from cfs_server.journal.sqlite_file import StoreInUse, size_of
+    from cfs_server.journal.sqlite_wal import size_of
     from cfs_server.sessions import maintenance
 
     what, path = "sessions", settings.store_file
@@ -182,7 +182,7 @@ def _databases(urls: Iterable[str]) -> Iterator[Check]:
     try:
         from cfs_server.cluster.directory import living
         from cfs_server.journal.journal import StoreFailed
-        from cfs_server.journal.postgres_database import place_of
+        from cfs_server.journal.postgres_connection import place_of
     except ModuleNotFoundError:
         yield needed(what, "the packages for PostgreSQL are missing", "pip install 'cfs-local[cluster]'")
         return

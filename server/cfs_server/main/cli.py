@@ -191,7 +191,7 @@ def backup(
     from cfs import api
     from cfs.cli.base.complete_file import complete_file
     from cfs.cli.base.progress import progress
-    from cfs_server.journal.sqlite_file import StoreInUse
+    from cfs_server.journal.journal import StoreInUse
     from cfs_server.sessions import maintenance
 
     with _told(), complete_file(file, force=force) as target:

@@ -31,10 +31,9 @@ from cfs_server.engine.contract.interface import Engine, ModelInfo, ModelLoadErr
 from cfs_server.http.caller import Context
 from cfs_server.http.connections import SWEEPS_A_SECOND, Connections
 from cfs_server.http.middleware import is_loopback
-from cfs_server.journal.journal import Backend, Journal, StoreFailed
+from cfs_server.journal.journal import Backend, Journal, StoreFailed, StoreInUse
 from cfs_server.journal.memory import MemoryBackend
 from cfs_server.journal.sqlite import SqliteBackend
-from cfs_server.journal.sqlite_file import StoreInUse
 from cfs_server.main import logs
 from cfs_server.sessions.maintenance import remove_leftovers
 from cfs_server.sessions.tracing import serving

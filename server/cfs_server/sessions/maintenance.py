@@ -19,12 +19,11 @@ from cfs_server.domain.quotas import Quota, StorageUsage
 from cfs_server.domain.state import Head
 from cfs_server.domain.turns import InvalidTransition
 from cfs_server.engine.contract.interface import Engine
-from cfs_server.journal.journal import StoreFailed
+from cfs_server.journal.journal import StoreDamaged, StoreFailed
 from cfs_server.journal.records import Row, UnknownRecord, decode, decode_head
 from cfs_server.journal.sqlite_file import (
     ROW,
     SCHEMA,
-    StoreDamaged,
     checksum,
     connect,
     copy_file,
@@ -32,9 +31,8 @@ from cfs_server.journal.sqlite_file import (
     problems,
     read_row,
     require_store,
-    size_of,
-    wal_of,
 )
+from cfs_server.journal.sqlite_wal import size_of, wal_of
 from cfs_server.sessions.store import SessionStore
 
 SCRATCH = ".backup"

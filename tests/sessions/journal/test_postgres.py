@@ -19,7 +19,9 @@ import pytest
 from cfs_server.journal import postgres_database
 from cfs_server.journal.journal import Batch, Kept, Opened, StoreFailed
 from cfs_server.journal.postgres import EVENT_WINDOW, Fenced, PostgresBackend, SlotTaken
-from cfs_server.journal.postgres_database import connect, holder_of, prepare, try_lock
+from cfs_server.journal.postgres_connection import connect
+from cfs_server.journal.postgres_database import prepare
+from cfs_server.journal.postgres_locks import holder_of, try_lock
 from cfs_server.journal.records import HISTORY, TOKENS
 from tests.documentation import block
 from tests.postgres import PostgresServer, database, postgres

@@ -11,10 +11,10 @@ import pytest
 
 from cfs.wire import SettingsPatch
 from cfs_server.engine.host.scripted import ScriptedEngine, echo
-from cfs_server.journal.journal import Journal
+from cfs_server.journal.journal import Journal, StoreDamaged
 from cfs_server.journal.salvage import salvage
 from cfs_server.journal.sqlite import SqliteBackend, write_new
-from cfs_server.journal.sqlite_file import StoreDamaged, check_file
+from cfs_server.journal.sqlite_file import check_file
 from cfs_server.sessions.store import SessionStore
 from tests.sessions.support import StoreHarness
 

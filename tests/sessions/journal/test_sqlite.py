@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from cfs_server.journal import sqlite_file
-from cfs_server.journal.journal import Backend, Batch, Kept, Opened, StoreFailed
+from cfs_server.journal.journal import Backend, Batch, Kept, Opened, StoreDamaged, StoreFailed
 from cfs_server.journal.records import HISTORY, TOKENS
 from cfs_server.journal.sqlite import EVENT_WINDOW, SqliteBackend
-from cfs_server.journal.sqlite_file import StoreDamaged, check_file, require_local
+from cfs_server.journal.sqlite_file import check_file, require_local
 from tests.sessions.journal.conformance import MOST, Writer, contents, conversation
 
 GOLDEN = Path(__file__).parent / "golden"

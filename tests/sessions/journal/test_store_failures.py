@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.journal.journal import Batch, Kept, StoreFailed, StoreFull
+from cfs_server.journal.journal import Batch, Kept, StoreDamaged, StoreFailed, StoreFull
 from cfs_server.journal.records import HISTORY
 from cfs_server.journal.sqlite import SqliteBackend
-from cfs_server.journal.sqlite_file import StoreDamaged, check_file
+from cfs_server.journal.sqlite_file import check_file
 from tests.disks import Mount, break_disk, ext4, fill, mount
 from tests.sessions.journal.conformance import Writer, contents, conversation
 from tests.sessions.journal.test_sqlite import bytes_of, finish, opened

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cfs.wire import FinishReason
-from cfs_server.engine.chat.tool_call_formats import ANYWHERE, Fenced, Form, FoundCall, Parameters, Plain
+from cfs_server.engine.chat.json_calls import FoundCall
+from cfs_server.engine.chat.tool_call_formats import ANYWHERE, Fenced, Form, Parameters, Plain
 from cfs_server.engine.contract.interface import CallDelta, Delta
 
 THINK, END_THINK = "<think>", "</think>"

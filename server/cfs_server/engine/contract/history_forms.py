@@ -61,9 +61,6 @@ def in_form(messages: Sequence[Message], form: Form) -> list[Message]:
     return _strict(map(_as_text, pairs) if form is Form.TEXT else pairs)
 
 
-# -- calls and their results ------------------------------------------------------------------------------------------
-
-
 def paired(messages: Sequence[Message]) -> list[Message]:
     """Put the results of each call directly behind it, and make up those that are missing.
 
@@ -120,9 +117,6 @@ def _result(call: ToolCall, message: Message | None) -> Message:
         return message
     content = NO_RESULT if message is None else message.content
     return Message(role="tool", content=content, tool_call_id=call.id, name=call.name)
-
-
-# -- the strict form --------------------------------------------------------------------------------------------------
 
 
 def _strict(messages: Iterable[Message]) -> list[Message]:
@@ -205,9 +199,6 @@ def _renamed_tool(tool: _Tool) -> _Tool:
     if function is None:
         return tool | {"name": portable_name(str(tool.get("name")))}
     return tool | {"function": function | {"name": portable_name(str(function.get("name")))}}
-
-
-# -- calls as text ----------------------------------------------------------------------------------------------------
 
 
 def calls_as_text(messages: Iterable[Message]) -> list[Message]:

@@ -295,9 +295,6 @@ def delayed(usage: Usage, seconds: float) -> Usage:
     return usage.model_copy(update={name: round(getattr(usage, name) + seconds, 6) for name in names})
 
 
-# -- several models ---------------------------------------------------------------------------------------------------
-
-
 @runtime_checkable
 class DescribesItself(Protocol):
     """An engine whose model changes: it is not always loaded."""

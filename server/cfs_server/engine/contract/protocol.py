@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, get_args
 
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, Message
-from cfs_server.engine.contract.fairness import Backlog
+from cfs_server.engine.contract.backlog import Backlog
 from cfs_server.engine.contract.interface import EnginePlan, GenerationRequest
 from cfs_server.engine.contract.reply_options import REPLY_OPTIONS
 
@@ -447,8 +447,6 @@ def send(connection: socket.socket, frame: Frame) -> None:
     connection.sendall(encode(frame))
 
 
-# -- the messages that the worker already has: a turn sends only new ones ---------------------------------------------
-#
 # Only the server decides. For the life of one worker it records the messages sent for each key. Each turn states how
 # many of them stay (`Generate.keep`). Frames also state when to drop a history (`DropHistory`, `Forget`). A long
 # history is sent in several parts (`History`). The worker follows the frames in order and has no limit of its own, so

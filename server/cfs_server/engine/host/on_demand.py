@@ -6,7 +6,6 @@ crashes does not affect the others.
 """
 
 import asyncio
-import math
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -14,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import structlog
 
@@ -36,95 +35,15 @@ from cfs_server.engine.contract.interface import (
     delayed,
 )
 from cfs_server.engine.host import models
+from cfs_server.engine.host.memory_budget import MemoryBudget
 from cfs_server.engine.host.process import in_thread
-from cfs_server.engine.host.supervisor import LlamaEngine, TokenLogStore, log_download
+from cfs_server.engine.host.supervisor import LlamaEngine, log_download
+from cfs_server.engine.host.token_log_store import TokenLogStore
 from cfs_server.engine.llama import probe
 
 IDLE_SECONDS = 300.0
 """A worker without turns ends after this time, unless its model says otherwise."""
 _log = structlog.get_logger(__name__)
-
-
-# -- the memory of all models that are loaded -------------------------------------------------------------------------
-
-
-class Lodger(Protocol):
-    """A model that takes memory while it is loaded."""
-
-    size: int
-    """Bytes of its file, the estimate of its memory."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether turns use it or wait for it."""
-        ...
-
-    @property
-    def used_at(self) -> float:
-        """When it was last used."""
-        ...
-
-    def leave(self, *, wanted: bool) -> None:
-        """Take no more turns and end after those that it has, or go on."""
-        ...
-
-
-class MemoryBudget:
-    """Which models are loaded: no more than fit into a number of bytes.
-
-    A model that needs a place waits in the order of requests. Meanwhile the least recently used models are to leave,
-    idle ones first. A busy one takes no more turns until it has left or its place is no longer needed, so no model
-    waits forever.
-    """
-
-    def __init__(self, limit: int | None = None) -> None:
-        self._limit = limit
-        self._held: list[Lodger] = []
-        self._queue: list[Lodger] = []
-        self._changed = Broadcast()
-
-    def check(self, name: str, size: int) -> None:
-        """Raise `ModelLoadError` for a model that never fits."""
-        if self._limit is not None and size > self._limit:
-            raise ModelLoadError(
-                f"{name} has {size / (1 << 20):.0f} MiB, more than --models-memory allows for all models together"
-                f" ({self._limit / (1 << 20):.0f} MiB)"
-            )
-
-    async def take(self, model: Lodger) -> None:
-        """Wait until a model has a place."""
-        self._queue.append(model)
-        try:
-            self.look()
-            while self._queue[0] is not model or model.size > self._free:
-                await self._changed.wait()
-            self._held.append(model)
-        finally:
-            self._queue.remove(model)
-            self._fire()
-
-    def give(self, model: Lodger) -> None:
-        """Give a place back."""
-        self._held.remove(model)
-        self._fire()
-
-    def look(self) -> None:
-        """Choose again which models leave for the first one that waits. To be called when a model becomes idle."""
-        missing = self._queue[0].size - self._free if self._queue else 0
-        for model in sorted(self._held, key=lambda model: (model.busy, model.used_at)):
-            model.leave(wanted=missing > 0)
-            missing -= model.size if missing > 0 else 0
-
-    @property
-    def _free(self) -> float:
-        return math.inf if self._limit is None else self._limit - sum(model.size for model in self._held)
-
-    def _fire(self) -> None:
-        self.look()
-        self._changed.fire()
-
-
-# -- one model --------------------------------------------------------------------------------------------------------
 
 
 class OnDemandEngine:

@@ -8,21 +8,20 @@ pause before a restart grows while workers die before they have served a turn.
 import asyncio
 import contextlib
 import itertools
-from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
-from cachetools import LRUCache
 
 from cfs.errors import EngineError, Unavailable, WorkerCrashed
 from cfs.wire import Message
 from cfs_server.engine.chat.constrained_output import constrained
 from cfs_server.engine.contract import protocol
-from cfs_server.engine.contract.fairness import Backlog
+from cfs_server.engine.contract.backlog import Backlog
 from cfs_server.engine.contract.fitting import check_bound
 from cfs_server.engine.contract.interface import (
     Delta,
@@ -37,164 +36,20 @@ from cfs_server.engine.contract.interface import (
     RestartReason,
     TokenCounts,
 )
-from cfs_server.engine.contract.protocol import (
-    AskStats,
-    AskTokens,
-    CountedTokens,
-    Stats,
-    StopCounting,
-    TokenLogDelta,
-    TokenLogRestore,
-)
 from cfs_server.engine.host import models
 from cfs_server.engine.host.process import COMMAND, Heartbeat, WorkerProcess, in_thread
 from cfs_server.engine.host.streams import NOTHING, BackpressureLimits, TurnStream
+from cfs_server.engine.host.token_log_store import TokenLogStore
+from cfs_server.engine.host.worker_questions import ANSWER_SECONDS, RETRY_AFTER, Answer, Question, Questions
 from cfs_server.engine.llama import probe
-
-# -- pending requests for statistics and token counts, each with a number ---------------------------------------------
-
-ANSWER_SECONDS = 30.0
-"""A worker that takes longer to answer hangs: the longest accepted text is counted within seconds."""
-RETRY_AFTER = 10.0
-SILENT = "the engine's worker process has not answered for {:g} seconds; try again later"
-Question = AskStats | AskTokens
-Answer = Stats | CountedTokens
-
-
-class Questions:
-    """The open questions to one worker."""
-
-    def __init__(self, seconds: float = ANSWER_SECONDS) -> None:
-        self._seconds = seconds
-        self._open: dict[int, asyncio.Future[Answer | None]] = {}
-        self._numbers = itertools.count(1)
-
-    async def ask(
-        self, make: Callable[[int], Question], send: Callable[[Question | StopCounting], None]
-    ) -> Answer | None:
-        """Send a request and wait for its answer; None when the worker dies first.
-
-        Raises `Unavailable` if no answer arrives in time. When the caller is cancelled, the worker stops counting, and
-        this returns only after that: callers that cancel again and again must not fill the worker's queue.
-        """
-        number = next(self._numbers)
-        future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
-        self._open[number] = future
-        question = make(number)
-        try:
-            send(question)
-            await asyncio.wait((future,), timeout=self._seconds)
-        except asyncio.CancelledError:
-            if isinstance(question, AskTokens) and not future.done():
-                send(StopCounting(number))
-                await asyncio.wait((future,), timeout=self._seconds)
-            raise
-        finally:
-            self._open.pop(number, None)
-        if not future.done():
-            if isinstance(question, AskTokens):
-                send(StopCounting(number))
-            raise Unavailable(SILENT.format(self._seconds), retry_after=RETRY_AFTER)
-        return future.result()
-
-    def answered(self, answer: Answer) -> None:
-        """Forward an answer; drop it if its caller has left."""
-        future = self._open.pop(answer.number, None)
-        if future is not None and not future.done():
-            future.set_result(answer)
-
-    def fail_all(self) -> None:
-        """Resolve all open requests with None: no answer will arrive."""
-        for future in self._open.values():
-            if not future.done():
-                future.set_result(None)
-
-
-# -- the token logs of all sessions: the server stores them, so they survive the worker (E1) --------------------------
-#
-# At the end of each turn the worker sends the new part of the session's log (`TokenLogDelta`). A new worker gets all
-# logs back (`TokenLogRestore`). The server does not interpret them. A row stands for one segment: the length and the
-# digest of its text and, for text of the model, its tokens. All other text is tokenized again, with the same result. A
-# fork begins with the rows of its source session.
-
-BYTES = 16 << 20
-"""The size limit of all logs; each fork counts in full, and the least recently used are dropped first."""
-_ROW_BYTES = 64
-_IN_FLIGHT = 10_000
-"""Forgotten sessions that are remembered: deltas of them may be on their way."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Log:
-    owner: str
-    rows: tuple[str, ...]
-    size: int
-
-
-class TokenLogStore:
-    """Stores token logs. A log that is dropped costs only that its replies are tokenized again after a crash."""
-
-    def __init__(self, limit: int = BYTES) -> None:
-        self._limit = limit
-        self._logs: OrderedDict[str, _Log] = OrderedDict()
-        self._forgotten: LRUCache[str, None] = LRUCache(_IN_FLIGHT)
-        self.bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._logs)
-
-    def apply(self, delta: TokenLogDelta) -> bool:
-        """Apply a delta; return false when its source is not stored, so that the whole log must be sent."""
-        if delta.cache_key in self._forgotten:
-            return True
-        before = self._logs.get(delta.source)
-        if delta.keep > (len(before.rows) if before else 0):
-            self._drop(delta.cache_key)
-            return False
-        rows = (*(before.rows[: delta.keep] if before else ()), *delta.rows)
-        self._drop(delta.cache_key)
-        self._logs[delta.cache_key] = log = _Log(delta.owner, rows, sum(map(_size, rows)))
-        self.bytes += log.size
-        while self.bytes > self._limit and len(self._logs) > 1:
-            self._drop(next(iter(self._logs)))
-        return True
-
-    def begun(self, key: str) -> None:
-        """Note that a session has a turn: it exists, even if one of the same name was deleted."""
-        self._forgotten.pop(key, None)
-
-    def forget(self, key: str, *, busy: bool) -> None:
-        """Drop a session's log. While a worker is `busy`, deltas of that session that are on their way are ignored."""
-        self._drop(key)
-        if busy:
-            self._forgotten[key] = None
-
-    def restores(self) -> Iterator[TokenLogRestore]:
-        """Make the frames for a new worker, which sends no deltas of forgotten sessions any more."""
-        self._forgotten.clear()
-        for key, log in self._logs.items():
-            yield TokenLogRestore(key, log.owner, list(log.rows))
-
-    def check_integrity(self) -> list[str]:
-        """Compare the sizes with the rows; every line is a violation."""
-        sizes = {key: sum(map(_size, log.rows)) for key, log in self._logs.items()}
-        booked = {key: log.size for key, log in self._logs.items()}
-        good = sizes == booked and sum(sizes.values()) == self.bytes
-        return [] if good else ["the server's token logs and their sizes do not agree"]
-
-    def _drop(self, key: str) -> None:
-        if (log := self._logs.pop(key, None)) is not None:
-            self.bytes -= log.size
-
-
-def _size(row: str) -> int:
-    return _ROW_BYTES + len(row)
-
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 10.0
 """Seconds before a dead worker is replaced, doubled with each worker that served no turn."""
+
+
 GIVE_UP_AFTER = 3
 """Failed starts in a row after which waiting turns fail."""
+
 
 _log = structlog.get_logger(__name__)
 

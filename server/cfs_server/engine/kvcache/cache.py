@@ -14,8 +14,9 @@ from itertools import chain, groupby, takewhile
 import numpy as np
 
 from cfs_server.engine.kvcache.device import Allocation, Pool, SequenceHandle
-from cfs_server.engine.kvcache.disk import DiskTier, Piece
+from cfs_server.engine.kvcache.disk import DiskTier
 from cfs_server.engine.kvcache.radix_tree import Blob, Entry, LRUIndex, Memory, Node, PrefixTree, dispensable
+from cfs_server.engine.kvcache.state_file import Piece
 from cfs_server.engine.llama.ffi import Context, Tokens
 
 PIECE_BYTES = 16 << 20
@@ -423,8 +424,6 @@ def tokens_of(log: "array[int]", length: int) -> Tokens:
     return np.array(log[:length], dtype=np.int32)
 
 
-# -- write-behind in pieces -------------------------------------------------------------------------------------------
-#
 # Large state is copied to memory in pieces, one between two steps, so no stream waits for the whole copy.
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from cfs_server.engine.kvcache.disk import Piece
 from cfs_server.engine.kvcache.radix_tree import Blob, Node
+from cfs_server.engine.kvcache.state_file import Piece
 from cfs_server.engine.llama.ffi import Context
 
 

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# -- accounting of state in files; no I/O -----------------------------------------------------------------------------
-#
 # The total size has a limit. A file is removed with the last node that refers to it.
 
 
@@ -102,8 +100,6 @@ class Disk:
         return problems
 
 
-# -- accounting of state in memory ------------------------------------------------------------------------------------
-#
 # The total size has a limit. A copy is freed with the last node that refers to it.
 
 
@@ -393,8 +389,6 @@ def _same(run: Tokens, tokens: Tokens) -> int:
     return int(different[0]) if len(different) else length
 
 
-# -- eviction order of the nodes with state in memory -----------------------------------------------------------------
-#
 # Among nodes with the same expected pause the least recently used one is evicted first. So one list for each pause,
 # oldest first, is enough. There are only a few different pauses.
 
@@ -463,8 +457,6 @@ class LRUIndex:
             problems.append("the lists of the index and its places do not agree")
         return problems
 
-
-# -- eviction priority ------------------------------------------------------------------------------------------------
 
 SECONDS_UNTIL = {
     "children_done": 2.0,

@@ -139,8 +139,6 @@ def or_nothing(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
         return None
 
 
-# -- how a reply ends -------------------------------------------------------------------------------------------------
-
 _DECLINED = frozenset({"content_filter", "safety", "sensitive", "refusal", "recitation", "prohibited_content"})
 _BROKEN = frozenset({"error", "abort", "aborted", "failed", "network_error", "malformed_function_call"})
 

@@ -175,8 +175,6 @@ async def _beginning(answer: httpx.Response, most: int) -> str:
     return body[:most].decode("utf-8", "replace")
 
 
-# -- the models of an upstream, and the check for the configured one --------------------------------------------------
-
 T = TypeVar("T")
 
 _NO_CATALOGUE = frozenset({404, 405, 501})

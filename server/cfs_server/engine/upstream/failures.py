@@ -219,9 +219,6 @@ def _line(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
-# -- retries: after growing pauses, or at the time that the upstream gave ---------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Retries:
     """How often to send a request again, and the pauses before that in seconds.

@@ -28,8 +28,6 @@ from cfs_server.engine.upstream.optional_fields import Instead, OptionalFields
 from cfs_server.engine.upstream.options import UpstreamOptions
 from cfs_server.engine.upstream.protocol import Spent
 
-# -- response events --------------------------------------------------------------------------------------------------
-
 _REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "eos": "stop",

@@ -5,7 +5,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from cfs_server.engine.contract.fairness import Backlog, Fairness, Path
+from cfs_server.engine.contract.backlog import Backlog
+from cfs_server.engine.contract.fairness import Fairness, Path
 
 _WEIGHT = 0.2
 """How much the newest turn counts in the average time of a turn."""

@@ -14,7 +14,8 @@ from cfs_server.engine.kvcache.device import Allocation
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.token_logs import TokenLog
 from cfs_server.engine.llama.tokenizer import Vocabulary
-from cfs_server.engine.worker.sampling import Reported, Sampler
+from cfs_server.engine.worker.log_probabilities import Reported
+from cfs_server.engine.worker.sampling import Sampler
 from cfs_server.engine.worker.text import TextStream
 
 

@@ -45,12 +45,11 @@ from cfs_server.engine.llama.token_logs import TokenLog, TokenLogs
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from cfs_server.engine.worker.generation import Generation, Refused
 from cfs_server.engine.worker.grammar import Constraint, Grammars
-from cfs_server.engine.worker.sampling import Reported, Sampler
+from cfs_server.engine.worker.log_probabilities import Reported
+from cfs_server.engine.worker.sampling import Sampler
 from cfs_server.engine.worker.scheduler import Work
 from cfs_server.engine.worker.text import TextStream
 
-# -- the token counter ------------------------------------------------------------------------------------------------
-#
 # It runs in a separate thread, so a long text delays no turn. Requests take turns, one text each, so a short one does
 # not wait for all earlier requests.
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason
-from cfs_server.engine.contract.fairness import Backlog
+from cfs_server.engine.contract.backlog import Backlog
 from cfs_server.engine.contract.interface import TOO_LONG
 from cfs_server.engine.contract.protocol import (
     Alive,
@@ -50,8 +50,9 @@ from cfs_server.engine.kvcache.radix_tree import SECONDS_UNTIL, PrefixTree
 from cfs_server.engine.kvcache.snapshots import SnapshotCache
 from cfs_server.engine.llama.ffi import Outcome
 from cfs_server.engine.llama.model import LoadedModel
-from cfs_server.engine.worker.batch import STEP_FAILED, BatchRunner, Computed
+from cfs_server.engine.worker.batch import BatchRunner, Computed
 from cfs_server.engine.worker.generation import Generation, GenerationState, Refused
+from cfs_server.engine.worker.isolated_turns import STEP_FAILED
 from cfs_server.engine.worker.wait_queue import WaitQueue
 
 HANG_FACTOR = 10.0
@@ -415,9 +416,6 @@ class StepOutput:
         return Step(counters, self.started, self.texts, self.ended, backlog, self.logs)
 
 
-# -- deadlines: they apply in all states, while a turn waits, runs or is paused ---------------------------------------
-
-
 class Deadlines:
     """Turns with a deadline, the next deadline first."""
 
@@ -451,8 +449,6 @@ class Deadlines:
         return [] if set(known) == wanted and len(known) == len(wanted) else ["deadlines and turns do not agree"]
 
 
-# -- preemption: the choice of a turn, its cost, and the time to resume -----------------------------------------------
-#
 # A turn whose state is lost meanwhile computes it again. Two rules bound this. A turn whose state cannot be saved is
 # not preempted for the sake of fair shares. A turn that lost its state resumes only when it can stay to its end. So no
 # token is evaluated more than twice.
@@ -501,8 +497,6 @@ class PreemptionPolicy:
         return True
 
 
-# -- pending loads: turns that wait until their state is read from disk, while others compute -------------------------
-
 TRIES = 3
 """How often a turn waits for a load; after that, where memory is too small for its state, it computes it again."""
 
@@ -521,8 +515,6 @@ def waits_for_load(turn: Generation, wait_queue: WaitQueue, cache: PrefixCache) 
         wait_queue.move(turn, GenerationState.LOADING)
     return True
 
-
-# -- prefix deduplication: a turn waits while another turn computes their shared prefix -------------------------------
 
 WORTH_WAITING = 32
 """Fewest shared tokens that are worth waiting for; the few at the beginning of every chat are not."""
@@ -595,8 +587,6 @@ class Prompts:
         return problems
 
 
-# -- compaction: moves running turns to the beginning of the pool when holes below them cost time ---------------------
-#
 # The library attends over all cells up to the highest used one, including free cells, and has no call that moves cells.
 # So running turns are saved, removed and allocated again. Copying a cell costs as much as attending to it dozens of
 # times.
