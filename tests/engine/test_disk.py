@@ -337,9 +337,9 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from cfs_server.engine.kvcache.disk import Archive, Write
-from cfs_server.engine.kvcache.disk import Folder, new_name
-from cfs_server.engine.kvcache.disk import Piece
+from cfs_server.engine.kvcache.state_archive import Archive, Write
+from cfs_server.engine.kvcache.state_file import Piece
+from cfs_server.engine.kvcache.state_folder import Folder, new_name
 archive = Archive(Folder(Path(sys.argv[1]), "m"), lambda: print("done", flush=True))
 for number in range(10_000):
     state = np.full(8 << 20, number % 251, dtype=np.uint8)
