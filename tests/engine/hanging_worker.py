@@ -35,10 +35,10 @@ def main() -> None:
         os.execv(sys.executable, [*COMMAND, descriptor])  # noqa: S606 - the same process goes on as the real worker
     if fault in {"hang", "spin"}:
         mark.touch()
-    decode = ffi.Context.decode
+    decode = ffi.LlamaContext.decode
     steps = 0
 
-    def faulty(context: ffi.Context, batch: ffi.Batch) -> ffi.Outcome:
+    def faulty(context: ffi.LlamaContext, batch: ffi.Batch) -> ffi.DecodeResult:
         nonlocal steps
         steps += 1
         if fault == "slow":
@@ -49,7 +49,7 @@ def main() -> None:
             compute(LATE_SECONDS if fault == "late" else float("inf"))
         return decode(context, batch)
 
-    ffi.Context.decode = faulty  # type: ignore[method-assign,assignment]
+    ffi.LlamaContext.decode = faulty  # type: ignore[method-assign,assignment]
     sys.argv = [sys.argv[0], descriptor]
     worker.main()
 

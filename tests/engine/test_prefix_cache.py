@@ -16,7 +16,7 @@ from cfs_server.engine.kvcache.cache import PrefixCache
 from cfs_server.engine.kvcache.device import Allocation
 from cfs_server.engine.kvcache.disk import DiskTier
 from cfs_server.engine.kvcache.snapshots import SnapshotCache
-from cfs_server.engine.llama.ffi import Batch, Outcome
+from cfs_server.engine.llama.ffi import Batch, DecodeResult
 from cfs_server.engine.llama.model import NativeLog, load
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -59,7 +59,7 @@ class CacheHarness:
         for place in range(allocation.length, len(tokens)):
             self.batch.clear()
             self.batch.add(allocation.handle.id, [tokens[place]], place, output=True)
-            assert self.model.context.decode(self.batch) is Outcome.DONE
+            assert self.model.context.decode(self.batch) is DecodeResult.DONE
             self.cache.grow(allocation, 1)
             self.evaluated += 1
         return self.model.context.logits(0, self.model.vocabulary.size).copy()
@@ -216,9 +216,9 @@ def test_an_aborted_step_is_as_if_it_had_not_been(harness: CacheHarness) -> None
         timer.join()
         harness.cache.undo([allocation])
         assert harness.cache.check_integrity() == []
-        if outcome is Outcome.ABORTED:
+        if outcome is DecodeResult.ABORTED:
             break
-    assert Outcome.ABORTED in outcomes
+    assert DecodeResult.ABORTED in outcomes
     again = harness.compute(allocation, tokens)
     harness.cache.release(allocation, None, None)
     assert np.array_equal(harness.turn("fresh", tokens), again)

@@ -17,7 +17,7 @@ from cfs_server.http.idempotency import (
     MOST_BYTES_OF_ONE,
     MOST_OF_ONE,
     SPACE,
-    Bound,
+    BoundTurn,
     Requests,
     Running,
     Ticket,
@@ -454,7 +454,7 @@ async def test_what_is_kept_is_found_by_the_next_process() -> None:
     drawer = Drawer()
     requests = Requests(drawer)
     carried_out(requests, "alice", "answered", "ä\x00".encode())
-    Ticket(requests, requests.begin("alice", "bound", "f")).bind(Bound("key", "turn", 3, 4, "secret"))
+    Ticket(requests, requests.begin("alice", "bound", "f")).bind(BoundTurn("key", "turn", 3, 4, "secret"))
     running = requests.begin("alice", "running", "f")
     assert requests.find("alice", "running") is running
     again = Requests(drawer)

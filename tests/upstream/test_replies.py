@@ -12,8 +12,8 @@ from cfs.wire import FinishReason, Message, ToolCall
 from cfs_server.engine.contract.interface import CallDelta, Delta
 from cfs_server.engine.upstream.anthropic_replies import AnthropicReply
 from cfs_server.engine.upstream.failures import Failure, Refusal, of_event, of_status, refusal_of, seconds_of
-from cfs_server.engine.upstream.openai import OpenAIDialect, OpenAIReply, Voice
-from cfs_server.engine.upstream.protocol import Reply, Spent
+from cfs_server.engine.upstream.openai import OpenAIDialect, OpenAIReply, ThinkingMember
+from cfs_server.engine.upstream.protocol import Reply, UpstreamUsage
 from tests.engine.support import request, user
 from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.stub import Speech
@@ -48,14 +48,14 @@ def piece(arguments: str | dict[str, Any], **members: Any) -> str:
 
 def test_calls_that_all_have_the_same_index_are_told_apart_by_their_ids() -> None:
     found = read_whole(
-        OpenAIReply(Voice()), piece("{}", index=0, id="a", name="f"), piece("{}", index=0, id="b", name="g")
+        OpenAIReply(ThinkingMember()), piece("{}", index=0, id="a", name="f"), piece("{}", index=0, id="b", name="g")
     )
     assert found == [("a", "f", "{}"), ("b", "g", "{}")]
 
 
 def test_calls_may_come_in_turns_with_the_id_in_each_piece() -> None:
     found = read_whole(
-        OpenAIReply(Voice()),
+        OpenAIReply(ThinkingMember()),
         piece("", index=0, id="a", name="f"),
         piece("", index=1, id="b", name="g"),
         piece('{"x"', index=0, id="a"),
@@ -66,18 +66,18 @@ def test_calls_may_come_in_turns_with_the_id_in_each_piece() -> None:
 
 
 def test_a_call_without_an_id_gets_one_and_arguments_may_be_an_object() -> None:
-    ((call_id, _, arguments),) = read_whole(OpenAIReply(Voice()), piece({"x": 1}, name="f"))
+    ((call_id, _, arguments),) = read_whole(OpenAIReply(ThinkingMember()), piece({"x": 1}, name="f"))
     assert call_id
     assert arguments == '{"x": 1}'
 
 
 def test_a_call_without_a_name_is_nonsense() -> None:
     with pytest.raises(Failure):
-        read_whole(OpenAIReply(Voice()), piece("{}", index=0, id="a"))
+        read_whole(OpenAIReply(ThinkingMember()), piece("{}", index=0, id="a"))
 
 
 def test_calls_that_end_with_stop_are_calls_all_the_same() -> None:
-    reply = OpenAIReply(Voice())
+    reply = OpenAIReply(ThinkingMember())
     read(reply, piece("{}", index=0, id="a", name="f"), chunk({}, "stop"))
     assert reply.finish() == "tool_calls"
 
@@ -87,7 +87,7 @@ def test_calls_that_end_with_stop_are_calls_all_the_same() -> None:
     [("stop", "stop"), ("LENGTH", "length"), ("function_call", "tool_calls"), ("eos", "stop"), (None, "stop")],
 )
 def test_reasons_of_openai(said: str | None, reason: FinishReason) -> None:
-    reply = OpenAIReply(Voice())
+    reply = OpenAIReply(ThinkingMember())
     read(reply, chunk({"content": "x"}), chunk({}, said), "[DONE]")
     assert (reply.over, reply.finish()) == (True, reason)
 
@@ -128,7 +128,7 @@ def test_tokens_of_anthropic_are_the_sum_of_what_was_read_and_cached() -> None:
     usage = {"input_tokens": 5, "cache_read_input_tokens": 70, "cache_creation_input_tokens": 20, "output_tokens": 1}
     read(reply, json.dumps({"type": "message_start", "message": {"usage": usage}}))
     read(reply, json.dumps({"type": "message_delta", "delta": {}, "usage": {"output_tokens": 9}}))
-    assert reply.spent == Spent(95, 70, 9)
+    assert reply.spent == UpstreamUsage(95, 70, 9)
 
 
 def test_a_call_that_the_length_cut_off_is_no_error() -> None:
@@ -166,7 +166,7 @@ def test_wherever_the_network_cuts_the_reply_is_the_same(cuts: list[int], words:
     for cut in cuts:
         pieces.append(data[:cut])
         data = data[cut:]
-    decoder, reply = SSEDecoder(), OpenAIReply(Voice())
+    decoder, reply = SSEDecoder(), OpenAIReply(ThinkingMember())
     found = [delta for part in [*pieces, data] for event in decoder.feed(part) for delta in reply.feed(event)]
     found += reply.rest()
     assert "".join(delta.text for delta in found) == "".join(words)

@@ -12,7 +12,7 @@ from cfs_server.engine.contract.interface import Delta
 from cfs_server.engine.upstream.answers import AnswerDecoder
 from cfs_server.engine.upstream.anthropic_replies import AnthropicReply
 from cfs_server.engine.upstream.failures import Failure
-from cfs_server.engine.upstream.openai import OpenAIReply, Voice
+from cfs_server.engine.upstream.openai import OpenAIReply, ThinkingMember
 from cfs_server.engine.upstream.protocol import Reply
 from tests.engine.support import ask
 from tests.upstream.stub import Raw
@@ -25,7 +25,7 @@ ALL = pytest.mark.parametrize("case", CASES, ids=NAMES)
 
 
 def reply_of(case: Case) -> Reply:
-    return OpenAIReply(Voice()) if case["protocol"] == "openai" else AnthropicReply()
+    return OpenAIReply(ThinkingMember()) if case["protocol"] == "openai" else AnthropicReply()
 
 
 def outcome_of(case: Case, pieces: list[bytes]) -> Case:

@@ -377,18 +377,18 @@ async def test_what_was_judged_is_not_done_to_another_version(monkeypatch: pytes
         talk(ann)
         store = ann.harness.store
         judged: list[str | None] = []
-        loop, judge = asyncio.get_running_loop(), put.Sight.judge
+        loop, judge = asyncio.get_running_loop(), put.SessionVersion.judge
 
         async def say() -> None:
             store.submit("chat1", TurnRequest(Message(role="user", content=f"i{len(judged)}"), generate=False))
 
-        def slow(sight: put.Sight, body: bytes) -> object:
+        def slow(sight: put.SessionVersion, body: bytes) -> object:
             judged.append(sight.etag)
             if asyncio._get_running_loop() is None and len(judged) < 20:
                 asyncio.run_coroutine_threadsafe(say(), loop).result()
             return judge(sight, body)
 
-        monkeypatch.setattr(put.Sight, "judge", slow)
+        monkeypatch.setattr(put.SessionVersion, "judge", slow)
         old = await ann.etag("/chat1")
         await ann.put("/chat1", TALK + "tail\n", match=old)
         assert len(set(judged)) == len(judged) == 6

@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfs_server.dav import put
-from cfs_server.dav.put import Sent, Version
+from cfs_server.dav.put import SentBytes, Version
 
 
 @given(st.binary(max_size=20), st.integers(0, 99), st.binary(max_size=20))
 def test_a_name_says_which_bytes_were_sent(data: bytes, version: int, tail: bytes) -> None:
     name = put.name_of_sent("0a1b2c3d", version, len(data), put.digest(data))
     sent = put.read(f'"{name}"', "0a1b2c3d", version)
-    assert sent == Sent(version, len(data), put.digest(data))
+    assert sent == SentBytes(version, len(data), put.digest(data))
     assert sent.begins(data + tail)
     assert not sent.begins(data[:-1] if data else b"") or not data
     assert not sent.begins(b"\x00" + data) or data == b"\x00" * len(data)

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 from llama_cpp import llama_cpp as lib
 
-from cfs_server.engine.llama.ffi import Batch, Context, Outcome
+from cfs_server.engine.llama.ffi import Batch, DecodeResult, LlamaContext
 from cfs_server.engine.llama.model import NativeLog, load
 from engine_bench.ours import options_of
 from engine_bench.processes import cpu_seconds, end
@@ -77,7 +77,7 @@ class RawLoop:
         return answer
 
 
-def loop(context: Context, streams: int, prompt: int, tokens: int) -> list[float]:
+def loop(context: LlamaContext, streams: int, prompt: int, tokens: int) -> list[float]:
     """Read all prompts, as many together as fit; then one greedy token for each sequence, again and again."""
     batch = Batch(context.batch_size)
     sampler = lib.llama_sampler_init_greedy()
@@ -85,7 +85,7 @@ def loop(context: Context, streams: int, prompt: int, tokens: int) -> list[float
     def compute(inputs: list[tuple[int, list[int]]], position: int) -> list[int]:
         batch.clear()
         places = [batch.add(sequence, words, position, output=True) for sequence, words in inputs]
-        if context.decode(batch) is not Outcome.DONE:
+        if context.decode(batch) is not DecodeResult.DONE:
             raise RuntimeError("the raw loop failed")
         return [lib.llama_sampler_sample(sampler, context.raw, place) for place in places]
 

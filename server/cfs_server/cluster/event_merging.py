@@ -20,7 +20,7 @@ from starlette.types import Message, Scope, Send
 
 from cfs.errors import CfsError, InvalidRequest, Unavailable
 from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, Response, send_whole
-from cfs_server.cluster.replica import AGAIN_SECONDS, Elsewhere, Patience, Replica
+from cfs_server.cluster.replica import AGAIN_SECONDS, OwnerWait, RemoteSlot, Replica
 from cfs_server.cluster.slots import HostedSlot
 
 _log = structlog.get_logger(__name__)
@@ -117,18 +117,18 @@ class EventMerging:
     async def answer(self, scope: Scope, request: Incoming, send: Send) -> None:
         """Stream the events of all slots to a client. Raises `Unavailable` if a slot has no owner for too long."""
         given = _given(scope)
-        patience = Patience(self._replica)
+        patience = OwnerWait(self._replica)
         while None in self._owners().values():
             await patience.wait("some sessions have no replica that serves them now")
-        owners = [(slot, owner) for slot, owner in self._owners().items() if isinstance(owner, Elsewhere)]
+        owners = [(slot, owner) for slot, owner in self._owners().items() if isinstance(owner, RemoteSlot)]
         streams = [self._of_slot(slot, given, scope, request) for slot in self._replica.serving()]
         streams += [self._of_replica(other.url, given, request) for other in self._replica.others]
         await self._send(streams, scope, request, send, owners)
 
-    def _owners(self) -> dict[int, HostedSlot | Elsewhere | None]:
+    def _owners(self) -> dict[int, HostedSlot | RemoteSlot | None]:
         return {slot: self._replica.owner(slot) for slot in range(self._replica.slots)}
 
-    async def _moved(self, owners: list[tuple[int, Elsewhere]], frames: "asyncio.Queue[Frame | None]") -> None:
+    async def _moved(self, owners: list[tuple[int, RemoteSlot]], frames: "asyncio.Queue[Frame | None]") -> None:
         """End the stream when this replica leaves, or another loses a slot: a frozen one does not end its own part."""
         waits = [asyncio.create_task(self._replica.until_moved(slot, owner)) for slot, owner in owners]
         waits.append(asyncio.create_task(self._relay.until_leaving()))
@@ -150,7 +150,7 @@ class EventMerging:
         scope: Scope,
         request: Incoming,
         send: Send,
-        others: list[tuple[int, Elsewhere]] | None = None,
+        others: list[tuple[int, RemoteSlot]] | None = None,
     ) -> None:
         """Send the frames of all streams as they come, from where each says that it begins, until one of them ends.
 

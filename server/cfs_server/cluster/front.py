@@ -30,14 +30,14 @@ from cfs_server.cluster.relay import (
     Incoming,
     Late,
     Order,
-    Outcome,
     Relay,
+    RelayResult,
     Response,
     Signer,
     is_repeatable,
     send_whole,
 )
-from cfs_server.cluster.replica import AGAIN_SECONDS, Elsewhere, Patience, Replica
+from cfs_server.cluster.replica import AGAIN_SECONDS, OwnerWait, RemoteSlot, Replica
 from cfs_server.cluster.reservations import PATH, Reservations
 from cfs_server.cluster.slots import HostedSlot
 from cfs_server.cluster.targets import Kind, Target, idempotency_key, target_in_body, target_of
@@ -56,8 +56,8 @@ _SIGHT_SECONDS = 1.0
 _HINTS = 10_000
 _HOPS = 4
 _LOST = {
-    Outcome.LOST: "the replica that has this session was lost",
-    Outcome.STOPPED: "the server stopped waiting for the replica that has this session",
+    RelayResult.LOST: "the replica that has this session was lost",
+    RelayResult.STOPPED: "the server stopped waiting for the replica that has this session",
 }
 """Why it is not known what a request did."""
 _CLIENT_ERRORS = frozenset({400, 401, 403, 405, 406, 413, 415, 422, 431})
@@ -191,19 +191,19 @@ class Front:
 
     async def _find(self, place: Place, target: Target, scope: Scope, request: Incoming, send: Send) -> None:
         """Answer a request by the owner of its slot, first that of a place. Wait for an owner if there is none."""
-        patience, hops = Patience(self._replica), 0
+        patience, hops = OwnerWait(self._replica), 0
         has_key = idempotency_key(dict(request.headers)) is not None
         while True:
             owner = self._replica.owner(place.slot)
-            found: Outcome | Place
+            found: RelayResult | Place
             if isinstance(owner, HostedSlot):
                 request.rewind()
                 found = await self._serve(owner, place.mark or None, target, scope, request, send)
-            elif isinstance(owner, Elsewhere):
+            elif isinstance(owner, RemoteSlot):
                 found = await self._relay_to(owner, Order(place.slot, place.mark or None), request, send)
             else:
-                found = Outcome.UNREACHED
-            if found is Outcome.ANSWERED:
+                found = RelayResult.UNREACHED
+            if found is RelayResult.ANSWERED:
                 return
             if isinstance(found, Place):
                 hops += 1
@@ -217,7 +217,7 @@ class Front:
                         f"{_LOST[found]} before it answered; whether it did what was asked is not known: read the"
                         " session, or send an Idempotency-Key and repeat"
                     )
-                if found is Outcome.STOPPED:
+                if found is RelayResult.STOPPED:
                     raise Unavailable("the server is stopping; repeat", retry_after=AGAIN_SECONDS)
                 if not request.is_replayable:
                     raise Unavailable("this session is moving to another replica; repeat", retry_after=AGAIN_SECONDS)
@@ -243,7 +243,7 @@ class Front:
             while len(self._hints) > _HINTS:
                 self._hints.popitem(last=False)
 
-    async def _relay_to(self, owner: Elsewhere, order: Order, request: Incoming, send: Send) -> Outcome | Place:
+    async def _relay_to(self, owner: RemoteSlot, order: Order, request: Incoming, send: Send) -> RelayResult | Place:
         moved = partial(self._replica.until_moved, order.slot, owner)
         found = await self._relay.send(owner.url, order, request, send, moved)
         self._metrics.relayed.labels("elsewhere" if isinstance(found, Place) else found.name.lower()).inc()
@@ -270,15 +270,15 @@ class Front:
             target = target_in_body(request.raw_path, await request.whole(self._body_limit) or b"", target)
             request.rewind()
         owner = self._replica.owner(order.slot)
-        found: Outcome | Place = Outcome.MOVED
+        found: RelayResult | Place = RelayResult.MOVED
         if isinstance(owner, HostedSlot):
             found = await self._serve(owner, order.mark, target, scope, request, send)
-        if found is not Outcome.ANSWERED:
+        if found is not RelayResult.ANSWERED:
             await _send_back(f"{found.slot};{found.mark}" if isinstance(found, Place) else "", send)
 
     async def _serve(
         self, slot: HostedSlot, mark: str | None, target: Target, scope: Scope, request: Incoming, send: Send
-    ) -> Outcome | Place:
+    ) -> RelayResult | Place:
         """Answer a request by the application of a slot, unless its name is elsewhere."""
         if target.root and not slot.has(target.root) and not slot.names.admit(target.root, mark):
             return slot.names.place(target.root) or Place(slot_of(target.root, self._replica.slots), "")
@@ -298,7 +298,7 @@ class Front:
         finally:
             if reserved is not None and sender.status >= 400 and not slot.has(target.new):
                 self._reservations.release(target.new, slot, reserved)
-        return Outcome.ANSWERED
+        return RelayResult.ANSWERED
 
 
 async def _send_back(place: str, send: Send) -> None:

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Scope, Send
 from cfs import wire
 from cfs_server.cluster.event_merging import EventMerging
 from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, Response, send_whole
-from cfs_server.cluster.replica import Patience, Replica
+from cfs_server.cluster.replica import OwnerWait, Replica
 from cfs_server.cluster.slots import HostedSlot
 from cfs_server.cluster.targets import Kind, target_of
 from cfs_server.http.etags import content_etag, unchanged
@@ -117,7 +117,7 @@ class Merging:
             await self._events.answer(scope, request, send)
             return
         await request.whole(_BODY_BYTES)
-        patience = Patience(self._replica)
+        patience = OwnerWait(self._replica)
         while (found := await self._gather(scope, request)) is None:
             await patience.wait("some sessions have no replica that serves them now")
         await send_whole(_conditional(self._merged(found, scope), request), scope, send)
@@ -140,7 +140,7 @@ class Merging:
     async def answer_first(self, scope: Scope, request: Incoming, send: Send) -> None:
         """Answer a request about an id that one slot knows: the first answer that is not 404."""
         await request.whole(_BODY_BYTES)
-        patience = Patience(self._replica)
+        patience = OwnerWait(self._replica)
         while (parts := await self._gather(scope, request)) is None:
             await patience.wait("some sessions have no replica that serves them now")
         await send_whole(_known(parts), scope, send)

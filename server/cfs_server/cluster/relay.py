@@ -199,7 +199,7 @@ class _ClientLeft(Exception):
     """The client has disconnected during its request."""
 
 
-class Outcome(Enum):
+class RelayResult(Enum):
     """How a relayed request ended, if it was not answered."""
 
     ANSWERED = "the response was sent to the client"
@@ -267,7 +267,7 @@ class Relay:
 
     async def send(
         self, url: str, order: Order, request: Incoming, send: Send, moved: Callable[[], Coroutine[None, None, None]]
-    ) -> Outcome | Place:
+    ) -> RelayResult | Place:
         """Send a request to a replica, and its response to the client.
 
         Returns the place of the name if the replica says that it is elsewhere. A response that breaks off ends the
@@ -289,19 +289,19 @@ class Relay:
             if answering.done():
                 return answering.result()
             if gone.done():
-                return Outcome.ANSWERED
+                return RelayResult.ANSWERED
             if not passing.begun.is_set():
-                return Outcome.LOST if moving.done() else Outcome.STOPPED
+                return RelayResult.LOST if moving.done() else RelayResult.STOPPED
             raise Broken
         except _ClientLeft:
-            return Outcome.ANSWERED
+            return RelayResult.ANSWERED
         except Broken:
             if not passing.is_stream:
                 raise
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
             await passing.end()
-            return Outcome.ANSWERED
+            return RelayResult.ANSWERED
         finally:
             self._running -= 1
             self._ended.fire()
@@ -363,7 +363,7 @@ class Relay:
         async with self._pool.stream(method, url_, headers=signed, extensions=timeouts) as response:
             yield response
 
-    async def _send(self, url: str, order: Order, request: Incoming, send: Send) -> Outcome | Place:
+    async def _send(self, url: str, order: Order, request: Incoming, send: Send) -> RelayResult | Place:
         headers = [(name, value) for name, value in request.headers if name not in _HOP_BY_HOP]
         headers.append((HEADER, self._signer.sign(request.method, request.raw_path, order)))
         if not any(name == b"host" for name, _ in headers):
@@ -379,17 +379,17 @@ class Relay:
             async with stream as response:
                 return await self._answer(response, send)
         except (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout):
-            return Outcome.UNREACHED
+            return RelayResult.UNREACHED
         except (httpcore.NetworkError, httpcore.RemoteProtocolError, httpcore.TimeoutException):
-            return Outcome.LOST
+            return RelayResult.LOST
         except httpcore.LocalProtocolError as error:  # nothing was sent
             raise InvalidRequest(f"the head of this request is not valid: {error}") from None
 
-    async def _answer(self, response: httpcore.Response, send: Send) -> Outcome | Place:
+    async def _answer(self, response: httpcore.Response, send: Send) -> RelayResult | Place:
         if response.status == MISDIRECTED:
             said = next((value for name, value in response.headers if name.lower() == HEADER), b"")
             slot, separator, mark = said.decode("latin-1").partition(";")
-            return Place(int(slot), mark) if separator else Outcome.MOVED
+            return Place(int(slot), mark) if separator else RelayResult.MOVED
         headers = [(name.lower(), value) for name, value in response.headers if name.lower() not in _OURS]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         try:
@@ -398,7 +398,7 @@ class Relay:
         except (httpcore.NetworkError, httpcore.RemoteProtocolError) as error:
             raise Broken from error
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-        return Outcome.ANSWERED
+        return RelayResult.ANSWERED
 
 
 class Passing:

@@ -37,7 +37,7 @@ _ERRORS = (psycopg.Error, TimeoutError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class RemoteSlot:
     """A slot that another replica serves."""
 
     replica: str
@@ -102,7 +102,7 @@ class Replica:
         """Return the slots that this replica answers for, by number."""
         return [slot for _, slot in sorted(self._hosted.items()) if slot.serves and self.is_sure(slot.number)]
 
-    def owner(self, slot: int) -> HostedSlot | Elsewhere | None:
+    def owner(self, slot: int) -> HostedSlot | RemoteSlot | None:
         """Return who serves a slot; None while nobody is known to."""
         hosted = self._hosted.get(slot)
         if hosted is not None and hosted.state is not SlotState.LEAVING:
@@ -112,9 +112,9 @@ class Replica:
         if found is None or found.owner in (None, self.name) or not found.held:
             return None
         owner = database.view.replicas[str(found.owner)]
-        return Elsewhere(owner.id, owner.url)
+        return RemoteSlot(owner.id, owner.url)
 
-    async def until_moved(self, slot: int, owner: Elsewhere) -> None:
+    async def until_moved(self, slot: int, owner: RemoteSlot) -> None:
         """Return when a slot is not known any more to have this owner."""
         while self.owner(slot) == owner:
             await self.changed.wait()
@@ -307,7 +307,7 @@ class Replica:
                 await database.directory.close()
 
 
-class Patience:
+class OwnerWait:
     """The time that one request waits for the owners of its slots."""
 
     def __init__(self, replica: Replica) -> None:

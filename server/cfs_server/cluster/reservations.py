@@ -13,7 +13,7 @@ from starlette.types import Scope, Send
 from cfs.errors import CfsError, Conflict, Unavailable
 from cfs_server.cluster.names import Place
 from cfs_server.cluster.relay import Incoming, Order, Relay
-from cfs_server.cluster.replica import AGAIN_SECONDS, Elsewhere, Replica
+from cfs_server.cluster.replica import AGAIN_SECONDS, RemoteSlot, Replica
 from cfs_server.cluster.slots import HostedSlot
 from cfs_server.domain.placement import slot_of
 
@@ -75,7 +75,7 @@ class Reservations:
         owner = self._replica.owner(slot)
         if isinstance(owner, HostedSlot):
             return await self._carry_out(owner, question)
-        if isinstance(owner, Elsewhere):
+        if isinstance(owner, RemoteSlot):
             try:
                 return await self._relay.ask(owner.url, Order(slot), PATH, question)
             except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, ValueError):

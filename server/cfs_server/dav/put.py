@@ -39,7 +39,7 @@ _ASIDE_SECONDS = 60.0
 _KEPT = 1_024
 
 
-class Recent:
+class RecentKeys:
     """Keys that were noted within the last `seconds`. The number of keys is limited; the oldest are dropped first."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,8 +63,8 @@ class Clients:
     """The programs of one principal. Used on the event loop only."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, rename_wait: float = RENAME_WAIT_SECONDS) -> None:
-        self._uploads = Recent(_DELETE_SECONDS, clock)
-        self._aside = Recent(_ASIDE_SECONDS, clock)
+        self._uploads = RecentKeys(_DELETE_SECONDS, clock)
+        self._aside = RecentKeys(_ASIDE_SECONDS, clock)
         self.new_files = NewFiles(clock, rename_wait)
         self._moved: OrderedDict[str, str] = OrderedDict()
 
@@ -142,7 +142,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentBytes:
     """The bytes that a client sent when the transcript had a version."""
 
     number: int
@@ -154,7 +154,7 @@ class Sent:
         return len(body) >= self.size and digest(memoryview(body)[: self.size]) == self.hash
 
 
-View = Version | Sent
+View = Version | SentBytes
 
 
 def digest(data: bytes | memoryview) -> str:
@@ -178,7 +178,7 @@ def read(tag: str, nonce: str, version: int) -> View | None:
     if found is None or found["nonce"] != nonce or int(found["version"]) > version:
         return None
     number = int(found["version"])
-    return Version(number) if found["hash"] is None else Sent(number, int(found["size"]), found["hash"])
+    return Version(number) if found["hash"] is None else SentBytes(number, int(found["size"]), found["hash"])
 
 
 GATHERED_BYTES = 64 << 20
@@ -202,13 +202,13 @@ def require_size(gate: AuthorizedSessions, session_id: str, size: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class SessionVersion:
     """A session as the input of a comparison. `bases` identify the texts that the client may have had before."""
 
     etag: str | None
     text: str
     messages: tuple[Message, ...]
-    bases: tuple[Sent | int, ...]
+    bases: tuple[SentBytes | int, ...]
     replaceable: bool
     readable: bool
     limit: int
@@ -223,7 +223,7 @@ class Sight:
         return Nothing() if decode_message(body, limit=self.limit) is None else Append(body.decode())
 
 
-def _base(base: Sent | int, body: bytes, transcript: bytes) -> bytes:
+def _base(base: SentBytes | int, body: bytes, transcript: bytes) -> bytes:
     """Return the client's previous copy if the body begins with it. A number is an earlier size of the transcript."""
     if isinstance(base, int):
         return transcript[:base] if body.startswith(transcript[:base]) else b""
@@ -275,7 +275,7 @@ class Put:
                 done = on_loop(partial(self._later, done, verdict, self._read(verdict, done)))
             return done if isinstance(done, str) else on_loop(self._in_one_piece)
 
-    def _read(self, verdict: Verdict, sight: Sight) -> SizedMessages | None:
+    def _read(self, verdict: Verdict, sight: SessionVersion) -> SizedMessages | None:
         """Parse the transcript of a verdict. Runs in the thread."""
         if isinstance(verdict, Import | Replace):
             known = sight.messages if isinstance(verdict, Replace) else ()
@@ -286,7 +286,7 @@ class Put:
         session, sight = self._look()
         return self._do(session, sight, sight.judge(self._body))
 
-    def _at_once(self, bound: int) -> str | Sight:
+    def _at_once(self, bound: int) -> str | SessionVersion:
         session, sight = self._look()
         if len(self._body) + len(sight.text) > bound:
             return sight
@@ -296,12 +296,12 @@ class Put:
         session = self._gate.find(self._id, "write")
         return session.history if session is not None and self._gate.may("read_binary", self._id) else None
 
-    def _later(self, judged: Sight, verdict: Verdict, history: SizedMessages | None) -> str | Sight:
+    def _later(self, judged: SessionVersion, verdict: Verdict, history: SizedMessages | None) -> str | SessionVersion:
         session, sight = self._look()
         same = (sight.etag, sight.readable, sight.replaceable) == (judged.etag, judged.readable, judged.replaceable)
         return self._do(session, sight, verdict, history) if same else sight
 
-    def _look(self) -> tuple[Session | None, Sight]:
+    def _look(self) -> tuple[Session | None, SessionVersion]:
         """Return the current session. Raises errors that apply to every body, whatever it means."""
         require_size(self._gate, self._id, len(self._body))
         session = self._gate.find(self._id, "write")
@@ -313,7 +313,7 @@ class Put:
         messages = session.history.messages if session and readable else ()
         limits = self._gate.limits
         most = limits.message_bytes, limits.messages
-        return session, Sight(etag, text, messages, bases, replaceable, readable, *most)
+        return session, SessionVersion(etag, text, messages, bases, replaceable, readable, *most)
 
     def _require(self, session: Session | None) -> None:
         """Raise `PreconditionFailed` unless the conditions of the request are true (RFC 9110, 13.1)."""
@@ -327,20 +327,22 @@ class Put:
             return
         raise PreconditionFailed(f"If-None-Match: {unwanted} does not hold for {self._id!r}: it is there; read it")
 
-    def _bases(self, session: Session | None) -> tuple[tuple[Sent | int, ...], bool]:
+    def _bases(self, session: Session | None) -> tuple[tuple[SentBytes | int, ...], bool]:
         """Return the texts that the client may have had before, and whether it named the current version."""
-        bases: list[Sent | int] = []
+        bases: list[SentBytes | int] = []
         replaceable = False
         if session is not None:
             for view in _known(session, " ".join([self._conditions.if_match or "", self._hint])):
-                if isinstance(view, Sent):
+                if isinstance(view, SentBytes):
                     bases.append(view)
                 elif (size := session.history.size_at(view.number)) is not None:
                     bases.append(size)
             replaceable = session.etag in named(self._conditions.if_match)
         return tuple(bases), replaceable
 
-    def _do(self, session: Session | None, sight: Sight, verdict: Verdict, history: SizedMessages | None = None) -> str:
+    def _do(
+        self, session: Session | None, sight: SessionVersion, verdict: Verdict, history: SizedMessages | None = None
+    ) -> str:
         new_files, is_new = self._clients.new_files, session is None
         session, is_message = self._apply(session, sight, verdict, history)
         new_files.written(session, self._body, created=is_new)
@@ -353,7 +355,7 @@ class Put:
         return self._name_of_sent(session)
 
     def _apply(
-        self, session: Session | None, sight: Sight, verdict: Verdict, history: SizedMessages | None
+        self, session: Session | None, sight: SessionVersion, verdict: Verdict, history: SizedMessages | None
     ) -> tuple[Session, bool]:
         """Apply a verdict. Return the session, and whether it has got a message."""
         delay = self._clients.new_files.delay(session)
@@ -379,5 +381,5 @@ def _known(session: Session, header: str) -> Sequence[View]:
     return [
         view
         for view in found
-        if view is not None and (isinstance(view, Sent) or session.history.size_at(view.number) is not None)
+        if view is not None and (isinstance(view, SentBytes) or session.history.size_at(view.number) is not None)
     ]

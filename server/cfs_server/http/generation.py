@@ -34,7 +34,7 @@ from cfs_server.http.bodies import apart
 from cfs_server.http.caller import Caller
 from cfs_server.http.disconnects import DisconnectChoice, attend, cancel_unless_ended, cancels_turn
 from cfs_server.http.event_streams import Frames
-from cfs_server.http.idempotency import Bound, Ticket
+from cfs_server.http.idempotency import BoundTurn, Ticket
 
 _PATIENCE = 1.0
 """Seconds that a stream waits for its first piece before the status is sent. An earlier error gets its own status."""
@@ -83,7 +83,7 @@ async def begin(
     session: str | None,
     model: str,
     read: Callable[[Limits], CompletionSpec],
-) -> "Begun":
+) -> "StartedCompletion":
     """Begin a completion, in a session if one is named. A request that was carried out before begins nothing.
 
     `read` converts the request; it runs in a thread if the body is long. A completion is cancelled when its client
@@ -93,19 +93,19 @@ async def begin(
     gate = me.completions
     chosen = gate.choose(model)
     if (bound := ticket.bound) is not None:
-        return Begun(await gate.resume(bound.session, bound.turn, bound.event - 1))
+        return StartedCompletion(await gate.resume(bound.session, bound.turn, bound.event - 1))
     spec = (await apart(request, partial(read, gate.limits))).by(chosen)
-    return Begun(
-        await gate.begin(spec, session, lambda at, turn, event: ticket.bind(Bound(at.key, turn.id, event.number)))
+    return StartedCompletion(
+        await gate.begin(spec, session, lambda at, turn, event: ticket.bind(BoundTurn(at.key, turn.id, event.number)))
     )
 
 
-async def begin_ephemeral(me: Caller, spec: CompletionSpec) -> "Begun":
+async def begin_ephemeral(me: Caller, spec: CompletionSpec) -> "StartedCompletion":
     """Begin a completion that no session records."""
-    return Begun(await me.completions.begin(spec, None, lambda *_: None))
+    return StartedCompletion(await me.completions.begin(spec, None, lambda *_: None))
 
 
-class Begun:
+class StartedCompletion:
     """The pieces of a completion, which may begin before they are read, and the name of the model that answers.
 
     `recorded` says where it is recorded, if so.
@@ -179,7 +179,7 @@ class Begun:
 
 
 async def frames_of(
-    items: Begun,
+    items: StartedCompletion,
     write: Callable[[Delta | Finished], Iterable[bytes]],
     failed: Callable[[CfsError], bytes],
     *,

@@ -79,7 +79,7 @@ class Documents(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundTurn:
     """The turn of a request: the session's key, the turn's id, and the number of the event that announced it.
 
     `size` is the size of the message in bytes. `secret` is that of the lease which a claim returned.
@@ -105,7 +105,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CompletedRequest:
     """A request that was carried out. `document` is the stored JSON."""
 
     name: str
@@ -126,15 +126,15 @@ class Requests:
         self._documents = documents
         self._clock = clock
         self._running: dict[str, Running] = {}
-        self._kept: dict[str, OrderedDict[str, Kept]] = {}
+        self._kept: dict[str, OrderedDict[str, CompletedRequest]] = {}
         self._bytes: dict[str, int] = {}
         known = [(json.loads(document), name, document) for name, document in documents.kept(SPACE).items()]
         for said, name, document in sorted(known, key=lambda each: each[0]["at"]):
-            self._add(said["owner"], Kept(name, said["fingerprint"], said["at"], document))
+            self._add(said["owner"], CompletedRequest(name, said["fingerprint"], said["at"], document))
         for owner in list(self._kept):
             self._drop_old(owner)
 
-    def find(self, owner: str, key: str) -> Running | Kept | None:
+    def find(self, owner: str, key: str) -> Running | CompletedRequest | None:
         """Return the request that a principal sent with this key."""
         self._drop_old(owner)
         name = _name(owner, key)
@@ -152,7 +152,7 @@ class Requests:
         known = {name: getattr(request, name) for name in ("owner", "fingerprint", "rights", "at")}
         document = json.dumps({**known, **what}, ensure_ascii=False, separators=(",", ":"))
         self._documents.keep(SPACE, request.name, document)
-        self._add(request.owner, Kept(request.name, request.fingerprint, request.at, document))
+        self._add(request.owner, CompletedRequest(request.name, request.fingerprint, request.at, document))
         self._drop_old(request.owner)
 
     def end(self, request: Running) -> None:
@@ -162,7 +162,7 @@ class Requests:
         if not request.done.done():
             request.done.set_result(None)
 
-    def _add(self, owner: str, request: Kept) -> None:
+    def _add(self, owner: str, request: CompletedRequest) -> None:
         kept = self._kept.setdefault(owner, OrderedDict())
         before = kept.get(request.name)
         kept[request.name] = request
@@ -181,7 +181,7 @@ class Requests:
             self._documents.keep(SPACE, oldest.name, None)
 
 
-_NONE: Mapping[str, Kept] = {}
+_NONE: Mapping[str, CompletedRequest] = {}
 
 
 def _name(owner: str, key: str) -> str:
@@ -195,7 +195,7 @@ class Ticket:
     """
 
     def __init__(
-        self, requests: Requests | None = None, request: Running | None = None, bound: Bound | None = None
+        self, requests: Requests | None = None, request: Running | None = None, bound: BoundTurn | None = None
     ) -> None:
         self.bound = bound
         self._requests = requests
@@ -207,7 +207,7 @@ class Ticket:
         """Whether something can still be kept."""
         return self._request is not None and not self._request.done.done()
 
-    def bind(self, bound: Bound) -> None:
+    def bind(self, bound: BoundTurn) -> None:
         """Keep the turn of this request. Call this in the callback of the event loop that changes the session."""
         self._keep({"bound": asdict(bound)})
         self.end()
@@ -293,14 +293,14 @@ class IdempotencyMiddleware:
                         raise Forbidden("this request was carried out; its answer was for other rights than yours now")
                     await _replay(said, send)
                     return
-                ticket = Ticket(bound=Bound(**said["bound"]))
+                ticket = Ticket(bound=BoundTurn(**said["bound"]))
             scope[_SCOPE] = ticket
             try:
                 await self._app(scope, _Received(body, size, receive).receive, _Sender(ticket, send).send)
             finally:
                 ticket.end()
 
-    async def _known(self, requests: Requests, owner: str, key: str, fingerprint: str) -> Kept | None:
+    async def _known(self, requests: Requests, owner: str, key: str, fingerprint: str) -> CompletedRequest | None:
         """Return what an earlier request with this key did; None if there was none. Waits while it runs.
 
         Raises `KeyReused` or `InProgress`.
@@ -313,7 +313,7 @@ class IdempotencyMiddleware:
                             "this idempotency key was sent before, with another method, path, condition or body: use a"
                             " new key for a new request"
                         )
-                    if isinstance(found, Kept):
+                    if isinstance(found, CompletedRequest):
                         return found
                     await asyncio.shield(found.done)
         except TimeoutError:

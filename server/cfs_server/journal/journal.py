@@ -42,7 +42,7 @@ _ASK_AGAIN_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
 
 
-class Kept(NamedTuple):
+class StoredDocument(NamedTuple):
     """A small document that outlives the process; `value` None deletes it."""
 
     space: str
@@ -55,7 +55,7 @@ class Batch:
     """What becomes durable together, in this order."""
 
     rows: Sequence[Row] = ()
-    kept: Sequence[Kept] = ()
+    kept: Sequence[StoredDocument] = ()
     heads: Sequence[tuple[str, int, str]] = ()
     """Key, sequence number and JSON of the heads that replace the stored ones."""
     frees: bool = False
@@ -205,7 +205,7 @@ class Journal:
         """What the thread was given to do, and what of it is done."""
         self._watch: asyncio.Handle | None = None
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
-        self._pending: list[tuple[int, Record | Kept | Head]] = []
+        self._pending: list[tuple[int, Record | StoredDocument | Head]] = []
         self._seq = self._durable = 0
         self._position = 0
         """The last position of the common log that is durable."""
@@ -343,7 +343,7 @@ class Journal:
             names.pop(name, None)
         else:
             names[name] = value
-        self._add(Kept(space, name, value))
+        self._add(StoredDocument(space, name, value))
 
     def kept(self, space: str) -> dict[str, str]:
         """Return the documents of a space."""
@@ -396,7 +396,7 @@ class Journal:
     def _error(self) -> StorageFull | Unavailable:
         return self._refusal(self.problem or "", retry_after=_ASK_AGAIN_SECONDS)
 
-    def _add(self, item: Record | Kept | Head) -> None:
+    def _add(self, item: Record | StoredDocument | Head) -> None:
         self._seq += 1
         if not self.durable_store:
             self._durable = self._seq
@@ -431,7 +431,7 @@ class Journal:
         """Whether someone waits for something that frees space."""
         return any(waiter.frees for waiter in self._waiters)
 
-    def _write(self, pending: list[tuple[int, Record | Kept | Head]], *, frees: bool) -> None:
+    def _write(self, pending: list[tuple[int, Record | StoredDocument | Head]], *, frees: bool) -> None:
         """Commit in the thread, and report the result to the loop."""
         problem: Exception | None = None
         began = time.perf_counter()
@@ -456,7 +456,7 @@ class Journal:
 
     def _committed(
         self,
-        pending: list[tuple[int, Record | Kept | Head]],
+        pending: list[tuple[int, Record | StoredDocument | Head]],
         problem: Exception | None,
         shortage: str | None = None,
     ) -> None:
@@ -468,7 +468,7 @@ class Journal:
             self._pending[:0] = pending
             self._report(problem)
 
-    def _succeeded(self, pending: list[tuple[int, Record | Kept | Head]]) -> None:
+    def _succeeded(self, pending: list[tuple[int, Record | StoredDocument | Head]]) -> None:
         """Let everyone go on who waited for what is durable now."""
         if pending:
             self._durable = pending[-1][0]
@@ -569,15 +569,15 @@ class Journal:
             raise Unavailable(f"the store of the server cannot be read: {error}", retry_after=later) from error
 
 
-def batch_of(pending: Iterable[tuple[int, Record | Kept | Head]], *, frees: bool = False) -> Batch:
+def batch_of(pending: Iterable[tuple[int, Record | StoredDocument | Head]], *, frees: bool = False) -> Batch:
     """Return numbered items as stored. A batch with a deletion frees space."""
     rows: list[Row] = []
-    kept: dict[tuple[str, str], Kept] = {}
+    kept: dict[tuple[str, str], StoredDocument] = {}
     heads: dict[str, tuple[str, int, str]] = {}
     for seq, item in pending:
         if isinstance(item, Record):
             rows.append(encode(seq, item))
-        elif isinstance(item, Kept):
+        elif isinstance(item, StoredDocument):
             kept[item.space, item.name] = item
         else:
             heads[item.key] = (item.key, item.seq, encode_head(item))

@@ -99,7 +99,7 @@ class SlotTaken(StoreFailed):
     """Another server uses the slot."""
 
 
-class Fenced(StoreFailed):
+class SlotLost(StoreFailed):
     """Another server has taken the slot over. What this one has not stored yet is not stored any more."""
 
 
@@ -250,7 +250,7 @@ class PostgresBackend:
         self._disconnect()
 
     def _connected(self) -> Connection:
-        """Return the connection, or a new one. Raises `StoreUnavailable`, or `Fenced` if the slot is not ours."""
+        """Return the connection, or a new one. Raises `StoreUnavailable`, or `SlotLost` if the slot is not ours."""
         if self._failure is not None:
             raise self._failure
         if self._connection is not None:
@@ -281,7 +281,7 @@ class PostgresBackend:
             (self.slot, self._claim),
         ).fetchone()
         if found is None:
-            self._failure = Fenced(f"{self.place} has been taken over by another server")
+            self._failure = SlotLost(f"{self.place} has been taken over by another server")
             raise self._failure
         epoch, pid, seq, position = found
         if seq < self._seq:
@@ -331,7 +331,7 @@ class PostgresBackend:
                 return work(connection)
             except errors.DivisionByZero as error:
                 self._disconnect()
-                self._failure = Fenced(f"{self.place} has been taken over by another server")
+                self._failure = SlotLost(f"{self.place} has been taken over by another server")
                 raise self._failure from error
             except psycopg.Error as error:
                 failure = failure_of(error, self.place)
@@ -346,7 +346,7 @@ class PostgresBackend:
         raise AssertionError
 
     def commit(self, batch: Batch) -> None:
-        """Store a batch completely or not at all. Raises `StoreFull`, `StoreUnavailable`, `Fenced` or `StoreFailed`.
+        """Store a batch completely or not at all. Raises `StoreFull`, `StoreUnavailable`, `SlotLost` or `StoreFailed`.
 
         After `StoreUnavailable` it may be stored. Then the next batch must begin with the same rows, which are not
         stored twice. The records of a deleted session are invisible at once; `tidy` removes them.

@@ -23,7 +23,7 @@ from cfs_server.domain.ids import ancestors_of
 from cfs_server.domain.quotas import Quota, StorageUsage
 from cfs_server.domain.state import Head, SessionState
 from cfs_server.domain.transcripts import SizedMessages
-from cfs_server.journal.journal import Batch, Kept
+from cfs_server.journal.journal import Batch, StoredDocument
 from cfs_server.journal.records import (
     DELETED,
     HISTORY,
@@ -198,7 +198,7 @@ def salvage(path: Path) -> Salvaged:
         report.append(f"session {name!r} begins again with {len(history.messages)} messages")
     missing = {above for name in names for above in ancestors_of(name)} - names
     batches += [Batch([writer.created(name, "the server", Settings())]) for name in sorted(missing)]
-    batches.append(Batch(kept=[Kept(space, name, value) for (space, name), value in content.kept.items()]))
+    batches.append(Batch(kept=[StoredDocument(space, name, value) for (space, name), value in content.kept.items()]))
     return Salvaged(batches, report)
 
 

@@ -12,7 +12,7 @@ from cfs_server.engine.contract.interface import Delta, Finished
 from cfs_server.http.bodies import apart, json_body
 from cfs_server.http.caller import Me
 from cfs_server.http.disconnects import attend
-from cfs_server.http.generation import ERRORS, RECORDED_ERRORS, Begun, NamedSession, begin, frames_of, named
+from cfs_server.http.generation import ERRORS, RECORDED_ERRORS, NamedSession, StartedCompletion, begin, frames_of, named
 from cfs_server.http.idempotency import Idempotency
 from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json
@@ -63,7 +63,7 @@ async def create_message(
     return await items.stream(request, me, frames)
 
 
-async def _whole(writer: protocol.MessageWriter, items: Begun) -> str:
+async def _whole(writer: protocol.MessageWriter, items: StartedCompletion) -> str:
     return protocol.message_json(await writer.message(items))
 
 

@@ -14,7 +14,7 @@ from cfs_server.engine.contract.interface import Delta, Finished
 from cfs_server.http.bodies import apart, json_body
 from cfs_server.http.caller import Me
 from cfs_server.http.disconnects import attend
-from cfs_server.http.generation import ERRORS, RECORDED_ERRORS, Begun, NamedSession, begin, data, frames_of
+from cfs_server.http.generation import ERRORS, RECORDED_ERRORS, NamedSession, StartedCompletion, begin, data, frames_of
 from cfs_server.http.idempotency import Idempotency
 from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json
@@ -60,7 +60,7 @@ async def complete(
     return await items.stream(request, me, frames)
 
 
-async def _whole(writer: Writer, items: Begun) -> str:
+async def _whole(writer: Writer, items: StartedCompletion) -> str:
     return completion_json(await writer.completion(items))
 
 
@@ -101,7 +101,7 @@ async def complete_text(
     return await items.stream(request, me, frames)
 
 
-async def _whole_text(writer: texts.TextWriter, items: Begun) -> str:
+async def _whole_text(writer: texts.TextWriter, items: StartedCompletion) -> str:
     return texts.completion_json(await writer.completion(items)) or ""
 
 

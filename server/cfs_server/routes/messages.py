@@ -35,7 +35,7 @@ from cfs_server.http.caller import Accept, Delay, IfMatch, Life, Me
 from cfs_server.http.disconnects import DisconnectChoice, OnDisconnect, attend, cancel_unless_ended
 from cfs_server.http.etags import require_life, require_match_of
 from cfs_server.http.event_streams import follow
-from cfs_server.http.idempotency import Bound, Idempotency
+from cfs_server.http.idempotency import BoundTurn, Idempotency
 from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json, location, reply
 from cfs_server.http.session_paths import SessionId
@@ -111,7 +111,7 @@ async def post_message(
                 session = sessions.open(id)
                 return _accepted(session, None, session.log.last, 0)
             session, turn, event = sessions.submit(id, replace(asked, delay=0.0 if shown else delay))
-            bound = Bound(session.key, turn.id, event.number, len(turn.message.content.encode()))
+            bound = BoundTurn(session.key, turn.id, event.number, len(turn.message.content.encode()))
             ticket.bind(bound)
     else:
         session = sessions.with_key(bound.session, "write", *(("read_binary",) if shown else ()))

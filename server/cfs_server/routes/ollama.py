@@ -10,7 +10,7 @@ from cfs.errors import CfsError, ModelNotFound, Unsupported, UnsupportedMedia
 from cfs_server.engine.contract.interface import Delta, Finished
 from cfs_server.http.bodies import apart, json_body
 from cfs_server.http.caller import AppContext, Me
-from cfs_server.http.generation import RECORDED_ERRORS, Begun, NamedSession, begin, frames_of
+from cfs_server.http.generation import RECORDED_ERRORS, NamedSession, StartedCompletion, begin, frames_of
 from cfs_server.http.idempotency import Idempotency, Ticket
 from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json
@@ -97,7 +97,7 @@ def _untagged(model: str) -> str:
     return model.removesuffix(":latest")
 
 
-async def _whole(writer: protocol.OllamaWriter, items: Begun) -> str:
+async def _whole(writer: protocol.OllamaWriter, items: StartedCompletion) -> str:
     return protocol.line(await writer.reply(items)).decode().rstrip("\n")
 
 

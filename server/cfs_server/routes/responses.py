@@ -20,8 +20,15 @@ from cfs_server.engine.contract.interface import Delta, Finished
 from cfs_server.http.bodies import apart, json_body
 from cfs_server.http.caller import Caller, Me
 from cfs_server.http.disconnects import attend
-from cfs_server.http.generation import RECORDED_ERRORS, Begun, NamedSession, begin_ephemeral, frames_of, named
-from cfs_server.http.idempotency import Bound, Idempotency, Ticket
+from cfs_server.http.generation import (
+    RECORDED_ERRORS,
+    NamedSession,
+    StartedCompletion,
+    begin_ephemeral,
+    frames_of,
+    named,
+)
+from cfs_server.http.idempotency import BoundTurn, Idempotency, Ticket
 from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json
 from cfs_server.protocols import response_events as events
@@ -73,7 +80,7 @@ async def create_response(
 
 async def _begun(
     request: Request, asked: protocol.ResponsesRequest, session: str | None, me: Caller, ticket: Ticket
-) -> tuple[Begun, ResponseWriter, Stored | None]:
+) -> tuple[StartedCompletion, ResponseWriter, Stored | None]:
     """Begin a response. A request that was carried out before begins nothing."""
     stored, gate = me.responses, me.completions
     chosen = gate.choose(asked.model)
@@ -84,7 +91,7 @@ async def _begun(
     else:
 
         def submitted(new: Stored, _: Event) -> None:
-            ticket.bind(Bound(new.id.session, new.id.turn, new.id.event + 1))
+            ticket.bind(BoundTurn(new.id.session, new.id.turn, new.id.event + 1))
 
         place = protocol.place_of(asked, session)
         whole = await _resolved(me, asked)
@@ -98,7 +105,7 @@ async def _begun(
             begun = await begin_ephemeral(me, spec)
             writer = ResponseWriter(f"resp_{uuid.uuid4().hex}", begun.model, int(time.time()), asked=asked)
             return begun, writer, None
-    return Begun(gate.pieces_of(found.session, found.turn)), _writer(me, found, asked), found
+    return StartedCompletion(gate.pieces_of(found.session, found.turn)), _writer(me, found, asked), found
 
 
 async def _resolved(me: Caller, asked: protocol.ResponsesRequest) -> protocol.ResponsesRequest:
@@ -156,7 +163,7 @@ def _consume(found: Iterable[events.Event]) -> None:
         pass
 
 
-async def _whole(writer: ResponseWriter, items: Begun) -> str:
+async def _whole(writer: ResponseWriter, items: StartedCompletion) -> str:
     return text_of(await writer.whole(items))
 
 
@@ -189,7 +196,7 @@ async def get_response(
     found = await me.responses.find(response, "read_binary")
     if not stream:
         return _json(await _now(me, found))
-    begun, writer = Begun(me.completions.pieces_of(found.session, found.turn)), _writer(me, found)
+    begun, writer = StartedCompletion(me.completions.pieces_of(found.session, found.turn)), _writer(me, found)
 
     def write(item: Delta | Finished) -> Iterator[bytes]:
         return _frames(writer.write(item), starting_after)

@@ -23,7 +23,7 @@ from cfs_server.domain.turns import Turn
 from cfs_server.http.bodies import json_body
 from cfs_server.http.caller import Me, Sessions
 from cfs_server.http.disconnects import attend
-from cfs_server.http.idempotency import Bound, Idempotency, Ticket
+from cfs_server.http.idempotency import BoundTurn, Idempotency, Ticket
 from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json, reply
 from cfs_server.http.session_paths import SessionId
@@ -88,7 +88,7 @@ async def update(
         return as_json(_claim(session, known))
     session = sessions.get_for(Right.STEER, id)
     updated = session.update(turn, news.claim, text=news.text, messages=news.messages, lease_seconds=news.lease)
-    ticket.bind(Bound(session.key, turn))
+    ticket.bind(BoundTurn(session.key, turn))
     return as_json(_claim(session, updated))
 
 
@@ -112,7 +112,7 @@ async def finish(
         session = sessions.get_for(Right.STEER, id)
         before = session.log.last
         ended = session.finish(turn, end.claim, reply=end.reply, error=end.error, usage=end.usage)
-        ticket.bind(Bound(session.key, turn, before))
+        ticket.bind(BoundTurn(session.key, turn, before))
     return as_json(reply(session, ended, ended.result.result()))
 
 
@@ -130,7 +130,7 @@ async def _next(
         except TimeoutError:
             return None
     assert turn.lease is not None  # noqa: S101 - it has just been made
-    ticket.bind(Bound(session.key, turn.id, secret=turn.lease.secret))
+    ticket.bind(BoundTurn(session.key, turn.id, secret=turn.lease.secret))
     return turn
 
 

@@ -11,7 +11,7 @@ from cfs_server.domain.events import Event
 from cfs_server.domain.history import HistoryHead, Window
 from cfs_server.domain.state import Head
 from cfs_server.engine.contract.interface import Delta
-from cfs_server.journal.journal import Backend, Batch, Kept, Opened
+from cfs_server.journal.journal import Backend, Batch, Opened, StoredDocument
 from cfs_server.journal.records import DELETED, HISTORY, Row, decode, encode, encode_head
 
 MOST = 1 << 30
@@ -171,8 +171,24 @@ class BackendConformance(ABC):
 
     def test_documents_are_kept_replaced_and_deleted(self, backend: Backend) -> None:
         self.only_if_kept(backend)
-        backend.commit(Batch(kept=[Kept("locks", "a", "1"), Kept("locks", "b", "2"), Kept("keys", "a", "三")]))
-        backend.commit(Batch(kept=[Kept("locks", "a", "4"), Kept("locks", "b", None), Kept("locks", "no-such", None)]))
+        backend.commit(
+            Batch(
+                kept=[
+                    StoredDocument("locks", "a", "1"),
+                    StoredDocument("locks", "b", "2"),
+                    StoredDocument("keys", "a", "三"),
+                ]
+            )
+        )
+        backend.commit(
+            Batch(
+                kept=[
+                    StoredDocument("locks", "a", "4"),
+                    StoredDocument("locks", "b", None),
+                    StoredDocument("locks", "no-such", None),
+                ]
+            )
+        )
         backend, opened = self.reopened(backend)
         assert opened.kept == {"locks": {"a": "4"}, "keys": {"a": "三"}}
         backend.close()
@@ -181,10 +197,10 @@ class BackendConformance(ABC):
         self.only_if_kept(backend)
         texts = ["", "\0", "\\", "\\0", "a\0\\\0b", "/x/𝄞 四", "n" * 20_000, "'\"; DROP TABLE kept; --"]
         for _ in range(2):
-            backend.commit(Batch(kept=[Kept(f"\0{text[:9]}", text, text) for text in texts]))
+            backend.commit(Batch(kept=[StoredDocument(f"\0{text[:9]}", text, text) for text in texts]))
         backend, opened = self.reopened(backend)
         assert opened.kept == {f"\0{text[:9]}": {text: text} for text in texts}
-        backend.commit(Batch(kept=[Kept(f"\0{text[:9]}", text, None) for text in texts]))
+        backend.commit(Batch(kept=[StoredDocument(f"\0{text[:9]}", text, None) for text in texts]))
         backend, opened = self.reopened(backend)
         assert opened.kept == {}
         backend.close()

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from cfs_server.journal import postgres_database
-from cfs_server.journal.journal import Batch, Kept, Opened, StoreFailed
-from cfs_server.journal.postgres import EVENT_WINDOW, Fenced, PostgresBackend, SlotTaken
+from cfs_server.journal.journal import Batch, Opened, StoredDocument, StoreFailed
+from cfs_server.journal.postgres import EVENT_WINDOW, PostgresBackend, SlotLost, SlotTaken
 from cfs_server.journal.postgres_connection import connect
 from cfs_server.journal.postgres_database import prepare
 from cfs_server.journal.postgres_locks import holder_of, try_lock
@@ -131,10 +131,12 @@ def test_slots_know_nothing_of_each_other(postgres: PostgresServer) -> None:
         with opened(url, slot) as (backend, found):
             lives.add(found.life)
             writer = Writer(found)
-            backend.commit(Batch(conversation(writer, "a"), [Kept("locks", "a", f"{slot}")], [writer.head("a", 3)]))
+            backend.commit(
+                Batch(conversation(writer, "a"), [StoredDocument("locks", "a", f"{slot}")], [writer.head("a", 3)])
+            )
             backend.commit(Batch([writer.message("a", f"in {slot}")]))
             if slot == 1:
-                backend.commit(Batch([writer.deleted("a")], [Kept("locks", "a", None)]))
+                backend.commit(Batch([writer.deleted("a")], [StoredDocument("locks", "a", None)]))
                 finish(backend)
     assert len(lives) == 3
     for slot in range(3):
@@ -223,7 +225,7 @@ def test_a_frozen_owner_loses_the_slot_after_the_lease_and_cannot_write_any_more
         backend.commit(Batch([writer.message("0", "from the new owner")]))
         os.kill(process.pid, signal.SIGCONT)
         ask(process)
-        assert said(process) == "Fenced"
+        assert said(process) == "SlotLost"
         backend.commit(Batch([writer.message("0", "later")]))
         assert contents(backend.rows("0", 0, HISTORY))[2:] == ["from the new owner", "later"]
         backend.close()
@@ -241,8 +243,8 @@ def test_an_owner_whose_connection_lives_on_is_refused_by_the_epoch_alone(
     new = PostgresBackend(url, replica="new")
     new.open()
     for _ in range(2):
-        with pytest.raises(Fenced, match="has been taken over by another server"):
-            old.commit(Batch([writer.message("a", "never")], [Kept("locks", "a", "never")]))
+        with pytest.raises(SlotLost, match="has been taken over by another server"):
+            old.commit(Batch([writer.message("a", "never")], [StoredDocument("locks", "a", "never")]))
     assert old.tidy() is False
     old.close()
     beat(database, "new")
@@ -272,7 +274,7 @@ def test_where_there_are_no_locks_the_heartbeat_decides(database: str, postgres:
     beat(database, "old", seconds_ago=3601)
     new = PostgresBackend(database, replica="new", lease=3600)
     new.open()
-    with pytest.raises(Fenced):
+    with pytest.raises(SlotLost):
         old.commit(Batch([writer.created("a")]))
     new.close()
     old.close()
@@ -416,7 +418,7 @@ def test_a_dump_restores_all_slots(database: str, postgres: PostgresServer, tmp_
     """As the documentation says."""
     with opened(database) as (backend, found):
         rows = conversation(Writer(found), "a")
-        backend.commit(Batch(rows, [Kept("locks", "a", "1")]))
+        backend.commit(Batch(rows, [StoredDocument("locks", "a", "1")]))
     copy = postgres.url(postgres.new_database())
     environment = {"PATH": f"{postgres.place}:{os.environ['PATH']}", "DATABASE": database, "COPY": copy}
     script = f"set -e\n{block('docs/replicas.md', 'dump')}"
@@ -550,7 +552,7 @@ def test_rights_without_ownership_are_enough(postgres: PostgresServer) -> None:
     assert prepare(url).slots == 1
     with opened(url) as (backend, found):
         writer = Writer(found)
-        backend.commit(Batch(conversation(writer, "a"), [Kept("locks", "a", "1")], [writer.head("a")]))
+        backend.commit(Batch(conversation(writer, "a"), [StoredDocument("locks", "a", "1")], [writer.head("a")]))
         backend.commit(Batch([writer.deleted("a")]))
         finish(backend)
 

@@ -13,8 +13,8 @@ import pytest
 
 from cfs.errors import Unavailable
 from cfs_server.journal import journal as journal_module
-from cfs_server.journal.journal import Batch, Journal, Kept, StoreFailed, StoreFull, StoreUnavailable
-from cfs_server.journal.postgres import Fenced, PostgresBackend
+from cfs_server.journal.journal import Batch, Journal, StoredDocument, StoreFailed, StoreFull, StoreUnavailable
+from cfs_server.journal.postgres import PostgresBackend, SlotLost
 from cfs_server.journal.postgres_database import prepare
 from cfs_server.journal.records import HISTORY
 from tests.client.terminal import cfs
@@ -86,7 +86,7 @@ def test_a_commit_whose_answer_is_lost_is_not_stored_twice(database: str, proxy:
         backend.commit(Batch([writer.created("a")]))
         for number in range(5):
             proxy.lose_answer()
-            backend.commit(Batch([writer.message("a", f"{number}")], [Kept("locks", f"{number}", "1")]))
+            backend.commit(Batch([writer.message("a", f"{number}")], [StoredDocument("locks", f"{number}", "1")]))
             assert b"COMMIT" in proxy.lost
         assert backend.last_of(found.epoch, None) == writer.position
     assert stored(database) == [f"{number}" for number in range(5)]
@@ -117,8 +117,8 @@ def test_a_commit_that_arrives_after_its_connection_was_replaced_is_refused(
         writer = Writer(found)
         backend.commit(Batch([writer.created("a")]))
         proxy.hold()
-        backend.commit(Batch([writer.message("a", "one")], [Kept("locks", "a", "1")]))
-        backend.commit(Batch([writer.message("a", "two")], [Kept("locks", "a", "2")]))
+        backend.commit(Batch([writer.message("a", "one")], [StoredDocument("locks", "a", "1")]))
+        backend.commit(Batch([writer.message("a", "two")], [StoredDocument("locks", "a", "2")]))
         assert b"division by zero" in proxy.deliver()
         backend.commit(Batch([writer.message("a", "three")]))
     proxy.close()  # the old connection has the lock until then
@@ -329,7 +329,7 @@ async def test_a_journal_whose_slot_was_taken_over_says_so_once(database: str) -
                     await journal.durable()
             with pytest.raises(Unavailable):
                 await journal.settled()
-            assert [type(error) for error in failures] == [Fenced]
+            assert [type(error) for error in failures] == [SlotLost]
             new.commit(Batch([Writer(found).message("a", "two")]))
     assert stored(database) == ["one", "two"]
 

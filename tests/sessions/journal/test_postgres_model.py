@@ -13,8 +13,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from cfs_server.journal.journal import Batch, Kept
-from cfs_server.journal.postgres import Fenced, PostgresBackend
+from cfs_server.journal.journal import Batch, StoredDocument
+from cfs_server.journal.postgres import PostgresBackend, SlotLost
 from cfs_server.journal.postgres_database import prepare
 from cfs_server.journal.records import HISTORY, Row
 from tests.postgres import PostgresServer, Proxy, postgres
@@ -70,7 +70,7 @@ class SlotMachine(RuleBasedStateMachine):
             if key not in self.writer.numbers:
                 rows.append(self.writer.created(key))
             rows.append(self.writer.message(key, f"{self.writer.seq}"))
-        self.owner.commit(Batch(rows, [Kept("space", *each) for each in names.items()]))
+        self.owner.commit(Batch(rows, [StoredDocument("space", *each) for each in names.items()]))
         self.rows += rows
         self.kept |= names
 
@@ -101,8 +101,8 @@ class SlotMachine(RuleBasedStateMachine):
         """It is refused, also when it tries again."""
         earlier, writer = self.fenced.pop()
         for _ in range(2):
-            with pytest.raises(Fenced):
-                earlier.commit(Batch([writer.message("a", "never")], [Kept("space", "x", "never")]))
+            with pytest.raises(SlotLost):
+                earlier.commit(Batch([writer.message("a", "never")], [StoredDocument("space", "x", "never")]))
         earlier.close()
 
     @rule()

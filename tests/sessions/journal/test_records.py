@@ -22,7 +22,7 @@ from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import Lease, TurnHead, TurnRequest, TurnState
 from cfs_server.engine.contract.interface import CallDelta, Delta
 from cfs_server.engine.contract.reply_options import ReplyOptions
-from cfs_server.journal.journal import Batch, Kept
+from cfs_server.journal.journal import Batch, StoredDocument
 from cfs_server.journal.records import (
     HISTORY,
     KINDS,
@@ -371,7 +371,7 @@ def write_golden_files() -> None:
         kinds = ["session.created", *(kind for kind in KINDS if kind not in ("session.created", "session.deleted"))]
         rows = [encode(9 + n, golden_record(kind)) for n, kind in enumerate(kinds)]
         backend.commit(
-            Batch(rows, [Kept("locks", "/main", '{"token":"四"}')], [(HEAD.key, HEAD.seq, encode_head(HEAD))])
+            Batch(rows, [StoredDocument("locks", "/main", '{"token":"四"}')], [(HEAD.key, HEAD.seq, encode_head(HEAD))])
         )
         gone = [encode(50 + n, golden_record(kind)._replace(key="2b" * 16)) for n, kind in enumerate(KINDS)]
         backend.commit(Batch([row for row in gone if row.kind in ("session.created", "session.deleted")]))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cfs_server.journal import sqlite_file
-from cfs_server.journal.journal import Backend, Batch, Kept, Opened, StoreDamaged, StoreFailed
+from cfs_server.journal.journal import Backend, Batch, Opened, StoreDamaged, StoredDocument, StoreFailed
 from cfs_server.journal.records import HISTORY, TOKENS
 from cfs_server.journal.sqlite import EVENT_WINDOW, SqliteBackend
 from cfs_server.journal.sqlite_file import check_file, require_local
@@ -253,7 +253,7 @@ def test_a_backup_is_made_while_the_store_is_written(tmp_path: Path) -> None:
     with opened(path) as (backend, found):
         writer = Writer(found)
         backend.commit(Batch([writer.created("a"), *(writer.message("a", "x" * 4_000) for _ in range(2_000))]))
-        backend.commit(Batch(kept=[Kept("locks", "a", "1")]))
+        backend.commit(Batch(kept=[StoredDocument("locks", "a", "1")]))
         commits = 0
 
         def commit() -> None:

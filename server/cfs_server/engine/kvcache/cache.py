@@ -15,9 +15,9 @@ import numpy as np
 
 from cfs_server.engine.kvcache.device import Allocation, Pool, SequenceHandle
 from cfs_server.engine.kvcache.disk import DiskTier
-from cfs_server.engine.kvcache.radix_tree import Blob, Entry, LRUIndex, Memory, Node, PrefixTree, dispensable
+from cfs_server.engine.kvcache.radix_tree import Blob, LRUIndex, Memory, Node, PrefixTree, StateFile, dispensable
 from cfs_server.engine.kvcache.state_file import Piece
-from cfs_server.engine.llama.ffi import Context, Tokens
+from cfs_server.engine.llama.ffi import LlamaContext, Tokens
 
 PIECE_BYTES = 16 << 20
 """State that is copied at once, a few milliseconds' worth."""
@@ -29,7 +29,9 @@ class PrefixCache:
     State that is in none of the three leaves the tree, with all nodes that need it.
     """
 
-    def __init__(self, context: Context, memory_bytes: int, idle_seconds: float, disk: DiskTier | None = None) -> None:
+    def __init__(
+        self, context: LlamaContext, memory_bytes: int, idle_seconds: float, disk: DiskTier | None = None
+    ) -> None:
         self.pool = Pool(context)
         self.disk = disk or DiskTier()
         self.memory = Memory(memory_bytes)
@@ -140,7 +142,7 @@ class PrefixCache:
             for each in sorted(oldest.nodes, key=lambda each: each.end, reverse=True):
                 self._give_up(each)
 
-    def _removable(self, entry: Entry) -> bool:
+    def _removable(self, entry: StateFile) -> bool:
         return all(node.near or not set(node.children.values()) - entry.nodes for node in entry.nodes)
 
     def _give_up(self, node: Node) -> None:

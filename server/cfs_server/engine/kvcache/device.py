@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from cfs_server.engine.kvcache.radix_tree import Blob, Node
 from cfs_server.engine.kvcache.state_file import Piece
-from cfs_server.engine.llama.ffi import Context
+from cfs_server.engine.llama.ffi import LlamaContext
 
 
 @dataclass(eq=False, slots=True)
@@ -27,7 +27,7 @@ class SequenceHandle:
 class Pool:
     """Owns all cells and sequence ids."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: LlamaContext) -> None:
         self._context = context
         self._free = list(range(context.sequences - 1, -1, -1))
         self._scratch = self._free.pop() if context.partial else -1

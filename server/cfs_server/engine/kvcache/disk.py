@@ -14,7 +14,7 @@ import llama_cpp
 import numpy as np
 from llama_cpp import llama_cpp as lib
 
-from cfs_server.engine.kvcache.radix_tree import Blob, Disk, Entry, Node, owner_of, spelled
+from cfs_server.engine.kvcache.radix_tree import Blob, Disk, Node, StateFile, owner_of, spelled
 from cfs_server.engine.kvcache.state_archive import Archive, Done, Write
 from cfs_server.engine.kvcache.state_file import Head
 from cfs_server.engine.kvcache.state_folder import Folder, FolderRefused, Found, new_name
@@ -35,7 +35,7 @@ class DiskTier:
         self.books = Disk(limit)
         self.reads = self.problems = 0
         self._archive = archive
-        self._named: dict[str, Entry] = {}
+        self._named: dict[str, StateFile] = {}
         self._order: list[str] = []
 
     @property
@@ -66,7 +66,7 @@ class DiskTier:
     def recover(self, file: Found, node: Node) -> None:
         """Attach a file of a previous worker to a node."""
         size = _booked(file.head.end, file.head.state_bytes, len(file.head.pieces))
-        entry = Entry(file.head.start, file.head.end, size, file.name)
+        entry = StateFile(file.head.start, file.head.end, size, file.name)
         self._named[entry.name] = entry
         self.books.add(entry, node)
 
@@ -95,7 +95,7 @@ class DiskTier:
         name = new_name()
         order = Write(name, owner_of(node), tuple(sorted(node.sessions)), blob.start, tokens, blob.data, size)
         if self._archive.write(order):
-            entry = self._named[name] = Entry(blob.start, blob.end, size, name)
+            entry = self._named[name] = StateFile(blob.start, blob.end, size, name)
             self.books.add(entry, node)
 
     def free(self, node: Node) -> None:
@@ -114,7 +114,7 @@ class DiskTier:
                 self._archive.read(entry.name)
         return bool(entries)
 
-    def results(self) -> Iterator[tuple[Entry, Blob | None]]:
+    def results(self) -> Iterator[tuple[StateFile, Blob | None]]:
         """Yield the files that were read, with their state, and without it those that must be given up."""
         for done in self._archive.results() if self._archive is not None else ():
             entry = self._named.get(done.name)
@@ -144,7 +144,7 @@ class DiskTier:
         return problems
 
 
-def _blob(entry: Entry, done: Done) -> Blob | None:
+def _blob(entry: StateFile, done: Done) -> Blob | None:
     """Make a copy in memory of a file that matches the records."""
     head = done.head
     if head is None or not done.pieces or not _fits(entry, head):
@@ -153,7 +153,7 @@ def _blob(entry: Entry, done: Done) -> Blob | None:
     return Blob(head.start, head.end, size, done.pieces, users=0)
 
 
-def _fits(entry: Entry, head: Head) -> bool:
+def _fits(entry: StateFile, head: Head) -> bool:
     node = max(entry.nodes, key=lambda each: each.end)
     tokens = spelled(node)
     same = np.array_equal(head.tokens[: len(tokens)], tokens)
@@ -168,7 +168,7 @@ _SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Woken:
+class DiskProgress:
     """To the scheduler: the disk has done something."""
 
 

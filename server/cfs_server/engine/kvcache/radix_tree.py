@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(eq=False, slots=True)
-class Entry:
+class StateFile:
     """A file with the state of the positions from `start` to `end`; nodes that were one when it was written share it.
 
     While it is `reading`, a turn waits for it.
@@ -39,7 +39,7 @@ class Disk:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._entries: OrderedDict[Entry, None] = OrderedDict()
+        self._entries: OrderedDict[StateFile, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -54,18 +54,18 @@ class Disk:
         """Nodes whose state is nowhere else."""
         return sum(node.device is None and node.memory is None for entry in self._entries for node in entry.nodes)
 
-    def add(self, entry: Entry, node: "Node") -> None:
+    def add(self, entry: StateFile, node: "Node") -> None:
         """Count a new file and attach it to a node."""
         self.used += entry.size
         self._entries[entry] = None
         self.share(entry, node)
 
-    def share(self, entry: Entry, node: "Node") -> None:
+    def share(self, entry: StateFile, node: "Node") -> None:
         """Attach a file to one more node."""
         node.disk = entry
         entry.nodes.add(node)
 
-    def free(self, node: "Node") -> Entry | None:
+    def free(self, node: "Node") -> StateFile | None:
         """Detach a node from its file; return the file if it must be removed."""
         entry, node.disk = node.disk, None
         if entry is None:
@@ -77,12 +77,12 @@ class Disk:
         del self._entries[entry]
         return entry
 
-    def touch(self, entry: Entry) -> None:
+    def touch(self, entry: StateFile) -> None:
         """Note that a file was used."""
         if entry in self._entries:
             self._entries.move_to_end(entry)
 
-    def oldest(self) -> Iterator[Entry]:
+    def oldest(self) -> Iterator[StateFile]:
         """Go through the files, those used longest ago first."""
         return iter(list(self._entries))
 
@@ -174,7 +174,7 @@ class Node:
     sessions: set[str] = field(default_factory=set)
     device: int | None = None
     memory: Blob | None = None
-    disk: Entry | None = None
+    disk: StateFile | None = None
     pins: int = 0
     used: float = 0.0
     pause: float = 0.0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cfs_server.engine.kvcache.cache import PrefixCache, tokens_of
 from cfs_server.engine.kvcache.device import Allocation, SequenceHandle
-from cfs_server.engine.kvcache.radix_tree import Entry, Node
+from cfs_server.engine.kvcache.radix_tree import Node, StateFile
 
 
 class SnapshotCache(PrefixCache):
@@ -78,7 +78,7 @@ class SnapshotCache(PrefixCache):
         node = self._beginning(owner, log)
         return [node] if node is not None else []
 
-    def _removable(self, entry: Entry) -> bool:  # noqa: ARG002 - states do not depend on each other
+    def _removable(self, entry: StateFile) -> bool:  # noqa: ARG002 - states do not depend on each other
         return True
 
     def _continue(self, node: Node | None) -> SequenceHandle | None:

@@ -1,6 +1,6 @@
 """Bindings to the calls of llama.cpp's C interface that the engine needs.
 
-NumPy views replace slow loops. Only the engine's thread may use a `Context`. Sequences are numbers below
+NumPy views replace slow loops. Only the engine's thread may use a `LlamaContext`. Sequences are numbers below
 `Context.sequences`.
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Tokens = NDArray[np.int32]
 
 
-class Outcome(Enum):
+class DecodeResult(Enum):
     """The outcome of a batch; after `ABORTED` and `FAILED` its sequences may hold a part of it."""
 
     DONE = "done"
@@ -25,7 +25,7 @@ class Outcome(Enum):
     FAILED = "failed"
 
 
-_OUTCOMES = {0: Outcome.DONE, 1: Outcome.NO_ROOM, 2: Outcome.ABORTED}
+_OUTCOMES = {0: DecodeResult.DONE, 1: DecodeResult.NO_ROOM, 2: DecodeResult.ABORTED}
 
 
 class Batch:
@@ -93,7 +93,7 @@ class AbortFlag:
         self._buffer[0] = b"\x00"
 
 
-class Context:
+class LlamaContext:
     """A context with one pool of cells that all sequences share.
 
     `partial`: a part of a sequence can be dropped and shared. Attention allows this, recurrent state does not. If
@@ -129,10 +129,10 @@ class Context:
         self.state_bytes = state_bytes
         self.tiled = tiled
 
-    def decode(self, batch: Batch) -> Outcome:
+    def decode(self, batch: Batch) -> DecodeResult:
         """Compute a batch; logits of its outputs are valid until the next call."""
         self.abort_flag.clear()
-        return _OUTCOMES.get(lib.llama_decode(self.raw, batch.raw), Outcome.FAILED)
+        return _OUTCOMES.get(lib.llama_decode(self.raw, batch.raw), DecodeResult.FAILED)
 
     def truncate(self, sequence: int, length: int) -> bool:
         """Keep the first `length` positions; false when this kind of model cannot drop a part of a sequence."""

@@ -13,7 +13,7 @@ from llama_cpp import llama_cpp as lib
 from cfs_server.engine.contract.interface import EnginePlan, ModelLoadError
 from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.llama.cost_model import TILE
-from cfs_server.engine.llama.ffi import AbortFlag, Batch, Context, Outcome
+from cfs_server.engine.llama.ffi import AbortFlag, Batch, DecodeResult, LlamaContext
 from cfs_server.engine.llama.model_plan import LEAST_BYTES, MOST_BYTES, ModelArchitecture, Name, Plan, make_plan
 from cfs_server.engine.llama.tokenizer import Vocabulary
 
@@ -31,7 +31,7 @@ def name_of(model: Any) -> Name:
     return "sliding window" if lib.llama_model_n_swa(model) else "attention"
 
 
-def examine(model: Any, context: Context) -> ModelArchitecture:
+def examine(model: Any, context: LlamaContext) -> ModelArchitecture:
     """Try a few tokens in a small context, which is empty before and after; raises `ArithmeticError`."""
     window = int(lib.llama_model_n_swa(model))
     before = _decode(context, 0, 0, _TOKENS)[1]
@@ -51,7 +51,7 @@ def examine(model: Any, context: Context) -> ModelArchitecture:
     )
 
 
-def _has_parts(context: Context, wanted: "np.ndarray[Any, np.dtype[np.float32]]") -> bool:
+def _has_parts(context: LlamaContext, wanted: "np.ndarray[Any, np.dtype[np.float32]]") -> bool:
     """Drop the last token, move the others through the scratch sequence, and compute the last again elsewhere."""
     if not context.truncate(0, _TOKENS):
         return False
@@ -67,17 +67,17 @@ def _has_parts(context: Context, wanted: "np.ndarray[Any, np.dtype[np.float32]]"
     return bool(np.abs(again - wanted).max() <= _TOLERANCE * np.abs(wanted).max())
 
 
-def _decode(context: Context, sequence: int, start: int, count: int) -> "tuple[np.ndarray[Any, Any], int]":
+def _decode(context: LlamaContext, sequence: int, start: int, count: int) -> "tuple[np.ndarray[Any, Any], int]":
     """Compute some tokens; returns the logits after the last, and the bytes of the sequence's state."""
     batch = Batch(count)
     index = batch.add(sequence, list(range(start, start + count)), start, output=True)
-    if context.decode(batch) is not Outcome.DONE:
+    if context.decode(batch) is not DecodeResult.DONE:
         raise ArithmeticError("the model cannot compute")
     vocabulary = int(lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(context.model)))
     return context.logits(index, vocabulary).copy(), context.save(sequence).nbytes
 
 
-def _window_bytes(context: Context) -> int:
+def _window_bytes(context: LlamaContext) -> int:
     """Bytes of one token in the layers that have a window: the library can save these alone."""
     size = int(lib.llama_state_seq_get_size_ext(context.raw, 0, lib.LLAMA_STATE_SEQ_FLAGS_SWA_ONLY))
     return size // (_TOKENS + 1)
@@ -140,7 +140,7 @@ class LoadedModel:
 
     path: str
     raw: Any
-    context: Context
+    context: LlamaContext
     vocabulary: Vocabulary
     template: str | None
     parameters: int
@@ -240,20 +240,20 @@ def _examine(path: str, model: Any, options: Options, log: NativeLog) -> ModelAr
     abort_flag = AbortFlag()
     raw = _new_context(path, model, small, log, abort_flag, sequences=3, full_window=True)
     try:
-        return examine(model, Context(raw, model, abort_flag))
+        return examine(model, LlamaContext(raw, model, abort_flag))
     except ArithmeticError as error:
         raise ModelLoadError(f"{path}: {error}: {_explain(log.errors)}") from None
     finally:
         lib.llama_free(raw)
 
 
-def _main_context(path: str, model: Any, options: Options, plan: Plan, log: NativeLog) -> Context:
+def _main_context(path: str, model: Any, options: Options, plan: Plan, log: NativeLog) -> LlamaContext:
     abort_flag = AbortFlag()
     architecture = plan.architecture
     guarded = architecture.window if plan.full_window else 0
     ids = plan.sequences * (2 if guarded else 1)
     raw = _new_context(path, model, options, log, abort_flag, sequences=ids, full_window=plan.full_window)
-    context = Context(
+    context = LlamaContext(
         raw,
         model,
         abort_flag,

@@ -3,7 +3,7 @@
 Attention keeps an entry for each token, so any run of tokens can be dropped, shared and saved (a tree of ranges).
 Recurrent layers keep one sum of all tokens, so only whole states can be saved (snapshots). Layers with a sliding
 window need only the last tokens. The library then overwrites the cells before the window, so a range is safe only in
-a pool that keeps and protects the full window (`ffi.Context`).
+a pool that keeps and protects the full window (`ffi.LlamaContext`).
 """
 
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ from cfs_server.engine.contract.interface import Delta
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.answers import ending, objects_of, or_nothing
 from cfs_server.engine.upstream.calls import CallPiece, CallReader, arguments_text
-from cfs_server.engine.upstream.protocol import Spent
+from cfs_server.engine.upstream.protocol import UpstreamUsage
 from cfs_server.engine.upstream.signed_replies import Block
 
 _REASONS: dict[str, FinishReason] = {
@@ -127,7 +127,7 @@ class AnthropicReply:
         self, *, answer: str | None = None, wrapped: bool = False, keep: Callable[[Sequence[Block]], None] | None = None
     ) -> None:
         self.over = False
-        self.spent = Spent()
+        self.spent = UpstreamUsage()
         self.stop = ""
         self.warnings: tuple[str, ...] = ()
         self._answer = answer
@@ -278,7 +278,7 @@ class AnthropicReply:
         seen = self._usage
         read, written = seen.cache_read_input_tokens or 0, seen.cache_creation_input_tokens or 0
         prompt = None if seen.input_tokens is None else seen.input_tokens + read + written
-        self.spent = Spent(prompt, read, seen.output_tokens)
+        self.spent = UpstreamUsage(prompt, read, seen.output_tokens)
 
 
 def _unwrapped(text: str) -> str:

@@ -26,7 +26,7 @@ from cfs_server.engine.upstream.conversation import MOST_STOPS, conversation_of
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.optional_fields import Instead, OptionalFields
 from cfs_server.engine.upstream.options import UpstreamOptions
-from cfs_server.engine.upstream.protocol import Spent
+from cfs_server.engine.upstream.protocol import UpstreamUsage
 
 _REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -112,7 +112,7 @@ class _Chunk(_Lenient):
 
 
 @dataclass(slots=True)
-class Voice:
+class ThinkingMember:
     """The upstream's name of its model's thinking, learned from its answers."""
 
     thinking: str = "reasoning_content"
@@ -121,9 +121,9 @@ class Voice:
 class OpenAIReply:
     """Reads the chunks of one completion, or a whole one."""
 
-    def __init__(self, voice: Voice) -> None:
+    def __init__(self, voice: ThinkingMember) -> None:
         self.over = False
-        self.spent = Spent()
+        self.spent = UpstreamUsage()
         self.stop = ""
         self.warnings: tuple[str, ...] = ()
         self._voice = voice
@@ -173,7 +173,7 @@ class OpenAIReply:
     def _count(self, usage: _Usage | None) -> None:
         if usage is not None:
             details = usage.prompt_tokens_details or _Details()
-            self.spent = Spent(
+            self.spent = UpstreamUsage(
                 usage.prompt_tokens or self.spent.prompt,
                 details.cached_tokens or self.spent.cached,
                 usage.completion_tokens or self.spent.completion,
@@ -279,7 +279,7 @@ class OpenAIDialect:
         self._model = model
         self._fields = OptionalFields(_OPTIONAL)
         self._length = "max_tokens"
-        self._voice = Voice()
+        self._voice = ThinkingMember()
         self._no_thinking: str | None = None
 
     def headers(self, key: str | None) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ from cfs_server.engine.upstream.failures import Failure
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class UpstreamUsage:
     """Tokens of a turn as the upstream counts them; None if it does not report them."""
 
     prompt: int | None = None
@@ -32,7 +32,7 @@ class Reply(Protocol):
         ...
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> UpstreamUsage:
         """Tokens as far as they are known."""
         ...
 

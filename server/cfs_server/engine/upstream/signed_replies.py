@@ -21,7 +21,7 @@ _MOST = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _SignedReply:
     cache_key: str
     blocks: tuple[Block, ...]
 
@@ -35,10 +35,10 @@ class SignedReplies:
     def __init__(self, documents: Documents | None = None, most: int = _MOST) -> None:
         self._most = most
         self._documents = documents or Documents()
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[str, _SignedReply] = OrderedDict()
         for name, text in self._documents.kept.items():
             stored = json.loads(text)
-            self._kept[name] = _Kept(stored["session"], tuple(stored["blocks"]))
+            self._kept[name] = _SignedReply(stored["session"], tuple(stored["blocks"]))
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -47,7 +47,7 @@ class SignedReplies:
         """Remember a reply, if it calls a tool."""
         if ids := [block["id"] for block in blocks if block["type"] == "tool_use"]:
             name = _name(owner, ids[0])
-            self._kept[name] = _Kept(cache_key, tuple(blocks))
+            self._kept[name] = _SignedReply(cache_key, tuple(blocks))
             self._documents.keep(name, json.dumps({"session": cache_key, "blocks": list(blocks)}))
             if len(self._kept) > self._most:
                 self._drop(next(iter(self._kept)))

@@ -14,7 +14,7 @@ from cfs_server.engine.contract.interface import (
     GenerationRequest,
 )
 from cfs_server.engine.upstream.failures import Failure
-from cfs_server.engine.upstream.protocol import Spent
+from cfs_server.engine.upstream.protocol import UpstreamUsage
 
 
 @dataclass(eq=False, slots=True)
@@ -28,7 +28,7 @@ class UpstreamTurn:
     stop: str = ""
     error: EngineError | None = None
     failure: Failure | None = None
-    spent: Spent = field(default_factory=Spent)
+    spent: UpstreamUsage = field(default_factory=UpstreamUsage)
     size: int = 0
     warnings: tuple[str, ...] = ()
     _submitted: float = 0.0

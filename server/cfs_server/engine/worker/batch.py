@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from cfs_server.engine.contract.protocol import Counters
 from cfs_server.engine.kvcache.cache import PrefixCache
 from cfs_server.engine.llama.cost_model import StepCost, counted, padding
-from cfs_server.engine.llama.ffi import Batch, Outcome
+from cfs_server.engine.llama.ffi import Batch, DecodeResult
 from cfs_server.engine.llama.model import LoadedModel
 from cfs_server.engine.llama.prompt_budget import PromptBudget, attended_cells
 from cfs_server.engine.worker.forecast import Forecast
@@ -51,7 +51,7 @@ def fill(batch: Batch, shares: Mapping[Generation, int]) -> Filling:
 class Computed:
     """The result of a step, and the next token of each turn that has one."""
 
-    outcome: Outcome
+    outcome: DecodeResult
     choices: list[tuple[Generation, Choice]] = field(default_factory=list)
     reason: str = ""
     """The batch that the library could not compute, and the reason: one line for the log."""
@@ -102,11 +102,11 @@ class BatchRunner:
         began = time.perf_counter()
         outcome = self._context.decode(self._batch)
         seconds = time.perf_counter() - began
-        why = self._log.take(failed=outcome is Outcome.FAILED)
+        why = self._log.take(failed=outcome is DecodeResult.FAILED)
         if padded:
             self._cache.pool.clear_padding()
         self.clock.decoded(seconds)
-        if outcome is not Outcome.DONE:
+        if outcome is not DecodeResult.DONE:
             return Computed(outcome, reason=_failure(shares, tokens, why) if why else "")
         self._book(filling, tokens, seen, seconds)
         return Computed(outcome, self._choose(filling.speaking))
@@ -126,10 +126,10 @@ class BatchRunner:
         self._prompt_tokens += pace.prompt
         self._queue.charge({pace.turn: pace.tokens}, seconds)
         if pace.choice is None:
-            return Computed(Outcome.DONE)
+            return Computed(DecodeResult.DONE)
         self._tokens_generated += isinstance(pace.choice, int)
         reason = _failure([pace.turn], pace.tokens, why) if why else ""
-        return Computed(Outcome.DONE, [(pace.turn, pace.choice)], reason)
+        return Computed(DecodeResult.DONE, [(pace.turn, pace.choice)], reason)
 
     def seconds_alone(self) -> float | None:
         """Predict how long `compute_alone` takes, 0 before it was seen; `None` when there is nothing to compute."""

@@ -14,7 +14,7 @@ from llama_cpp import llama_cpp as lib
 
 from cfs.errors import EngineError
 from cfs_server.engine.llama.cost_model import TILE
-from cfs_server.engine.llama.ffi import Batch, Context, Outcome
+from cfs_server.engine.llama.ffi import Batch, DecodeResult, LlamaContext
 from cfs_server.engine.llama.model import LoadedModel
 from cfs_server.engine.worker.generation import Generation
 from cfs_server.engine.worker.sampler_pool import Choice, SamplerPool
@@ -31,7 +31,7 @@ MOST = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class IsolatedStep:
     """One step of one turn: the tokens computed, how many of them of its prompt, and its next token if there is one."""
 
     turn: Generation
@@ -58,7 +58,7 @@ class _Own:
             raise EngineError("there is no memory for a context of this turn's own")
         self.turn = turn
         self.computed = 0
-        self.context = Context(raw, model.raw)
+        self.context = LlamaContext(raw, model.raw)
         self._batch = Batch(PIECE)
 
     def next_size(self) -> int:
@@ -66,7 +66,7 @@ class _Own:
         left = self.turn.prompt_tokens - self.computed
         return min(left, PIECE) if left > 0 else 1
 
-    def decode(self, count: int) -> Outcome:
+    def decode(self, count: int) -> DecodeResult:
         """Compute the next tokens; the last of them has logits."""
         end = self.computed + count
         self._batch.clear()
@@ -105,7 +105,7 @@ class DeterministicRunner:
         """Make a context for a turn; raises `EngineError`."""
         self._turns.append(_Own(self._model, turn))
 
-    def step(self) -> Pace | None:
+    def step(self) -> IsolatedStep | None:
         """Continue the turn that waited longest."""
         if not self._turns:
             return None
@@ -113,12 +113,12 @@ class DeterministicRunner:
         self._turns.append(own)
         turn, count = own.turn, own.next_size()
         prompt = count if own.computed < turn.prompt_tokens else 0
-        if own.decode(count) is not Outcome.DONE:
-            return Pace(turn, count, prompt, EngineError(STEP_FAILED), failed=True)
+        if own.decode(count) is not DecodeResult.DONE:
+            return IsolatedStep(turn, count, prompt, EngineError(STEP_FAILED), failed=True)
         if own.computed < len(turn.log):
-            return Pace(turn, count, prompt, None)
+            return IsolatedStep(turn, count, prompt, None)
         rows = own.context.outputs(1, self._model.vocabulary.size)
-        return Pace(turn, count, prompt, self._samplers.choose([turn.sampler], rows)[0])
+        return IsolatedStep(turn, count, prompt, self._samplers.choose([turn.sampler], rows)[0])
 
     def remove(self, turn: Generation) -> None:
         """Free the context of a turn, if it has one here."""

@@ -45,10 +45,10 @@ from cfs_server.engine.contract.protocol import (
 )
 from cfs_server.engine.kvcache.cache import PrefixCache, tokens_of
 from cfs_server.engine.kvcache.device import Allocation
-from cfs_server.engine.kvcache.disk import Woken, open_disk
+from cfs_server.engine.kvcache.disk import DiskProgress, open_disk
 from cfs_server.engine.kvcache.radix_tree import SECONDS_UNTIL, PrefixTree
 from cfs_server.engine.kvcache.snapshots import SnapshotCache
-from cfs_server.engine.llama.ffi import Outcome
+from cfs_server.engine.llama.ffi import DecodeResult
 from cfs_server.engine.llama.model import LoadedModel
 from cfs_server.engine.worker.batch import BatchRunner, Computed
 from cfs_server.engine.worker.generation import Generation, GenerationState, Refused
@@ -64,7 +64,7 @@ LONG_SECONDS = 2.0
 IDLE_SECONDS = 10.0
 """Least time between two checks of an idle engine: with thousands of sessions each takes milliseconds."""
 
-Work = Generation | Refused | Cancel | Pause | Resume | Forget | Expect | AskStats | Ping | Woken
+Work = Generation | Refused | Cancel | Pause | Resume | Forget | Expect | AskStats | Ping | DiskProgress
 
 
 class Scheduler:
@@ -78,7 +78,7 @@ class Scheduler:
         self._vocabulary = model.vocabulary
         self._parallel = options.parallel
         cache_type = PrefixCache if model.context.partial else SnapshotCache
-        disk = open_disk(model, lambda: self.inbox.put(Woken()), lambda text: send(Log("warning", text)))
+        disk = open_disk(model, lambda: self.inbox.put(DiskProgress()), lambda text: send(Log("warning", text)))
         self._cache = cache_type(model.context, options.parked_bytes, options.idle_seconds, disk)
         self._queue = WaitQueue(options.slice_seconds)
         self._runner = BatchRunner(model, self._queue, self._cache)
@@ -163,7 +163,7 @@ class Scheduler:
                 self._forget(key)
             case Expect(key, hint):
                 self._cache.expect(key, SECONDS_UNTIL[hint])
-            case Woken():
+            case DiskProgress():
                 pass
             case Ping():
                 self._send(Alive())
@@ -236,11 +236,11 @@ class Scheduler:
             shares = self._fitting_shares()
             self._announce_long_step(self._runner.budget.step_seconds(shares, _depth))
             computed = self._runner.compute(shares)
-            if computed.outcome is Outcome.DONE:
+            if computed.outcome is DecodeResult.DONE:
                 return self._take(computed)
-            if computed.outcome is Outcome.ABORTED:
+            if computed.outcome is DecodeResult.ABORTED:
                 return self._cache.undo([turn.own_allocation for turn in shares])
-            if computed.outcome is Outcome.FAILED:
+            if computed.outcome is DecodeResult.FAILED:
                 self._send(Log("error", computed.reason))
                 return self._fail(list(shares), EngineError(STEP_FAILED))
             if not self._preempt_one():  # by the count of cells it fits, but the library found no room
