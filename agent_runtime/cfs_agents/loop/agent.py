@@ -44,7 +44,7 @@ from cfs_agents.loop.repetition import RepeatedSteps, RepeatedText
 from cfs_agents.loop.replies import with_calls_in_text
 from cfs_agents.loop.server_model import has_small_context
 from cfs_agents.loop.summaries import Summaries
-from cfs_agents.tools import Registry, ToolResult, failure_of
+from cfs_agents.tools import CallGate, Registry, ToolResult, failure_of
 
 __all__ = ["Agent", "AgentConfig", "Outcome", "SyncTurn"]
 
@@ -56,7 +56,7 @@ class Agent:
     """A model with tools and a conversation. It runs one task at a time; `outcome` describes the last or running one.
 
     `context` is the conversation, as the model is about to see it. The `recorder` stores each step before the agent
-    continues, so what it has can be resumed by `resume_at`.
+    continues, so what it has can be resumed by `resume_at`. Each call of a tool passes the `gate` before it happens.
 
     `system_for` returns the system prompt for a model with a small context, or for any other; without it the prompt is
     the same for all.
@@ -69,11 +69,12 @@ class Agent:
         *,
         files: ContextFileSystem | None = None,
         recorder: Recorder | None = None,
+        gate: CallGate | None = None,
         watch: FilesWatch | None = None,
         system_for: Callable[[bool], Awaitable[Message]] | None = None,
     ) -> None:
         self.config = config = config or AgentConfig()
-        self.tools = Registry(config.tools)
+        self.tools = Registry(config.tools, gate=gate)
         self._say = catalogue(config.language)
         self.outcome = Outcome()
         self._summaries = Summaries(llm, config.language)

@@ -13,7 +13,8 @@ from cfs_agents.shell import (
     usual_limits,
 )
 from cfs_agents.shell.errors import ShellClosed, ShellError, ShellUnavailable
-from cfs_agents.tools.commands import CommandTools, agent_shell, failure_of
+from cfs_agents.tools.call_gate import CallGate, PendingCall, Require, command_gate
+from cfs_agents.tools.commands import CommandTools, agent_shell, failure_of, shell_for
 from cfs_agents.tools.consent import Answer, Ask, CommandMode, CommandRequest, Consent, Elsewhere, command_mode
 from cfs_agents.tools.definition import Tool, Touch, tool
 from cfs_agents.tools.errors import ToolDefinitionError, ToolError
@@ -28,6 +29,7 @@ __all__ = [
     "Answer",
     "Ask",
     "AsyncPersistentShell",
+    "CallGate",
     "CommandMode",
     "CommandRequest",
     "CommandTools",
@@ -38,8 +40,10 @@ __all__ = [
     "FileTools",
     "Limits",
     "PathManager",
+    "PendingCall",
     "PersistentShell",
     "Registry",
+    "Require",
     "Sandbox",
     "ShellClosed",
     "ShellError",
@@ -55,9 +59,11 @@ __all__ = [
     "Warden",
     "agent_grants",
     "agent_shell",
+    "command_gate",
     "command_mode",
     "failure_of",
     "sandbox_trouble",
+    "shell_for",
     "tool",
     "usual_limits",
 ]

@@ -3,7 +3,6 @@
 No command runs without consent: with `CommandMode.NONE`, the default of every agent, the tool does not exist.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from cfs_agents.shell.limits import usual_limits
 from cfs_agents.shell.results import ShellResult
 from cfs_agents.shell.settings import Sandbox, ShellSettings
 from cfs_agents.shell.shell import AsyncPersistentShell
-from cfs_agents.tools.consent import CommandRequest, Require
+from cfs_agents.tools.consent import CommandRequest
 from cfs_agents.tools.definition import Tool, tool
 from cfs_agents.tools.errors import ToolError
 from cfs_agents.tools.paths import STORAGE, WORKSPACE, PathManager, directory_path
@@ -52,7 +51,6 @@ class CommandTools:
     - `shell` runs the commands. Only its settings (user, limits, sandbox) confine them.
     - `handle` checks the directories that the model names.
     - `workspace` is the directory of this machine that is `/workspace` (default: that folder of `root`).
-    - `require` is awaited before each command; without it, no command needs consent.
     """
 
     def __init__(
@@ -62,19 +60,24 @@ class CommandTools:
         handle: FsHandle,
         *,
         workspace: Path | None = None,
-        require: Require | None = None,
     ) -> None:
         self._shell = shell
         self._paths = PathManager(root, workspace, folder="")
         self._handle = handle
-        self._require = require
 
     def tools(self) -> list[Tool]:
         """Return the tool, in a list."""
         # The shell enforces the command's time limit and returns the output so far. The tool's own limit is for
-        # defects; a person may take any time to answer.
-        timeout = LONGEST_TIMEOUT + 60 if self._require is None else math.inf
-        return [tool(_DESCRIPTION, name=COMMAND, timeout=timeout)(self.execute_command)]
+        # defects.
+        timeout = LONGEST_TIMEOUT + 60
+        return [tool(_DESCRIPTION, name=COMMAND, timeout=timeout, command_of=self.request)(self.execute_command)]
+
+    async def request(
+        self, command: str, working_dir: str | None = None, background: bool = False, **_: object
+    ) -> CommandRequest:
+        """Return the command that a call with these arguments runs, and its directory; raises `ToolError`."""
+        directory = await self._checked(command, working_dir)
+        return CommandRequest(command, str(directory or self._shell.directory), background)
 
     async def execute_command(
         self,
@@ -88,12 +91,7 @@ class CommandTools:
         A Python caller gets standard output and standard error separately. The model reads both in the order in which
         they were written. For a background job the values are `process` and `log`.
         """
-        if "\0" in command:
-            raise ToolError("a command cannot hold NUL")
-        directory = None if working_dir is None else await in_thread(lambda: self._directory(working_dir))
-        if self._require is not None:
-            place = str(directory or self._shell.directory)
-            await self._require(CommandRequest(command, place, background))
+        directory = await self._checked(command, working_dir)
         if background:
             job = await self._shell.background(command, directory=directory)
             place = self._paths.agent_path(job.log)
@@ -111,6 +109,12 @@ class CommandTools:
         }
         text = self._text(command, result)
         return ToolOutput(values, CutText(text) if result.left_out else text)
+
+    async def _checked(self, command: str, working_dir: str | None) -> Path | None:
+        """Return the directory of a command, None for that of the shell; raises `ToolError` if it cannot run there."""
+        if "\0" in command:
+            raise ToolError("a command cannot hold NUL")
+        return None if working_dir is None else await in_thread(lambda: self._directory(working_dir))
 
     def _directory(self, path: str) -> Path:
         place = directory_path(path)
@@ -182,17 +186,25 @@ def without_status(text: str) -> str:
     return _STATUS.sub("", text)
 
 
-def agent_shell(root: Path, *, sandbox: bool = False, network: bool = False, **settings: Any) -> ShellSettings:
-    """Return the settings of a shell for an agent's directory; `settings` are further ones of `ShellSettings`.
+def shell_for(folders: Mapping[str, Path], *, sandbox: bool, network: bool = False, **settings: Any) -> ShellSettings:
+    """Return the settings of a shell for an agent; `settings` are further ones of `ShellSettings`.
 
-    The default limits are `usual_limits`. In a `sandbox` commands see the workspace and the storage, under the names
-    that the file tools use. They do not see the agent's other files, such as journal and logs. Of the machine they
-    see the programs only.
+    `folders` are the directories of this machine by the names that the file tools use; commands begin in the workspace.
+    The default limits are `usual_limits`. In a `sandbox` commands see these folders under those names, and of the rest
+    of the machine the programs only.
     """
-    workspace, storage = root / WORKSPACE[1:], root / STORAGE[1:]
-    box = None
+    box = Sandbox(writable=tuple(folders.values()), places=folders, network=network) if sandbox else None
+    return ShellSettings(**{"directory": folders[WORKSPACE], "sandbox": box, "limits": usual_limits()} | settings)
+
+
+def agent_shell(root: Path, *, sandbox: bool = False, network: bool = False, **settings: Any) -> ShellSettings:
+    """Return the settings of a shell for an agent's directory (see `shell_for`).
+
+    In a `sandbox` commands see the workspace and the storage. They do not see the agent's other files, such as journal
+    and logs.
+    """
+    folders = {logical: root / logical[1:] for logical in (WORKSPACE, STORAGE)}
     if sandbox:
-        for directory in (workspace, storage):
+        for directory in folders.values():
             directory.mkdir(parents=True, exist_ok=True)
-        box = Sandbox(writable=(workspace, storage), places={WORKSPACE: workspace, STORAGE: storage}, network=network)
-    return ShellSettings(**{"directory": workspace, "sandbox": box, "limits": usual_limits()} | settings)
+    return shell_for(folders, sandbox=sandbox, network=network, **settings)

@@ -158,7 +158,3 @@ async def _end(task: "asyncio.Task[Any] | None", reason: str = "") -> None:
     if task is not None and not task.done():
         task.cancel(reason)
         await asyncio.wait([task])
-
-
-Require = Callable[[CommandRequest], Awaitable[None]]
-"""Raises `ToolError` for a command that may not run; `Consent.require` of one agent."""

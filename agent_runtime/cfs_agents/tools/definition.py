@@ -1,11 +1,12 @@
 """What a tool is: a function with a description, and what it reads and writes (A3, O4)."""
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cfs_agents.tools.arguments import Arguments, arguments_of
+from cfs_agents.tools.consent import CommandRequest
 from cfs_agents.tools.errors import ToolDefinitionError
 
 
@@ -35,6 +36,7 @@ class Tool:
     - `paging` names parameters that continue a cut result. A brief schema leaves them out; calls may have them anyway.
     - `touches` returns the files that a call with these arguments reads or writes. Calls of one reply that do not
       conflict run in parallel. If it is None or returns None, a call runs alone.
+    - `command_of` returns the command that a call with these arguments runs. None for a tool that runs no command.
 
     It is also a `cfs.session.tools.Tool`, for `Session.send(tools=[...])`.
     """
@@ -47,6 +49,7 @@ class Tool:
     most_characters: int | None = None
     paging: Collection[str] = ()
     touches: Callable[[Mapping[str, Any]], Touch | None] | None = None
+    command_of: Callable[..., Awaitable[CommandRequest]] | None = None
     arguments: Arguments = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -85,6 +88,7 @@ def tool(
     most_characters: int | None = None,
     paging: Collection[str] = (),
     touches: Callable[[Mapping[str, Any]], Touch | None] | None = None,
+    command_of: Callable[..., Awaitable[CommandRequest]] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a sync or async function: `@tool("what it does", ephemeral=3)`.
 
@@ -107,6 +111,7 @@ def tool(
             most_characters=most_characters,
             paging=paging,
             touches=touches,
+            command_of=command_of,
         )
 
     return made

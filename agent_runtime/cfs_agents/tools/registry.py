@@ -18,6 +18,7 @@ from cfs_agents.base.logs import get_logger
 from cfs_agents.base.threads import in_thread
 from cfs_agents.base.tracing import tool_call, tool_ended
 from cfs_agents.shell.errors import ShellError
+from cfs_agents.tools.call_gate import CallGate, PendingCall
 from cfs_agents.tools.definition import Tool, Touch, tool
 from cfs_agents.tools.errors import ToolDefinitionError, ToolError
 from cfs_agents.tools.results import CutText, shortened, text_of
@@ -38,8 +39,8 @@ DEFAULT_TIMEOUT = 120.0
 class Registry:
     """Tools by their names. `timeout`, in seconds, applies to each tool without its own.
 
-    `on_error` is called with each exception that is a defect of a tool, not a reason for the model. `withheld` names
-    tools that cannot be called in this step, and can in the next.
+    Each call passes the `gate` before it happens. `on_error` is called with each exception that is a defect of a tool,
+    not a reason for the model. `withheld` names tools that cannot be called in this step, and can in the next.
     """
 
     def __init__(
@@ -47,10 +48,12 @@ class Registry:
         tools: Iterable[Tool | Callable[..., Any]] = (),
         *,
         timeout: float = DEFAULT_TIMEOUT,
+        gate: CallGate | None = None,
         on_error: Callable[[ToolCall, BaseException], None] | None = None,
         withheld: Iterable[str] = (),
     ) -> None:
         self.on_error = on_error
+        self._gate = gate
         self._tools: dict[str, Tool] = {}
         self._withheld = frozenset(withheld)
         self._timeout = timeout
@@ -91,7 +94,7 @@ class Registry:
         """
         tools = [self.get(name) for name in names]
         withheld = self._tools.keys() - {each.name for each in tools}
-        return type(self)(tools, timeout=self._timeout, on_error=self.on_error, withheld=withheld)
+        return type(self)(tools, timeout=self._timeout, gate=self._gate, on_error=self.on_error, withheld=withheld)
 
     def right_form(self, name: str) -> str:
         """Return an example of a tool's arguments, or of the tool with the nearest name; else the list of tools."""
@@ -158,6 +161,8 @@ class Registry:
             raise ToolError(self._unknown(call.name) + form)
         wanted = self._tools[call.name]
         values = wanted.arguments.check(call.arguments)
+        if self._gate is not None:
+            await self._gate(PendingCall(call, wanted, values))
         seconds = self._timeout if wanted.timeout is None else wanted.timeout
         try:
             async with asyncio.timeout(seconds) as limit:

@@ -23,6 +23,7 @@ from cfs_agents.tools import command_mode
 from cfs_agents.tools.paths import WORKSPACE
 from cfs_agents.tree.chunks import ChunkStream, MessageChunk
 from cfs_agents.tree.config import FibreConfig
+from cfs_agents.tree.fibre_tools import build_toolset
 from cfs_agents.tree.folder import TreeFolder
 from cfs_agents.tree.no_sessions import NoSessions
 from cfs_agents.tree.orchestrator import FibreOrchestrator, Models, ready
@@ -38,7 +39,6 @@ from cfs_agents.tree.session_context import (
     system_context_of_root,
 )
 from cfs_agents.tree.sub_agent import Claim, FibreSubAgent
-from cfs_agents.tree.toolset import build_toolset
 from cfs_filesystem import OPERATIONS, DiskFileSystem, Grant
 
 _log = get_logger(__name__)

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, nullcontext, suppress
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -21,32 +21,27 @@ from cfs_agents.base.threads import to_the_end
 from cfs_agents.base.tracing import task_events
 from cfs_agents.context import (
     ContextFileSystem,
-    ContextItem,
-    Conversation,
     EstimatingCounter,
     TokenCounter,
     WorkingContext,
 )
 from cfs_agents.guards.ledger import LEDGER
-from cfs_agents.loop.agent import Agent
 from cfs_agents.loop.config import AgentConfig, Outcome, SyncTurn
 from cfs_agents.loop.model import Model
 from cfs_agents.loop.server_model import ModelSettings, ServerModel
 from cfs_agents.tools import (
-    AsyncPersistentShell,
     CommandMode,
-    CommandTools,
     Consent,
-    FileTools,
-    Tool,
     Warden,
     agent_grants,
     agent_shell,
+    command_gate,
     failure_of,
     usual_limits,
 )
 from cfs_agents.tools.paths import STORAGE, WORKSPACE
 from cfs_agents.tree.agent_log import AgentLog
+from cfs_agents.tree.core import AgentCore, ResumePoint
 from cfs_agents.tree.directory import OFFLOADED, AgentRoot
 from cfs_agents.tree.file_config import FileSystemAgentConfig
 from cfs_agents.tree.file_recorder import FileRecorder
@@ -55,8 +50,9 @@ from cfs_agents.tree.published import PUBLISHED, PublishedWorkspace
 from cfs_agents.tree.run_log import FILE as RUN_LOG
 from cfs_agents.tree.run_log import RunLog
 from cfs_agents.tree.sync import NAME, ContextSynchronizer
+from cfs_agents.tree.toolset import Toolset, working_tools
 from cfs_agents.tree.watch import RootWatch
-from cfs_filesystem import OPERATIONS, FsHandle, Grant
+from cfs_filesystem import OPERATIONS, Grant
 
 _log = get_logger(__name__)
 
@@ -130,8 +126,7 @@ class FileSystemAgent:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._shell is not None:
-            await self._shell.close()
+        await self._core.close()
         await to_the_end(self._close)
         await self._stack.aclose()
 
@@ -239,30 +234,29 @@ class FileSystemAgent:
             raise
         sync = ContextSynchronizer(counter, most_tokens=config.window_tokens)
         self._published = self._publish()
+        self._warden = Warden()
         self._recorder = FileRecorder(
             self._root, self._run_log, log, sync, lambda sentence: self._agent.warn(sentence), self._published
         )
-        self._warden = Warden()
-        self._shell = self._make_shell()
-        storage = self._root.path / STORAGE[1:]
-        self._files = ContextFileSystem(
+        offloaded = ContextFileSystem(
             self._root.path / OFFLOADED[1:],
             self._own(_CONVERSATION),
             shown_as=OFFLOADED,
-            trusted=storage,
+            trusted=self._root.path / STORAGE[1:],
             warn=self._warned,
         )
-        with suppress(CfsError):  # a full disk: then nothing is off-loaded
-            self._files.open()
         self._watch = RootWatch(self._root, ledger, lambda sentence: self._agent.warn(sentence), self._warned)
-        self._agent = Agent(
+        self._core = AgentCore(
             model,
-            self._agent_config(sync, counter),
-            files=self._files,
-            recorder=self._recorder,
+            self._agent_config(counter),
+            self._toolset(sync),
+            self._recorder,
+            offloaded=offloaded,
             watch=self._watch,
             system_for=self._system_for,
         )
+        self._core.open()
+        self._agent = self._core.loop
         self._agent.tools.on_error = lambda call, error: self._log.error(f"the tool {call.name} failed", error)
 
     def _own(self, name: str) -> str:
@@ -270,59 +264,43 @@ class FileSystemAgent:
         stem, dot, ending = name.partition(".")
         return name if self.agent_id == MAIN else f"{stem}_{self.agent_id}{dot}{ending}"
 
-    def _make_shell(self) -> AsyncPersistentShell | None:
-        config = self.config
-        if config.commands is CommandMode.NONE:
-            return None
-        limits = config.limits or usual_limits()
-        box = config.commands is CommandMode.BWRAP
-        settings = agent_shell(
-            self._root.path,
-            sandbox=box,
-            network=config.network,
-            limits=limits,
-            keep_variables=config.keep_variables,
-            warden=self._warden,
-        )
-        return AsyncPersistentShell(settings)
-
-    def _file_tools(self, handle: FsHandle) -> list[Tool]:
-        return FileTools(handle, look_alikes=self.config.look_alikes).tools()
-
-    def _commands(self, handle: FsHandle) -> list[Tool]:
-        config = self.config
-        if self._shell is None:
-            return []
-        require = None
-        if config.commands is CommandMode.ASK and config.ask is not None:
-            require = partial(Consent(config.ask).require, self.name)
-        return CommandTools(self._shell, self._root.path, handle, require=require).tools()
-
-    def _agent_config(self, sync: ContextSynchronizer, counter: TokenCounter) -> AgentConfig:
-        config = self.config
+    def _toolset(self, sync: ContextSynchronizer) -> Toolset:
+        config, commands, gate = self.config, None, None
+        if config.commands is not CommandMode.NONE:
+            commands = agent_shell(
+                self._root.path,
+                sandbox=config.commands is CommandMode.BWRAP,
+                network=config.network,
+                limits=config.limits or usual_limits(),
+                keep_variables=config.keep_variables,
+                warden=self._warden,
+            )
+        if config.commands is CommandMode.ASK:
+            gate = command_gate(partial(Consent(config.ask).require, self.name))
         handle = self._root.handle(agent_grants(self._root.context_window))
+        working, shell = working_tools(handle, self._root.path, commands, look_alikes=config.look_alikes)
+        return Toolset([*working, sync.tool(), *config.tools], shell, gate)
+
+    def _agent_config(self, counter: TokenCounter) -> AgentConfig:
+        config = self.config
         settings = {field.name: getattr(config, field.name) for field in fields(AgentConfig)} | {
-            "tools": [*self._file_tools(handle), *self._commands(handle), sync.tool(), *config.tools],
             "counter": counter,
             "sync_turn": SyncTurn(prompt=catalogue(config.language).sync_turn, tools=[NAME]),
-            "system": None,
         }
         return AgentConfig(**settings)
 
     def _close(self) -> None:
         self._warden.close()
         self._log.close()
-        self._files.close()
         self._run_log.close()
         self._root.close()
 
     def _recall(self) -> None:
         """Set the conversation to what is stored."""
         state = self._recorder.recall()
-        context = Conversation((ContextItem.of(self._recorder.system()), *state.context.items))
         last = state.last_call
         failed = failure_of(last.operation, last.params, last.outcome, ok=last.success) if last else ""
-        self._agent.resume_at(context, begun=state.begun, broken=state.broken, failed_call=failed)
+        self._core.resume_at(ResumePoint(state.context, state.begun, state.broken, failed), self._recorder.system())
         self._agent.outcome = Outcome(state.end.reason, detail=state.end.detail) if state.end else Outcome()
         self._unfinished = state.unfinished
         if state.unfinished:
@@ -330,10 +308,7 @@ class FileSystemAgent:
 
     def _look_again(self) -> None:
         """Rebuild the system prompt: files and window may have changed since the last task."""
-        first, *rest = self._agent.context.context.items
-        now = self._recorder.system()
-        if now != first.message:
-            self._agent.context.context = Conversation((replace(first, message=now, tokens=None), *rest))
+        self._core.replace_system(self._recorder.system())
 
     async def _system_for(self, small: bool) -> Message:
         """Return the system prompt for a model with a small context, or for any other."""

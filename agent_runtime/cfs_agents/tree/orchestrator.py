@@ -20,7 +20,7 @@ from cfs_agents.guards.ledger import LEDGER
 from cfs_agents.guards.limits import TreeLimits, check_attempts
 from cfs_agents.loop.model import Model
 from cfs_agents.loop.retries import is_outage
-from cfs_agents.tools import AsyncPersistentShell, CommandMode, Consent, Tool, ToolError, Warden
+from cfs_agents.tools import CommandMode, Consent, ToolError, Warden
 from cfs_agents.tree.chunks import ChunkStream
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.folder import TreeFolder
@@ -32,14 +32,15 @@ from cfs_agents.tree.session_backend import ClaimedTurn, SessionBackend
 from cfs_agents.tree.session_context import AgentSpec, SubSessionContext
 from cfs_agents.tree.states import SubAgentState
 from cfs_agents.tree.sub_agent import Claim, FibreSubAgent, TreeResources
+from cfs_agents.tree.toolset import Toolset
 
 _log = get_logger(__name__)
 
 Models: TypeAlias = Callable[[str], Model]
 """Returns the model that answers for an agent, by the agent's name."""
 
-Toolset: TypeAlias = "Callable[[FibreOrchestrator, FibreSubAgent], tuple[list[Tool], AsyncPersistentShell | None]]"
-"""Makes the tools of a sub-agent, and the shell that some of them use."""
+BuildToolset: TypeAlias = "Callable[[FibreOrchestrator, FibreSubAgent], Toolset]"
+"""Makes the tools of a sub-agent."""
 
 
 class FibreOrchestrator:
@@ -52,7 +53,7 @@ class FibreOrchestrator:
         config: FibreConfig,
         backend: SessionBackend,
         chunks: ChunkStream,
-        toolset: Toolset,
+        toolset: BuildToolset,
         publish: Callable[[Guards], PublishedWorkspace | None],
     ) -> None:
         self.config = config

@@ -18,7 +18,6 @@ from cfs_agents.base.events import CallFinished, CallStarted, TurnUsage
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.messages import catalogue, format_changes
 from cfs_agents.base.threads import to_the_end
-from cfs_agents.context import ContextFileSystem, ContextItem, Conversation
 from cfs_agents.guards.digest import WAIT
 from cfs_agents.guards.guards import Guards
 from cfs_agents.guards.report import Finish, Report, ReportStatus
@@ -26,11 +25,12 @@ from cfs_agents.loop.agent import Agent
 from cfs_agents.loop.config import AgentConfig
 from cfs_agents.loop.model import HasContextWindow, Model
 from cfs_agents.loop.retries import is_outage
-from cfs_agents.tools import CALL_ID, AsyncPersistentShell, Tool
+from cfs_agents.tools import CALL_ID
 from cfs_agents.tools.files import LIST_DIRECTORY, READ_FILE, SEARCH_FILES, WRITE_FILE
 from cfs_agents.tree.chunks import ChunkStream
 from cfs_agents.tree.clock import WorkClock
 from cfs_agents.tree.config import FibreConfig, tree_budget_of
+from cfs_agents.tree.core import AgentCore, ResumePoint
 from cfs_agents.tree.ending import Ending
 from cfs_agents.tree.output import TurnOutput
 from cfs_agents.tree.prompts import PromptForm, form_for, system_prompt
@@ -42,6 +42,7 @@ from cfs_agents.tree.session_context import SubSessionContext
 from cfs_agents.tree.session_folder import SessionFolder
 from cfs_agents.tree.states import TRANSITIONS, SubAgentState, state_at_rest
 from cfs_agents.tree.tool_names import FINISH, REPEATABLE, SPAWN
+from cfs_agents.tree.toolset import Toolset
 
 _log = get_logger(__name__)
 
@@ -63,7 +64,7 @@ Claim: TypeAlias = Callable[[], Awaitable[ClaimedTurn | None]]
 class TreeResources:
     """The resources that all sub-agents of a tree share. `models` returns the model for an agent's name.
 
-    `toolset` makes the tools of a sub-agent, and the shell that some of them use. `published` is the workspace on the
+    `toolset` makes the tools of a sub-agent. `published` is the workspace on the
     server, if there is one.
     """
 
@@ -72,7 +73,7 @@ class TreeResources:
     chunks: ChunkStream
     guards: Guards
     models: Callable[[str], Model]
-    toolset: "Callable[[FibreSubAgent], tuple[list[Tool], AsyncPersistentShell | None]]"
+    toolset: "Callable[[FibreSubAgent], Toolset]"
     published: PublishedWorkspace | None
 
 
@@ -116,9 +117,7 @@ class FibreSubAgent:
         self._state = state_at_rest(record)
         self._waits = 0
         self._last_calls: set[str] = set()
-        self._agent: Agent | None = None
-        self._shell: AsyncPersistentShell | None = None
-        self._files: ContextFileSystem | None = None
+        self._core: AgentCore | None = None
         self._finish: Finish | None = None
         self._ending: Ending | None = None
         self._window: int | None = None
@@ -328,16 +327,16 @@ class FibreSubAgent:
 
     async def _work(self, claim: Claim, message: InboxMessage | None) -> Ending:
         say = catalogue(self.tree.config.language)
-        agent = await self._make_agent()
+        core = await self._make_core()
         turn = await claim()
         if turn is None:
             return Ending.without_report("cancelled", say.stopped)
         if self.recorder.adopted:
-            self._recall(agent)
+            self._recall(core)
         claimed = turn.lease.record
         trace = None if claimed is None else claimed.traceparent
         with tracing.task(self.record.agent_name, self.session_id, trace) as span:
-            ending = await self._answer(agent, turn, message)
+            ending = await self._answer(core.loop, turn, message)
             if ending.status != "success":
                 tracing.fail(span, ending.status)
         return ending
@@ -372,16 +371,10 @@ class FibreSubAgent:
             return Ending("unverified", finish, (reason,))
         return Ending("success", finish)
 
-    async def _make_agent(self) -> Agent:
+    async def _make_core(self) -> AgentCore:
         """Make the loop, its tools and its conversation as it was stored."""
         config, record = self.tree.config, self.record
-        tools, self._shell = self.tree.toolset(self)
-        if config.offload_enabled:
-            self._files = self.context.offloaded(self._folder.warn)
-            with suppress(CfsError):  # a full disk: then nothing is off-loaded
-                await to_the_end(self._files.open)
         limits = AgentConfig(
-            tools=tools,
             max_rounds=record.max_turns,
             may_repeat=(WAIT, FINISH),
             offload_enabled=config.offload_enabled,
@@ -391,25 +384,26 @@ class FibreSubAgent:
             language=config.language,
         )
         model = self.tree.models(record.agent_name)
-        self._agent = agent = Agent(model, limits, files=self._files, recorder=self.recorder)
+        offloaded = self.context.offloaded(self._folder.warn) if config.offload_enabled else None
+        self._core = core = AgentCore(model, limits, self.tree.toolset(self), self.recorder, offloaded=offloaded)
+        await to_the_end(core.open)
         self._window = await model.context_window() if isinstance(model, HasContextWindow) else None
         self._form = config.prompt or form_for(self._window)
-        self._recall(agent)
-        return agent
+        self._recall(core)
+        return core
 
-    def _recall(self, agent: Agent) -> None:
+    def _recall(self, core: AgentCore) -> None:
         """Set the conversation to what is stored."""
         record, self.recorder.adopted = self.record, False
         stored = self.context.session_memory_manager.load(record.items, record.messages)
         newest = {message.content for message in self.context.message_manager.messages[record.messages :]}
         record.inbox = [each for each in record.inbox if self._text_of(each) not in newest]  # taken in, then killed
-        system = ContextItem.of(Message(role="system", content=self._system_text()))
         calls = stored.open_calls
         begun_once = set(record.begun) - {record.asking}
         once = any(call.id in begun_once and call.name not in REPEATABLE for call in calls)
-        begun = record.begun if once else ()
-        agent.resume_at(Conversation((system, *stored.items)), begun=begun, broken=record.broken)
-        self.recorder.current = lambda: agent.context.context
+        point = ResumePoint(stored, record.begun if once else (), record.broken)
+        core.resume_at(point, Message(role="system", content=self._system_text()))
+        self.recorder.current = lambda: core.loop.context.context
 
     async def _begin_turn(self, agent: Agent, turn: ClaimedTurn, message: InboxMessage | None) -> None:
         """Begin with a claimed turn: a new task, or the one that was interrupted."""
@@ -496,8 +490,8 @@ class FibreSubAgent:
 
         An agent that has just started a child, or waited for one, is not notified that a child is done: it will wait.
         """
-        agent = self._agent
-        assert agent is not None  # noqa: S101 - for the type checker
+        assert self._core is not None  # noqa: S101 - for the type checker
+        agent = self._core.loop
         received = False
         async with self.waiting(counts=False):
             await self.tree.backend.unpaused(self.session_id)
@@ -607,10 +601,6 @@ class FibreSubAgent:
         return format_changes(await self.tree.guards.changes(self.agent_id), catalogue(self.tree.config.language))
 
     async def _close_tools(self) -> None:
-        """Close its shell and its store of off-loaded results."""
-        shell, self._shell = self._shell, None
-        if shell is not None:
-            await shell.close()
-        files, self._files = self._files, None
-        if files is not None:
-            await to_the_end(files.close)
+        """End its commands, and close its store of off-loaded results."""
+        if self._core is not None:
+            await self._core.close()

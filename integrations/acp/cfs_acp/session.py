@@ -58,7 +58,16 @@ from cfs_agents.loop.agent import Agent
 from cfs_agents.loop.config import MAX_ROUNDS, AgentConfig, Outcome
 from cfs_agents.loop.retries import Outages, Retries
 from cfs_agents.loop.server_model import ModelSettings, ServerCounter, ServerModel
-from cfs_agents.tools import CALL_ID, Answer, CommandMode, CommandRequest, Consent, ToolError, ToolResult
+from cfs_agents.tools import (
+    CALL_ID,
+    Answer,
+    CommandMode,
+    CommandRequest,
+    Consent,
+    ToolError,
+    ToolResult,
+    command_gate,
+)
 from cfs_agents.tools.commands import COMMAND
 from cfs_agents.tools.paths import GUIDELINE
 from cfs_agents.tree.directory import default
@@ -286,13 +295,13 @@ class EditorSession:
     async def _agent(self, output: TurnOutput) -> Agent:
         options = self._options
         config = AgentConfig(
-            tools=await self._bench.tools(self.mode, self._require),
+            tools=await self._bench.tools(self.mode),
             max_rounds=options.max_rounds,
             context_tokens=options.context_tokens,
             counter=self._counter,
             language=options.language,
         )
-        agent = Agent(self._model, config, files=self._bench.files, recorder=output)
+        agent = Agent(self._model, config, files=self._bench.files, recorder=output, gate=command_gate(self._require))
         system = ContextItem.of(Message(role="system", content=system_text(self.paths.workspace, options.language)))
         agent.resume_at(Conversation((system, *self._items)))
         return agent

@@ -12,13 +12,11 @@ from cfs_agents.tools import (
     CommandTools,
     FileTools,
     PathManager,
-    Sandbox,
     ShellSettings,
     Tool,
     Warden,
-    usual_limits,
+    shell_for,
 )
-from cfs_agents.tools.consent import Require
 from cfs_agents.tools.paths import STORAGE, WORKSPACE, file_path
 from cfs_filesystem import OPERATIONS, DiskFileSystem, FileSystemError, Grant, RouterFileSystem
 
@@ -50,8 +48,8 @@ class Workbench:
         self.confined = False
         """Whether commands run in the sandbox."""
 
-    async def tools(self, mode: CommandMode, require: Require) -> list[Tool]:
-        """Return the tools for a mode of commands. `require` is awaited before each command."""
+    async def tools(self, mode: CommandMode) -> list[Tool]:
+        """Return the tools for a mode of commands."""
         tools = FileTools(self._handle).tools()
         if mode is CommandMode.NONE:
             return tools
@@ -61,19 +59,14 @@ class Workbench:
         self.confined = confined
         if self._shell is None:
             self._shell = AsyncPersistentShell(self._settings(confined=confined))
-        commands = CommandTools(self._shell, self._root, self._handle, workspace=self._cwd, require=require)
+        commands = CommandTools(self._shell, self._root, self._handle, workspace=self._cwd)
         return [*tools, *commands.tools()]
 
     def _settings(self, *, confined: bool) -> ShellSettings:
-        box = None
-        if confined:
-            places = {WORKSPACE: self._cwd, STORAGE: self._storage}
-            box = Sandbox(writable=(self._cwd, self._storage), places=places)
-        return ShellSettings(
-            directory=self._cwd,
+        return shell_for(
+            {WORKSPACE: self._cwd, STORAGE: self._storage},
+            sandbox=confined,
             records=self._storage / "commands",  # not in the folder of the editor
-            sandbox=box,
-            limits=usual_limits(),
             keep_variables=self._keep_variables,
             warden=self._warden,
         )

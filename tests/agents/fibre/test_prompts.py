@@ -14,8 +14,8 @@ from cfs_agents.loop.server_model import ServerCounter, ServerModel
 from cfs_agents.main.testing import says
 from cfs_agents.tools import AsyncPersistentShell, CommandTools, FileTools, ShellSettings, Tool, agent_grants
 from cfs_agents.tree.config import DEFAULT_FILE_TOOLS
+from cfs_agents.tree.fibre_tools import FibreTools
 from cfs_agents.tree.prompts import CAPABILITIES, ROLE, PromptForm, form_for, full_part, short_part, system_prompt
-from cfs_agents.tree.toolset import FibreTools
 from cfs_filesystem import InMemoryFileSystem
 from tests.agents.fibre.trees import ScriptedModels, finish, spawn, tree, wait
 from tests.server.support import Process

@@ -7,7 +7,7 @@ import pytest
 
 from cfs_agents.main.testing import Line, calls, says
 from cfs_agents.tools import Registry
-from cfs_agents.tree.toolset import FibreTools
+from cfs_agents.tree.fibre_tools import FibreTools
 from tests.agents.fibre.trees import ScriptedModels, finish, messages, spawn, tree, wait
 
 SPAWN = {
