@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from jinja2 import Environment, nodes
 
-from cfs_agents.base.messages import Language, after_sync, system_prompt
+from cfs_agents.base.messages import Language, after_sync
 from cfs_agents.tools.paths import CONTEXT_WINDOW, GUIDELINE
 from cfs_agents.tree.directory import default
-from cfs_agents.tree.prompts import short_part
+from cfs_agents.tree.fibre_rules import short_part
+from cfs_agents.tree.prompts import file_agent_prompt
 from cfs_server.engine.chat.chat_template import ChatTemplate
 from demo_model.agent_jobs import MAKERS
 from demo_model.agent_life import Lives
@@ -45,7 +46,7 @@ def words_of_agents() -> Iterator[str]:
     languages: tuple[Language, ...] = ("en", "zh")
     for language in languages:
         guideline, window = default(GUIDELINE, language), default(CONTEXT_WINDOW, language)
-        yield system_prompt(guideline, window, "/workspace/", language, CONTEXT_WINDOW)
+        yield file_agent_prompt(guideline, window, "/workspace/", language, CONTEXT_WINDOW)
         yield after_sync(language, ())
         yield from (short_part(language, may_spawn=leads) for leads in (True, False))
 

@@ -276,15 +276,6 @@ def format_changes(files: FileChanges, say: Messages) -> str:
     return "; ".join(listed) or say.nothing_done
 
 
-def system_prompt(guideline: str, window: str, tree: str, language: Language, window_path: str) -> str:
-    """Return the system prompt of a file-system agent (A7); `window_path` is the logical path of the context window.
-
-    What changes least comes first, so that an engine can reuse what it has computed.
-    """
-    say = catalogue(language)
-    return f"{guideline.strip()}\n\n[{window_path}]\n{window.strip()}\n\n{say.files}\n{tree}"
-
-
 def after_sync(language: Language, dropped: Sequence[str]) -> str:
     """Return the first message of a conversation after a sync; `dropped` names calls that were not run."""
     say = catalogue(language)

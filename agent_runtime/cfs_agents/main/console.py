@@ -34,7 +34,7 @@ from cfs_agents.main.formatting import (
     went_wrong,
 )
 from cfs_agents.main.page import ConsolePage
-from cfs_agents.tree.sync import NAME as SYNC_CONTEXT
+from cfs_agents.tree.tool_names import SYNC_CONTEXT
 
 _THINKS = "~ "
 _CALLS = "> "

@@ -10,7 +10,7 @@ from cfs.errors import InvalidRequest
 from cfs_agents.tools import Tool
 from cfs_agents.tools.commands import COMMAND
 from cfs_agents.tools.files import EDIT_FILE, LIST_DIRECTORY, READ_FILE, SEARCH_FILES, WRITE_FILE
-from cfs_agents.tree.sync import NAME as SYNC_CONTEXT
+from cfs_agents.tree.tool_names import SYNC_CONTEXT
 
 _RESERVED = frozenset({READ_FILE, WRITE_FILE, EDIT_FILE, LIST_DIRECTORY, SEARCH_FILES, COMMAND, SYNC_CONTEXT})
 _RESERVED_PREFIX = "sys_"

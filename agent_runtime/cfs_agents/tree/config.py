@@ -11,7 +11,7 @@ from cfs_agents.loop.config import MAX_ROUNDS
 from cfs_agents.tools import Ask, CommandMode, Tool, command_mode
 from cfs_agents.tools.commands import COMMAND
 from cfs_agents.tools.files import LIST_DIRECTORY, READ_FILE, WRITE_FILE
-from cfs_agents.tree.prompts import PromptForm
+from cfs_agents.tree.fibre_rules import PromptForm
 
 DEFAULT_FILE_TOOLS = (READ_FILE, WRITE_FILE, LIST_DIRECTORY, COMMAND)
 """The tools besides those of Fibre, unless others are configured: prompt and tools must fit into a small context."""

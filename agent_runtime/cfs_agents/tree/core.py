@@ -4,9 +4,9 @@ A file agent, which works alone, and each agent of a tree has one. They differ i
 other agents, and in the files that hold their journals.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from cfs.errors import CfsError
 from cfs.wire import Message
@@ -16,21 +16,8 @@ from cfs_agents.loop.agent import Agent
 from cfs_agents.loop.config import AgentConfig, FilesWatch
 from cfs_agents.loop.model import Model
 from cfs_agents.loop.recorder import Recorder
+from cfs_agents.tree.recorder import ResumePoint
 from cfs_agents.tree.toolset import Toolset
-
-
-@dataclass(frozen=True, slots=True)
-class ResumePoint:
-    """Where an agent goes on, as its journal says: the conversation without the system prompt, and its open calls.
-
-    `begun` are the ids of the open calls that have begun, `broken` the reasons why calls could not be read, by id, and
-    `failed_call` is the error of the last call.
-    """
-
-    context: Conversation
-    begun: Collection[str] = ()
-    broken: Mapping[str, str] = field(default_factory=dict)
-    failed_call: str = ""
 
 
 class AgentCore:

@@ -13,18 +13,18 @@ Missing files are created from defaults, so an empty directory is an agent. A di
 """
 
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
 from cfs.errors import Unavailable
 from cfs_agents.base.disk import disk_errors, replace_file
-from cfs_agents.base.folders import lock_folder, open_own_folder
+from cfs_agents.base.folders import open_own_folder
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.messages import LANGUAGES, Language
 from cfs_agents.base.repairs import Warn, usable_file, without_damage
 from cfs_agents.tools.paths import CONTEXT_WINDOW, GUIDELINE, STORAGE, WORKSPACE
+from cfs_agents.tree.locked_folder import LockedFolder
 from cfs_filesystem import OPERATIONS, ConflictError, DiskFileSystem, FsHandle, Grant, NotFoundError
 
 _log = get_logger(__name__)
@@ -39,12 +39,11 @@ _LOST_BLOCK = bytes(16)
 """NUL bytes that no text has: they are in the place of what a disk has lost."""
 
 
-class AgentRoot:
-    """An agent's directory. Only one object at a time can have it open; threads may share that object.
+class AgentRoot(LockedFolder):
+    """The directory of an agent that works alone.
 
     `context_file` is the name of the file that holds the context window. `warn` gets a sentence for each repair; a
-    missing guideline or window is one if `begun` says that the agent has worked before. Raises `Conflict` if another
-    program has the directory open, and `Unavailable` or `StorageFull` if the disk refuses.
+    missing guideline or window is one if `begun` says that the agent has worked before.
     """
 
     def __init__(
@@ -56,28 +55,17 @@ class AgentRoot:
         warn: Warn = _log.warning,
         begun: bool = False,
     ) -> None:
-        self.path = Path(path).expanduser().resolve()
         self.language: Language = language
-        self.warn = warn
         self._begun = begun
         self.context_window = f"/{context_file}"
         """Logical path of the context window."""
-        with disk_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._unlock = lock_folder(self, self.path)
-            try:
-                self._disk = DiskFileSystem(self.path, durable=True)
-                everything = Grant(prefix="/", ops=OPERATIONS)
-                self._handle: FsHandle = self._disk.create_handle([everything])
-                self.complete()
-            except BaseException:
-                self._unlock()
-                raise
+        super().__init__(Path(path).expanduser().resolve(), warn)
 
-    def close(self) -> None:
-        """Unlock the directory. The end of the process unlocks it, too."""
-        self._disk.close()
-        self._unlock()
+    def _open_files(self) -> DiskFileSystem:
+        disk = DiskFileSystem(self.path, durable=True)
+        self._handle: FsHandle = disk.create_handle([Grant(prefix="/", ops=OPERATIONS)])
+        self.complete()
+        return disk
 
     def complete(self) -> None:
         """Make what is missing, and put aside what cannot be used. Raises `OSError`."""
@@ -102,10 +90,6 @@ class AgentRoot:
         for sentence in repairs:
             self.warn(sentence)
         return path
-
-    def handle(self, grants: Iterable[Grant]) -> FsHandle:
-        """Return a handle with these grants; writes wait for the disk."""
-        return self._disk.create_handle(list(grants))
 
     def guideline(self) -> str:
         """Read the rules of conduct."""

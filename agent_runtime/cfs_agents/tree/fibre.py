@@ -39,7 +39,6 @@ from cfs_agents.tree.session_context import (
     system_context_of_root,
 )
 from cfs_agents.tree.sub_agent import Claim, FibreSubAgent
-from cfs_filesystem import OPERATIONS, DiskFileSystem, Grant
 
 _log = get_logger(__name__)
 
@@ -96,7 +95,6 @@ class FibreAgent:
     def _open(self) -> None:
         self._folder = TreeFolder(self._path, self.session, self._warn)
         try:
-            self._disk = DiskFileSystem(self._folder.workspace, prefix=f"{WORKSPACE}/", durable=True)
             self._orchestrator = FibreOrchestrator(
                 self._folder, self._models, self.config, self._backend, self._chunks, build_toolset, self._publish
             )
@@ -113,21 +111,12 @@ class FibreAgent:
 
     def _close(self) -> None:
         self._orchestrator.warden.close()
-        self._disk.close()
         self._folder.close()
 
     def _publish(self, guards: Guards) -> PublishedWorkspace | None:
         if self._client is None or not self.config.publish:
             return None
-        return PublishedWorkspace(
-            self._client,
-            self.session,
-            self._disk.create_handle([Grant(prefix=WORKSPACE, ops=OPERATIONS)]),
-            f"{WORKSPACE}/",
-            self._folder.path / PUBLISHED,
-            partial(guards.ledger.writing, None),
-            self._warn,
-        )
+        return self._folder.publish(self._client, self.session, PUBLISHED, partial(guards.ledger.writing, None))
 
     def _fresh(self) -> SubAgentRecord:
         config = self.config
@@ -154,7 +143,7 @@ class FibreAgent:
             memory_root=self._folder.path / "memory",
             workflow_manager=self.config.workflow,
             agent_workspace=self._folder.workspace,
-            files=self._disk.create_handle([Grant(prefix=WORKSPACE, ops=OPERATIONS)]),
+            files=self._folder.workspace_handle(),
             system_context=system_context_of_root(self.config.user_id, WORKSPACE, _PERMISSION),
         )
 

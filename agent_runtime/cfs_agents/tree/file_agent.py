@@ -15,6 +15,7 @@ from cfs.errors import CfsError, InvalidIdentifier, NotFound
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message
 from cfs_agents.base.events import AgentEvent, Warned
+from cfs_agents.base.free_space import FreeSpace
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.messages import catalogue
 from cfs_agents.base.threads import to_the_end
@@ -36,23 +37,23 @@ from cfs_agents.tools import (
     agent_grants,
     agent_shell,
     command_gate,
-    failure_of,
     usual_limits,
 )
-from cfs_agents.tools.paths import STORAGE, WORKSPACE
+from cfs_agents.tools.paths import STORAGE
 from cfs_agents.tree.agent_log import AgentLog
-from cfs_agents.tree.core import AgentCore, ResumePoint
+from cfs_agents.tree.core import AgentCore
 from cfs_agents.tree.directory import OFFLOADED, AgentRoot
 from cfs_agents.tree.file_config import FileSystemAgentConfig
-from cfs_agents.tree.file_recorder import FileRecorder
 from cfs_agents.tree.operations import OperationLogger
 from cfs_agents.tree.published import PUBLISHED, PublishedWorkspace
+from cfs_agents.tree.recorder import AgentRecorder
 from cfs_agents.tree.run_log import FILE as RUN_LOG
 from cfs_agents.tree.run_log import RunLog
-from cfs_agents.tree.sync import NAME, ContextSynchronizer
+from cfs_agents.tree.sync import ContextSynchronizer
+from cfs_agents.tree.tool_names import SYNC_CONTEXT
 from cfs_agents.tree.toolset import Toolset, working_tools
 from cfs_agents.tree.watch import RootWatch
-from cfs_filesystem import OPERATIONS, Grant
+from cfs_agents.tree.window_journal import WindowJournal
 
 _log = get_logger(__name__)
 
@@ -137,9 +138,7 @@ class FileSystemAgent:
     def _publish(self) -> PublishedWorkspace | None:
         if self.publish is None or self._client is None:
             return None
-        handle = self._root.handle([Grant(prefix=WORKSPACE, ops=OPERATIONS)])
-        memory = self._root.path / self._own(PUBLISHED)
-        return PublishedWorkspace(self._client, self.publish, handle, f"{WORKSPACE}/", memory, warn=self._warned)
+        return self._root.publish(self._client, self.publish, self._own(PUBLISHED))
 
     @property
     def name(self) -> str:
@@ -235,9 +234,8 @@ class FileSystemAgent:
         sync = ContextSynchronizer(counter, most_tokens=config.window_tokens)
         self._published = self._publish()
         self._warden = Warden()
-        self._recorder = FileRecorder(
-            self._root, self._run_log, log, sync, lambda sentence: self._agent.warn(sentence), self._published
-        )
+        self._journal = WindowJournal(self._root, self._run_log, log, sync)
+        self._disk = FreeSpace(self._root.path)
         offloaded = ContextFileSystem(
             self._root.path / OFFLOADED[1:],
             self._own(_CONVERSATION),
@@ -250,7 +248,7 @@ class FileSystemAgent:
             model,
             self._agent_config(counter),
             self._toolset(sync),
-            self._recorder,
+            AgentRecorder(self._journal, self._before_round, self._published),
             offloaded=offloaded,
             watch=self._watch,
             system_for=self._system_for,
@@ -285,7 +283,7 @@ class FileSystemAgent:
         config = self.config
         settings = {field.name: getattr(config, field.name) for field in fields(AgentConfig)} | {
             "counter": counter,
-            "sync_turn": SyncTurn(prompt=catalogue(config.language).sync_turn, tools=[NAME]),
+            "sync_turn": SyncTurn(prompt=catalogue(config.language).sync_turn, tools=[SYNC_CONTEXT]),
         }
         return AgentConfig(**settings)
 
@@ -295,12 +293,15 @@ class FileSystemAgent:
         self._run_log.close()
         self._root.close()
 
+    async def _before_round(self) -> None:
+        """Check the free space of the disk; that takes microseconds, so no thread is needed."""
+        if warning := self._disk.check():
+            self._agent.warn(warning)
+
     def _recall(self) -> None:
         """Set the conversation to what is stored."""
-        state = self._recorder.recall()
-        last = state.last_call
-        failed = failure_of(last.operation, last.params, last.outcome, ok=last.success) if last else ""
-        self._core.resume_at(ResumePoint(state.context, state.begun, state.broken, failed), self._recorder.system())
+        state = self._journal.recall()
+        self._core.resume_at(state.resume_point, self._journal.system())
         self._agent.outcome = Outcome(state.end.reason, detail=state.end.detail) if state.end else Outcome()
         self._unfinished = state.unfinished
         if state.unfinished:
@@ -308,14 +309,14 @@ class FileSystemAgent:
 
     def _look_again(self) -> None:
         """Rebuild the system prompt: files and window may have changed since the last task."""
-        self._core.replace_system(self._recorder.system())
+        self._core.replace_system(self._journal.system())
 
     async def _system_for(self, small: bool) -> Message:
         """Return the system prompt for a model with a small context, or for any other."""
 
         def fitted() -> Message:
             self._root.fit_guideline(small=small)
-            return self._recorder.system()
+            return self._journal.system()
 
         return await to_the_end(fitted)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from cfs.wire import Message, Usage
 from cfs_agents.tools import CommandRequest, Elsewhere
 from cfs_agents.tree.record import LeaseRecord
-from cfs_agents.tree.recorder import SubAgentRecorder
 from cfs_agents.tree.session_backend import ClaimedTurn, DeletedCallback, LostCallback
+from cfs_agents.tree.session_journal import SessionJournal
 
 
 class NoLease:
@@ -35,7 +35,7 @@ class NoSessions:
 
     def attach(
         self,
-        recorders: Mapping[str, SubAgentRecorder],
+        journals: Mapping[str, SessionJournal],
         on_message: Callable[[str], None],
         on_deleted: DeletedCallback,
     ) -> None:

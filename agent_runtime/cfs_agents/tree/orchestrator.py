@@ -27,9 +27,9 @@ from cfs_agents.tree.folder import TreeFolder
 from cfs_agents.tree.loading import StoredAgent, load_root, load_sub_agents
 from cfs_agents.tree.published import PublishedWorkspace
 from cfs_agents.tree.record import InboxMessage, SubAgentRecord
-from cfs_agents.tree.recorder import SubAgentRecorder
 from cfs_agents.tree.session_backend import ClaimedTurn, SessionBackend
 from cfs_agents.tree.session_context import AgentSpec, SubSessionContext
+from cfs_agents.tree.session_journal import SessionJournal
 from cfs_agents.tree.states import SubAgentState
 from cfs_agents.tree.sub_agent import Claim, FibreSubAgent, TreeResources
 from cfs_agents.tree.toolset import Toolset
@@ -84,9 +84,9 @@ class FibreOrchestrator:
             published=publish(self.guards),
         )
         self._folder = folder
-        self._recorders: dict[str, SubAgentRecorder] = {}
+        self._journals: dict[str, SessionJournal] = {}
         self._group: asyncio.TaskGroup | None = None
-        backend.attach(self._recorders, self._message_waits, self._session_deleted)
+        backend.attach(self._journals, self._message_waits, self._session_deleted)
 
     def load(self, fresh: SubAgentRecord, context: SubSessionContext) -> None:
         """Load the sub-agents that are on disk; the root is `fresh` when there are none. Blocks."""
@@ -104,14 +104,14 @@ class FibreOrchestrator:
         record, context, folder = stored
         parent = self.sub_agents[record.parent_id] if record.parent_id is not None else None
         sub_agent = self.sub_agents[record.agent_id] = FibreSubAgent(self._resources, record, context, folder, parent)
-        self._recorders[record.session_id] = sub_agent.recorder
+        self._journals[record.session_id] = sub_agent.journal
         used = record.usage.prompt_tokens + record.usage.completion_tokens
         self.guards.budget.open(record.agent_id, record.parent_id, record.budget, used)
         return sub_agent
 
     def _remove(self, sub_agent: FibreSubAgent) -> None:
         """Undo `_add` for an agent that was never started."""
-        del self.sub_agents[sub_agent.agent_id], self._recorders[sub_agent.session_id]
+        del self.sub_agents[sub_agent.agent_id], self._journals[sub_agent.session_id]
         if sub_agent.parent is not None:
             sub_agent.parent.children.remove(sub_agent)
 
@@ -191,7 +191,7 @@ class FibreOrchestrator:
         if lease is None:
             goal = sub_agent.record.task_goal
             return lambda: self.backend.begin(sub_agent.session_id, goal, sub_agent.turn_lost)
-        sent = sub_agent.recorder.messages_of_turn()
+        sent = sub_agent.journal.messages_of_turn()
         return lambda: self.backend.resume(sub_agent.session_id, lease, sent, sub_agent.turn_lost)
 
     def _start(
@@ -319,7 +319,7 @@ class FibreOrchestrator:
         child = await self.create_sub_session(parent.context, spec)
         child.record.spawned_by, child.record.order = spawned_by, order
         try:
-            await child.recorder.save()
+            await child.journal.save()
         except BaseException:
             self._remove(child)
             raise

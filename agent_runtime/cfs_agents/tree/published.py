@@ -64,6 +64,11 @@ Reserve: TypeAlias = Callable[[str], AbstractContextManager[object]]
 """Reserves the writes of a file here, by its path in the workspace, so that no agent writes it at the same time."""
 
 
+def no_reservation(_: str) -> AbstractContextManager[object]:
+    """Reserve nothing, where only one agent writes."""
+    return nullcontext()
+
+
 class PublishedWorkspace:
     """The workspace below `prefix` of the handle `files`, and its copy `/workspaces/NAME` on a server.
 
@@ -79,7 +84,7 @@ class PublishedWorkspace:
         files: FsHandle,
         prefix: str,
         memory: Path,
-        reserve: Reserve = lambda _: nullcontext(),
+        reserve: Reserve = no_reservation,
         warn: Warn = _log.warning,
     ) -> None:
         self._client = client

@@ -1,219 +1,99 @@
-"""The recorder of a sub-agent (B3, B5, B8).
+"""The recorder of every agent with a state on disk: each step is stored before the agent goes on (A1, B3).
 
-It writes each step to disk first, then to the session and to the readers of the chunks.
+The steps are in the agent's journal. A file agent has a run log, which a new context window replaces; an agent of a
+tree has the messages of its session and the state of its task.
 """
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from cfs.api import life_in
-from cfs.wire import Message, SessionInfo, ToolCall, Usage
+from cfs.wire import ToolCall, Usage
 from cfs_agents.base.events import Finished, ToolResult
-from cfs_agents.base.messages import Language, catalogue
-from cfs_agents.base.threads import to_the_end
-from cfs_agents.base.usage import added
 from cfs_agents.context import Change, ContextItem, Conversation
 from cfs_agents.loop.recorder import NewContext
-from cfs_agents.tree.record import LeaseRecord, SubAgentRecord
-from cfs_agents.tree.session_context import SubSessionContext
-from cfs_agents.tree.session_folder import SessionFolder
-from cfs_agents.tree.tool_names import REPEATABLE
+from cfs_agents.tree.published import PublishedWorkspace
+from cfs_agents.tree.tool_names import CHANGES_NO_FILES, NEEDS_NO_FILES
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSession:
-    """The stored state of a session, without the running turn: enough to create the session again.
+class ResumePoint:
+    """Where an agent goes on, as its journal says: the conversation without the system prompt, and its open calls.
 
-    `life` distinguishes sessions of one name; None before the first is created.
+    `begun` are the ids of the open calls that have begun, `broken` the reasons why calls could not be read, by id, and
+    `failed_call` is the error of the last call.
     """
 
-    messages: Sequence[Message] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    life: str | None = None
+    context: Conversation
+    begun: Collection[str] = ()
+    broken: Mapping[str, str] = field(default_factory=dict)
+    failed_call: str = ""
 
 
-_IDENTITY = ("session_id", "agent_id", "agent_name", "system_instruction", "max_turns", "timeout", "budget")
+class Journal(Protocol):
+    """The steps of one agent on disk. Each method returns when a kill cannot undo its step any more."""
+
+    async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
+        """Store a message (see `Recorder.added`)."""
+        ...
+
+    async def shortened(self, change: Change) -> None:
+        """Store a change of the conversation."""
+        ...
+
+    async def begins(self, calls: Sequence[ToolCall]) -> None:
+        """Store that calls are about to run."""
+        ...
+
+    async def done(
+        self, call: ToolCall, result: ToolResult, item: ContextItem, later: Sequence[ToolCall]
+    ) -> NewContext | None:
+        """Store the result of a call (see `Recorder.done`)."""
+        ...
+
+    def shown(self, item: ContextItem) -> None:
+        """A stored result may be seen by others now: the files that its call has changed are there before it."""
+        ...
+
+    async def ended(self, end: Finished) -> None:
+        """Store that the task has ended."""
+        ...
 
 
-class SubAgentRecorder:
-    """Stores one sub-agent (a `Recorder`) and tracks the required content of its server session.
+class AgentRecorder:
+    """Stores the steps of one agent in its journal; a `Recorder`.
 
-    `stored` gets each message that is on disk; `before_round` is awaited before each model request, `before_calls`
-    before calls run, and `after_call` before a result is sent.
+    Calls see the files of the `published` workspace, and their changes are there before their results. `before_round`
+    is awaited before each request to the model.
     """
 
     def __init__(
         self,
-        record: SubAgentRecord,
-        context: SubSessionContext,
-        folder: SessionFolder,
-        *,
-        stored: Callable[[Message], None],
-        before_round: Callable[[], Awaitable[None]],
-        before_calls: Callable[[Sequence[ToolCall]], Awaitable[None]],
-        after_call: Callable[[ToolCall], Awaitable[None]],
-        language: Language = "en",
+        journal: Journal,
+        before_round: Callable[[], Coroutine[Any, Any, None]],
+        published: PublishedWorkspace | None,
     ) -> None:
-        self.record = record
-        self.adopted = False
-        """Whether the stored conversation has been replaced by that of the session."""
-        self.current: Callable[[], Conversation] | None = None
-        self._messages = context.message_manager
-        self._memory = context.session_memory_manager
-        self._folder = folder
-        self._stored = stored
-        self._before_round = before_round
-        self._before_calls = before_calls
-        self._after_call = after_call
-        self._language: Language = language
-        self._saving = asyncio.Lock()
-        self._last: str | None = None
-        self._unsent: list[Message] = []
-        """Calls that are stored together with their beginning."""
-
-    async def save(self, *, wait: bool = True) -> None:
-        """Store the sub-agent as it is now; see `SessionFolder.save`."""
-        async with self._saving:
-            record = self.record
-            record.updated_at = time.time()
-            record.messages = len(self._messages)
-            if self.current is not None:
-                record.items = self._memory.dump(self.current())
-            status, messages = record.model_dump(mode="json"), self._messages.messages
-            rest = record.state == "done"
-            await to_the_end(lambda: self._folder.save(status, messages, rest=rest, wait=wait))
-
-    async def add(self, message: Message) -> None:
-        """Store a message that is in the context already."""
-        await self._keep(message)
-        self._stored(message)
-
-    async def _keep(self, message: Message, *, wait: bool = True) -> None:
-        self._last = None
-        self._messages.add(message)
-        await self.save(wait=wait)
-        self._send_stored()
-
-    def session(self) -> StoredSession:
-        """Return the stored state of its session, up to the message of the running turn."""
-        messages, lease = list(self._messages.messages), self.record.lease
-        if lease is not None and (place := self._place_of(lease.content)) is not None:
-            messages = messages[:place]
-        if messages and messages[-1].role == "user":  # its turn was over when the next one began
-            messages.append(Message(role="assistant", content=catalogue(self._language).superseded))
-        return StoredSession(messages, self.record.settings, self.record.life)
-
-    def session_opened(self, life: str, settings: Mapping[str, Any]) -> None:
-        """Take over the identity and the settings of its session; they are written with the next step."""
-        self.record.life, self.record.settings, self.record.gone = life, dict(settings), None
-
-    async def session_gone(self, reason: str) -> None:
-        """Store that its session was deleted or renamed."""
-        if self.record.gone is None:
-            self.record.gone = reason
-            await self.save()
-
-    def is_unknown(self, info: SessionInfo) -> bool:
-        """Whether this agent, the root of a tree, knows nothing of its session, or the conversation of another one."""
-        record = self.record
-        if record.parent_id is not None or record.life == life_in(info.etag):
-            return False
-        return info.origin is not None if record.life is not None else not self._messages
-
-    async def adopt(self, history: Sequence[Message]) -> None:
-        """Take over the history of its session. A conversation of another session is put aside."""
-        record = self.record
-        if self._messages.messages:
-            await to_the_end(self._folder.put_messages_aside)
-            fresh = SubAgentRecord(
-                **{name: getattr(record, name) for name in _IDENTITY}, state="done", created_at=time.time()
-            )
-            for name in SubAgentRecord.model_fields:
-                setattr(record, name, getattr(fresh, name))
-        self._messages.replace_all(history)
-        context = self._memory.load((), 0)
-        self.current, self.adopted = lambda: context, True
-        await self.save()
-
-    async def turn_retaken(self, lease: LeaseRecord) -> None:
-        """Store that the server had lost the turn, and that this lease replaces it."""
-        self.record.lease = lease
-        await self.save()
-
-    def messages_of_turn(self) -> list[Message]:
-        """Return the messages that answer the message of its turn; an answer at the end waits for the turn's end."""
-        lease, messages = self.record.lease, self._messages.messages
-        if lease is None or (place := self._place_of(lease.content)) is None:
-            return []
-        answers = list(messages[place + 1 :])
-        if answers and answers[-1].role == "assistant" and not answers[-1].tool_calls:
-            answers.pop()
-        return answers
-
-    def _place_of(self, content: str) -> int | None:
-        """Return the index of the last user message with this content."""
-        messages = self._messages.messages
-        places = range(len(messages) - 1, -1, -1)
-        return next((n for n in places if messages[n].role == "user" and messages[n].content == content), None)
-
-    async def before_round(self) -> None:
-        """Let the sub-agent add the messages that have arrived."""
-        await self._before_round()
-
-    async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
-        """Store a message of the user or of the model."""
-        record = self.record
-        record.begun, record.asking, record.broken = [], "", dict(broken)
-        if usage is not None:
-            record.rounds += 1
-            record.usage = added(record.usage, usage)
-        if item.item_id == self._last:  # the rest of a reply that was cut off
-            self._messages.replace_last(item.message)
-            await self.save()
-            self._stored(item.message)
-        elif not broken and any(call.name not in REPEATABLE for call in item.message.tool_calls[:1]):
-            self._messages.add(item.message)
-            self._unsent.append(item.message)
-        else:
-            await self.add(item.message)
-        self._last = item.item_id
-
-    async def shortened(self, change: Change) -> None:  # noqa: ARG002 - as the protocol has it
-        """Store the shortened conversation."""
-        await self.save()
+        self._journal = journal
+        self._published = published
+        self.before_round = before_round
+        self.added = journal.added
+        self.shortened = journal.shortened
+        self.ended = journal.ended
 
     async def begins(self, calls: Sequence[ToolCall]) -> None:
-        """Store that calls are about to run, if running one of them twice would matter."""
-        self.record.begun = [call.id for call in calls]
-        if any(call.name not in REPEATABLE for call in calls):
-            await self.save()
-            self._send_stored()
-        await self._before_calls(calls)
-
-    def _send_stored(self) -> None:
-        """Send the messages that are on disk by now."""
-        for message in self._unsent:
-            self._stored(message)
-        self._unsent.clear()
+        """Store that calls are about to run, and fetch the files that others have changed on the server."""
+        await self._journal.begins(calls)
+        if self._published is not None and any(call.name not in NEEDS_NO_FILES for call in calls):
+            await self._published.both()
 
     async def done(
-        self,
-        call: ToolCall,
-        result: ToolResult,  # noqa: ARG002 - the signature is the protocol's
-        item: ContextItem,
-        later: Sequence[ToolCall],  # noqa: ARG002
+        self, call: ToolCall, result: ToolResult, item: ContextItem, later: Sequence[ToolCall]
     ) -> NewContext | None:
-        """Store a result."""
-        self.record.begun = [each for each in self.record.begun if each != call.id]
-        await self._keep(item.message, wait=False)
+        """Store a result, and send the files that the call has changed before the result is shown."""
+        new = await self._journal.done(call, result, item, later)
         try:
-            await self._after_call(call)
+            if self._published is not None and call.name not in CHANGES_NO_FILES:
+                await self._published.send()
         finally:
-            self._stored(item.message)
-        return None
-
-    async def ended(self, end: Finished) -> None:
-        """Do nothing: the sub-agent interprets the end."""
+            self._journal.shown(item)
+        return new

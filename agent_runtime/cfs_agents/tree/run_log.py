@@ -36,7 +36,9 @@ from cfs_agents.base.events import Finished
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.repairs import Warn, usable_file, without_damage
 from cfs_agents.context import Change, ContextItem, Conversation
+from cfs_agents.tools import failure_of
 from cfs_agents.tree.operations import Operation
+from cfs_agents.tree.recorder import ResumePoint
 
 _log = get_logger(__name__)
 
@@ -76,6 +78,13 @@ class RunState:
     def unfinished(self) -> bool:
         """Whether there is a task that no answer has ended."""
         return len(self.context) > 0 and (self.end is None or self.end.reason not in ("answered", "unverified"))
+
+    @property
+    def resume_point(self) -> ResumePoint:
+        """Where the agent goes on."""
+        last = self.last_call
+        failed = failure_of(last.operation, last.params, last.outcome, ok=last.success) if last else ""
+        return ResumePoint(self.context, self.begun, self.broken, failed)
 
 
 class RunLog:

@@ -46,9 +46,9 @@ from cfs_agents.loop.retries import Retries, is_outage
 from cfs_agents.tools import CommandRequest, Elsewhere
 from cfs_agents.tree.questions import ServerQuestion
 from cfs_agents.tree.record import LeaseRecord
-from cfs_agents.tree.recorder import StoredSession, SubAgentRecorder
 from cfs_agents.tree.server_lease import ServerLease, T, arrived, end_elsewhere, in_life, new_key
 from cfs_agents.tree.session_backend import ClaimedTurn, DeletedCallback, LostCallback
+from cfs_agents.tree.session_journal import SessionJournal, StoredSession
 
 _FIRST_LEASE = 5.0
 """Seconds for which a turn is claimed before the claim is stored."""
@@ -82,7 +82,7 @@ class ServerSessions:
     _store: str | None = None
     """Id of the server's store with the tree's sessions."""
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _recorders: Mapping[str, SubAgentRecorder] = field(default_factory=dict)
+    _journals: Mapping[str, SessionJournal] = field(default_factory=dict)
     _on_message: Callable[[str], None] = _ignore
     _on_deleted: DeletedCallback = _ignore
 
@@ -93,12 +93,12 @@ class ServerSessions:
 
     def attach(
         self,
-        recorders: Mapping[str, SubAgentRecorder],
+        journals: Mapping[str, SessionJournal],
         on_message: Callable[[str], None],
         on_deleted: DeletedCallback,
     ) -> None:
         """Work for this tree."""
-        self._recorders, self._on_message, self._on_deleted = recorders, on_message, on_deleted
+        self._journals, self._on_message, self._on_deleted = journals, on_message, on_deleted
 
     async def open(self, session_id: str) -> None:
         """Create the session from its stored state, unless it exists, and let an agent answer it.
@@ -113,8 +113,8 @@ class ServerSessions:
 
         before = self._life(session_id)
         await self.retries.call(once)
-        if session_id in self._recorders and self._life(session_id) != before:
-            await self._recorders[session_id].save()  # else a kill would forget which session is its own
+        if session_id in self._journals and self._life(session_id) != before:
+            await self._journals[session_id].save()  # else a kill would forget which session is its own
 
     async def begin(self, session_id: str, content: str, on_lost: LostCallback) -> ClaimedTurn:
         """Post a message to the session, unless it has it already, and claim the next turn."""
@@ -283,8 +283,8 @@ class ServerSessions:
 
     def _life(self, session_id: str) -> str | None:
         """Return the life of a session that the runtime has seen; None if it has seen none."""
-        recorder = self._recorders.get(session_id)
-        return self._lives.get(session_id) if recorder is None else recorder.record.life or self._lives.get(session_id)
+        journal = self._journals.get(session_id)
+        return self._lives.get(session_id) if journal is None else journal.record.life or self._lives.get(session_id)
 
     async def _ask(self, session_id: str, call: api.Call[T], *, idempotency_key: str | None = None) -> T:
         """Send a call for the session that the runtime has seen by this name."""
@@ -304,22 +304,22 @@ class ServerSessions:
 
     async def _note_gone(self, session_id: str, reason: str) -> None:
         """Store that a session was deleted or renamed, so that it is not created if the server loses its store."""
-        if session_id in self._recorders:
+        if session_id in self._journals:
             with suppress(CfsError):  # the disk is full: it is stored with the next step
-                await self._recorders[session_id].session_gone(reason)
+                await self._journals[session_id].session_gone(reason)
 
     async def _require_wanted(self, session_id: str) -> None:
         """Raise `SessionDeleted` or `SessionRenamed` if a session is not to be created again."""
-        recorder = self._recorders.get(session_id)
-        if recorder is None or recorder.record.life is None:
+        journal = self._journals.get(session_id)
+        if journal is None or journal.record.life is None:
             return
         try:
             await self._ask(session_id, api.settings(session_id))
         except (SessionDeleted, SessionRenamed):
             raise
         except NotFound:
-            if recorder.record.gone is not None:
-                raise SessionDeleted(recorder.record.gone) from None
+            if journal.record.gone is not None:
+                raise SessionDeleted(journal.record.gone) from None
 
     async def _left(self, session_id: str, error: SessionDeleted | SessionRenamed) -> None:
         """End the work of the agent whose session was deleted or renamed."""
@@ -388,8 +388,8 @@ class ServerSessions:
 
         if not await self._call(once, forever=not lease.ended):
             return False
-        if lease.session in self._recorders:
-            await self._recorders[lease.session].turn_retaken(lease.record)
+        if lease.session in self._journals:
+            await self._journals[lease.session].turn_retaken(lease.record)
         return True
 
     async def _regain_lost(self, lease: ServerLease, before: str | None) -> bool:
@@ -422,8 +422,8 @@ class ServerSessions:
     async def _open_all(self) -> None:
         """Create all lost sessions of the tree again. If one was deleted or renamed, the work of its agent ends."""
         self._lives.clear()
-        for session_id, recorder in list(self._recorders.items()):
-            if recorder.record.life is not None:
+        for session_id, journal in list(self._journals.items()):
+            if journal.record.life is not None:
                 try:
                     await self._open(session_id)
                 except (SessionDeleted, SessionRenamed) as error:
@@ -437,8 +437,8 @@ class ServerSessions:
         if self._store is None:
             self._store = await self.client.call(api.store())
         await self._require_wanted(session_id)
-        recorder = self._recorders.get(session_id)
-        stored = recorder.session() if recorder is not None else StoredSession()
+        journal = self._journals.get(session_id)
+        stored = journal.session() if journal is not None else StoredSession()
         driven = SettingsPatch.model_validate({**stored.settings, "driver": "agent"})
         text = _transcript(stored.messages)
         try:
@@ -447,14 +447,14 @@ class ServerSessions:
             info = await self.client.call(api.create(session_id, SettingsPatch(driver="agent"), text or None))
         except AlreadyExists:
             detail = await self.client.call(api.read(session_id))
-            if recorder is not None and recorder.is_unknown(detail):
-                await recorder.adopt(detail.history)
-                stored = recorder.session()
+            if journal is not None and journal.is_unknown(detail):
+                await journal.adopt(detail.history)
+                stored = journal.session()
             settings = await self._adopt(detail, stored, driven)
             self._opened(session_id, detail.etag, settings.model_dump(exclude_none=True))
             return False
-        if recorder is not None and info.messages and recorder.is_unknown(info):  # it existed, driven by an agent
-            await recorder.adopt((await self.client.call(api.read(session_id))).history)
+        if journal is not None and info.messages and journal.is_unknown(info):  # it existed, driven by an agent
+            await journal.adopt((await self.client.call(api.read(session_id))).history)
         self._opened(session_id, info.etag, stored.settings)
         return stored.life is not None
 
@@ -464,8 +464,8 @@ class ServerSessions:
         self._store_settings(session_id, life_of(etag), settings)
 
     def _store_settings(self, session_id: str, life: str, settings: Mapping[str, Any]) -> None:
-        if session_id in self._recorders:
-            self._recorders[session_id].session_opened(life, settings)
+        if session_id in self._journals:
+            self._journals[session_id].session_opened(life, settings)
 
     async def _adopt(self, detail: SessionDetail, stored: StoredSession, driven: SettingsPatch) -> Settings:
         """Attach to an existing session. For a new session of the name, the stored messages precede its history."""
@@ -520,8 +520,8 @@ class ServerSessions:
             pass
         except CfsError:  # not reachable: the stream will report more
             return
-        for session_id, recorder in list(self._recorders.items()):
-            if recorder.record.gone is None and recorder.record.life != lives.get(session_id):
+        for session_id, journal in list(self._journals.items()):
+            if journal.record.gone is None and journal.record.life != lives.get(session_id):
                 try:
                     await self._require_wanted(session_id)
                 except (SessionDeleted, SessionRenamed) as error:

@@ -7,7 +7,7 @@ from typing import Protocol
 from cfs.wire import Message, Usage
 from cfs_agents.tools import CommandRequest, Elsewhere
 from cfs_agents.tree.record import LeaseRecord
-from cfs_agents.tree.recorder import SubAgentRecorder
+from cfs_agents.tree.session_journal import SessionJournal
 
 LostCallback = Callable[[str], None]
 """Gets the reason, in words, when a turn was cancelled or taken over."""
@@ -60,11 +60,11 @@ class SessionBackend(Protocol):
 
     def attach(
         self,
-        recorders: Mapping[str, SubAgentRecorder],
+        journals: Mapping[str, SessionJournal],
         on_message: Callable[[str], None],
         on_deleted: DeletedCallback,
     ) -> None:
-        """Work for this tree: `recorders` by session id, parents first.
+        """Work for this tree: `journals` by session id, parents first.
 
         `on_message` gets the id of a session in which a message waits, `on_deleted` of one that was deleted or renamed.
         """

@@ -6,13 +6,13 @@ agent continues after its last step when it was killed. The root of a tree is al
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TypeAlias
 
 from cfs.errors import CfsError, SessionDeleted, SessionRenamed, TooMany
-from cfs.wire import Message, ToolCall
+from cfs.wire import Message
 from cfs_agents.base import tracing
 from cfs_agents.base.events import CallFinished, CallStarted, TurnUsage
 from cfs_agents.base.logs import get_logger
@@ -26,22 +26,23 @@ from cfs_agents.loop.config import AgentConfig
 from cfs_agents.loop.model import HasContextWindow, Model
 from cfs_agents.loop.retries import is_outage
 from cfs_agents.tools import CALL_ID
-from cfs_agents.tools.files import LIST_DIRECTORY, READ_FILE, SEARCH_FILES, WRITE_FILE
 from cfs_agents.tree.chunks import ChunkStream
 from cfs_agents.tree.clock import WorkClock
 from cfs_agents.tree.config import FibreConfig, tree_budget_of
-from cfs_agents.tree.core import AgentCore, ResumePoint
+from cfs_agents.tree.core import AgentCore
 from cfs_agents.tree.ending import Ending
+from cfs_agents.tree.fibre_rules import PromptForm, form_for
 from cfs_agents.tree.output import TurnOutput
-from cfs_agents.tree.prompts import PromptForm, form_for, system_prompt
+from cfs_agents.tree.prompts import fibre_prompt
 from cfs_agents.tree.published import PublishedWorkspace
 from cfs_agents.tree.record import InboxMessage, LeaseRecord, SubAgentRecord, report_of, state_of
-from cfs_agents.tree.recorder import SubAgentRecorder
+from cfs_agents.tree.recorder import AgentRecorder
 from cfs_agents.tree.session_backend import ClaimedTurn, SessionBackend
 from cfs_agents.tree.session_context import SubSessionContext
 from cfs_agents.tree.session_folder import SessionFolder
+from cfs_agents.tree.session_journal import SessionJournal
 from cfs_agents.tree.states import TRANSITIONS, SubAgentState, state_at_rest
-from cfs_agents.tree.tool_names import FINISH, REPEATABLE, SPAWN
+from cfs_agents.tree.tool_names import FINISH, SPAWN
 from cfs_agents.tree.toolset import Toolset
 
 _log = get_logger(__name__)
@@ -49,12 +50,6 @@ _log = get_logger(__name__)
 
 TINY_CONTEXT = 4_096
 """Tokens of a context window below which a task begins with an empty conversation."""
-
-_NO_CHANGES = REPEATABLE - {WRITE_FILE}
-"""Calls that change no files."""
-
-_NO_FILES = _NO_CHANGES - {READ_FILE, LIST_DIRECTORY, SEARCH_FILES}
-"""Calls that neither read nor change files."""
 
 Claim: TypeAlias = Callable[[], Awaitable[ClaimedTurn | None]]
 """Claims the turn that a sub-agent is to answer; returns None if the turn is over."""
@@ -97,15 +92,8 @@ class FibreSubAgent:
         if parent is not None:
             parent.children.append(self)
         self.output = TurnOutput(tree.chunks, record.session_id, record.agent_name)
-        self.recorder = SubAgentRecorder(
-            record,
-            context,
-            folder,
-            stored=self.output.message,
-            before_round=self._before_round,
-            before_calls=self._before_calls,
-            after_call=self._after_call,
-            language=tree.config.language,
+        self.journal = SessionJournal(
+            record, context, folder, stored=self.output.message, language=tree.config.language
         )
         self.finish_calls = 0
         """How often it has called `sys_finish_task` in this task."""
@@ -176,7 +164,7 @@ class FibreSubAgent:
             if key != "parent_task":
                 notes[key] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         instruction = self.record.system_instruction
-        return system_prompt(
+        return fibre_prompt(
             config.language, instruction, may_spawn=self.may_spawn, notes=notes, common=config.common, form=self._form
         )
 
@@ -216,7 +204,7 @@ class FibreSubAgent:
     async def asking(self) -> AsyncIterator[None]:
         """Store that the present call waits for a person in this block, so that nothing of it has happened."""
         self.record.asking = CALL_ID.get()
-        await self.recorder.save()
+        await self.journal.save()
         try:
             yield
         except asyncio.CancelledError:
@@ -225,7 +213,7 @@ class FibreSubAgent:
             self.record.asking = ""
             raise
         self.record.asking = ""
-        await self.recorder.save()
+        await self.journal.save()
 
     def prepare(self) -> None:
         """Get ready for a task that is about to be started."""
@@ -256,7 +244,7 @@ class FibreSubAgent:
     async def deliver(self, message: InboxMessage) -> None:
         """Put a message into its inbox, on disk too."""
         if self.record.deliver(message):
-            await self.recorder.save()
+            await self.journal.save()
             self.wakeup.set()
 
     def report_delivered(self) -> None:
@@ -331,7 +319,7 @@ class FibreSubAgent:
         turn = await claim()
         if turn is None:
             return Ending.without_report("cancelled", say.stopped)
-        if self.recorder.adopted:
+        if self.journal.adopted:
             self._recall(core)
         claimed = turn.lease.record
         trace = None if claimed is None else claimed.traceparent
@@ -384,8 +372,9 @@ class FibreSubAgent:
             language=config.language,
         )
         model = self.tree.models(record.agent_name)
+        recorder = AgentRecorder(self.journal, self._before_round, self.tree.published)
         offloaded = self.context.offloaded(self._folder.warn) if config.offload_enabled else None
-        self._core = core = AgentCore(model, limits, self.tree.toolset(self), self.recorder, offloaded=offloaded)
+        self._core = core = AgentCore(model, limits, self.tree.toolset(self), recorder, offloaded=offloaded)
         await to_the_end(core.open)
         self._window = await model.context_window() if isinstance(model, HasContextWindow) else None
         self._form = config.prompt or form_for(self._window)
@@ -394,16 +383,11 @@ class FibreSubAgent:
 
     def _recall(self, core: AgentCore) -> None:
         """Set the conversation to what is stored."""
-        record, self.recorder.adopted = self.record, False
-        stored = self.context.session_memory_manager.load(record.items, record.messages)
+        record, self.journal.adopted = self.record, False
         newest = {message.content for message in self.context.message_manager.messages[record.messages :]}
         record.inbox = [each for each in record.inbox if self._text_of(each) not in newest]  # taken in, then killed
-        calls = stored.open_calls
-        begun_once = set(record.begun) - {record.asking}
-        once = any(call.id in begun_once and call.name not in REPEATABLE for call in calls)
-        point = ResumePoint(stored, record.begun if once else (), record.broken)
-        core.resume_at(point, Message(role="system", content=self._system_text()))
-        self.recorder.current = lambda: core.loop.context.context
+        core.resume_at(self.journal.resume_point(), Message(role="system", content=self._system_text()))
+        self.journal.current = lambda: core.loop.context.context
 
     async def _begin_turn(self, agent: Agent, turn: ClaimedTurn, message: InboxMessage | None) -> None:
         """Begin with a claimed turn: a new task, or the one that was interrupted."""
@@ -426,7 +410,7 @@ class FibreSubAgent:
         self._change(SubAgentState.WORKING)
         await self.tree.guards.began(self.agent_id, again=not turn.resumed)
         if turn.resumed:
-            await self.recorder.save()
+            await self.journal.save()
         else:
             await self._add_task(agent, turn.content)
 
@@ -434,7 +418,7 @@ class FibreSubAgent:
         """Add the message that begins the task, unless it is there: a kill may precede the status."""
         last = agent.context.context.items[-1].message
         if last.role == "user" and last.content == content:
-            await self.recorder.save()
+            await self.journal.save()
             return
         if self._window is not None and self._window < TINY_CONTEXT:  # small models repeat earlier tasks
             agent.context.context = agent.context.context.emptied()
@@ -443,7 +427,7 @@ class FibreSubAgent:
         agent.context.context = agent.context.context.released()
         agent.context.add(Message(role="user", content=content), task=True)
         for item in agent.context.context.items[count:]:
-            await self.recorder.add(item.message)
+            await self.journal.add(item.message)
 
     async def _run_loop(self, agent: Agent, task: str | None) -> None:
         """Run the loop until the model has answered or reported."""
@@ -514,16 +498,6 @@ class FibreSubAgent:
                 raise
             raise TooMany(f"{error.detail}. {catalogue(self.tree.config.language).more_budget}") from None
 
-    async def _before_calls(self, calls: Sequence[ToolCall]) -> None:
-        """Fetch the files that others have changed on the server, so that calls see them."""
-        if self.tree.published is not None and any(call.name not in _NO_FILES for call in calls):
-            await self.tree.published.both()
-
-    async def _after_call(self, call: ToolCall) -> None:
-        """Send the files that a call has changed, before its result shows."""
-        if self.tree.published is not None and call.name not in _NO_CHANGES:
-            await self.tree.published.send()
-
     async def _next_turn(self) -> str | None:
         """End the present turn, as a newer message waits, and claim that one; None if it no longer exists."""
         await self.output.end_turn(catalogue(self.tree.config.language).superseded)
@@ -535,7 +509,7 @@ class FibreSubAgent:
 
     async def _add(self, agent: Agent, content: str) -> None:
         item = agent.context.add(Message(role="user", content=content))
-        await self.recorder.add(item.message)
+        await self.journal.add(item.message)
 
     def _text_of(self, message: InboxMessage) -> str:
         say = catalogue(self.tree.config.language)
@@ -555,14 +529,14 @@ class FibreSubAgent:
         record.state, record.report, record.report_delivered = "done", state_of(report), self.is_root
         record.begun, record.asking, record.finish = [], "", None
         record.seconds_used = self.clock.stop()
-        await self.recorder.save()
+        await self.journal.save()
         if self.output.lease is None and not report.ok:
             # Its turn was never claimed: the message must not wait for ever.
             with suppress(CfsError):
                 await self.tree.backend.cancel(self.session_id)
         await self.output.finish(report, language)
         record.lease = None
-        await self.recorder.save()
+        await self.journal.save()
         self.output.chunk("ended", content=report.summary if self.is_root and report.ok else report.text(language))
         await self.end_below()
         await self.notify_parent(report)
@@ -588,7 +562,7 @@ class FibreSubAgent:
             self.output.begin(turn)
             await self.output.finish(self.report, self.tree.config.language)
         self.record.lease = None
-        await self.recorder.save()
+        await self.journal.save()
 
     async def _unmade(self, answer: str) -> tuple[str, ...]:
         """Return the files that an answer names as made or changed, and that were not since the task began."""

@@ -13,8 +13,8 @@ from cfs_agents.tools import (
     tool,
 )
 from cfs_agents.tree.directory import HISTORY
+from cfs_agents.tree.tool_names import SYNC_CONTEXT
 
-NAME = "sync_context"
 WINDOW_TOKENS = 4_000
 WINDOW_BYTES = 64 * 1024
 
@@ -35,7 +35,7 @@ class ContextSynchronizer:
 
     def tool(self) -> Tool:
         """Return the tool."""
-        return tool(_DESCRIPTION, name=NAME)(self.sync_context)
+        return tool(_DESCRIPTION, name=SYNC_CONTEXT)(self.sync_context)
 
     def take(self) -> str | None:
         """Return the accepted window, once."""

@@ -1,4 +1,4 @@
-"""The names of the tools that lead other agents."""
+"""The names of the tools that lead other agents, and what calls of tools do to files."""
 
 from cfs_agents.guards.digest import WAIT
 from cfs_agents.tools.files import LIST_DIRECTORY, READ_FILE, SEARCH_FILES, WRITE_FILE
@@ -8,6 +8,13 @@ SEND = "sys_send_message"
 FINISH = "sys_finish_task"
 LOCK = "sys_lock_file"
 UNLOCK = "sys_unlock_file"
+SYNC_CONTEXT = "sync_context"
 
 REPEATABLE = frozenset({SPAWN, SEND, WAIT, FINISH, LOCK, UNLOCK, READ_FILE, WRITE_FILE, LIST_DIRECTORY, SEARCH_FILES})
 """Calls that may be made twice: after a kill in their middle they are simply made again."""
+
+CHANGES_NO_FILES = REPEATABLE - {WRITE_FILE} | {SYNC_CONTEXT}
+"""Calls that change no files of the workspace."""
+
+NEEDS_NO_FILES = CHANGES_NO_FILES - {READ_FILE, LIST_DIRECTORY, SEARCH_FILES}
+"""Calls that neither read nor change files of the workspace."""

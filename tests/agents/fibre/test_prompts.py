@@ -14,8 +14,9 @@ from cfs_agents.loop.server_model import ServerCounter, ServerModel
 from cfs_agents.main.testing import says
 from cfs_agents.tools import AsyncPersistentShell, CommandTools, FileTools, ShellSettings, Tool, agent_grants
 from cfs_agents.tree.config import DEFAULT_FILE_TOOLS
+from cfs_agents.tree.fibre_rules import PromptForm, form_for, full_part, short_part
 from cfs_agents.tree.fibre_tools import FibreTools
-from cfs_agents.tree.prompts import CAPABILITIES, ROLE, PromptForm, form_for, full_part, short_part, system_prompt
+from cfs_agents.tree.prompts import CAPABILITIES, ROLE, fibre_prompt
 from cfs_filesystem import InMemoryFileSystem
 from tests.agents.fibre.trees import ScriptedModels, finish, spawn, tree, wait
 from tests.server.support import Process
@@ -69,7 +70,7 @@ def text(
     language: Language, *, may_spawn: bool = True, notes: dict[str, str] | None = None, form: PromptForm = "short"
 ) -> str:
     notes = NOTES if notes is None else notes
-    return system_prompt(language, INSTRUCTIONS[language], may_spawn=may_spawn, notes=notes, form=form)
+    return fibre_prompt(language, INSTRUCTIONS[language], may_spawn=may_spawn, notes=notes, form=form)
 
 
 def fixed(language: Language, form: PromptForm) -> str:

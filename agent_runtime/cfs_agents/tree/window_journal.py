@@ -1,46 +1,31 @@
-"""The recorder of a file-system agent: run log, operation log, and at a sync the window (A1, A4, A6)."""
+"""The journal of a file-system agent: run log, operation log, and at a sync the window (A1, A4, A6)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.base.disk import disk_errors
 from cfs_agents.base.events import Finished, ToolResult
-from cfs_agents.base.free_space import FreeSpace
-from cfs_agents.base.messages import after_sync, system_prompt
+from cfs_agents.base.messages import after_sync
 from cfs_agents.base.threads import to_the_end
 from cfs_agents.context import Change, ContextItem, Conversation
 from cfs_agents.loop.recorder import NewContext
 from cfs_agents.tree.directory import AgentRoot
 from cfs_agents.tree.listing import tree
 from cfs_agents.tree.operations import Operation, OperationLogger
-from cfs_agents.tree.published import PublishedWorkspace
+from cfs_agents.tree.prompts import file_agent_prompt
 from cfs_agents.tree.run_log import RunLog, RunState, Sync
-from cfs_agents.tree.sync import NAME, ContextSynchronizer, archive_path
+from cfs_agents.tree.sync import ContextSynchronizer, archive_path
+from cfs_agents.tree.tool_names import SYNC_CONTEXT
 
 
-class FileRecorder:
-    """Stores the state of an agent in its directory, one step at a time; blocking work runs in threads.
+class WindowJournal:
+    """Stores the state of an agent in its directory, one step at a time; blocking work runs in threads."""
 
-    `warn` is called with one sentence when the disk becomes full. Calls see the files of the `published` workspace, and
-    their changes are there before their results.
-    """
-
-    def __init__(
-        self,
-        root: AgentRoot,
-        run_log: RunLog,
-        log: OperationLogger,
-        sync: ContextSynchronizer,
-        warn: Callable[[str], None],
-        published: PublishedWorkspace | None = None,
-    ) -> None:
+    def __init__(self, root: AgentRoot, run_log: RunLog, log: OperationLogger, sync: ContextSynchronizer) -> None:
         self._root = root
         self._run_log = run_log
         self._log = log
         self._sync = sync
-        self._disk = FreeSpace(root.path)
-        self._warn = warn
-        self._published = published
 
     def recall(self) -> RunState:
         """Read the stored state and complete what a crash interrupted. Blocks."""
@@ -58,13 +43,8 @@ class FileRecorder:
         root = self._root
         with disk_errors(root.path):
             root.complete()
-        text = system_prompt(root.guideline(), root.window(), tree(root.path), language, root.context_window)
+        text = file_agent_prompt(root.guideline(), root.window(), tree(root.path), language, root.context_window)
         return Message(role="system", content=text)
-
-    async def before_round(self) -> None:
-        """Check the free space of the disk; that takes microseconds, so no thread is needed."""
-        if warning := self._disk.check():
-            self._warn(warning)
 
     async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
         """Store a message; log a task, and the usage of a reply."""
@@ -86,14 +66,12 @@ class FileRecorder:
     async def begins(self, calls: Sequence[ToolCall]) -> None:
         """Store which calls are about to run."""
         await to_the_end(lambda: self._run_log.intents(calls))
-        if self._published is not None:
-            await self._published.both()
 
     async def done(
         self, call: ToolCall, result: ToolResult, item: ContextItem, later: Sequence[ToolCall]
     ) -> NewContext | None:
         """Store and log a result; a sync changes the window and with it the conversation."""
-        window = self._sync.take() if call.name == NAME and result.ok else None
+        window = self._sync.take() if call.name == SYNC_CONTEXT and result.ok else None
         operation = Operation(self._run_log.place(), call.name, call.arguments, result.text, success=result.ok)
         if window is not None:
             return await to_the_end(lambda: self._change(window, operation, [each.name for each in later]))
@@ -103,9 +81,10 @@ class FileRecorder:
             self._log.write(operation)
 
         await to_the_end(keep)
-        if self._published is not None:
-            await self._published.send()
         return None
+
+    def shown(self, item: ContextItem) -> None:
+        """Do nothing: no one else sees the conversation."""
 
     async def ended(self, end: Finished) -> None:
         """Store and log how the task ended."""
