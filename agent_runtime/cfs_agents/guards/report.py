@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from cfs.wire import Usage
 from cfs_agents.base.messages import Language
@@ -96,6 +96,16 @@ class Report:
     reasons: tuple[str, ...] = ()
     usage: Usage = field(default_factory=Usage)
     gap: Gap | None = None
+
+    @classmethod
+    def by_agent(cls, agent_id: str, finish: Finish) -> Self:
+        """Return an agent's own report, whose claims are not checked yet."""
+        return cls(agent_id, "success" if finish.status == "success" else "failed", finish.summary, finish.details)
+
+    @classmethod
+    def by_system(cls, agent_id: str, status: ReportStatus, reason: str) -> Self:
+        """Return the report of a task on which the agent itself has not reported."""
+        return cls(agent_id, status, reasons=(reason,))
 
     @property
     def ok(self) -> bool:

@@ -1,42 +1,64 @@
-"""How the task of a sub-agent ended, and the report that is made of it (B2, B7)."""
+"""The end of a sub-agent's task: its report is checked and stored, and its turn ends with it (B2, B7)."""
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
-from typing import Self
+from contextlib import suppress
+from dataclasses import replace
 
-from cfs.wire import Usage
-from cfs_agents.guards.guards import Guards
-from cfs_agents.guards.report import Finish, Report, ReportStatus
+from cfs.errors import CfsError
+from cfs_agents.guards.report import Report
+from cfs_agents.tree.node import TreeNode
+from cfs_agents.tree.record import state_of
+from cfs_agents.tree.session_backend import ClaimedTurn
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a task ended as the sub-agent sees it: its own report, and why it is not a success."""
+async def checked(node: TreeNode, report: Report, *, finish_calls: int) -> Report:
+    """Return a report with the facts beside its claims: the changes by the agent, by those below it, and by nobody.
 
-    status: ReportStatus
-    finish: Finish
-    reasons: tuple[str, ...] = ()
+    Changes by siblings are in their own reports. `finish_calls` is how often the agent has reported.
+    """
+    guards = node.tree.guards
+    report = replace(report, usage=node.record.usage)
+    report = await guards.judge(report, reports=max(1, finish_calls))
+    own = {None, *node.family()}
+    guards.ended(node.agent_id)
+    return replace(report, facts=tuple(change for change in report.facts if change.by in own))
 
-    @classmethod
-    def without_report(cls, status: ReportStatus, reason: str) -> Self:
-        """Return the ending of a task that the agent itself has not reported on."""
-        return cls(status, Finish(status="failed", summary=""), (reason,))
 
-    @classmethod
-    def reported(cls, finish: Finish) -> Self:
-        """Return the ending of a task by the agent's own report."""
-        return cls("success" if finish.status == "success" else "failed", finish)
+async def conclude(node: TreeNode, report: Report) -> None:
+    """Store a checked report, and end the turn with it."""
+    record, language = node.record, node.tree.config.language
+    _set_report(node, report)
+    record.begun, record.asking, record.finish = [], "", None
+    record.seconds_used = node.clock.stop()
+    await node.journal.save()
+    if node.output.lease is None and not report.ok:
+        # Its turn was never claimed: the message must not wait for ever.
+        with suppress(CfsError):
+            await node.tree.backend.cancel(node.session_id)
+    await node.output.finish(report, language)
+    record.lease = None
+    await node.journal.save()
+    node.output.chunk("ended", content=report.summary if node.is_root and report.ok else report.text(language))
 
-    async def checked(
-        self, agent_id: str, usage: Usage, guards: Guards, *, family: Callable[[], Collection[str]], reports: int
-    ) -> Report:
-        """Make the report: the agent's claims beside the facts, which are the changes by its `family` and by nobody.
 
-        Changes by siblings are in their own reports. `reports` is how often the agent has reported.
-        """
-        finish = self.finish
-        report = Report(agent_id, self.status, finish.summary, finish.details, (), self.reasons, usage)
-        report = await guards.judge(report, reports=max(1, reports))
-        own = {None, *family()}
-        guards.ended(agent_id)
-        return replace(report, facts=tuple(change for change in report.facts if change.by in own))
+async def conclude_unstored(node: TreeNode, report: Report) -> None:
+    """End the turn of a task whose state cannot be stored."""
+    _set_report(node, report)
+    node.record.lease = None
+    node.tree.guards.ended(node.agent_id)
+    with suppress(CfsError):
+        await node.tree.backend.cancel(node.session_id)
+    node.output.chunk("ended", content=report.text(node.tree.config.language))
+
+
+async def end_turn(node: TreeNode, turn: ClaimedTurn | None) -> None:
+    """End a turn whose report was stored by a process that was killed then."""
+    if turn is not None and node.report is not None:
+        node.output.begin(turn)
+        await node.output.finish(node.report, node.tree.config.language)
+    node.record.lease = None
+    await node.journal.save()
+
+
+def _set_report(node: TreeNode, report: Report) -> None:
+    node.record.state, node.record.report = "done", state_of(report)
+    node.record.report_delivered = node.is_root

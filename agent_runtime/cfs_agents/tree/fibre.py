@@ -38,7 +38,8 @@ from cfs_agents.tree.session_context import (
     SubSessionContext,
     system_context_of_root,
 )
-from cfs_agents.tree.sub_agent import Claim, FibreSubAgent
+from cfs_agents.tree.sub_agent import FibreSubAgent
+from cfs_agents.tree.task import Claim
 
 _log = get_logger(__name__)
 
@@ -252,7 +253,7 @@ class FibreAgent:
         if agent_id not in self.agents:
             raise NotFound(f"there is no agent {agent_id!r}")
         sub_agent = self.agents[agent_id]
-        await sub_agent.deliver(InboxMessage(id=f"{sender}:{time.time_ns()}", sender=sender, content=content))
+        await sub_agent.inbox.deliver(InboxMessage(id=f"{sender}:{time.time_ns()}", sender=sender, content=content))
         self._orchestrator.wake(sub_agent)
 
     async def _stream(self, claim: Claim | None) -> AsyncGenerator[MessageChunk, None]:

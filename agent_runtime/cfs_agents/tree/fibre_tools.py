@@ -162,12 +162,12 @@ class FibreTools:
             raise ToolError(f"{agent_id} is none of your agents: you can write to it, but not wait for it")
         async with me.waiting():
             while True:
-                me.wakeup.clear()
+                me.inbox.wakeup.clear()
                 if not target.busy:
                     break
-                if await me.has_message():
+                if await me.inbox.has_message():
                     return self._say.wait_ends.format(agent_id)
-                await me.wakeup.wait()
+                await me.inbox.wakeup.wait()
         target.report_delivered()
         if target.report is None:
             raise ToolError(f"{agent_id} has no report")
@@ -180,7 +180,9 @@ class FibreTools:
             raise ToolError("this is you: there is no need to write to yourself")
         if not content.strip():
             raise ToolError("the message is empty")
-        await target.deliver(InboxMessage(id=f"{me.agent_id}:{me.present_call}", sender=me.agent_id, content=content))
+        await target.inbox.deliver(
+            InboxMessage(id=f"{me.agent_id}:{me.present_call}", sender=me.agent_id, content=content)
+        )
         self._orchestrator.wake(target)
         return self._say.sent.format(agent_id)
 

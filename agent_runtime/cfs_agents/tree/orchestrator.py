@@ -25,13 +25,15 @@ from cfs_agents.tree.chunks import ChunkStream
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.folder import TreeFolder
 from cfs_agents.tree.loading import StoredAgent, load_root, load_sub_agents
+from cfs_agents.tree.node import TreeResources
 from cfs_agents.tree.published import PublishedWorkspace
 from cfs_agents.tree.record import InboxMessage, SubAgentRecord
 from cfs_agents.tree.session_backend import ClaimedTurn, SessionBackend
 from cfs_agents.tree.session_context import AgentSpec, SubSessionContext
 from cfs_agents.tree.session_journal import SessionJournal
 from cfs_agents.tree.states import SubAgentState
-from cfs_agents.tree.sub_agent import Claim, FibreSubAgent, TreeResources
+from cfs_agents.tree.sub_agent import FibreSubAgent
+from cfs_agents.tree.task import Claim
 from cfs_agents.tree.toolset import Toolset
 
 _log = get_logger(__name__)
@@ -80,9 +82,9 @@ class FibreOrchestrator:
             chunks=chunks,
             guards=self.guards,
             models=models,
-            toolset=partial(toolset, self),
             published=publish(self.guards),
         )
+        self._toolset = partial(toolset, self)
         self._folder = folder
         self._journals: dict[str, SessionJournal] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -103,7 +105,9 @@ class FibreOrchestrator:
     def _add(self, stored: StoredAgent) -> FibreSubAgent:
         record, context, folder = stored
         parent = self.sub_agents[record.parent_id] if record.parent_id is not None else None
-        sub_agent = self.sub_agents[record.agent_id] = FibreSubAgent(self._resources, record, context, folder, parent)
+        sub_agent = self.sub_agents[record.agent_id] = FibreSubAgent(
+            self._resources, record, context, folder, self._toolset, parent
+        )
         self._journals[record.session_id] = sub_agent.journal
         used = record.usage.prompt_tokens + record.usage.completion_tokens
         self.guards.budget.open(record.agent_id, record.parent_id, record.budget, used)
@@ -254,7 +258,7 @@ class FibreOrchestrator:
             sub_agent.rest()
         above = sub_agent.parent
         while above is not None:
-            above.wakeup.set()
+            above.inbox.wakeup.set()
             above = above.parent
 
     async def _watching(self) -> None:
@@ -350,7 +354,7 @@ class FibreOrchestrator:
         sub_agent = self._of_session(session_id)
         if sub_agent is None:
             return
-        sub_agent.wakeup.set()
+        sub_agent.inbox.wakeup.set()
         if self._at_work and not sub_agent.busy:
             claim: Claim = partial(self.backend.next, session_id, sub_agent.turn_lost)
             self._start(sub_agent, claim, may_be_gone=True)
