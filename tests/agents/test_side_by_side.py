@@ -13,7 +13,7 @@ from cfs_agents.base.events import CallFinished, CallStarted
 from cfs_agents.context import ContextItem
 from cfs_agents.loop.agent import Agent, AgentConfig
 from cfs_agents.main.testing import Line, ScriptedModel, calls, says, together
-from cfs_agents.tools import CommandMode, FileTools, Registry, Tool, Touch, agent_grants, tool
+from cfs_agents.tools import CommandMode, FileAccess, FileTools, Registry, Tool, agent_grants, tool
 from cfs_agents.tree.file_agent import FileSystemAgent
 from cfs_agents.tree.file_config import FileSystemAgentConfig
 from cfs_filesystem import InMemoryFileSystem
@@ -21,7 +21,7 @@ from tests.agents.fibre.trees import ScriptedModels, finish, messages, spawn, tr
 from tests.agents.file_agent.support import agent, events_of, until_there
 from tests.server.support import until
 
-READS = Touch("/workspace/a", writes=False)
+READS = FileAccess("/workspace/a", writes=False)
 
 
 def reader(name: str, work: Any) -> Tool:
@@ -217,12 +217,12 @@ KILLED = """
 import asyncio, sys
 from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
 from cfs_agents.testing import ScriptedModel, calls, together
-from cfs_agents.tools import Touch, tool
+from cfs_agents.tools import FileAccess, tool
 from pathlib import Path
 
 root = Path(sys.argv[1])
 
-@tool("Work", touches=lambda _: Touch("/workspace", writes=False))
+@tool("Work", touches=lambda _: FileAccess("/workspace", writes=False))
 async def work(number: int) -> str:
     (root / f"begun{number}").touch()
     if number < 2:

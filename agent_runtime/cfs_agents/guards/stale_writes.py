@@ -8,7 +8,7 @@ from cfs_agents.base.messages import Language, catalogue
 from cfs_agents.guards.claims import relative
 from cfs_agents.guards.ledger import ChangeLog, content_id
 from cfs_agents.tools.errors import ToolError
-from cfs_agents.tools.reading import ReadRanges, Unread
+from cfs_agents.tools.reading import ReadRanges, UnreadLines
 
 
 class StaleWrites:
@@ -86,7 +86,7 @@ class StaleWrites:
             if not gaps:
                 return
             changed = known is None or self._versions.get(place) != now
-        unread = Unread.of(path, text, gaps) if text else Unread.all_of(path)
+        unread = UnreadLines.of(path, text, gaps) if text else UnreadLines.all_of(path)
         if changed:
             who = self._ledger.last_by(place) or self._say.somebody
             raise ToolError(self._say.stale.format(place, who, unread.lines, unread.call))

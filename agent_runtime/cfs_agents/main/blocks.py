@@ -40,7 +40,7 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Void:
+class DiscardedReply:
     """A reply failed and is requested again; what was `shown` of it does not count."""
 
     reason: str
@@ -50,7 +50,7 @@ class Void:
 
 Block: TypeAlias = (
     Passage
-    | Void
+    | DiscardedReply
     | CallStarted
     | CallFinished
     | ContextUpdated
@@ -95,7 +95,7 @@ class StreamProcessor:
                 yield from self._words("text", text)
             case Retrying(reason, seconds):
                 self._held = ""
-                yield Void(reason, seconds, self._shown)
+                yield DiscardedReply(reason, seconds, self._shown)
                 self._shown = False
             case CompleteResponse(message):
                 yield from self._release()

@@ -21,9 +21,9 @@ from cfs_agents.base.events import (
 )
 from cfs_agents.base.usage import added
 from cfs_agents.loop.model import Chunk, CompleteResponse
-from cfs_agents.main.blocks import Block, Passage, StreamProcessor, Void
+from cfs_agents.main.blocks import Block, DiscardedReply, Passage, StreamProcessor
 from cfs_agents.main.formatting import (
-    Formatted,
+    FormattedBlock,
     counted,
     file_of,
     format_call,
@@ -74,7 +74,7 @@ class IncrementalOutputFormatter:
 
     def print(self, block: Block) -> None:
         """Print a block at once."""
-        if self._waiting and not isinstance(block, Void | Warned | Finished):
+        if self._waiting and not isinstance(block, DiscardedReply | Warned | Finished):
             self._waiting = False
             self._remark("the model answers again")
         match block:
@@ -84,7 +84,7 @@ class IncrementalOutputFormatter:
             case CallStarted(call) if call.name == SYNC_CONTEXT and self._is_repeated(
                 "call", shown_value(call.arguments)
             ):
-                self._tell(_CALLS, Formatted(call.name, ["[the same context window as before]"]), "cyan")
+                self._tell(_CALLS, FormattedBlock(call.name, ["[the same context window as before]"]), "cyan")
             case CallStarted(call):
                 path = file_of(call)
                 if path is not None:
@@ -101,7 +101,7 @@ class IncrementalOutputFormatter:
                 self._remark(f"the conversation was {how}: {before:,} tokens to {after:,}")
             case Warned(text):
                 self._remark(f"warning: {text}", "yellow")
-            case Void(reason, _, shown):
+            case DiscardedReply(reason, _, shown):
                 void = "; its unfinished reply is discarded" if shown else ""
                 if not self._waiting or shown:  # once, however often it is asked
                     self._remark(f"waiting to ask the model again: {reason}{void}")
@@ -127,7 +127,7 @@ class IncrementalOutputFormatter:
         else:
             self._page.write(text)
 
-    def _tell(self, mark: str, told: Formatted, colour: str) -> None:
+    def _tell(self, mark: str, told: FormattedBlock, colour: str) -> None:
         self._page.line(told.heading, prefix=mark, colour=colour)
         for line in told.lines:
             self._page.line(line, prefix=_BELOW, dim=mark == _RESULTS)
@@ -188,4 +188,4 @@ class ConsoleStreamHandler:
         self._printer.reset()
 
 
-__all__ = ["Block", "ConsoleStreamHandler", "Passage", "StreamProcessor", "Void"]
+__all__ = ["Block", "ConsoleStreamHandler", "DiscardedReply", "Passage", "StreamProcessor"]

@@ -21,7 +21,7 @@ _ON_FILES = frozenset({READ_FILE, WRITE_FILE, EDIT_FILE})
 
 
 @dataclass(frozen=True, slots=True)
-class Formatted:
+class FormattedBlock:
     """A heading and the lines below it."""
 
     heading: str
@@ -39,7 +39,7 @@ def file_of(call: ToolCall) -> str | None:
         return path  # the tool will say what is wrong with it
 
 
-def format_call(call: ToolCall, operation: int = 0) -> Formatted:
+def format_call(call: ToolCall, operation: int = 0) -> FormattedBlock:
     """Format a call; `operation` numbers the operations on its file."""
     rest = dict(call.arguments)
     heading, lines = call.name, list[str]()
@@ -55,20 +55,20 @@ def format_call(call: ToolCall, operation: int = 0) -> Formatted:
             lines += [f"{name}:", *(f"  {line}" for line in shortened(text))]
         elif value is not None:
             heading += f" {name}={json.dumps(value, ensure_ascii=False)}"
-    return Formatted(heading, lines)
+    return FormattedBlock(heading, lines)
 
 
-def format_result(call: ToolCall, result: ToolResult, *, repeated: bool = False) -> Formatted:
+def format_result(call: ToolCall, result: ToolResult, *, repeated: bool = False) -> FormattedBlock:
     """Format a result; a command's has its exit status, a `repeated` output is not shown again."""
     code = _exit_status(call, result)
     status = ("ok" if result.ok else "failed") if code is None else f"exit status {code}"
     heading = " ".join(filter(None, (call.name, _subject(call)))) + f": {status}, {result.seconds:.2f} s"
     output = output_of(call, result)
     if not output.strip():
-        return Formatted(heading)
+        return FormattedBlock(heading)
     if repeated:
-        return Formatted(heading, [f"[the same output as before: {counted(len(output.splitlines()), 'line')}]"])
-    return Formatted(heading, shortened(output))
+        return FormattedBlock(heading, [f"[the same output as before: {counted(len(output.splitlines()), 'line')}]"])
+    return FormattedBlock(heading, shortened(output))
 
 
 def output_of(call: ToolCall, result: ToolResult) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class CapturedText:
     """An output as text. `left_out` bytes are missing in the middle; `binary` is true if some bytes were not text."""
 
     text: str
@@ -46,7 +46,7 @@ class Capture:
         """Return the kept bytes."""
         return bytes(self._head + self._tail)
 
-    def shown(self) -> Shown:
+    def shown(self) -> CapturedText:
         """Return the output as text, cut at ends of lines if possible; bytes that are not UTF-8 are replaced."""
         if not self.left_out:
             return _decoded(self.held(), b"", 0)
@@ -59,15 +59,15 @@ class Capture:
         return _decoded(head, tail, self.total - len(head) - len(tail))
 
 
-def _decoded(head: bytes, tail: bytes, left_out: int) -> Shown:
+def _decoded(head: bytes, tail: bytes, left_out: int) -> CapturedText:
     texts = [piece.decode("utf-8", "replace") for piece in (head, tail)]
     binary = b"\0" in head + tail or any(
         text.encode() != piece for text, piece in zip(texts, (head, tail), strict=True)
     )
     if not left_out:
-        return Shown(texts[0], 0, binary)
+        return CapturedText(texts[0], 0, binary)
     first = texts[0] if texts[0].endswith("\n") else texts[0] + "\n"
-    return Shown(f"{first}[... {left_out:,} bytes left out ...]\n{texts[1]}", left_out, binary)
+    return CapturedText(f"{first}[... {left_out:,} bytes left out ...]\n{texts[1]}", left_out, binary)
 
 
 def _whole_characters(data: bytes) -> bytes:

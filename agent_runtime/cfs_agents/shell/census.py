@@ -3,7 +3,7 @@
     python -I -S census.py COOKIE DIRECTORY
 
 As a program it waits for the end of its standard input. Then it kills all processes that have the cookie in their
-environment, and removes the directory (see `Warden`). It uses the standard library only, so it starts fast and is
+environment, and removes the directory (see `Reaper`). It uses the standard library only, so it starts fast and is
 small.
 """
 

@@ -21,11 +21,11 @@ from cfs_agents.shell import orders
 from cfs_agents.shell.census import awaits_input, kill_all, members, new_cookie
 from cfs_agents.shell.errors import ShellClosed, ShellUnavailable
 from cfs_agents.shell.exchange import LAST_RESORT_SECONDS, Exchange
-from cfs_agents.shell.output import INSIDE, Leftovers, Outlet, PrivateDirectory, Records
+from cfs_agents.shell.output import INSIDE, BackgroundOutputs, OutputStream, PrivateDirectory, Records
 from cfs_agents.shell.process import Bash, identity
 from cfs_agents.shell.results import Job, ShellResult
 from cfs_agents.shell.settings import ShellSettings
-from cfs_agents.shell.steps import Readable, Steps, Work
+from cfs_agents.shell.steps import AwaitReadable, Steps, Work
 from cfs_filesystem import open_beneath
 
 _log = get_logger(__name__)
@@ -37,8 +37,8 @@ _FIRST_LOOK, _LAST_LOOK = 1.0, 8.0
 """Seconds without output before the first check for a prompt, and the longest pause between two checks."""
 
 
-def _last_line(outlet: Outlet) -> str:
-    return outlet.capture.shown().text.rpartition("\n")[2].strip()[-_LONGEST_QUESTION:]
+def _last_line(stream: OutputStream) -> str:
+    return stream.capture.shown().text.rpartition("\n")[2].strip()[-_LONGEST_QUESTION:]
 
 
 class ShellCore:
@@ -52,7 +52,7 @@ class ShellCore:
         self._directory = ""
         self._newest: int | None = None
         self._private: PrivateDirectory | None = None
-        self._leftovers = Leftovers()
+        self._background_outputs = BackgroundOutputs()
         self._cookie = new_cookie()
         self._number = 0
         self._destroyed = False
@@ -117,7 +117,7 @@ class ShellCore:
                 continue
             waits: bool = yield Work(partial(self._awaits_input, exchange))
             if waits:
-                return next(filter(None, map(_last_line, exchange.outlets)), "")
+                return next(filter(None, map(_last_line, exchange.streams)), "")
             pause = min(2 * pause, _LAST_LOOK)
         return None
 
@@ -139,7 +139,7 @@ class ShellCore:
         if self._bash is not None:
             self._bash.hang_up()
             if self._bash.exit is not None:
-                yield Readable((self._bash.exit,), self.settings.grace)
+                yield AwaitReadable((self._bash.exit,), self.settings.grace)
         yield Work(self._destroy)
 
     def abandon(self) -> None:
@@ -148,7 +148,7 @@ class ShellCore:
             self._bash.kill()
 
     def _begin(self, exchange: Exchange, command: str, directory: Path | None, merge: bool | None) -> None:
-        """Open the outlets, write the script, and send the order."""
+        """Open the streams, write the script, and send the order."""
         bash, settings = exchange.bash, self.settings
         if directory is not None:
             self._require_directory(directory)
@@ -157,27 +157,27 @@ class ShellCore:
         self._number += 1
         for name in ["output"] if (settings.merge if merge is None else merge) else ["output", "errors"]:
             pipe = f"{name}-{self._number}-{secrets.token_hex(4)}"
-            outlet = Outlet(private, pipe, self._record(name), create, settings.keep, settings.most_recorded)
-            exchange.outlets.append(outlet)
+            stream = OutputStream(private, pipe, self._record(name), create, settings.keep, settings.most_recorded)
+            exchange.streams.append(stream)
         private.script("command", command + "\n")
         there, back = (settings.inside(directory), self._directory) if directory else (None, None)
-        pipes = [self._shared(outlet.pipe) for outlet in exchange.outlets]
+        pipes = [self._shared(stream.pipe) for stream in exchange.streams]
         exchange.report = orders.report(exchange.token, bash.control_number, back)
         bash.send(orders.order(self._shared("command"), pipes, bash.control_number, there) + exchange.report)
 
     def _settle(
         self, exchange: Exchange, *, timed_out: bool = False, fresh: bool = False, asked: str | None = None
     ) -> ShellResult:
-        """Close the outlets, or leave those that still have a writer to `Leftovers`; returns the result."""
-        still = [outlet for outlet in exchange.outlets if outlet.descriptor is not None]
-        for outlet in exchange.outlets:
-            if exchange.report and outlet in still:
-                self._leftovers.adopt(outlet)
+        """Close the streams, or leave those that still have a writer to `BackgroundOutputs`; returns the result."""
+        still = [stream for stream in exchange.streams if stream.descriptor is not None]
+        for stream in exchange.streams:
+            if exchange.report and stream in still:
+                self._background_outputs.adopt(stream)
             else:
-                outlet.close()
+                stream.close()
         status, ended = self._ending(exchange)
-        shown = [outlet.capture.shown() for outlet in exchange.outlets]
-        records = [outlet.record for outlet in exchange.outlets if outlet.recorded]
+        shown = [stream.capture.shown() for stream in exchange.streams]
+        records = [stream.record for stream in exchange.streams if stream.recorded]
         return ShellResult(
             output=shown[0].text if shown else "",
             errors=shown[1].text if len(shown) > 1 else None,
@@ -199,7 +199,7 @@ class ShellCore:
         if exchange.mark is None:
             return self._bury(exchange.bash) if exchange.report else (0, None)
         self._directory, self._newest = exchange.mark.directory, exchange.mark.background
-        if all(outlet.opened for outlet in exchange.outlets):
+        if all(stream.opened for stream in exchange.streams):
             return exchange.mark.status, None
         exchange.bash.kill()
         self._bury(exchange.bash)
@@ -272,7 +272,7 @@ class ShellCore:
             _log.warning("shell.processes_left")
         if self._bash is not None:
             self._bury(self._bash)
-        self._leftovers.close()
+        self._background_outputs.close()
         if self._private is not None:
             self._private.close()
 
@@ -281,7 +281,7 @@ class ShellCore:
         if self._private is None or not self._private.is_whole():
             if self._private is not None:
                 self._private.close()
-            watched = self.settings.warden.directory() if self.settings.warden else None
+            watched = self.settings.reaper.directory() if self.settings.reaper else None
             self._private = PrivateDirectory(watched, identity(self.settings.user).get("group"))
         return self._private
 

@@ -8,9 +8,9 @@ from functools import partial
 from cfs_agents.base.logs import get_logger
 from cfs_agents.shell.census import boot_ticks
 from cfs_agents.shell.orders import Mark, MarkReader
-from cfs_agents.shell.output import PIPE_SIZE, Outlet
+from cfs_agents.shell.output import PIPE_SIZE, OutputStream
 from cfs_agents.shell.process import Bash
-from cfs_agents.shell.steps import Readable, Steps, Work
+from cfs_agents.shell.steps import AwaitReadable, Steps, Work
 
 _log = get_logger(__name__)
 
@@ -33,7 +33,7 @@ class Exchange:
         self.began = time.monotonic()
         self.ticks = boot_ticks()
         self.token = secrets.token_hex(16)
-        self.outlets: list[Outlet] = []
+        self.streams: list[OutputStream] = []
         self.report = ""
         """The order to report the end of the command; empty until the command is sent."""
         self.mark: Mark | None = None
@@ -51,10 +51,12 @@ class Exchange:
         """Read output until the end of the command, for at most `seconds`."""
         deadline = time.monotonic() + seconds
         while not self.over and (left := deadline - time.monotonic()) > 0:
-            watched = {outlet.descriptor: outlet for outlet in self.outlets if outlet.descriptor is not None}
+            watched = {stream.descriptor: stream for stream in self.streams if stream.descriptor is not None}
             signs = self.bash.signs
             # Without a descriptor for the end of a process (not on Linux), poll.
-            ready = yield Readable((*watched, *signs), left if self.bash.exit in signs else min(left, _POLL_SECONDS))
+            ready = yield AwaitReadable(
+                (*watched, *signs), left if self.bash.exit in signs else min(left, _POLL_SECONDS)
+            )
             for descriptor in ready & watched.keys():
                 yield from self._take(watched[descriptor])
             if self.bash.control in ready:
@@ -91,26 +93,26 @@ class Exchange:
     def take_rest(self) -> Steps[None]:
         """Read the rest of the output: what is in the pipes, and what other processes write directly after the end."""
         end = time.monotonic() + _STRAGGLE_SECONDS
-        for outlet in self.outlets:
+        for stream in self.streams:
             taken = 0
-            while outlet.descriptor is not None:
-                more = yield from self._take(outlet)
+            while stream.descriptor is not None:
+                more = yield from self._take(stream)
                 taken += more
                 left = end - time.monotonic()
                 if left <= 0 and (not more or taken > PIPE_SIZE):  # the command itself cannot have left more
                     break
-                if not more and outlet.descriptor is not None:
-                    yield Readable((outlet.descriptor,), left)
+                if not more and stream.descriptor is not None:
+                    yield AwaitReadable((stream.descriptor,), left)
 
-    def _take(self, outlet: Outlet) -> Steps[int]:
-        """Read the available bytes of an outlet; returns their number."""
-        data = outlet.read()
+    def _take(self, stream: OutputStream) -> Steps[int]:
+        """Read the available bytes of an stream; returns their number."""
+        data = stream.read()
         self.taken += len(data or b"")
         if data == b"":
-            outlet.end()
+            stream.end()
         elif data:
-            if outlet.recorded or outlet.capture.overflows(len(data)):
-                yield Work(partial(outlet.take, data))
+            if stream.recorded or stream.capture.overflows(len(data)):
+                yield Work(partial(stream.take, data))
             else:
-                outlet.take(data)
+                stream.take(data)
         return len(data or b"")

@@ -117,7 +117,7 @@ class Records:
         return made
 
 
-class Outlet:
+class OutputStream:
     """Standard output or standard error of one command: a named pipe, and a record file once the output is long.
 
     `create` opens the file `record`, which gets at most `most_recorded` bytes; `keep` bytes stay in memory. Only
@@ -197,26 +197,26 @@ class Outlet:
             self._room -= len(data)
 
 
-class Leftovers:
+class BackgroundOutputs:
     """Continues to read the output of background processes after their commands have ended.
 
-    Without a reader such a process would block, or be killed by SIGPIPE. Above a maximum number, the oldest outlets
+    Without a reader such a process would block, or be killed by SIGPIPE. Above a maximum number, the oldest streams
     are closed.
     """
 
     def __init__(self) -> None:
         self._woken, self._wake = os.pipe()
-        self._outlets: dict[int, Outlet] = {}
+        self._streams: dict[int, OutputStream] = {}
         self._closed = False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def adopt(self, outlet: Outlet) -> None:
-        """Read an outlet to its end into its record."""
-        outlet.go_on()
+    def adopt(self, stream: OutputStream) -> None:
+        """Read an stream to its end into its record."""
+        stream.go_on()
         with self._lock:
-            if outlet.descriptor is not None:
-                self._outlets[outlet.descriptor] = outlet
+            if stream.descriptor is not None:
+                self._streams[stream.descriptor] = stream
             if self._thread is None:
                 self._thread = threading.Thread(target=self._drain, name="shell leftovers", daemon=True)
                 self._thread.start()
@@ -233,7 +233,7 @@ class Leftovers:
             os.close(descriptor)
 
     def _drain(self) -> None:
-        """Read until no outlet is left. Only this thread closes the outlets."""
+        """Read until no stream is left. Only this thread closes the streams."""
         while watched := self._next():
             poll = select.poll()
             for descriptor in (self._woken, *watched):
@@ -246,18 +246,18 @@ class Leftovers:
                 elif data:
                     watched[descriptor].take(data)
 
-    def _next(self) -> dict[int, Outlet]:
+    def _next(self) -> dict[int, OutputStream]:
         with self._lock:
-            surplus = len(self._outlets) - (0 if self._closed else _MOST_LEFTOVERS)
-            for descriptor in list(self._outlets)[: max(0, surplus)]:
-                self._outlets.pop(descriptor).close()
-            if not self._outlets:
+            surplus = len(self._streams) - (0 if self._closed else _MOST_LEFTOVERS)
+            for descriptor in list(self._streams)[: max(0, surplus)]:
+                self._streams.pop(descriptor).close()
+            if not self._streams:
                 self._thread = None
-            return dict(self._outlets)
+            return dict(self._streams)
 
     def _drop(self, descriptor: int) -> None:
         with self._lock:
-            self._outlets.pop(descriptor).close()
+            self._streams.pop(descriptor).close()
 
 
 def _has_hung_up(descriptor: int) -> bool:

@@ -46,7 +46,7 @@ class Bash:
             raise ShellUnavailable("there is no bash here")
         self.complaints = ""
         who = identity(settings.user)
-        watched = settings.warden.environment if settings.warden else {}
+        watched = settings.reaper.environment if settings.reaper else {}
         self.limits = ulimits(settings.limits, who.get("user", os.getuid()), cores=settings.sandbox is not None)
         with ExitStack() as ours, ExitStack() as theirs:
             orders, self._input = _pipe(theirs, ours)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cfs_agents.shell.limits import Limits
-from cfs_agents.shell.warden import Warden
+from cfs_agents.shell.reaper import Reaper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class ShellSettings:
     - Commands see the harmless variables of the runtime's environment, those that `keep_variables` names, and
       `environment`.
     - `limits` apply to each process, `sandbox` confines the commands, and `user` runs them as another user (root only).
-    - `warden` ends the processes of the shell if the runtime is killed.
+    - `reaper` ends the processes of the shell if the runtime is killed.
     """
 
     directory: Path
@@ -68,7 +68,7 @@ class ShellSettings:
     limits: Limits = field(default_factory=Limits)
     sandbox: Sandbox | None = None
     user: str | int | None = None
-    warden: Warden | None = None
+    reaper: Reaper | None = None
 
     @property
     def record_directory(self) -> Path:

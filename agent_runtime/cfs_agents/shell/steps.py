@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Readable:
+class AwaitReadable:
     """Wait until a descriptor is readable, for at most `seconds`; the result is the set of readable descriptors."""
 
     descriptors: tuple[int, ...]
@@ -31,7 +31,7 @@ class Work:
     call: Callable[[], Any]
 
 
-Steps: TypeAlias = Generator[Readable | Work, Any, _T]
+Steps: TypeAlias = Generator[AwaitReadable | Work, Any, _T]
 
 
 def take(steps: Steps[_T]) -> _T:
@@ -46,7 +46,7 @@ def take(steps: Steps[_T]) -> _T:
             return result
         failed = None
         try:
-            answer = _ready(wanted) if isinstance(wanted, Readable) else wanted.call()
+            answer = _ready(wanted) if isinstance(wanted, AwaitReadable) else wanted.call()
         except BaseException as error:  # noqa: BLE001 - raised again by the steps
             failed = error
 
@@ -63,7 +63,7 @@ async def async_take(steps: Steps[_T]) -> _T:
             return result
         failed = None
         try:
-            answer = await (_async_ready(wanted) if isinstance(wanted, Readable) else _worked(wanted.call))
+            answer = await (_async_ready(wanted) if isinstance(wanted, AwaitReadable) else _worked(wanted.call))
         except BaseException as error:  # noqa: BLE001 - raised again by the steps
             failed = error
 
@@ -78,15 +78,15 @@ async def _worked(call: Callable[[], Any]) -> Any:
         raise
 
 
-def _ready(wanted: Readable) -> set[int]:
+def _ready(wanted: AwaitReadable) -> set[int]:
     poll = select.poll()
     for descriptor in wanted.descriptors:
         poll.register(descriptor, select.POLLIN)
     return {descriptor for descriptor, _ in poll.poll(max(0.0, wanted.seconds) * 1000)}
 
 
-async def _async_ready(wanted: Readable) -> set[int]:
-    if ready := _ready(Readable(wanted.descriptors, 0)):
+async def _async_ready(wanted: AwaitReadable) -> set[int]:
+    if ready := _ready(AwaitReadable(wanted.descriptors, 0)):
         await asyncio.sleep(0)  # a command that writes constantly must not block the loop
         return ready
     loop = asyncio.get_running_loop()
@@ -100,4 +100,4 @@ async def _async_ready(wanted: Readable) -> set[int]:
     finally:
         for descriptor in wanted.descriptors:
             loop.remove_reader(descriptor)
-    return _ready(Readable(wanted.descriptors, 0))
+    return _ready(AwaitReadable(wanted.descriptors, 0))

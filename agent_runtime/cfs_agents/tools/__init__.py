@@ -5,18 +5,18 @@ from cfs_agents.shell import (
     AsyncPersistentShell,
     Limits,
     PersistentShell,
+    Reaper,
     Sandbox,
     ShellResult,
     ShellSettings,
-    Warden,
     sandbox_trouble,
     usual_limits,
 )
 from cfs_agents.shell.errors import ShellClosed, ShellError, ShellUnavailable
 from cfs_agents.tools.call_gate import CallGate, PendingCall, Require, command_gate
 from cfs_agents.tools.commands import CommandTools, agent_shell, failure_of, shell_for
-from cfs_agents.tools.consent import Answer, Ask, CommandMode, CommandRequest, Consent, Elsewhere, command_mode
-from cfs_agents.tools.definition import Tool, Touch, tool
+from cfs_agents.tools.consent import Answer, Ask, CommandMode, CommandRequest, Consent, RemoteQuestion, command_mode
+from cfs_agents.tools.definition import FileAccess, Tool, tool
 from cfs_agents.tools.errors import ToolDefinitionError, ToolError
 from cfs_agents.tools.files import FileTools
 from cfs_agents.tools.gates import FileGate
@@ -35,14 +35,16 @@ __all__ = [
     "CommandTools",
     "Consent",
     "CutText",
-    "Elsewhere",
+    "FileAccess",
     "FileGate",
     "FileTools",
     "Limits",
     "PathManager",
     "PendingCall",
     "PersistentShell",
+    "Reaper",
     "Registry",
+    "RemoteQuestion",
     "Require",
     "Sandbox",
     "ShellClosed",
@@ -55,8 +57,6 @@ __all__ = [
     "ToolError",
     "ToolOutput",
     "ToolResult",
-    "Touch",
-    "Warden",
     "agent_grants",
     "agent_shell",
     "command_gate",

@@ -48,7 +48,7 @@ It is cancelled with a reason as its message when the same question has been ans
 """
 
 
-class Elsewhere(Protocol):
+class RemoteQuestion(Protocol):
     """The same question in another place, such as a session on a server."""
 
     async def answer(self) -> tuple[Answer, str]:
@@ -89,7 +89,7 @@ class Consent:
         """Return whether the command is always allowed."""
         return request in self._always
 
-    async def require(self, agent: str, request: CommandRequest, elsewhere: Elsewhere | None = None) -> None:
+    async def require(self, agent: str, request: CommandRequest, elsewhere: RemoteQuestion | None = None) -> None:
         """Return if the command may run; raises `ToolError` if it may not."""
         if self.holds(request):
             return
@@ -111,7 +111,7 @@ class Consent:
         async with self._turn:
             return Answer.YES if self.holds(request) else await self._ask(agent, request)
 
-    async def _both(self, agent: str, request: CommandRequest, elsewhere: Elsewhere) -> Answer | None:
+    async def _both(self, agent: str, request: CommandRequest, elsewhere: RemoteQuestion) -> Answer | None:
         """Ask here and elsewhere; return the first answer. The other question ends."""
         here = None if self._ask is None else asyncio.create_task(self._here(agent, request))
         await asyncio.sleep(0)

@@ -11,13 +11,13 @@ from cfs_agents.tools.errors import ToolDefinitionError
 
 
 @dataclass(frozen=True, slots=True)
-class Touch:
+class FileAccess:
     """The files that a call reads or writes: a logical path and everything below it."""
 
     path: str
     writes: bool
 
-    def hinders(self, other: "Touch") -> bool:
+    def conflicts_with(self, other: "FileAccess") -> bool:
         """Whether two calls must run in order: one writes what the other one reads or writes."""
         return (self.writes or other.writes) and (_is_below(self.path, other.path) or _is_below(other.path, self.path))
 
@@ -48,7 +48,7 @@ class Tool:
     timeout: float | None = None
     most_characters: int | None = None
     paging: Collection[str] = ()
-    touches: Callable[[Mapping[str, Any]], Touch | None] | None = None
+    touches: Callable[[Mapping[str, Any]], FileAccess | None] | None = None
     command_of: Callable[..., Awaitable[CommandRequest]] | None = None
     arguments: Arguments = field(init=False, repr=False, compare=False)
 
@@ -87,7 +87,7 @@ def tool(
     timeout: float | None = None,
     most_characters: int | None = None,
     paging: Collection[str] = (),
-    touches: Callable[[Mapping[str, Any]], Touch | None] | None = None,
+    touches: Callable[[Mapping[str, Any]], FileAccess | None] | None = None,
     command_of: Callable[..., Awaitable[CommandRequest]] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a sync or async function: `@tool("what it does", ephemeral=3)`.

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from cfs_agents.tools.definition import Tool, Touch, tool
+from cfs_agents.tools.definition import FileAccess, Tool, tool
 from cfs_agents.tools.errors import ToolError
 from cfs_agents.tools.gates import FileGate, PartialReads
 from cfs_agents.tools.pages import page_of
@@ -34,16 +34,16 @@ LARGEST_FILE = 16 << 20
 _File = Annotated[str, "absolute, or relative to /workspace"]
 
 
-def _reads(arguments: Mapping[str, Any]) -> Touch:
-    return Touch(file_path(arguments["path"]), writes=False)
+def _reads(arguments: Mapping[str, Any]) -> FileAccess:
+    return FileAccess(file_path(arguments["path"]), writes=False)
 
 
-def _writes(arguments: Mapping[str, Any]) -> Touch:
-    return Touch(file_path(arguments["path"]), writes=True)
+def _writes(arguments: Mapping[str, Any]) -> FileAccess:
+    return FileAccess(file_path(arguments["path"]), writes=True)
 
 
-def _looks(arguments: Mapping[str, Any]) -> Touch:
-    return Touch(directory_path(arguments.get("path", WORKSPACE)), writes=False)
+def _looks(arguments: Mapping[str, Any]) -> FileAccess:
+    return FileAccess(directory_path(arguments.get("path", WORKSPACE)), writes=False)
 
 
 READ_FILE, WRITE_FILE, EDIT_FILE = "read_file", "write_file", "edit_file"

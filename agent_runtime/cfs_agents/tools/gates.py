@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from cfs_agents.tools.errors import ToolError
-from cfs_agents.tools.reading import ReadRanges, Unread
+from cfs_agents.tools.reading import ReadRanges, UnreadLines
 from cfs_filesystem import Path
 
 
@@ -81,7 +81,7 @@ class PartialReads:
             text = None if ranges is None else present()
             if ranges is None or text is None or text == content or not (gaps := ranges.gaps(text)):
                 return
-        unread = Unread.of(path, text, gaps)
+        unread = UnreadLines.of(path, text, gaps)
         raise ToolError(
             f"{path} is not overwritten: you have read only a part of it, and not its lines {unread.lines}."
             f" Read them: {unread.call}. Or change lines that you have read with edit_file."

@@ -106,14 +106,14 @@ def _common(one: str, other: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadLines:
     """What an agent has not read of a file: its `lines` (`LINE:COLUMN` within a line), and the `call` that reads it."""
 
     lines: str
     call: str
 
     @classmethod
-    def of(cls, path: Path, text: str, gaps: list[Span]) -> "Unread":
+    def of(cls, path: Path, text: str, gaps: list[Span]) -> "UnreadLines":
         """Describe gaps of a text, which is not empty."""
         lines = []
         for start, end in gaps[:_MAX_LISTED]:
@@ -128,7 +128,7 @@ class Unread:
         return cls(", ".join(lines) + (", ..." if len(gaps) > _MAX_LISTED else ""), call)
 
     @classmethod
-    def all_of(cls, path: Path) -> "Unread":
+    def all_of(cls, path: Path) -> "UnreadLines":
         """Describe a file that cannot be shown as text."""
         return cls("1-", f"read_file(path={path!r})")
 

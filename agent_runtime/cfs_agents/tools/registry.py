@@ -19,7 +19,7 @@ from cfs_agents.base.threads import in_thread
 from cfs_agents.base.tracing import tool_call, tool_ended
 from cfs_agents.shell.errors import ShellError
 from cfs_agents.tools.call_gate import CallGate, PendingCall
-from cfs_agents.tools.definition import Tool, Touch, tool
+from cfs_agents.tools.definition import FileAccess, Tool, tool
 from cfs_agents.tools.errors import ToolDefinitionError, ToolError
 from cfs_agents.tools.results import CutText, shortened, text_of
 from cfs_filesystem import FileSystemError
@@ -109,15 +109,15 @@ class Registry:
 
     def together(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """Return the first call and those directly after it that may run in parallel with it."""
-        touched: list[Touch] = []
+        touched: list[FileAccess] = []
         for call in calls[:MOST_AT_ONCE]:
             touch = self._touch(call)
-            if touch is None or any(touch.hinders(other) for other in touched):
+            if touch is None or any(touch.conflicts_with(other) for other in touched):
                 break
             touched.append(touch)
         return list(calls[: max(1, len(touched))])
 
-    def _touch(self, call: ToolCall) -> Touch | None:
+    def _touch(self, call: ToolCall) -> FileAccess | None:
         """Return what a call touches; None if it has to run alone or its arguments are invalid."""
         wanted = self._tools.get(call.name)
         if wanted is None or wanted.touches is None:

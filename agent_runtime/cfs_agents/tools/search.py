@@ -17,7 +17,7 @@ _BEFORE_MATCH = 100
 
 
 @dataclass(slots=True)
-class Findings:
+class SearchMatches:
     """The matching lines that a search has found so far, and the counts of files searched and skipped.
 
     `stopped` says why the search ended early, and `next` is the argument that continues it.
@@ -55,14 +55,14 @@ class Findings:
 
 def search(
     handle: FsHandle, pattern: str, directory: Path, glob: str | None, *, ignore_case: bool, after: str | None = None
-) -> Findings:
+) -> SearchMatches:
     """Find the matching lines in a file, or in all files below a directory that are not hidden.
 
     Files are searched in the order of their paths. `after` is `PATH:LINE`: the search begins behind that line. Raises
     `ToolError` for an invalid pattern or one that takes too long (the file system limits the time for each file), and
     `NotFoundError`.
     """
-    findings = Findings()
+    findings = SearchMatches()
     end = time.monotonic() + MAX_SECONDS
     flags = "mi" if ignore_case else "m"
     begin, behind = _position(after)
@@ -106,7 +106,9 @@ def _files(handle: FsHandle, directory: Path, glob: str | None) -> Iterator[tupl
             yield path, entry["size"]
 
 
-def _matches(handle: FsHandle, path: Path, pattern: str, flags: str, findings: Findings) -> list[tuple[int, int, str]]:
+def _matches(
+    handle: FsHandle, path: Path, pattern: str, flags: str, findings: SearchMatches
+) -> list[tuple[int, int, str]]:
     """Return the matching lines of one file: number, column of the match, and text.
 
     The file system returns the text of matches without their places. So it is asked twice: for the lines, and for the
@@ -155,7 +157,7 @@ def _line_start(text: str, block: str, position: int) -> int | None:
     return None
 
 
-def _add(matches: list[tuple[int, int, str]], path: Path, behind: int, findings: Findings) -> bool:
+def _add(matches: list[tuple[int, int, str]], path: Path, behind: int, findings: SearchMatches) -> bool:
     """Add the matching lines of a file behind a line; returns whether there is room for more."""
     before = len(findings.lines)
     for number, column, line in matches:
@@ -170,7 +172,7 @@ def _add(matches: list[tuple[int, int, str]], path: Path, behind: int, findings:
     return True
 
 
-def _around(line: str, column: int, findings: Findings) -> str:
+def _around(line: str, column: int, findings: SearchMatches) -> str:
     """Return a line; of a long one the part around the match."""
     if len(line) <= MAX_LINE:
         return line

@@ -111,7 +111,7 @@ class FibreAgent:
             self.config.warn(sentence)
 
     def _close(self) -> None:
-        self._orchestrator.warden.close()
+        self._orchestrator.reaper.close()
         self._folder.close()
 
     def _publish(self, guards: Guards) -> PublishedWorkspace | None:

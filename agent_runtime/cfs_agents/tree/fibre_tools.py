@@ -18,9 +18,9 @@ from cfs_agents.tools import (
     CommandMode,
     CommandRequest,
     Consent,
+    FileAccess,
     Tool,
     ToolError,
-    Touch,
     command_gate,
     shell_for,
     tool,
@@ -50,7 +50,7 @@ def build_toolset(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> 
             {WORKSPACE: context.agent_workspace},
             sandbox=config.commands is CommandMode.BWRAP,
             keep_variables=config.keep_variables,
-            warden=orchestrator.warden,
+            reaper=orchestrator.reaper,
         )
     working, shell = working_tools(
         context.files,
@@ -82,9 +82,9 @@ async def _require(sub_agent: FibreSubAgent, consent: Consent, request: CommandR
         await backend.unpaused(session)
 
 
-def _reads_all(_: Mapping[str, Any]) -> Touch:
+def _reads_all(_: Mapping[str, Any]) -> FileAccess:
     """A child may read everything that was written before its start."""
-    return Touch("/", writes=False)
+    return FileAccess("/", writes=False)
 
 
 class FibreTools:

@@ -33,7 +33,7 @@ from cfs_agents.loop.server_model import ModelSettings, ServerModel
 from cfs_agents.tools import (
     CommandMode,
     Consent,
-    Warden,
+    Reaper,
     agent_grants,
     agent_shell,
     command_gate,
@@ -233,7 +233,7 @@ class FileSystemAgent:
             raise
         sync = ContextSynchronizer(counter, most_tokens=config.window_tokens)
         self._published = self._publish()
-        self._warden = Warden()
+        self._reaper = Reaper()
         self._journal = WindowJournal(self._root, self._run_log, log, sync)
         self._disk = FreeSpace(self._root.path)
         offloaded = ContextFileSystem(
@@ -271,7 +271,7 @@ class FileSystemAgent:
                 network=config.network,
                 limits=config.limits or usual_limits(),
                 keep_variables=config.keep_variables,
-                warden=self._warden,
+                reaper=self._reaper,
             )
         if config.commands is CommandMode.ASK:
             gate = command_gate(partial(Consent(config.ask).require, self.name))
@@ -288,7 +288,7 @@ class FileSystemAgent:
         return AgentConfig(**settings)
 
     def _close(self) -> None:
-        self._warden.close()
+        self._reaper.close()
         self._log.close()
         self._run_log.close()
         self._root.close()

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from cfs.wire import Message, Usage
-from cfs_agents.tools import CommandRequest, Elsewhere
+from cfs_agents.tools import CommandRequest, RemoteQuestion
 from cfs_agents.tree.record import LeaseRecord
 from cfs_agents.tree.session_backend import ClaimedTurn, DeletedCallback, LostCallback
 from cfs_agents.tree.session_journal import SessionJournal
@@ -80,6 +80,6 @@ class NoSessions:
     async def cancel(self, session_id: str) -> None:
         """Do nothing."""
 
-    def question(self, session_id: str, request: CommandRequest, key: str) -> Elsewhere | None:  # noqa: ARG002
+    def question(self, session_id: str, request: CommandRequest, key: str) -> RemoteQuestion | None:  # noqa: ARG002
         """Return None."""
         return None

@@ -20,7 +20,7 @@ from cfs_agents.guards.ledger import LEDGER
 from cfs_agents.guards.limits import TreeLimits, check_attempts
 from cfs_agents.loop.model import Model
 from cfs_agents.loop.retries import is_outage
-from cfs_agents.tools import CommandMode, Consent, ToolError, Warden
+from cfs_agents.tools import CommandMode, Consent, Reaper, ToolError
 from cfs_agents.tree.chunks import ChunkStream
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.folder import TreeFolder
@@ -64,7 +64,7 @@ class FibreOrchestrator:
         """By their ids, parents first."""
         self.lost: set[str] = set()
         """Ids of sub-agents whose files were damaged, until their parents have been notified."""
-        self.warden = Warden()
+        self.reaper = Reaper()
         """Ends the processes of all shells of the tree."""
         self.guards = Guards(
             folder.workspace,

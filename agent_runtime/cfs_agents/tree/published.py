@@ -53,7 +53,7 @@ _FOR_ALL = (Forbidden, NotGranted, TooMany, Unavailable, Unreachable)
 """Errors that hold for every file."""
 
 
-class _Raced(Exception):
+class _VersionConflict(Exception):
     """A file is not what it was when it was looked at."""
 
 
@@ -208,7 +208,7 @@ class PublishedWorkspace:
             async with gate:
                 try:
                     again |= await self._settle_one(path, *seen)
-                except (PreconditionFailed, _Raced):
+                except (PreconditionFailed, _VersionConflict):
                     again = True
                 except _FOR_ALL:
                     raise
@@ -285,7 +285,7 @@ class PublishedWorkspace:
     async def _content(self, path: str, version: str) -> bytes:
         content = await self._client.call(api.read_file(self._there + path))
         if content.etag != _etag(version):
-            raise _Raced
+            raise _VersionConflict
         return content.content
 
     def _versions_here(self) -> dict[str, str]:
@@ -300,7 +300,7 @@ class PublishedWorkspace:
         try:
             return self._files.read_binary(self._here + path)
         except NotFound:
-            raise _Raced from None
+            raise _VersionConflict from None
 
     def _version(self, path: str) -> str | None:
         try:
@@ -312,7 +312,7 @@ class PublishedWorkspace:
         """Replace this version of a file, or delete it; return the new version."""
         with self._reserve(path):
             if self._version(path) != expected:
-                raise _Raced
+                raise _VersionConflict
             if data is not None:
                 self._files.write(self._here + path, data)
             elif expected is not None:

@@ -46,7 +46,7 @@ class Lease(Protocol):
 
 
 class ServerQuestion:
-    """A question whether a command may run, in a session on the server; an `Elsewhere` of `Consent`.
+    """A question whether a command may run, in a session on the server; an `RemoteQuestion` of `Consent`.
 
     `key` identifies the call that asks, also after a kill: then the same question is found again, maybe answered. An
     outage is waited out. If the server has withdrawn the question, because the lease had expired, it is asked again.

@@ -43,7 +43,7 @@ from cfs.wire import (
     SettingsPatch,
 )
 from cfs_agents.loop.retries import Retries, is_outage
-from cfs_agents.tools import CommandRequest, Elsewhere
+from cfs_agents.tools import CommandRequest, RemoteQuestion
 from cfs_agents.tree.questions import ServerQuestion
 from cfs_agents.tree.record import LeaseRecord
 from cfs_agents.tree.server_lease import ServerLease, T, arrived, end_elsewhere, in_life, new_key
@@ -226,7 +226,7 @@ class ServerSessions:
         """Cancel all turns of a session and of those below it."""
         await self._ask(session_id, api.cancel(session_id, queued=True, cascade=True))
 
-    def question(self, session_id: str, request: CommandRequest, key: str) -> Elsewhere | None:
+    def question(self, session_id: str, request: CommandRequest, key: str) -> RemoteQuestion | None:
         """Return a question about a command in the running turn; None if there is no turn."""
         lease = self._leases.get(session_id)
         if lease is None or lease.ended:

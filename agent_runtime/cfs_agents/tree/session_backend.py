@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cfs.wire import Message, Usage
-from cfs_agents.tools import CommandRequest, Elsewhere
+from cfs_agents.tools import CommandRequest, RemoteQuestion
 from cfs_agents.tree.record import LeaseRecord
 from cfs_agents.tree.session_journal import SessionJournal
 
@@ -111,6 +111,6 @@ class SessionBackend(Protocol):
         """Cancel all turns of a session and of those below it."""
         ...
 
-    def question(self, session_id: str, request: CommandRequest, key: str) -> Elsewhere | None:
+    def question(self, session_id: str, request: CommandRequest, key: str) -> RemoteQuestion | None:
         """Return a question about a command in the running turn; None without a server. `key` names the call."""
         ...

@@ -12,9 +12,9 @@ from cfs_agents.tools import (
     CommandTools,
     FileTools,
     PathManager,
+    Reaper,
     ShellSettings,
     Tool,
-    Warden,
     shell_for,
 )
 from cfs_agents.tools.paths import STORAGE, WORKSPACE, file_path
@@ -43,7 +43,7 @@ class Workbench:
         self._handle = router.create_handle([Grant(prefix=each, ops=OPERATIONS) for each in (WORKSPACE, STORAGE)])
         self.files = ContextFileSystem(root / _OFFLOADED[1:], "conversation", shown_as=_OFFLOADED, trusted=storage)
         self._root, self._cwd, self._storage, self._keep_variables = root, cwd, storage, keep_variables
-        self._warden = Warden()
+        self._reaper = Reaper()
         self._shell: AsyncPersistentShell | None = None
         self.confined = False
         """Whether commands run in the sandbox."""
@@ -68,7 +68,7 @@ class Workbench:
             sandbox=confined,
             records=self._storage / "commands",  # not in the folder of the editor
             keep_variables=self._keep_variables,
-            warden=self._warden,
+            reaper=self._reaper,
         )
 
     async def text_of(self, call: ToolCall) -> str | None:
@@ -89,7 +89,7 @@ class Workbench:
     async def close(self) -> None:
         """End the shell with all of its processes, and close the folders."""
         await self._close_shell()
-        self._warden.close()
+        self._reaper.close()
         self.files.close()
         for disk in self._disks:
             disk.close()

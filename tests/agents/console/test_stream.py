@@ -21,7 +21,7 @@ from cfs_agents.base.events import (
     TurnUsage,
 )
 from cfs_agents.loop.model import CallPiece, Chunk, CompleteResponse
-from cfs_agents.main.blocks import LONGEST_HELD, Block, Passage, StreamProcessor, Void
+from cfs_agents.main.blocks import LONGEST_HELD, Block, DiscardedReply, Passage, StreamProcessor
 
 CALL = ToolCall(id="c1", name="read_file", arguments={"path": "a"})
 RESULT = ToolResult("c1", "read_file", "hello", ok=True, seconds=0.5)
@@ -120,14 +120,18 @@ def test_the_same_id_in_another_round_is_another_call() -> None:
 
 def test_a_retry_drops_what_was_held_and_says_whether_something_was_shown() -> None:
     held = blocks(Text("half a sen"), Retrying("lost", 2), Text("A whole one. "))
-    assert held == [Void("lost", 2, shown=False), Passage("text", "A whole one. ")]
+    assert held == [DiscardedReply("lost", 2, shown=False), Passage("text", "A whole one. ")]
     shown = blocks(Text("One. Tw"), Retrying("lost", 2), Retrying("lost", 4))
-    assert shown == [Passage("text", "One. "), Void("lost", 2, shown=True), Void("lost", 4, shown=False)]
+    assert shown == [
+        Passage("text", "One. "),
+        DiscardedReply("lost", 2, shown=True),
+        DiscardedReply("lost", 4, shown=False),
+    ]
 
 
 def test_what_earlier_replies_showed_does_not_count() -> None:
     found = blocks(RoundStarted(1), Text("One. "), RoundStarted(2), Retrying("lost", 2))
-    assert found[-1] == Void("lost", 2, shown=False)
+    assert found[-1] == DiscardedReply("lost", 2, shown=False)
 
 
 def test_the_end_gives_what_is_held() -> None:

@@ -15,7 +15,7 @@ from pydantic import Field
 from structlog.testing import capture_logs
 
 from cfs.wire import Message, ToolCall
-from cfs_agents.tools import Registry, ToolDefinitionError, ToolError, ToolResult, tool
+from cfs_agents.tools import PendingCall, Registry, ToolDefinitionError, ToolError, ToolResult, tool
 from cfs_agents.tools.results import text_of
 from cfs_filesystem import NotFoundError
 from tests.agents.tools.test_tool import Place, look
@@ -321,6 +321,59 @@ async def test_narrowed_registry_has_the_rest_no_more() -> None:
     refused = (await result_of(narrow, "look", path="a")).text
     assert refused == "Error: in this step you can call give only; call look again in the step after it"
     assert "there is no tool 'leave'" in (await result_of(narrow, "leave")).text
+
+
+class Gate:
+    """A gate that records the calls, and refuses those of some tools."""
+
+    def __init__(self, *refused: str) -> None:
+        self.passed: list[tuple[str, dict[str, Any]]] = []
+        self._refused = refused
+
+    async def __call__(self, pending: PendingCall) -> None:
+        """Decide about one call."""
+        await asyncio.sleep(0)
+        self.passed.append((pending.tool.name, dict(pending.values)))
+        if pending.call.name in self._refused:
+            raise ToolError("a rule forbids it")
+
+
+async def test_each_call_passes_the_gate_before_it_happens() -> None:
+    """Also in a step with fewer tools; what is refused does not run, and the model reads why."""
+    happened: list[str] = []
+
+    @tool("Note a word")
+    async def note(word: str, times: int = 1) -> str:
+        happened.append(word * times)
+        return "noted"
+
+    gate = Gate()
+    registry = Registry([note, look], gate=gate)
+    assert (await result_of(registry, "note", word="a", times="2")).ok
+    assert (await result_of(registry.narrow(["note"]), "note", word="b")).ok
+    assert gate.passed[0] == ("note", {"word": "a", "times": 2})
+    assert [name for name, _ in gate.passed] == ["note", "note"]
+    refused = await result_of(Registry([note], gate=Gate("note")), "note", word="c")
+    assert (refused.ok, refused.text, happened) == (False, "Error: a rule forbids it", ["aa", "b"])
+
+
+async def test_a_call_that_cannot_run_does_not_reach_the_gate() -> None:
+    gate = Gate()
+    registry = Registry([give, look], gate=gate)
+    assert not (await result_of(registry, "leave")).ok
+    assert not (await result_of(registry, "give")).ok
+    assert not (await result_of(registry.narrow(["give"]), "look", path="a")).ok
+    assert gate.passed == []
+
+
+async def test_the_time_limit_of_a_tool_begins_behind_the_gate() -> None:
+    """A person who decides may take any time."""
+
+    @tool("Return at once", timeout=0)
+    async def quick() -> str:
+        return "done"
+
+    assert (await result_of(Registry([quick], gate=Gate()), "quick")).text == "done"
 
 
 _JSON = st.recursive(

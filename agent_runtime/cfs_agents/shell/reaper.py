@@ -1,4 +1,4 @@
-"""The warden ends what commands have left running when the runtime itself is killed (B8)."""
+"""The reaper ends what commands have left running when the runtime itself is killed (B8)."""
 
 import shutil
 import subprocess
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from cfs_agents.shell import census
 
-VARIABLE = "CFS_WARDEN"
-"""Name of the variable that holds the cookie of a warden."""
+VARIABLE = "CFS_REAPER"
+"""Name of the variable that holds the cookie of a reaper."""
 
 
-class Warden:
+class Reaper:
     """Ends the processes of shells after the end of the runtime, even if the runtime is killed.
 
-    Several shells can share a warden (`ShellSettings.warden`). Its own process starts with the first shell, and its
+    Several shells can share a reaper (`ShellSettings.reaper`). Its own process starts with the first shell, and its
     standard input is a pipe from the runtime. When the pipe closes, it kills all processes with its cookie in their
     environment, which all processes of the shells have, and removes the directory of the shells' pipes and scripts.
     """
@@ -44,7 +44,7 @@ class Warden:
             return self._directory
 
     def close(self) -> None:
-        """End all processes that the shells have left, then the warden's own. Blocks until this is done."""
+        """End all processes that the shells have left, then the reaper's own. Blocks until this is done."""
         with self._lock:
             if self._process is not None:
                 self._process.communicate()
