@@ -64,7 +64,7 @@ def build_toolset(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> 
     consent = orchestrator.consent
     gate = None if consent is None else command_gate(partial(_require, sub_agent, consent))
     return Toolset(
-        [*leading, *(each for each in working if each.name in config.file_tools), *config.tools], shell, gate
+        [*leading, *(tool for tool in working if tool.name in config.file_tools), *config.tools], shell, gate
     )
 
 
@@ -147,17 +147,17 @@ class FibreTools:
         """Return a name, with a number if agents that are done have had it; raises `ToolError` if one is busy."""
         free = name
         for number in itertools.count(2):
-            known = self._orchestrator.sub_agents.get(free)
-            if known is None:
+            existing = self._orchestrator.sub_agents.get(free)
+            if existing is None:
                 return free
-            if known.busy:
+            if existing.busy:
                 raise ToolError(f"there is an agent called {free!r} already: take another name")
             free = f"{name}-{number}"
         raise AssertionError
 
     async def sys_wait_agent(self, agent_id: _Agent) -> str:
         """Return the report of an agent below this one, or a note that a message has arrived meanwhile."""
-        me, target = self._sub_agent, self._known(agent_id)
+        me, target = self._sub_agent, self._agent_named(agent_id)
         if target not in me.below():
             raise ToolError(f"{agent_id} is none of your agents: you can write to it, but not wait for it")
         async with me.waiting():
@@ -175,7 +175,7 @@ class FibreTools:
 
     async def sys_send_message(self, agent_id: _Agent, content: str) -> str:
         """Put a message into an agent's inbox; one that has reported is started again."""
-        me, target = self._sub_agent, self._known(agent_id)
+        me, target = self._sub_agent, self._agent_named(agent_id)
         if target is me:
             raise ToolError("this is you: there is no need to write to yourself")
         if not content.strip():
@@ -206,7 +206,7 @@ class FibreTools:
         self._sub_agent.take_finish(Finish(status=status, summary=summary, details=details or {}))
         return "done"
 
-    def _known(self, agent_id: str) -> FibreSubAgent:
+    def _agent_named(self, agent_id: str) -> FibreSubAgent:
         """Return the newest agent that this one has started by this name in the present task, or else that of this id.
 
         A model may stay with the name that it asked for, although the agent has got another, because an agent of an
@@ -217,6 +217,6 @@ class FibreTools:
             if child.record.order == order and agent_id in (child.agent_id, child.record.requested_name):
                 return child
         if agent_id not in agents:
-            others = [each for each in agents if each != self._sub_agent.agent_id]
+            others = [name for name in agents if name != self._sub_agent.agent_id]
             raise ToolError(f"there is no agent {agent_id[:80]!r} (there are: {', '.join(others) or 'none'})")
         return agents[agent_id]

@@ -193,8 +193,8 @@ class FileSystemAgent:
         self._doubtful = self._unfinished = True
         self._log.info("a task continues" if task is None else "a task begins")
         try:
-            kept = nullcontext() if self._published is None else self._published.kept_equal(_PUBLISH_SECONDS)
-            async with kept, aclosing(task_events(self.name, self._agent.run_stream(task))) as events:
+            publishing = nullcontext() if self._published is None else self._published.kept_equal(_PUBLISH_SECONDS)
+            async with publishing, aclosing(task_events(self.name, self._agent.run_stream(task))) as events:
                 async for event in events:
                     if isinstance(event, Warned):
                         self._warned(event.text)

@@ -19,14 +19,14 @@ StoredAgent = tuple[SubAgentRecord, SubSessionContext, SessionFolder]
 
 def load_root(folder: TreeFolder, fresh: SubAgentRecord, context: SubSessionContext) -> StoredAgent:
     """Load the root, or return a fresh one if there is none. It goes on with what is not damaged. Blocks."""
-    place = folder.main()
-    stored = place.load(SubAgentRecord.model_validate)
+    own_folder = folder.main()
+    stored = own_folder.load(SubAgentRecord.model_validate)
     if stored is None:
-        return fresh, context, place
+        return fresh, context, own_folder
     record = fresh if stored.status is None else SubAgentRecord.model_validate(stored.status)
     if stored.losses or stored.torn:
-        _save_rest(record, stored.messages, place)
-    return record, _with(context, stored.messages, spec_of(record)), place
+        _save_rest(record, stored.messages, own_folder)
+    return record, _with(context, stored.messages, spec_of(record)), own_folder
 
 
 def _save_rest(record: SubAgentRecord, messages: Sequence[Message], folder: SessionFolder) -> None:
@@ -45,8 +45,8 @@ def load_sub_agents(
     `context_of` returns the context of one that was loaded before. A lost one is done, and its report says so. A folder
     without a state was left by a kill in the middle of a spawn, and is skipped.
     """
-    places = {agent_id: folder.sub(agent_id) for agent_id in folder.subs()}
-    stored = {agent_id: state for agent_id, place in places.items() if (state := _load(place)) is not None}
+    folders = {agent_id: folder.sub(agent_id) for agent_id in folder.subs()}
+    stored = {agent_id: state for agent_id, own_folder in folders.items() if (state := _load(own_folder)) is not None}
     records = {root[0].agent_id: root[0]} | {
         agent_id: SubAgentRecord.model_validate(state.status)
         for agent_id, state in stored.items()
@@ -80,14 +80,15 @@ def load_sub_agents(
         return records[agent_id]
 
     for record in sorted(map(record_of, stored), key=lambda record: (record.depth, record.created_at)):
-        state, place = stored[record.agent_id], places[record.agent_id]
+        state, own_folder = stored[record.agent_id], folders[record.agent_id]
         above = context_of(record.parent_id if record.parent_id in records else root[0].agent_id)
         if state.losses:
             _end_lost(record, catalogue(language).lost.format(", ".join(state.losses)))
         if state.losses or state.torn:
             with suppress(CfsError):  # then it is lost again at the next start
-                _save_rest(record, state.messages, place)
-        yield (record, _with(above.child(spec_of(record)), state.messages, spec_of(record)), place), bool(state.losses)
+                _save_rest(record, state.messages, own_folder)
+        context = _with(above.child(spec_of(record)), state.messages, spec_of(record))
+        yield (record, context, own_folder), bool(state.losses)
 
 
 def _load(folder: SessionFolder) -> StoredState | None:

@@ -114,7 +114,7 @@ class OperationLogger:
             without_damage(path, b"".join(good), problem, self._warn)
             if not good:
                 path.unlink()
-        return [each for each in ids if each is not None]
+        return [line_id for line_id in ids if line_id is not None]
 
 
 def _id_in(line: bytes) -> str | None:
@@ -158,10 +158,10 @@ def _short(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list | tuple | dict) and depth == _DEEPEST:
         return f"[{len(value)} members]"
     if isinstance(value, dict):
-        kept = dict(list(value.items())[:_MOST_MEMBERS])
-        short = {shortened(str(key), 200): _short(each, depth + 1) for key, each in kept.items()}
-        return short | ({"...": f"{len(value) - len(kept)} more"} if len(value) > len(kept) else {})
+        shown = dict(list(value.items())[:_MOST_MEMBERS])
+        short = {shortened(str(key), 200): _short(member, depth + 1) for key, member in shown.items()}
+        return short | ({"...": f"{len(value) - len(shown)} more"} if len(value) > len(shown) else {})
     if isinstance(value, list | tuple):
         more = [f"[... {len(value) - _MOST_MEMBERS} more]"] if len(value) > _MOST_MEMBERS else []
-        return [*(_short(each, depth + 1) for each in value[:_MOST_MEMBERS]), *more]
+        return [*(_short(member, depth + 1) for member in value[:_MOST_MEMBERS]), *more]
     return value

@@ -127,13 +127,13 @@ class FibreOrchestrator:
     @property
     def unfinished(self) -> bool:
         """Whether work was interrupted that `run` would resume."""
-        return any(each.record.unfinished for each in self.sub_agents.values())
+        return any(agent.record.unfinished for agent in self.sub_agents.values())
 
     async def run(self, claim: Claim | None = None) -> None:
         """Do the task of the root whose turn `claim` gets, and resume all interrupted work."""
         published = self._resources.published
-        kept = published.kept_equal(self.config.publish_seconds) if published is not None else nullcontext()
-        async with kept, asyncio.TaskGroup() as group:  # first equal: what is fetched is no work of an agent
+        publishing = published.kept_equal(self.config.publish_seconds) if published is not None else nullcontext()
+        async with publishing, asyncio.TaskGroup() as group:  # first equal: what is fetched is no work of an agent
             self._group = group
             helpers = [group.create_task(self._ticking()), group.create_task(self._watching())]
             try:
@@ -283,7 +283,7 @@ class FibreOrchestrator:
 
     async def create_sub_session(self, parent_context: SubSessionContext, agent_config: AgentSpec) -> FibreSubAgent:
         """Make a sub-agent below the one that has this context; it takes its name at once (B1, B4)."""
-        parent = next(each for each in self.sub_agents.values() if each.context is parent_context)
+        parent = next(agent for agent in self.sub_agents.values() if agent.context is parent_context)
         if agent_config.name in self.sub_agents:
             raise Conflict(f"there is an agent called {agent_config.name!r} already")
         context = parent_context.child(agent_config, list(self.sub_agents))
@@ -309,16 +309,16 @@ class FibreOrchestrator:
         """Make a child and start it. `spawned_by` names the call. Raises `ToolError` if a limit forbids it."""
         if not self._at_work:
             raise ToolError("the work is at its end: no agent is started any more")
-        below = [each for each in self.sub_agents.values() if not each.is_root]
+        below = [agent for agent in self.sub_agents.values() if not agent.is_root]
         order = self.root.record.tasks
         self.guards.limits.check_spawn(
             depth=parent.record.depth + 1,
-            alive=sum(each.busy for each in below),
-            total=sum(each.record.order == order for each in below),
+            alive=sum(agent.busy for agent in below),
+            total=sum(agent.record.order == order for agent in below),
             language=self.config.language,
         )
-        siblings = [each for each in parent.children if each.record.order == order and each.report is not None]
-        outcomes = [(each.record.task_goal, each.report.ok) for each in siblings if each.report is not None]
+        siblings = [agent for agent in parent.children if agent.record.order == order and agent.report is not None]
+        outcomes = [(agent.record.task_goal, agent.report.ok) for agent in siblings if agent.report is not None]
         check_attempts(spec.task_goal, outcomes, self.config.language)
         child = await self.create_sub_session(parent.context, spec)
         child.record.spawned_by, child.record.order = spawned_by, order
@@ -332,7 +332,7 @@ class FibreOrchestrator:
 
     def wake(self, sub_agent: FibreSubAgent) -> None:
         """Start an idle sub-agent on the first message in its inbox. Notifications can wait."""
-        message = next((each for each in sub_agent.record.inbox if not each.is_notification), None)
+        message = next((entry for entry in sub_agent.record.inbox if not entry.is_notification), None)
         if message is None or sub_agent.busy or not self._at_work:
             return
         text = catalogue(self.config.language).inbox_message.format(message.sender, message.content)
@@ -365,7 +365,7 @@ class FibreOrchestrator:
             sub_agent.kill("cancelled", reason)
 
     def _of_session(self, session_id: str) -> FibreSubAgent | None:
-        return next((each for each in self.sub_agents.values() if each.session_id == session_id), None)
+        return next((agent for agent in self.sub_agents.values() if agent.session_id == session_id), None)
 
 
 def ready(turn: ClaimedTurn) -> Claim:

@@ -236,15 +236,15 @@ class PublishedWorkspace:
 
     async def _put(self, path: str, here: str | None, there: str | None) -> None:
         """Let the server have the file that is here, in place of this version."""
-        place = self._there + path
+        address = self._there + path
         if here is None:
             if there is not None:
                 with suppress(NotFound):
-                    await self._client.call(api.delete_file(place, etag=_etag(there)))
+                    await self._client.call(api.delete_file(address, etag=_etag(there)))
             self._base.pop(path, None)
             return
         data = await asyncio.to_thread(self._read, path)
-        call = api.write_file(place, data, etag=None if there is None else _etag(there), new=there is None)
+        call = api.write_file(address, data, etag=None if there is None else _etag(there), new=there is None)
         self._base[path] = here, (await self._client.call(call)).info.version or ""
 
     async def _fetch(self, path: str, here: str | None, there: str | None) -> None:
@@ -270,16 +270,16 @@ class PublishedWorkspace:
         return True
 
     async def _versions_there(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        versions: dict[str, str] = {}
         after = ""
         while True:
             page = await self._client.call(api.files(self._there, after, 10_000))
             for info in page.files:
                 path = info.path.removeprefix(self._there)
                 if _is_sent(path, info.size):
-                    found[path] = info.version or ""
-            if page.next is None or len(found) >= MOST_FILES:
-                return found
+                    versions[path] = info.version or ""
+            if page.next is None or len(versions) >= MOST_FILES:
+                return versions
             after = page.next
 
     async def _content(self, path: str, version: str) -> bytes:
@@ -289,12 +289,12 @@ class PublishedWorkspace:
         return content.content
 
     def _versions_here(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        versions: dict[str, str] = {}
         for meta in self._files.list(self._here):
             path = meta["path"].removeprefix(self._here)
-            if _is_sent(path, meta["size"]) and len(found) < MOST_FILES:
-                found[path] = _version_of(meta)
-        return found
+            if _is_sent(path, meta["size"]) and len(versions) < MOST_FILES:
+                versions[path] = _version_of(meta)
+        return versions
 
     def _read(self, path: str) -> bytes:
         try:

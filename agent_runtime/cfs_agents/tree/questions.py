@@ -128,10 +128,10 @@ class ServerQuestion:
                 self._lease.answered(send)
         return answer
 
-    async def _withdraw_others(self, asked: Question) -> None:
+    async def _withdraw_others(self, current: Question) -> None:
         """Withdraw what this agent asked before it was killed, as it waits for one question at a time."""
         for other in await self._call(api.questions(self._session)):
-            if other.turn == asked.turn and other.id != asked.id:
+            if other.turn == current.turn and other.id != current.id:
                 with suppress(*_NOT_HELD):
                     await self._call(api.answer(self._session, other.id, None, self._lease.record.claim))
 

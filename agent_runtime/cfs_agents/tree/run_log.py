@@ -197,8 +197,8 @@ class RunLog:
             self._reopen(path)
             self._lines, self._generation = lines, self._generation + 1
 
-    def place(self) -> str:
-        """Name the place that the next line will have, among all the run logs of this agent."""
+    def position(self) -> str:
+        """Return the position of the next line, among all the run logs of this agent."""
         with self._lock:
             return f"{self._generation}.{len(self._lines) + 1}"
 

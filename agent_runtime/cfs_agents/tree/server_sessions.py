@@ -549,8 +549,8 @@ def _has(detail: SessionDetail, content: str) -> bool:
     """Whether a message waits, or is being answered."""
     if detail.state == "idle":
         return False
-    said = [message.content for message in detail.history if message.role == "user"]
-    return content in [*said[-1:], *(message.content for message in detail.queue)]
+    texts = [message.content for message in detail.history if message.role == "user"]
+    return content in [*texts[-1:], *(message.content for message in detail.queue)]
 
 
 def life_of(etag: str) -> str:

@@ -57,14 +57,14 @@ class SessionMemoryManager:
 
         The system prompt is left out: it is made again.
         """
-        places = {id(message): place for place, message in enumerate(self._messages.messages)}
+        indices = {id(message): index for index, message in enumerate(self._messages.messages)}
         dumped: dict[str, tuple[ContextItem, dict[str, Any]]] = {}
         for item in context:
             if item.item_type == "system_prompt":
                 continue
-            known = self._dumped.get(item.item_id)
-            same = known is not None and known[0] is item  # items never change, and messages never move
-            dumped[item.item_id] = known if known is not None and same else (item, _described(item, places))
+            cached = self._dumped.get(item.item_id)
+            same = cached is not None and cached[0] is item  # items never change, and messages never move
+            dumped[item.item_id] = cached if cached is not None and same else (item, _described(item, indices))
         self._dumped = dumped
         return [state for _, state in dumped.values()]
 
@@ -85,10 +85,10 @@ class SessionMemoryManager:
         return context
 
 
-def _described(item: ContextItem, places: Mapping[int, int]) -> dict[str, Any]:
+def _described(item: ContextItem, indices: Mapping[int, int]) -> dict[str, Any]:
     state = item.dump()
-    if (place := places.get(id(item.message))) is not None:
-        state["at"] = place
+    if (index := indices.get(id(item.message))) is not None:
+        state["at"] = index
         del state["message"]
     return {key: value for key, value in state.items() if value not in (None, False, 0) or key == "at"}
 

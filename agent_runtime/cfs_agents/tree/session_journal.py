@@ -99,8 +99,8 @@ class SessionJournal:
     def session(self) -> StoredSession:
         """Return the stored state of its session, up to the message of the running turn."""
         messages, lease = list(self._messages.messages), self.record.lease
-        if lease is not None and (place := self._place_of(lease.content)) is not None:
-            messages = messages[:place]
+        if lease is not None and (index := self._index_of(lease.content)) is not None:
+            messages = messages[:index]
         if messages and messages[-1].role == "user":  # its turn was over when the next one began
             messages.append(Message(role="assistant", content=catalogue(self._language).superseded))
         return StoredSession(messages, self.record.settings, self.record.life)
@@ -145,18 +145,18 @@ class SessionJournal:
     def messages_of_turn(self) -> list[Message]:
         """Return the messages that answer the message of its turn; an answer at the end waits for the turn's end."""
         lease, messages = self.record.lease, self._messages.messages
-        if lease is None or (place := self._place_of(lease.content)) is None:
+        if lease is None or (index := self._index_of(lease.content)) is None:
             return []
-        answers = list(messages[place + 1 :])
+        answers = list(messages[index + 1 :])
         if answers and answers[-1].role == "assistant" and not answers[-1].tool_calls:
             answers.pop()
         return answers
 
-    def _place_of(self, content: str) -> int | None:
+    def _index_of(self, content: str) -> int | None:
         """Return the index of the last user message with this content."""
         messages = self._messages.messages
-        places = range(len(messages) - 1, -1, -1)
-        return next((n for n in places if messages[n].role == "user" and messages[n].content == content), None)
+        indices = range(len(messages) - 1, -1, -1)
+        return next((n for n in indices if messages[n].role == "user" and messages[n].content == content), None)
 
     async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
         """Store a message of the user or of the model."""

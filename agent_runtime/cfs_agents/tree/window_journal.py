@@ -51,13 +51,13 @@ class WindowJournal:
         await to_the_end(lambda: self._add(item, broken, usage))
 
     def _add(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
-        place = self._run_log.place()
+        position = self._run_log.position()
         self._run_log.item(item, broken)
         if usage is None:
-            self._log.write(Operation(place, "task", {"text": item.message.content}, "taken", success=True))
+            self._log.write(Operation(position, "task", {"text": item.message.content}, "taken", success=True))
         else:
             cost = usage.model_dump(include={"prompt_tokens", "cached_tokens", "completion_tokens"})
-            self._log.write(Operation(place, "model", cost, "replied", success=True))
+            self._log.write(Operation(position, "model", cost, "replied", success=True))
 
     async def shortened(self, change: Change) -> None:
         """Store a change of the conversation."""
@@ -72,9 +72,9 @@ class WindowJournal:
     ) -> NewContext | None:
         """Store and log a result; a sync changes the window and with it the conversation."""
         window = self._sync.take() if call.name == SYNC_CONTEXT and result.ok else None
-        operation = Operation(self._run_log.place(), call.name, call.arguments, result.text, success=result.ok)
+        operation = Operation(self._run_log.position(), call.name, call.arguments, result.text, success=result.ok)
         if window is not None:
-            return await to_the_end(lambda: self._change(window, operation, [each.name for each in later]))
+            return await to_the_end(lambda: self._change(window, operation, [call.name for call in later]))
 
         def keep() -> None:
             self._run_log.result(item, operation)
@@ -90,10 +90,10 @@ class WindowJournal:
         """Store and log how the task ended."""
 
         def keep() -> None:
-            place = self._run_log.place()
+            position = self._run_log.position()
             self._run_log.end(end)
-            said = f"{end.reason}: {end.detail}" if end.detail else end.reason
-            self._log.write(Operation(place, "task_ended", {}, said, success=end.reason == "answered"))
+            text = f"{end.reason}: {end.detail}" if end.detail else end.reason
+            self._log.write(Operation(position, "task_ended", {}, text, success=end.reason == "answered"))
 
         await to_the_end(keep)
 
