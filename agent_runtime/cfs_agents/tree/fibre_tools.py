@@ -15,14 +15,12 @@ from cfs.errors import CfsError, InvalidIdentifier
 from cfs_agents.base.messages import catalogue
 from cfs_agents.guards.report import Finish, FinishStatus
 from cfs_agents.tools import (
-    CommandMode,
     CommandRequest,
     Consent,
     FileAccess,
     Tool,
     ToolError,
     command_gate,
-    shell_for,
     tool,
 )
 from cfs_agents.tools.paths import WORKSPACE
@@ -44,22 +42,16 @@ def build_toolset(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> 
     """Make the tools of a sub-agent. All reads and writes pass the guards."""
     config, guards, context = orchestrator.config, orchestrator.guards, sub_agent.context
     leading = FibreTools(orchestrator, sub_agent).tools(may_spawn=sub_agent.may_spawn, may_finish=not sub_agent.is_root)
-    commands = None
-    if config.commands is not CommandMode.NONE:
-        commands = shell_for(
-            {WORKSPACE: context.agent_workspace},
-            sandbox=config.commands is CommandMode.BWRAP,
-            keep_variables=config.keep_variables,
-            reaper=orchestrator.reaper,
-        )
     working, shell = working_tools(
         context.files,
         context.agent_workspace.parent,
-        commands,
-        workspace=context.agent_workspace,
+        {WORKSPACE: context.agent_workspace},
+        config.commands,
         file_gate=guards.gate(sub_agent.agent_id),
         look_alikes=config.look_alikes,
         watched=lambda command: guards.watched(command, sub_agent.agent_id),
+        keep_variables=config.keep_variables,
+        reaper=orchestrator.reaper,
     )
     consent = orchestrator.consent
     gate = None if consent is None else command_gate(partial(_require, sub_agent, consent))

@@ -35,11 +35,10 @@ from cfs_agents.tools import (
     Consent,
     Reaper,
     agent_grants,
-    agent_shell,
     command_gate,
     usual_limits,
 )
-from cfs_agents.tools.paths import STORAGE
+from cfs_agents.tools.paths import STORAGE, WORKSPACE
 from cfs_agents.tree.agent_log import AgentLog
 from cfs_agents.tree.core import AgentCore
 from cfs_agents.tree.directory import OFFLOADED, AgentRoot
@@ -263,20 +262,21 @@ class FileSystemAgent:
         return name if self.agent_id == MAIN else f"{stem}_{self.agent_id}{dot}{ending}"
 
     def _toolset(self, sync: ContextSynchronizer) -> Toolset:
-        config, commands, gate = self.config, None, None
-        if config.commands is not CommandMode.NONE:
-            commands = agent_shell(
-                self._root.path,
-                sandbox=config.commands is CommandMode.BWRAP,
-                network=config.network,
-                limits=config.limits or usual_limits(),
-                keep_variables=config.keep_variables,
-                reaper=self._reaper,
-            )
+        config, root = self.config, self._root.path
+        working, shell = working_tools(
+            self._root.handle(agent_grants(self._root.context_window)),
+            root,
+            {logical: root / logical[1:] for logical in (WORKSPACE, STORAGE)},
+            config.commands,
+            look_alikes=config.look_alikes,
+            network=config.network,
+            limits=config.limits or usual_limits(),
+            keep_variables=config.keep_variables,
+            reaper=self._reaper,
+        )
+        gate = None
         if config.commands is CommandMode.ASK:
             gate = command_gate(partial(Consent(config.ask).require, self.name))
-        handle = self._root.handle(agent_grants(self._root.context_window))
-        working, shell = working_tools(handle, self._root.path, commands, look_alikes=config.look_alikes)
         return Toolset([*working, sync.tool(), *config.tools], shell, gate)
 
     def _agent_config(self, counter: TokenCounter) -> AgentConfig:
@@ -322,11 +322,11 @@ class FileSystemAgent:
 
     def _log_end(self) -> None:
         outcome = self.outcome
-        ending = f"the task ended as {outcome.reason}" + (f": {outcome.detail}" if outcome.detail else "")
+        text = f"the task ended as {outcome.reason}" + (f": {outcome.detail}" if outcome.detail else "")
         if outcome.error is None:
-            self._log.info(ending)
+            self._log.info(text)
         else:
-            self._log.error(ending, outcome.error)
+            self._log.error(text, outcome.error)
 
     def _warned(self, sentence: str) -> None:
         self._log.warning(sentence)

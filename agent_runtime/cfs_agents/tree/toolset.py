@@ -1,18 +1,21 @@
 """The tools of one agent: those for files and commands, its own, and the gate before all of them (A3, A5, B2)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cfs_agents.tools import (
     AsyncPersistentShell,
     CallGate,
+    CommandMode,
     CommandTools,
     FileGate,
     FileTools,
-    ShellSettings,
     Tool,
+    shell_for,
 )
+from cfs_agents.tools.paths import WORKSPACE
 from cfs_filesystem import FsHandle
 
 
@@ -28,20 +31,23 @@ class Toolset:
 def working_tools(
     handle: FsHandle,
     root: Path,
-    commands: ShellSettings | None,
+    folders: Mapping[str, Path],
+    mode: CommandMode,
     *,
-    workspace: Path | None = None,
     file_gate: FileGate | None = None,
     look_alikes: bool = False,
     watched: Callable[[Tool], Tool] = lambda tool: tool,
+    **settings: Any,
 ) -> tuple[list[Tool], AsyncPersistentShell | None]:
-    """Return the tools for files and commands, and the shell of the commands; without `commands` there is none.
+    """Return the tools for files and commands, and the shell of the commands, which `mode` may exclude.
 
-    `root` is the directory of this machine that is the agent's `/`, and `workspace` the one that is its `/workspace`.
-    `watched` wraps each tool that may change files without the file tools.
+    `root` is the directory of this machine that is the agent's `/`, and `folders` are those that commands may use, by
+    the names that the agent uses. `settings` are further ones of the shell (see `shell_for`). `watched` wraps each tool
+    that may change files without the file tools.
     """
     tools = FileTools(handle, file_gate, look_alikes=look_alikes).tools()
-    if commands is None:
+    if mode is CommandMode.NONE:
         return tools, None
-    shell = AsyncPersistentShell(commands)
-    return [*tools, *map(watched, CommandTools(shell, root, handle, workspace=workspace).tools())], shell
+    shell = AsyncPersistentShell(shell_for(folders, sandbox=mode is CommandMode.BWRAP, **settings))
+    commands = CommandTools(shell, root, handle, workspace=folders[WORKSPACE]).tools()
+    return [*tools, *map(watched, commands)], shell
