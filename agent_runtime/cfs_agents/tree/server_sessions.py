@@ -326,11 +326,11 @@ class ServerSessions:
         await self._note_gone(session_id, error.detail)
         self._note_pause(session_id, paused=False)
         renamed_to = error.renamed_to if isinstance(error, SessionRenamed) else None
-        recorder = self._recorders.get(session_id)
+        journal = self._journals.get(session_id)
         if (lease := self._leases.get(session_id)) is not None:
             lease.lose(error.detail, renamed_to)
-        elif renamed_to is not None and recorder is not None and recorder.record.lease is not None:
-            await end_elsewhere(self.client, renamed_to, recorder.record.lease, error.detail)  # it was to be resumed
+        elif renamed_to is not None and journal is not None and journal.record.lease is not None:
+            await end_elsewhere(self.client, renamed_to, journal.record.lease, error.detail)  # it was to be resumed
         self._on_deleted(session_id, error.detail)
 
     async def _restored_turn(self, session_id: str, record: LeaseRecord) -> SessionDetail | None:
