@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import cfs
 from cfs import AsyncSession, InvalidIdentifier, InvalidRequest, Session, Unreachable, api
-from cfs.contract.ids import ROUTE_WORDS, check_id
+from cfs.contract.ids import check_id
+from cfs.contract.route_words import ROUTE_WORDS
 from cfs.errors import TABLE, CfsError
 from cfs.transports.base import DEFAULT_MOUNT, AsyncTransport, Endpoint, Transport, resolve
 

@@ -20,7 +20,7 @@ from urllib.parse import quote, quote_from_bytes, unquote_to_bytes
 
 import pytest
 
-from cfs.contract.ids import ROUTE_WORDS
+from cfs.contract.route_words import ROUTE_WORDS
 from cfs.errors import InvalidIdentifier
 from cfs_filesystem import InvalidPathError, validate_path
 from cfs_server.domain.ids import path_of

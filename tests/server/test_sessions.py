@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from cfs.contract.ids import ROUTE_WORDS
+from cfs.contract.route_words import ROUTE_WORDS
 from tests.server.support import TEXT, ServerHarness, running_server, until
 
 

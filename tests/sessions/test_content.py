@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from cfs.contract.ids import ROUTE_WORDS, check_id
+from cfs.contract.ids import check_id
 from cfs.contract.random_names import ADJECTIVES, ANIMALS
+from cfs.contract.route_words import ROUTE_WORDS
 from cfs.errors import InvalidIdentifier, TooLarge, UnsupportedMedia
 from cfs_server.domain.ids import ancestors_of, is_within, new_id, parent_of
 from cfs_server.domain.message_sizes import check_content, decode_message

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs.contract.ids import ROUTE_WORDS, check_id
+from cfs.contract.ids import check_id
+from cfs.contract.route_words import ROUTE_WORDS
 from cfs.errors import InvalidIdentifier
 from cfs_filesystem import FsHandle, InMemoryFileSystem, InvalidPathError, validate_path
 from cfs_server.domain.ids import SESSIONS, id_of, path_of

@@ -7,27 +7,10 @@ validates it again.
 import re
 
 from cfs.contract.errors import InvalidIdentifier
+from cfs.contract.route_words import ROUTE_WORDS
 
 MAX_SESSION_ID_BYTES = 255
 """Longest component of a session id, as for a file name (S1)."""
-
-ROUTE_WORDS = frozenset(
-    {
-        "messages",
-        "settings",
-        "transcript",
-        "cancel",
-        "fork",
-        "rename",
-        "wait",
-        "sub_sessions",
-        "events",
-        "claim",
-        "turns",
-        "questions",
-    }
-)
-"""Last parts of the session routes; no component of a sub-session may be one of them (H1)."""
 
 _COMPONENT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

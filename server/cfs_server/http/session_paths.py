@@ -9,7 +9,8 @@ from typing import Annotated
 from fastapi import Depends, Path
 from starlette.convertors import Convertor, register_url_convertor
 
-from cfs.contract.ids import ROUTE_WORDS, check_id
+from cfs.contract.ids import check_id
+from cfs.contract.route_words import ROUTE_WORDS
 from cfs.wire import ID_PATTERN
 from cfs_server.http.caller import Life, Sessions
 from cfs_server.http.etags import require_life

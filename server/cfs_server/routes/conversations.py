@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request, Response
 from starlette.convertors import register_url_convertor
 
-from cfs.contract.ids import ROUTE_WORDS
+from cfs.contract.route_words import ROUTE_WORDS
 from cfs.errors import (
     AlreadyExists,
     Conflict,
