@@ -1,6 +1,6 @@
 """Builds the ASGI application from settings and an engine. There is no global state."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
@@ -38,7 +38,7 @@ from cfs_server.routes import (
     shares,
     turns,
 )
-from cfs_server.sessions.store import Part
+from cfs_server.sessions.store import Part, SessionStore
 from cfs_server.workspaces.workspaces import Workspaces
 
 
@@ -50,12 +50,13 @@ def create_app(
     workspaces: Workspaces | None = None,
     part: Part | None = None,
     traffic_of: Callable[[str], Traffic] | None = None,
+    stores: Callable[[], Sequence[SessionStore]] | None = None,
 ) -> FastAPI:
     """Create the application for a started engine. Its lifespan is that of a context (see `open_context`)."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_context(settings, engine, model, journal, workspaces, part, traffic_of) as context:
+        async with open_context(settings, engine, model, journal, workspaces, part, traffic_of, stores) as context:
             app.state.cfs = context
             yield
 

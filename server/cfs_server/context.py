@@ -1,7 +1,7 @@
 """Opens what answers requests for one store of sessions: its journal, workspaces, callers and streams."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from cfs_server.http.markup import Renderer
 from cfs_server.http.metrics import Metrics
 from cfs_server.journal.journal import Backend, Journal
 from cfs_server.journal.memory import MemoryBackend
+from cfs_server.sessions.joint_store import JointStore
 from cfs_server.sessions.retention import Retention
 from cfs_server.sessions.store import Part, SessionStore
 from cfs_server.workspaces.workspaces import Workspaces, open_workspaces
@@ -33,12 +34,13 @@ async def open_context(
     workspaces: Workspaces | None = None,
     part: Part | None = None,
     traffic_of: Callable[[str], Traffic] | None = None,
+    stores: Callable[[], Sequence[SessionStore]] | None = None,
 ) -> AsyncIterator[Context]:
     """Open a store of sessions with all that answers requests for them, to the end of the block.
 
     Without a journal, sessions end with the block. Without workspaces, it opens those of the settings. `part` is what
     it has of the sessions of many stores, and `traffic_of` returns what all stores of the process count together of a
-    caller.
+    caller. With `stores`, callers see the sessions of these stores, to which creations do not belong.
     """
     if model is not None and model.price is None:
         model = replace(model, price=settings.price)
@@ -49,11 +51,12 @@ async def open_context(
         enter = stack.enter_async_context
         log = await enter(opened(MemoryBackend())) if journal is None else journal
         store = await enter(SessionStore(engine, settings.limits, journal=log, models=names, part=part))
+        sessions = store if stores is None else JointStore(engine, settings.limits, part, stores)
         folders = workspaces
         if folders is None:
             folders = await enter(open_workspaces(settings.workspaces, settings.data_dir))
         principals = Principals(
-            lambda name: Principal(name, store, folders, traffic_of and traffic_of(name)),
+            lambda name: Principal(name, sessions, folders, traffic_of and traffic_of(name)),
             settings.principal_limits,
             store.clock,
         )
@@ -66,6 +69,7 @@ async def open_context(
             engine,
             model,
             store,
+            sessions,
             folders,
             principals,
             metrics,

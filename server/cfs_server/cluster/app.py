@@ -26,7 +26,7 @@ from cfs_server.engine.contract.interface import Engine, ModelInfo
 from cfs_server.http.caller import Context
 from cfs_server.journal.postgres import PostgresBackend
 from cfs_server.journal.postgres_database import prepare
-from cfs_server.sessions.store import Part
+from cfs_server.sessions.store import Part, SessionStore
 from cfs_server.workspaces.workspaces import Workspaces
 
 _log = structlog.get_logger(__name__)
@@ -62,14 +62,17 @@ class Cluster:
         )
         usage = self.replica.usage
         part = Part(may_create=_nowhere, used_elsewhere=partial(usage.elsewhere, _NO_SLOT), clock=self._clock)
-        self._app = create_app(settings, engine, model, None, workspaces, part, usage.traffic_of)
+        self._app = create_app(settings, engine, model, None, workspaces, part, usage.traffic_of, self._stores)
         callers = Callers(self.replica, lambda: self._context().principals)
         self.app = Front(
             self.replica, self._relay, signer, self._app, self._context, callers, settings, common.life, self._run
         )
 
+    def _stores(self) -> list[SessionStore]:
+        return [slot.context.store for slot in self.replica.serving()]
+
     def _context(self) -> Context:
-        """Return the context without sessions, for requests that are about none."""
+        """Return the context without a slot, for requests about no session or about all."""
         context: Context = self._app.state.cfs
         return context
 

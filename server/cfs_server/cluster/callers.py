@@ -13,6 +13,7 @@ from cfs.errors import CfsError, TooMany, Unauthorized, Unavailable
 from cfs_server.access.auth import Principals, secret_of
 from cfs_server.access.tokens import digest
 from cfs_server.cluster.replica import AGAIN_SECONDS, Replica
+from cfs_server.cluster.slots import HostedSlot
 from cfs_server.http.middleware import credentials_of
 
 _VALID_SECONDS = 10.0
@@ -61,6 +62,14 @@ class Callers:
             while len(self._shares) > _MOST:
                 self._shares.popitem(last=False)
         return hashed
+
+    def host_of(self, headers: Mapping[bytes, bytes]) -> HostedSlot | None:
+        """Return the slot of this replica that knows the caller, if it bears a share."""
+        try:
+            hashed = digest(secret_of(credentials_of(headers) or ""))
+        except CfsError:
+            return None
+        return next((slot for slot in self._replica.serving() if slot.context.principals.bearer_of(hashed)), None)
 
     def slot_of(self, caller: str) -> int | None:
         """Return the slot that knows a caller who bears a share, by the name that `identify` has returned."""

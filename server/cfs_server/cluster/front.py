@@ -1,8 +1,9 @@
 """The application of a replica: answers each request in the context of its slot, here or at another replica.
 
 A request for a session goes to the slot of its name, unless the owner of that slot knows that the name is elsewhere. A
-request about no session is answered in a context without sessions. A request about all sessions is answered by all
-slots (`cfs_server.cluster.merging`). While a slot has no owner, requests for it wait.
+request about no session is answered in the context of the replica, which shows the sessions of all its slots. A request
+about all sessions is answered there, too, and merged with what other replicas answer (`cfs_server.cluster.merging`).
+While a slot has no owner, requests for it wait.
 """
 
 import asyncio
@@ -79,7 +80,7 @@ class Front:
         life: str,
         lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]],
     ) -> None:
-        """Compose the parts. `app` answers each request in the context of a slot, or in `context`, without sessions.
+        """Compose the parts. `app` answers each request in the context of a slot, or in `context`, which has no slot.
 
         `lifespan` runs the replica.
 
@@ -98,7 +99,7 @@ class Front:
         self._reservations = Reservations(replica, relay)
         self._metrics = ClusterMetrics()
         self._bodies = Bodies(settings.max_body_bytes)
-        self._merging = Merging(replica, relay, settings.ping)
+        self._merging = Merging(replica, relay, app, callers, settings.ping)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

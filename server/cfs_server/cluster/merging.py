@@ -1,23 +1,28 @@
-"""Answers requests about all sessions: each slot answers for its own ones, and the answers are merged.
+"""Answers requests about all sessions: each replica answers for its own ones, and the answers are merged.
 
-A replica merges the answers of its slots, and the replica that the client has asked merges those of the replicas: a
-merged answer has the form of a single one. An answer that lacks a slot is never sent: it would hide sessions.
+The application of a replica answers once for the sessions of all its slots. Only WebDAV is answered slot by slot,
+because each slot has the locks of its sessions. The replica that the client has asked merges the answers of the
+replicas: a merged answer has the form of a single one. An answer that lacks a slot is never sent: it would hide
+sessions.
 """
 
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import ExitStack
 from urllib.parse import parse_qs
 
 import httpcore
 from starlette.types import ASGIApp, Message, Scope, Send
 
 from cfs import wire
+from cfs_server.cluster.callers import Callers
 from cfs_server.cluster.event_merging import EventMerging
 from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, Response, send_whole
 from cfs_server.cluster.replica import OwnerWait, Replica
 from cfs_server.cluster.slots import HostedSlot
 from cfs_server.cluster.targets import Kind, target_of
+from cfs_server.dav import ROOT as DAV
 from cfs_server.http.etags import content_etag, unchanged
 
 COVERED = b"x-cfs-slots"
@@ -105,9 +110,14 @@ def merge_of(scope: Scope) -> Merge:
 class Merging:
     """The answers of all slots to one request."""
 
-    def __init__(self, replica: Replica, relay: Relay, ping: float) -> None:
-        """Merge the answers of all replicas. `ping` is the time between heartbeats of streams in seconds."""
+    def __init__(self, replica: Replica, relay: Relay, app: ASGIApp, callers: Callers, ping: float) -> None:
+        """Merge the answers of all replicas. `app` answers for all slots of this one.
+
+        `ping` is the time between heartbeats of streams in seconds.
+        """
         self._replica = replica
+        self._app = app
+        self._callers = callers
         self._relay = relay
         self._events = EventMerging(replica, relay, ping)
 
@@ -128,9 +138,8 @@ class Merging:
             await self._events.answer_here(scope, request, send)
             return
         await request.whole(_BODY_BYTES)
-        slots = self._replica.serving()
-        parts = await self._here(slots, scope, request)
         is_one = target_of(request.method, request.raw_path, b"", {}).kind is Kind.EACH
+        slots, parts = await self._here(scope, request, is_one=is_one)
         merged = Response(200, [], b"")
         if parts:
             merged = _known(parts) if is_one else self._merged(parts, scope)
@@ -141,18 +150,17 @@ class Merging:
         """Answer a request about an id that one slot knows: the first answer that is not 404."""
         await request.whole(_BODY_BYTES)
         patience = OwnerWait(self._replica)
-        while (parts := await self._gather(scope, request)) is None:
+        while (parts := await self._gather(scope, request, is_one=True)) is None:
             await patience.wait("some sessions have no replica that serves them now")
         await send_whole(_known(parts), scope, send)
 
-    async def _gather(self, scope: Scope, request: Incoming) -> list[Response] | None:
+    async def _gather(self, scope: Scope, request: Incoming, *, is_one: bool = False) -> list[Response] | None:
         """Return the answers of all slots; None if some are missing or there twice. Those of this replica come first.
 
         A slot that moves just now may be answered for by both of its owners.
         """
-        slots = self._replica.serving()
         asking = asyncio.gather(*[self._ask(other.url, request) for other in self._replica.others])
-        here, there = await asyncio.gather(self._here(slots, scope, request), asking)
+        (slots, here), there = await asyncio.gather(self._here(scope, request, is_one=is_one), asking)
         covered = [slot.number for slot in slots if slot.serves]
         answers = list(here)
         for answer in there:
@@ -164,12 +172,26 @@ class Merging:
                 answers.append(answer)
         return answers if sorted(covered) == list(range(self._replica.slots)) else None
 
-    async def _here(self, slots: list[HostedSlot], scope: Scope, request: Incoming) -> list[Response]:
+    async def _here(self, scope: Scope, request: Incoming, *, is_one: bool) -> tuple[list[HostedSlot], list[Response]]:
+        """Return slots of this replica, and answers for all of them: one, unless each slot has to be asked.
+
+        Each slot is asked about an id that one of them knows (`is_one`).
+        """
         headers = [(name, value) for name, value in request.headers if name not in _CONDITIONS]
         inner = dict(scope, headers=headers)
         if scope["method"] == "HEAD":
             inner["method"] = "GET"
-        return list(await asyncio.gather(*[captured(slot, inner, request) for slot in slots]))
+        if is_one or scope["path"].startswith(DAV):
+            slots = self._replica.serving()
+            return slots, list(await asyncio.gather(*[captured(slot, inner, request) for slot in slots]))
+        while slots := self._replica.serving():
+            with ExitStack() as stack:
+                for slot in slots:
+                    stack.enter_context(slot.in_use())
+                answer = await captured(self._callers.host_of(dict(headers)) or self._app, inner, request)
+            if self._replica.serving() == slots:
+                return slots, [answer]
+        return [], []
 
     async def _ask(self, url: str, request: Incoming) -> Response | None:
         kept = [(name, value) for name, value in request.headers if name not in _CONDITIONS]
@@ -185,6 +207,8 @@ class Merging:
         refused = next((part for part in known if part.status >= 300), None)
         if refused is not None:
             return refused
+        if len(known) == 1:
+            return Response(known[0].status, [row for row in known[0].headers if row[0] != COVERED], known[0].body)
         body = merge_of(scope)([part.body for part in known], scope)
         dropped = (b"content-length", b"etag", COVERED)
         headers = [(name, value) for name, value in known[0].headers if name not in dropped]

@@ -7,8 +7,8 @@ on at the next owner as they go on after a restart.
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -186,9 +186,15 @@ class HostedSlot:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request for the sessions of the slot."""
+        with self.in_use():
+            await self._app(scope_in(self.context, scope), receive, send)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Let a hand-over wait for the end of the block."""
         self._calls += 1
         try:
-            await self._app(scope_in(self.context, scope), receive, send)
+            yield
         finally:
             self._calls -= 1
             if not self._calls:

@@ -39,6 +39,8 @@ class Context:
     engine: Engine
     model: ModelInfo | None
     store: SessionStore
+    sessions: SessionStore
+    """The sessions that callers see: those of `store`, or of all stores of the process."""
     workspaces: Workspaces
     principals: Principals
     metrics: Metrics
@@ -92,7 +94,7 @@ class Caller:
         if look_alike not in (None, "allow"):
             raise invalid([{"loc": ("query", "look_alike"), "msg": "the only value is 'allow'"}])
         self.sessions = AuthorizedSessions(
-            parts.store, principal.authorization, principal.account, look_alikes=look_alike is not None
+            parts.sessions, principal.authorization, principal.account, look_alikes=look_alike is not None
         )
         self._parts = parts
 

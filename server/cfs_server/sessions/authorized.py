@@ -37,7 +37,7 @@ from cfs_server.domain.rights import SETTINGS, Right
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import TURN_EVENTS, Turn, TurnRequest, ended_turn, has_ended
 from cfs_server.sessions.authorization import Access, Authorization
-from cfs_server.sessions.search import Match, search
+from cfs_server.sessions.search import Match
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 
@@ -183,7 +183,7 @@ class AuthorizedSessions:
         An id without a session, or without any right of the caller, loads nothing.
         """
         if isinstance(which, Session):
-            return self._store.histories.loaded(which)
+            return self._store.loaded(which)
         return nullcontext() if self.known(which) is None else self._store.loaded(which)
 
     def page(self, prefix: str = "", after: str = "", limit: int = 100) -> list[Session]:
@@ -233,12 +233,12 @@ class AuthorizedSessions:
         return [root for root in roots if self._store.children(root) and (SESSIONS in scopes or self.below(root.id))]
 
     async def search(self, words: str, prefix: str, limit: int) -> tuple[list[Match], bool]:
-        """Return the newest messages with these words in sessions that the caller may read; see `search`."""
+        """Return the newest messages with these words in sessions that the caller may read."""
         every = SESSIONS in self._handle.scopes("read_binary", SESSIONS)
         readable = [each for each in self._store if each.id.startswith(prefix)]
         if not every:
             readable = [each for each in readable if self.may("read_binary", each.id)]
-        found, more = await search(readable, self._store.journal, words, limit, self._authorization.name)
+        found, more = await self._store.search(readable, words, limit, self._authorization.name)
         return [each for each in found if not each.session.deleted and self.may("read_binary", each.session.id)], more
 
     def new_name(self) -> str | None:

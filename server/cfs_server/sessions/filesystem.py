@@ -50,7 +50,7 @@ class SessionFileSystem(FileSystemBase):
 
     def _read_binary_impl(self, path: Path) -> bytes:
         session = self._on_loop(lambda: self._get(path))
-        with self._on_loop.within(self._store.histories.loaded(session)):
+        with self._on_loop.within(self._store.loaded(session)):
             rendered_in_thread(session.history, self._on_loop)
             return self._on_loop(lambda: session.history.text).encode()
 

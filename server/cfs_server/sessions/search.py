@@ -54,8 +54,13 @@ async def search(
     found = await aside(max(size, AT_ONCE_BYTES + 1), owner, lambda: _scan(present, needle, limit))
     if absent and journal is not None:
         found += await _stored(absent, journal, needle, limit)
-    found.sort(key=lambda match: (match.time, match.index), reverse=True)
-    return found[:limit], len(found) > limit
+    return newest(found, limit)
+
+
+def newest(matches: Iterable[Match], limit: int) -> tuple[list[Match], bool]:
+    """Return the newest matches first, and whether there are more."""
+    ordered = sorted(matches, key=lambda match: (match.time, match.index), reverse=True)
+    return ordered[:limit], len(ordered) > limit
 
 
 def _scan(

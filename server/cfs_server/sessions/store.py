@@ -38,6 +38,7 @@ from cfs_server.sessions.answering import answer
 from cfs_server.sessions.former import FormerNames
 from cfs_server.sessions.hints import Hints
 from cfs_server.sessions.history_cache import HistoryCache
+from cfs_server.sessions.search import Match, search
 from cfs_server.sessions.session import Services, Session
 
 _CHECKPOINT_SECONDS = 5.0
@@ -167,7 +168,7 @@ class SessionStore:
 
     def get(self, session_id: str) -> Session:
         """Return a session. Raises `NotFound`, or `InvalidIdentifier` for an invalid id."""
-        session = self._sessions.get(session_id)
+        session = self.find(session_id)
         if session is None:
             raise NotFound(f"there is no session {check_id(session_id)!r}")
         return session
@@ -176,9 +177,11 @@ class SessionStore:
         """Return a session, or None if there is none with this id."""
         return self._sessions.get(session_id)
 
-    def loaded(self, session_id: str) -> AbstractAsyncContextManager[None]:
-        """Keep the messages of the session with this id in memory during a block. There may be none."""
-        return self.histories.loaded_by_id(session_id, self.find)
+    def loaded(self, which: str | Session) -> AbstractAsyncContextManager[None]:
+        """Keep the messages of a session in memory during a block. There may be none with this id."""
+        if isinstance(which, Session):
+            return self.histories.loaded(which)
+        return self.histories.loaded_by_id(which, self.find)
 
     async def load_busy(self) -> None:
         """Load the histories of all sessions with turns, after a start and before the turns go on.
@@ -222,6 +225,10 @@ class SessionStore:
                 break
             found.append(self._sessions[session_id])
         return found
+
+    async def search(self, sessions: Sequence[Session], words: str, limit: int, owner: str) -> tuple[list[Match], bool]:
+        """Return the newest messages with these words in some sessions, and whether there may be more."""
+        return await search(sessions, self.journal, words, limit, owner)
 
     def children(self, session: Session) -> list[Session]:
         """Return the direct sub-sessions by id."""
