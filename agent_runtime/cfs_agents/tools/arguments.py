@@ -9,7 +9,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -36,8 +36,25 @@ _OF_THE_WRONG_KIND = re.compile(r"(_type|_parsing|_error|_from_float|^enum)$")
 _SAMPLES: dict[str, Any] = {"string": "text", "integer": 1, "number": 1.5, "boolean": True, "null": None}
 
 
+class ToolArguments(Protocol):
+    """The parameters of one tool: their JSON schema, and the check of what a model sends."""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of all parameters together, an object."""
+        ...
+
+    def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values to call the tool with; raises `ToolError` if they do not match the schema."""
+        ...
+
+    def example(self, wrong: Sequence[str] = ()) -> str:
+        """Return an example of correct arguments, as JSON: the required parameters and those in `wrong`."""
+        ...
+
+
 class Arguments:
-    """The parameters of one tool. Raises `ToolDefinitionError` for a signature that cannot be described."""
+    """The parameters of one tool by its signature. Raises `ToolDefinitionError` if it cannot be described."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name = name

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cfs_agents.tools.arguments import Arguments, arguments_of
+from cfs_agents.tools.arguments import ToolArguments, arguments_of
 from cfs_agents.tools.consent import CommandRequest
 from cfs_agents.tools.errors import ToolDefinitionError
 
@@ -37,6 +37,7 @@ class Tool:
     - `touches` returns the files that a call with these arguments reads or writes. Calls of one reply that do not
       conflict run in parallel. If it is None or returns None, a call runs alone.
     - `command_of` returns the command that a call with these arguments runs. None for a tool that runs no command.
+    - `described_arguments` are those of a tool that is described elsewhere; the default reads the signature.
 
     It is also a `cfs.session.tools.Tool`, for `Session.send(tools=[...])`.
     """
@@ -50,7 +51,8 @@ class Tool:
     paging: Collection[str] = ()
     touches: Callable[[Mapping[str, Any]], FileAccess | None] | None = None
     command_of: Callable[..., Awaitable[CommandRequest]] | None = None
-    arguments: Arguments = field(init=False, repr=False, compare=False)
+    described_arguments: ToolArguments | None = field(default=None, repr=False, compare=False)
+    arguments: ToolArguments = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the settings and read the signature."""
@@ -58,7 +60,8 @@ class Tool:
             raise ToolDefinitionError(f"{self.name!r} cannot name a tool: use ASCII letters, digits and '_'")
         if self.ephemeral is not None and self.ephemeral < 1:
             raise ToolDefinitionError(f"{self.name}: ephemeral is how many results stay, at least 1")
-        object.__setattr__(self, "arguments", arguments_of(self.name, self.callable))
+        arguments = self.described_arguments or arguments_of(self.name, self.callable)
+        object.__setattr__(self, "arguments", arguments)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function without checking the arguments."""
