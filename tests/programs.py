@@ -84,3 +84,11 @@ QWEN_CODE = Program("qwen-code", "npm", ("@qwen-code/qwen-code@0.15.10",))
 AI_SDK = Program("AI SDK", "npm", ("ai@6.0.326", "@ai-sdk/openai@3.0.141", "zod@4.6.7"))
 OPENAI_AGENTS = Program("openai-agents", "pip", ("openai-agents==0.24.0",))
 AIDER = Program("aider", "pip", ("aider-chat==0.86.2",))
+MCP_SERVERS = Program(
+    "MCP servers",
+    "npm",
+    tuple(
+        f"@modelcontextprotocol/server-{name}@2026.8.31"
+        for name in ("everything", "filesystem", "memory", "sequential-thinking")
+    ),
+)

@@ -1,9 +1,10 @@
 """Runs an agent with its state in files for the command line: one task, or a conversation."""
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 
 from cfs.cli.base.output import note, print_error
 from cfs.errors import CfsError, InvalidRequest, NotFound, Unverified
@@ -14,6 +15,8 @@ from cfs_agents.loop.config import Outcome
 from cfs_agents.loop.server_model import ServerModel
 from cfs_agents.main.console import ConsoleStreamHandler
 from cfs_agents.main.runner import Runner, RunnerOptions
+from cfs_agents.tools import Tool
+from cfs_agents.tools.paths import WORKSPACE
 from cfs_agents.tree.file_agent import FileSystemAgent
 from cfs_agents.tree.file_config import FileSystemAgentConfig
 
@@ -36,11 +39,18 @@ class AgentSession(Runner[FileSystemAgent]):
         self._config = config
         self._console = ConsoleStreamHandler()
 
-    def _make(self, client: AsyncClient, model: ServerModel, counter: TokenCounter) -> FileSystemAgent:
-        config, options = replace(self._config, counter=counter, warn=self._warn), self._options
+    def _make(
+        self, client: AsyncClient, model: ServerModel, counter: TokenCounter, tools: Sequence[Tool]
+    ) -> FileSystemAgent:
+        options = self._options
+        config = replace(self._config, counter=counter, warn=self._warn, tools=[*self._config.tools, *tools])
         return FileSystemAgent(
             project_root=options.root, model=model, config=config, publish=options.publish, client=client
         )
+
+    @property
+    def _workspace(self) -> Path:
+        return self._options.root / WORKSPACE[1:]
 
     @property
     def _name(self) -> str:

@@ -16,6 +16,7 @@ from cfs_agents.main.options import (
     Language,
     Longest,
     MaxTokens,
+    McpFiles,
     ModelName,
     Patience,
     Publishes,
@@ -66,6 +67,7 @@ def run(
     sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it
     env: Variables = None,
     tools: ToolFiles = None,
+    mcp: McpFiles = None,
     context: Longest = None,
     publish: Publishes = None,
     patience: Patience = USUAL_PATIENCE,
@@ -87,7 +89,9 @@ def run(
     questions = questions_of(commands)
     config = _config(rounds, lang, commands, questions, env, context, tools)
     settings = model_settings(model, temperature, max_tokens)
-    with _session(config, runner_options(root, settings, questions, patience, url, token_file, publish)) as session:
+    with _session(
+        config, runner_options(root, settings, questions, patience, url, token_file, publish, mcp)
+    ) as session:
         if task is None:
             session.resume()
         else:
@@ -106,6 +110,7 @@ def chat(
     sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it
     env: Variables = None,
     tools: ToolFiles = None,
+    mcp: McpFiles = None,
     context: Longest = None,
     publish: Publishes = None,
     patience: Patience = USUAL_PATIENCE,
@@ -125,7 +130,9 @@ def chat(
     questions = questions_of(commands)
     config = _config(rounds, lang, commands, questions, env, context, tools)
     settings = model_settings(model, temperature, max_tokens)
-    with _session(config, runner_options(root, settings, questions, patience, url, token_file, publish)) as session:
+    with _session(
+        config, runner_options(root, settings, questions, patience, url, token_file, publish, mcp)
+    ) as session:
         if interactive:
             session.greet()
         read_line = LineEditor(history_file("agent")).read_line if interactive else read_input

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cfs_agents.loop.server_model import ModelSettings
     from cfs_agents.main.questions import CommandQuestions
     from cfs_agents.main.runner import RunnerOptions
+    from cfs_agents.mcp.config import McpServer
     from cfs_agents.tools import Tool
 
 TreeRoot = Annotated[
@@ -88,6 +89,15 @@ ToolFiles = Annotated[
         " (repeatable). It runs as your user.",
     ),
 ]
+McpFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--mcp",
+        metavar="FILE",
+        show_default=False,
+        help='File of MCP servers whose tools agents may call, in the usual form {"mcpServers": {...}} (repeatable).',
+    ),
+]
 Patience = Annotated[
     float,
     typer.Option(
@@ -128,13 +138,21 @@ def runner_options(
     url: str,
     token_file: Path | None,
     publish: str | None = None,
+    mcp: list[Path] | None = None,
 ) -> "RunnerOptions":
     """Return the options of a runner, with the token that a file or the environment holds."""
     from cfs_agents.main.runner import RunnerOptions
 
     token = read_token(token_file)
     return RunnerOptions(
-        root=root, model=model, url=url, token=token, questions=questions, patience=patience, publish=publish
+        root=root,
+        model=model,
+        url=url,
+        token=token,
+        questions=questions,
+        patience=patience,
+        publish=publish,
+        mcp=mcp_servers(mcp),
     )
 
 
@@ -206,6 +224,15 @@ def loaded_tools(files: list[Path] | None) -> "list[Tool]":
     from cfs_agents.main.own_tools import load_tools
 
     return load_tools(files)
+
+
+def mcp_servers(files: list[Path] | None) -> "dict[str, McpServer]":
+    """Read the files of MCP servers."""
+    if not files:
+        return {}
+    from cfs_agents.mcp.config import load_servers
+
+    return load_servers(files)
 
 
 def model_settings(name: str, temperature: float | None, max_tokens: int | None = None) -> "ModelSettings":

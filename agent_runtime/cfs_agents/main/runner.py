@@ -2,8 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGINT, SIGTERM
@@ -13,12 +13,16 @@ from typing import Generic, Self, TypeVar
 import structlog
 
 from cfs.api import acting_as
+from cfs.errors import CfsError
 from cfs.transports import tracing
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.context import CachedCounter, TokenCounter
 from cfs_agents.loop.retries import PATIENCE, Outages, Retries
 from cfs_agents.loop.server_model import ModelSettings, ServerCounter, ServerModel
 from cfs_agents.main.questions import CommandQuestions
+from cfs_agents.mcp.config import McpServer
+from cfs_agents.mcp.tools import McpTools
+from cfs_agents.tools import Tool
 from cfs_agents.tree.fibre import FibreAgent
 from cfs_agents.tree.file_agent import FileSystemAgent
 
@@ -30,7 +34,8 @@ class RunnerOptions:
     """The options of agents of either kind: the place of their state, their model, and the server.
 
     `questions` requests consent before each command. `patience` is the longest tolerated outage in seconds. `publish`
-    names the workspace on the server that shows the files of a single agent.
+    names the workspace on the server that shows the files of a single agent. `mcp` are MCP servers by name, whose tools
+    the agents have.
     """
 
     root: Path
@@ -40,6 +45,7 @@ class RunnerOptions:
     questions: CommandQuestions | None = None
     patience: float = PATIENCE
     publish: str | None = None
+    mcp: Mapping[str, McpServer] = field(default_factory=dict)
 
 
 class Runner(Generic[AgentT]):
@@ -74,11 +80,34 @@ class Runner(Generic[AgentT]):
     async def _open(self) -> AgentT:
         client = await self._stack.enter_async_context(AsyncClient(self._options.url, self._options.token))
         model = ServerModel(client, self._options.model, retries=self._retries)
-        agent = self._make(client, model, CachedCounter(ServerCounter(client)))
+        tools = await self._mcp_tools(model)
+        agent = self._make(client, model, CachedCounter(ServerCounter(client)), tools)
         return await self._stack.enter_async_context(agent)
 
-    def _make(self, client: AsyncClient, model: ServerModel, counter: TokenCounter) -> AgentT:
-        """Make the agent."""
+    async def _mcp_tools(self, model: ServerModel) -> list[Tool]:
+        """Start the MCP servers and return their tools, or the two that search and call them in a small context."""
+        if not self._options.mcp:
+            return []
+        workspace = self._workspace
+        await asyncio.to_thread(workspace.mkdir, parents=True, exist_ok=True)
+        servers = McpTools(self._options.mcp, workspace, warn=self._warn)
+        await self._stack.enter_async_context(servers)
+        window = None
+        with suppress(CfsError):  # the server is away: the agent waits for it later
+            window = await model.ask_context_window()
+        return servers.tools(window)
+
+    def _make(self, client: AsyncClient, model: ServerModel, counter: TokenCounter, tools: Sequence[Tool]) -> AgentT:
+        """Make the agent, which has these tools besides its own."""
+        raise NotImplementedError
+
+    @property
+    def _workspace(self) -> Path:
+        """The directory with the files that the agent works on."""
+        raise NotImplementedError
+
+    def _warn(self, sentence: str) -> None:
+        """Show a warning."""
         raise NotImplementedError
 
     def _close(self) -> None:

@@ -27,6 +27,7 @@ from cfs_agents.main.options import (
     Budget,
     CommandModeName,
     Commands,
+    McpFiles,
     ModelName,
     Patience,
     PromptLanguage,
@@ -55,6 +56,7 @@ def serve(
     commands: Commands = "none",
     env: Variables = None,
     tools: ToolFiles = None,
+    mcp: McpFiles = None,
     budget: Budget = None,
     publish: Publish = True,
     patience: Patience = USUAL_PATIENCE,
@@ -75,7 +77,7 @@ def serve(
         raise typer.Exit(background.start())
     questions = questions_of(commands, in_session=True)
     config = _tree_config(instruction, lang, commands, questions, env, budget, tools, publish=publish)
-    options = runner_options(root, model_settings(model, temperature), questions, patience, url, token_file)
+    options = runner_options(root, model_settings(model, temperature), questions, patience, url, token_file, mcp=mcp)
     with _tree_runner(session, config, options) as runner:
         runner.serve()
 
@@ -92,6 +94,7 @@ def resume(
     commands: Commands = "none",
     env: Variables = None,
     tools: ToolFiles = None,
+    mcp: McpFiles = None,
     budget: Budget = None,
     publish: Publish = True,
     patience: Patience = USUAL_PATIENCE,
@@ -104,7 +107,7 @@ def resume(
     """
     questions = questions_of(commands, in_session=True)
     config = _tree_config(instruction, lang, commands, questions, env, budget, tools, publish=publish)
-    options = runner_options(root, model_settings(model, temperature), questions, patience, url, token_file)
+    options = runner_options(root, model_settings(model, temperature), questions, patience, url, token_file, mcp=mcp)
     with _tree_runner(session, config, options) as runner:
         runner.resume()
 

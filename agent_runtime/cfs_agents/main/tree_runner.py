@@ -1,9 +1,10 @@
 """Runs a tree of agents for the command line."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 from cfs.cli.base.background import Announcement
@@ -16,10 +17,11 @@ from cfs_agents.loop.retries import Outages, is_outage
 from cfs_agents.loop.server_model import ServerModel
 from cfs_agents.main.formatting import listed
 from cfs_agents.main.runner import Runner, RunnerOptions
-from cfs_agents.tools import CommandMode
+from cfs_agents.tools import CommandMode, Tool
 from cfs_agents.tree.chunks import MessageChunk
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
+from cfs_agents.tree.folder import TreeFolder
 
 _LONGEST = 100
 """Characters of the line that shows one step of an agent."""
@@ -34,11 +36,20 @@ class TreeRunner(Runner[FibreAgent]):
         self._config = config
         self._announcement = Announcement()
 
-    def _make(self, client: AsyncClient, model: ServerModel, counter: TokenCounter) -> FibreAgent:
-        config = replace(self._config, counter=counter, warn=_warn)
+    def _make(
+        self, client: AsyncClient, model: ServerModel, counter: TokenCounter, tools: Sequence[Tool]
+    ) -> FibreAgent:
+        config = replace(self._config, counter=counter, warn=self._warn, tools=[*self._config.tools, *tools])
         return FibreAgent(
             self._options.root, model, config, session=self._session, client=client, retries=self._retries
         )
+
+    @property
+    def _workspace(self) -> Path:
+        return TreeFolder(self._options.root, self._session).workspace
+
+    def _warn(self, sentence: str) -> None:
+        note(f"[warning: {visible(sentence)}]")
 
     @property
     def _name(self) -> str:
@@ -96,10 +107,6 @@ class TreeRunner(Runner[FibreAgent]):
             for kind in get_args(ChangeKind):
                 if paths := [each.path for each in report.facts if each.kind == kind]:
                     show(f"{self._session}: [{kind}: {visible(listed(paths))}]\n")
-
-
-def _warn(sentence: str) -> None:
-    note(f"[warning: {visible(sentence)}]")
 
 
 def _server_away(error: CfsError) -> None:

@@ -85,4 +85,7 @@ if "never" in sys.argv:
     time.sleep(1000)
 if "ends" in sys.argv:
     sys.exit("no configuration")
-server.run()
+if "http" in sys.argv:
+    server.run("streamable-http", port=int(sys.argv[-1]))
+else:
+    server.run()
