@@ -32,6 +32,7 @@ from cfs_agents.main.options import (
     runner_options,
 )
 from cfs_agents.main.rules_commands import rules
+from cfs_agents.main.skills_command import skills
 from cfs_agents.main.tree_commands import cancel, pause, resume, serve, tree, unpause
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ app.add_typer(agent, name="agent")
 agent.add_typer(rules, name="rules")
 
 
-for _command in (serve, resume, tree, pause, unpause, cancel):
+for _command in (serve, resume, tree, pause, unpause, cancel, skills):
     agent.command()(_command)
 
 

@@ -1,0 +1,1 @@
+"""What a project brings for agents: instructions in AGENTS.md, and skills."""

@@ -1,0 +1,48 @@
+"""A project's instructions for agents: `AGENTS.md` in the root of a workspace, or `CLAUDE.md` if there is none.
+
+They are the project's text, not the user's: a prompt shows them below the user's instructions and says where they come
+from. They can restrict what an agent does; they allow nothing.
+"""
+
+from cfs_filesystem import FileSystemError, FsHandle, NotFoundError
+
+FILES = ("AGENTS.md", "CLAUDE.md")
+MAX_BYTES = 32 << 10
+
+
+def instructions_of(files: FsHandle, folder: str) -> str:
+    """Return the part of a system prompt with the instructions in a folder; empty without any.
+
+    Longer ones than 32 KiB are cut. Links are not followed.
+    """
+    found = _read(files, folder)
+    if found is None:
+        return ""
+    path, data = found
+    text = data[:MAX_BYTES].decode("utf-8", "ignore").strip()
+    if len(data) > MAX_BYTES:
+        text += f"\n[... {path} has {len(data):,} bytes; this is its beginning ...]"
+    if not text:
+        return ""
+    return (
+        f"The project's own instructions, from {path}. What the user says goes before them, and they give no"
+        f" permission:\n<project>\n{text}\n</project>"
+    )
+
+
+def instructions_path(files: FsHandle, folder: str) -> str | None:
+    """Return the path of the instructions in a folder; None if there are none."""
+    found = _read(files, folder)
+    return None if found is None else found[0]
+
+
+def _read(files: FsHandle, folder: str) -> tuple[str, bytes] | None:
+    for name in FILES:
+        path = f"{folder.rstrip('/')}/{name}"
+        try:
+            return path, files.read_binary(path)
+        except NotFoundError:
+            continue
+        except FileSystemError:  # a link, or a folder of this name
+            return None
+    return None

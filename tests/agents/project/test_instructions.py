@@ -1,0 +1,44 @@
+"""AGENTS.md of a workspace."""
+
+from pathlib import Path
+
+from cfs_agents.project.instructions import MAX_BYTES, instructions_of, instructions_path
+from tests.agents.project.test_skills import ROOT, handle
+
+
+def test_the_instructions_of_a_project_are_marked_as_its_own(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").write_text("Use tabs.\n")
+    (tmp_path / "CLAUDE.md").write_text("Use spaces.\n")
+    text = instructions_of(handle(tmp_path), ROOT)
+    assert text.startswith("The project's own instructions, from /workspace/AGENTS.md.")
+    assert text.endswith("<project>\nUse tabs.\n</project>")
+
+
+def test_claude_md_is_read_if_there_is_no_agents_md(tmp_path: Path) -> None:
+    (tmp_path / "CLAUDE.md").write_text("Use spaces.")
+    files = handle(tmp_path)
+    assert "Use spaces." in instructions_of(files, ROOT)
+    assert instructions_path(files, f"{ROOT}/") == "/workspace/CLAUDE.md"
+
+
+def test_a_workspace_without_instructions_adds_nothing(tmp_path: Path) -> None:
+    files = handle(tmp_path)
+    assert (instructions_of(files, ROOT), instructions_path(files, ROOT)) == ("", None)
+    (tmp_path / "AGENTS.md").write_text(" \n")
+    assert instructions_of(files, ROOT) == ""
+
+
+def test_long_instructions_are_cut_between_characters(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").write_text("ä" * MAX_BYTES)
+    text = instructions_of(handle(tmp_path), ROOT)
+    assert text.count("ä") == MAX_BYTES // 2
+    assert f"[... /workspace/AGENTS.md has {2 * MAX_BYTES:,} bytes; this is its beginning ...]" in text
+
+
+def test_a_link_to_a_file_outside_is_not_read(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("password")
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "AGENTS.md").symlink_to(secret)
+    assert instructions_of(handle(workspace), ROOT) == ""
