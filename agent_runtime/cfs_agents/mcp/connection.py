@@ -7,9 +7,10 @@ on. A server that has ended is started again by the next call, after a pause tha
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from cfs_agents.tools.errors import ToolError
 
 if TYPE_CHECKING:
     from mcp import Client
-    from mcp.types import CallToolResult, Tool
+    from mcp.types import CallToolResult, ElicitRequestParams, ElicitResult, Tool
 
 _log = get_logger(__name__)
 
@@ -33,6 +34,12 @@ LONGEST_PAUSE = 60.0
 _MAX_TOOLS = 1000
 _MAX_STDERR = 300
 """Characters of a program's last words in an error."""
+
+Elicit = Callable[[str, str, Mapping[str, Any]], Awaitable[Mapping[str, Any] | None]]
+"""Asks a person for what a server wants to know: its name, its message, and a JSON schema of the values.
+
+Returns the values, to which the defaults of the schema are added; None declines.
+"""
 
 Confine = Callable[[Sequence[str]], Sequence[str]]
 """Returns the command line that runs a program in a sandbox."""
@@ -57,6 +64,7 @@ class McpConnection:
         workspace: Path,
         *,
         confine: Confine | None = None,
+        elicit: Elicit | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
@@ -67,6 +75,7 @@ class McpConnection:
         self._workspace = workspace
         self._directory = workspace if server.cwd is None else workspace / Path(server.cwd).expanduser()
         self._confine = confine
+        self._elicit = elicit
         self._clock = clock
         self._failures = 0
         self._next_start = 0.0
@@ -196,9 +205,27 @@ class McpConnection:
             )
             transport = _closing(stdio_client(parameters, errlog=stderr.writer), stderr)
         client = Client(
-            transport, list_roots_callback=roots, client_info=Implementation(name="cfs", version="1"), cache=None
+            transport,
+            list_roots_callback=roots,
+            elicitation_callback=None if self._elicit is None else self._answer,
+            client_info=Implementation(name="cfs", version=version("cfs-local")),
+            cache=None,
         )
         return await stack.enter_async_context(client)
+
+    async def _answer(self, context: object, params: "ElicitRequestParams") -> "ElicitResult":  # noqa: ARG002
+        """Answer what the server wants to know from a person; its request to open a URL is declined."""
+        from mcp.types import ElicitResult
+
+        schema = getattr(params, "requested_schema", None)
+        if self._elicit is None or schema is None:
+            return ElicitResult(action="decline")
+        values = await self._elicit(self.name, params.message, schema)
+        if values is None:
+            return ElicitResult(action="decline")
+        properties = schema.get("properties", {})
+        defaults = {key: each["default"] for key, each in properties.items() if "default" in each}
+        return ElicitResult(action="accept", content={**defaults, **values})
 
     async def _lost(self, client: "Client") -> None:
         """Record that the server has ended, unless it has been started again by now."""
