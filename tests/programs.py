@@ -92,3 +92,4 @@ MCP_SERVERS = Program(
         for name in ("everything", "filesystem", "memory", "sequential-thinking")
     ),
 )
+MCP_CONFORMANCE = Program("MCP conformance", "npm", ("@modelcontextprotocol/conformance@0.1.16", "node@22.23.3"))

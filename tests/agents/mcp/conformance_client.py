@@ -15,9 +15,8 @@ from cfs_agents.tools import Registry
 ARGUMENTS = {"add_numbers": {"a": 5, "b": 3}}
 
 
-async def defaults(server: str, message: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+async def defaults(server: str, message: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001
     """Accept what the server proposes."""
-    print(server, message, schema)
     return {}
 
 
@@ -28,7 +27,7 @@ async def main(url: str) -> None:
             tools = Registry(mcp.tools())
             for name in tools.names:
                 arguments = ARGUMENTS.get(name.rpartition("__")[2], {})
-                print(await tools.call(ToolCall(id="1", name=name, arguments=arguments)))
+                await tools.call(ToolCall(id="1", name=name, arguments=arguments))
 
 
 asyncio.run(main(sys.argv[1]))

@@ -1,6 +1,7 @@
 """The reference servers of the protocol, by a file in the usual form; a server by its URL; and `cfs agent`."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from cfs_agents.tools import Registry
 from ports import free_port
 from tests.agents.mcp.test_tools import ODD
 from tests.client.terminal import cfs, ended
-from tests.programs import MCP_SERVERS
+from tests.programs import MCP_CONFORMANCE, MCP_SERVERS
 from tests.server.support import serving
 
 pytestmark = [pytest.mark.external, pytest.mark.server]
@@ -114,3 +115,21 @@ def test_a_file_with_a_mistake_is_an_error_before_anything_starts(tmp_path: Path
     code, _, errors = ended(cfs("http://127.0.0.1:1", "agent", "run", "hi", "--mcp", str(file)))
     assert code == 1
     assert errors == (f"cfs: {file}: server 'odd': needs either `command` (a program) or `url` (a running server)\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", ["initialize", "tools_call", "elicitation-sep1034-client-defaults", "sse-retry"])
+def test_the_conformance_suite_of_the_protocol_passes(scenario: str) -> None:
+    """All scenarios for clients but those about OAuth."""
+    MCP_CONFORMANCE.install()
+    programs = str(MCP_CONFORMANCE.executables)
+    client = f"{sys.executable} {ODD.with_name('conformance_client.py')}"
+    done = subprocess.run(
+        [f"{programs}/conformance", "client", "--command", client, "--scenario", scenario],
+        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, "OVERALL: PASSED" in done.stdout) == (0, True), done.stdout
