@@ -15,7 +15,7 @@ from cfs_agents.tools import Registry
 ARGUMENTS = {"add_numbers": {"a": 5, "b": 3}}
 
 
-async def defaults(server: str, message: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001
+async def defaults(server: str, message: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Accept what the server proposes."""
     return {}
 
