@@ -10,17 +10,17 @@ FILES = ("AGENTS.md", "CLAUDE.md")
 MAX_BYTES = 32 << 10
 
 
-def instructions_of(files: FsHandle, folder: str) -> str:
+def instructions_of(files: FsHandle, folder: str, limit: int = MAX_BYTES) -> str:
     """Return the part of a system prompt with the instructions in a folder; empty without any.
 
-    Longer ones than 32 KiB are cut. Links are not followed.
+    Those with more bytes than `limit` are cut. Links are not followed.
     """
     found = _read(files, folder)
     if found is None:
         return ""
     path, data = found
-    text = data[:MAX_BYTES].decode("utf-8", "ignore").strip()
-    if len(data) > MAX_BYTES:
+    text = data[:limit].decode("utf-8", "ignore").strip()
+    if len(data) > limit:
         text += f"\n[... {path} has {len(data):,} bytes; this is its beginning ...]"
     if not text:
         return ""

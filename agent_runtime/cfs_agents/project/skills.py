@@ -9,6 +9,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,24 @@ def user_skills() -> tuple[list[Skill], list[SkillProblem]]:
     return named, [replace(problem, path=f"{folder}{problem.path}") for problem in problems]
 
 
+def copy_skills(source: Path, files: FsHandle, target: str) -> None:
+    """Copy the skills in a folder of this machine into a folder of a file system, as far as they differ.
+
+    Links are not followed. What cannot be copied is left out; a skill without its SKILL.md is a problem of its copy.
+    """
+    disk = DiskFileSystem(source)
+    try:
+        entries = disk.create_handle([Grant(prefix="/", ops=OPERATIONS)])
+        for entry in entries.list():
+            path = f"{target}{entry['path']}"
+            with suppress(FileSystemError):
+                data = entries.read_binary(entry["path"])
+                if not _has(files, path, data):
+                    files.write(path, data)
+    finally:
+        disk.close()
+
+
 def find_skills(files: FsHandle, folders: Iterable[str]) -> tuple[list[Skill], list[SkillProblem]]:
     """Return the skills below folders of a file system, and what is wrong with the others.
 
@@ -99,6 +118,13 @@ def skills_prompt(skills: Sequence[Skill]) -> str:
         described = f": {' '.join(skill.description.split())}" if size <= MAX_PROMPT else ""
         lines.append(f"- {skill.name}{described} ({skill.path})")
     return "\n".join(lines)
+
+
+def _has(files: FsHandle, path: str, data: bytes) -> bool:
+    try:
+        return files.file(path)["size"] == len(data) and files.read_binary(path) == data
+    except NotFoundError:
+        return False
 
 
 def _members(files: FsHandle, folder: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from cfs.wire import LEASE_SECONDS
@@ -33,6 +34,7 @@ class FibreConfig:
     it needs `ask`. Commands get the harmless part of the environment, and `keep_variables`. Results above
     `offload_token_threshold` tokens go to files below `.cfs` in the workspace, where the agent's tools can read them.
     `workflow` is shared by all agents. With `look_alikes` files may be created beside those whose names look the same.
+    `skills` is a folder with skills of the user, which are copied into the workspace.
     With `publish` the files are also in the workspace of the root's session on the server, while agents work. `warn` is
     called with one sentence for each file of an agent that is damaged.
     """
@@ -67,6 +69,7 @@ class FibreConfig:
     workflow: Mapping[str, Any] = field(default_factory=dict)
     publish: bool = True
     look_alikes: bool = False
+    skills: Path | None = None
     warn: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:

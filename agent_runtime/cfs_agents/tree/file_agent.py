@@ -30,6 +30,7 @@ from cfs_agents.guards.ledger import LEDGER
 from cfs_agents.loop.config import AgentConfig, Outcome, SyncTurn
 from cfs_agents.loop.model import Model
 from cfs_agents.loop.server_model import ModelSettings, ServerModel
+from cfs_agents.project.texts import ProjectText
 from cfs_agents.tools import (
     CommandMode,
     Consent,
@@ -233,7 +234,14 @@ class FileSystemAgent:
         sync = ContextSynchronizer(counter, most_tokens=config.window_tokens)
         self._published = self._publish()
         self._reaper = Reaper()
-        self._journal = WindowJournal(self._root, self._run_log, log, sync)
+        self._small = True
+        project = ProjectText(
+            self._root.handle(agent_grants(self._root.context_window)),
+            WORKSPACE,
+            skills=config.skills,
+            warn=self._warned,
+        )
+        self._journal = WindowJournal(self._root, self._run_log, log, sync, lambda: project.read(small=self._small))
         self._disk = FreeSpace(self._root.path)
         offloaded = ContextFileSystem(
             self._root.path / OFFLOADED[1:],
@@ -313,6 +321,8 @@ class FileSystemAgent:
 
     async def _system_for(self, small: bool) -> Message:
         """Return the system prompt for a model with a small context, or for any other."""
+
+        self._small = small
 
         def fitted() -> Message:
             self._root.fit_guideline(small=small)

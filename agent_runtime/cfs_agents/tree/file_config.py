@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 from cfs_agents.loop.config import AgentConfig
 from cfs_agents.tools import Ask, CommandMode, Limits, command_mode
@@ -18,6 +19,7 @@ class FileSystemAgentConfig(AgentConfig):
     - `keep_variables`: environment variables that commands get, in addition to harmless ones.
     - `limits`: what commands may use (default: `usual_limits`).
     - `look_alikes`: whether files may be created beside those whose names look the same.
+    - `skills`: a folder with skills of the user, which are copied into the workspace.
     - `warn`: called with each warning, one sentence.
     """
 
@@ -28,6 +30,7 @@ class FileSystemAgentConfig(AgentConfig):
     keep_variables: frozenset[str] = frozenset()
     limits: Limits | None = None
     look_alikes: bool = False
+    skills: Path | None = None
     warn: Callable[[str], None] | None = None
 
     @classmethod

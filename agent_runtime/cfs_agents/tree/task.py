@@ -20,6 +20,8 @@ from cfs_agents.guards.report import Finish, Report
 from cfs_agents.loop.agent import Agent
 from cfs_agents.loop.config import AgentConfig
 from cfs_agents.loop.model import HasContextWindow
+from cfs_agents.project.texts import ProjectText
+from cfs_agents.tools.paths import WORKSPACE
 from cfs_agents.tree.config import tree_budget_of
 from cfs_agents.tree.core import AgentCore
 from cfs_agents.tree.fibre_rules import PromptForm, form_for
@@ -53,6 +55,7 @@ class SubAgentTask:
         self._window: int | None = None
         """The context window of its model, in tokens, if the model says it."""
         self._form: PromptForm = "full"
+        self._project = ""
 
     def take_finish(self, finish: Finish) -> None:
         """Take the agent's own report, which ends the task when the call has its result. The first one counts."""
@@ -132,6 +135,8 @@ class SubAgentTask:
         await to_the_end(core.open)
         self._window = await model.context_window() if isinstance(model, HasContextWindow) else None
         self._form = config.prompt or form_for(self._window)
+        project = ProjectText(node.context.files, WORKSPACE, skills=config.skills, warn=node.folder.warn)
+        self._project = await to_the_end(lambda: project.read(small=self._form == "short"))
         self._recall(core)
         return core
 
@@ -152,8 +157,9 @@ class SubAgentTask:
             if key != "parent_task":
                 notes[key] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         instruction = node.record.system_instruction
+        common = "\n\n".join(text for text in (config.common, self._project) if text)
         return fibre_prompt(
-            config.language, instruction, may_spawn=node.may_spawn, notes=notes, common=config.common, form=self._form
+            config.language, instruction, may_spawn=node.may_spawn, notes=notes, common=common, form=self._form
         )
 
     async def _begin_turn(self, agent: Agent, turn: ClaimedTurn, message: InboxMessage | None) -> None:

@@ -1,6 +1,6 @@
 """The journal of a file-system agent: run log, operation log, and at a sync the window (A1, A4, A6)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.base.disk import disk_errors
@@ -21,11 +21,19 @@ from cfs_agents.tree.tool_names import SYNC_CONTEXT
 class WindowJournal:
     """Stores the state of an agent in its directory, one step at a time; blocking work runs in threads."""
 
-    def __init__(self, root: AgentRoot, run_log: RunLog, log: OperationLogger, sync: ContextSynchronizer) -> None:
+    def __init__(
+        self,
+        root: AgentRoot,
+        run_log: RunLog,
+        log: OperationLogger,
+        sync: ContextSynchronizer,
+        project: Callable[[], str] = str,
+    ) -> None:
         self._root = root
         self._run_log = run_log
         self._log = log
         self._sync = sync
+        self._project = project
 
     def recall(self) -> RunState:
         """Read the stored state and complete what a crash interrupted. Blocks."""
@@ -43,7 +51,8 @@ class WindowJournal:
         root = self._root
         with disk_errors(root.path):
             root.complete()
-        text = file_agent_prompt(root.guideline(), root.window(), tree(root.path), language, root.context_window)
+        files, project = tree(root.path), self._project()
+        text = file_agent_prompt(root.guideline(), root.window(), files, language, root.context_window, project=project)
         return Message(role="system", content=text)
 
     async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
