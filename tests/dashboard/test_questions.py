@@ -72,7 +72,7 @@ def test_the_column_of_an_agent_asks_and_an_answer_from_elsewhere_ends_it(
         place = f"/v1/sessions/q-column/questions/{question['id']}"
         client.post(place, json={"answer": "deny"}).raise_for_status()
         expect(card(page).locator("code")).to_have_text(["touch two"])
-        card(page).get_by_role("button", name="Always in this run").click()
+        card(page).get_by_role("button", name="Always allow").click()
         expect(card(page)).to_have_count(0)
         client.get("/v1/sessions/q-column/wait", params={"timeout": 30}).raise_for_status()
         assert files() == {"two"}
@@ -84,7 +84,7 @@ def test_a_question_shows_only_what_the_agent_has_said(page: Page, server: Proce
         agent.begin("Run it")
         agent.ask("make test")
         page.goto(address(server.url, "conversation/q-plain"))
-        expect(card(page)).to_have_text("May this command run?make testAllowAlways in this runDeny")
+        expect(card(page)).to_have_text("May this command run?make testAllowAlways allowDeny")
 
 
 def test_no_agent_is_missed_before_it_could_answer(page: Page, server: Process, client: httpx.Client) -> None:

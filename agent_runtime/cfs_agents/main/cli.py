@@ -28,10 +28,13 @@ from cfs_agents.main.options import (
     Variables,
     loaded_tools,
     model_settings,
+    own_skills,
+    policy_of,
     questions_of,
     runner_options,
 )
-from cfs_agents.main.rules_commands import rules
+from cfs_agents.main.rules_commands import RuleFiles
+from cfs_agents.main.rules_commands import rules as rules_group
 from cfs_agents.main.skills_command import skills
 from cfs_agents.main.tree_commands import cancel, pause, resume, serve, tree, unpause
 
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
 app = CommandGroup()
 agent = CommandGroup("Agents that work with files and commands.")
 app.add_typer(agent, name="agent")
-agent.add_typer(rules, name="rules")
+agent.add_typer(rules_group, name="rules")
 
 
 for _command in (serve, resume, tree, pause, unpause, cancel, skills):
@@ -69,6 +72,7 @@ def run(
     env: Variables = None,
     tools: ToolFiles = None,
     mcp: McpFiles = None,
+    rules: RuleFiles = None,
     context: Longest = None,
     publish: Publishes = None,
     patience: Patience = USUAL_PATIENCE,
@@ -88,7 +92,7 @@ def run(
     if task is not None and not task.strip():
         raise typer.BadParameter("the task is empty")
     questions = questions_of(commands)
-    config = _config(rounds, lang, commands, questions, env, context, tools)
+    config = _config(rounds, lang, commands, questions, env, context, tools, rules)
     settings = model_settings(model, temperature, max_tokens)
     with _session(
         config, runner_options(root, settings, questions, patience, url, token_file, publish, mcp)
@@ -112,6 +116,7 @@ def chat(
     env: Variables = None,
     tools: ToolFiles = None,
     mcp: McpFiles = None,
+    rules: RuleFiles = None,
     context: Longest = None,
     publish: Publishes = None,
     patience: Patience = USUAL_PATIENCE,
@@ -129,7 +134,7 @@ def chat(
 
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     questions = questions_of(commands)
-    config = _config(rounds, lang, commands, questions, env, context, tools)
+    config = _config(rounds, lang, commands, questions, env, context, tools, rules)
     settings = model_settings(model, temperature, max_tokens)
     with _session(
         config, runner_options(root, settings, questions, patience, url, token_file, publish, mcp)
@@ -152,6 +157,7 @@ def _config(
     env: list[str] | None,
     context: int | None,
     tools: list[Path] | None,
+    rules: list[Path] | None,
 ) -> "FileSystemAgentConfig":
     from cfs_agents.tools import CommandMode
     from cfs_agents.tree.file_config import FileSystemAgentConfig
@@ -164,6 +170,8 @@ def _config(
         keep_variables=frozenset(env or ()),
         context_tokens=context,
         tools=loaded_tools(tools),
+        skills=own_skills(),
+        policy=policy_of(rules),
     )
 
 

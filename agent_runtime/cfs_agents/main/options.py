@@ -10,6 +10,7 @@ from cfs.cli.base.connection import read_token
 from cfs.errors import CfsError
 
 if TYPE_CHECKING:
+    from cfs_agents.guards.rules import Policy
     from cfs_agents.loop.server_model import ModelSettings
     from cfs_agents.main.questions import CommandQuestions
     from cfs_agents.main.runner import RunnerOptions
@@ -95,7 +96,15 @@ McpFiles = Annotated[
         "--mcp",
         metavar="FILE",
         show_default=False,
-        help='File of MCP servers whose tools agents may call, in the usual form {"mcpServers": {...}} (repeatable).',
+        help='File of MCP servers whose tools agents may call, in the usual form {"mcpServers": {...}}, besides'
+        " ~/.config/cfs/mcp.json (repeatable).",
+    ),
+]
+Unattended = Annotated[
+    bool,
+    typer.Option(
+        "--unattended",
+        help="Deny what would be asked about, instead of waiting for a person who answers in the session.",
     ),
 ]
 Patience = Annotated[
@@ -157,15 +166,13 @@ def runner_options(
 
 
 def questions_of(commands: CommandModeName, *, in_session: bool = False) -> "CommandQuestions | None":
-    """Return the consent prompt for each command, for `ask`; None if commands are only asked about in the session.
+    """Return what asks the person at the terminal; None if there is none.
 
-    Raises `typer.BadParameter` if there is neither a terminal nor a session.
+    Raises `typer.BadParameter` if each command is to be asked about, and there is neither a terminal nor a session.
     """
     from cfs_agents.main.questions import CommandQuestions, can_ask
 
-    if commands != "ask":
-        return None
-    if not can_ask() and in_session:
+    if not can_ask() and (in_session or commands != "ask"):
         return None
     if not can_ask():
         raise typer.BadParameter(
@@ -227,12 +234,25 @@ def loaded_tools(files: list[Path] | None) -> "list[Tool]":
 
 
 def mcp_servers(files: list[Path] | None) -> "dict[str, McpServer]":
-    """Read the files of MCP servers."""
-    if not files:
-        return {}
-    from cfs_agents.mcp.config import load_servers
+    """Read the user's file of MCP servers, if there is one, and further files."""
+    from cfs_agents.mcp.config import load_servers, user_file
 
-    return load_servers(files)
+    own = user_file()
+    return load_servers([*([own] if own.exists() else []), *(files or [])])
+
+
+def policy_of(files: list[Path] | None) -> "Policy":
+    """Return the user's rules, or those of files, and the user's lasting answers."""
+    from cfs_agents.guards.rules import Policy, Remembered, load_rules
+
+    return Policy(rules=load_rules(None, files), remembered=Remembered())
+
+
+def own_skills() -> Path:
+    """Return the folder of the user's own skills."""
+    from cfs_agents.project.skills import user_folder
+
+    return user_folder()
 
 
 def model_settings(name: str, temperature: float | None, max_tokens: int | None = None) -> "ModelSettings":

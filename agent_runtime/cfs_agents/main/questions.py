@@ -23,7 +23,7 @@ _ANSWERS = {
     **dict.fromkeys(("n", "no"), Answer.NO),
     **dict.fromkeys(("a", "always"), Answer.ALWAYS),
 }
-_CHOICE = "Run it? y(es), n(o), a(lways: this exact command in this directory, until this program ends): "
+_CHOICE = "Run it? y(es), n(o), a(lways: exactly this, in this directory): "
 
 
 def can_ask() -> bool:

@@ -36,12 +36,16 @@ from cfs_agents.main.options import (
     ToolFiles,
     Tree,
     TreeRoot,
+    Unattended,
     Variables,
     loaded_tools,
     model_settings,
+    own_skills,
+    policy_of,
     questions_of,
     runner_options,
 )
+from cfs_agents.main.rules_commands import RuleFiles
 
 
 def serve(
@@ -57,6 +61,8 @@ def serve(
     env: Variables = None,
     tools: ToolFiles = None,
     mcp: McpFiles = None,
+    rules: RuleFiles = None,
+    unattended: Unattended = False,
     budget: Budget = None,
     publish: Publish = True,
     patience: Patience = USUAL_PATIENCE,
@@ -76,7 +82,9 @@ def serve(
 
         raise typer.Exit(background.start())
     questions = questions_of(commands, in_session=True)
-    config = _tree_config(instruction, lang, commands, questions, env, budget, tools, publish=publish)
+    config = _tree_config(
+        instruction, lang, commands, questions, env, budget, tools, rules, publish=publish, attended=not unattended
+    )
     options = runner_options(root, model_settings(model, temperature), questions, patience, url, token_file, mcp=mcp)
     with _tree_runner(session, config, options) as runner:
         runner.serve()
@@ -95,6 +103,8 @@ def resume(
     env: Variables = None,
     tools: ToolFiles = None,
     mcp: McpFiles = None,
+    rules: RuleFiles = None,
+    unattended: Unattended = False,
     budget: Budget = None,
     publish: Publish = True,
     patience: Patience = USUAL_PATIENCE,
@@ -106,7 +116,9 @@ def resume(
     The exit code is 0 if the root agent has answered, and 4 if its answer names files as made or changed that are not.
     """
     questions = questions_of(commands, in_session=True)
-    config = _tree_config(instruction, lang, commands, questions, env, budget, tools, publish=publish)
+    config = _tree_config(
+        instruction, lang, commands, questions, env, budget, tools, rules, publish=publish, attended=not unattended
+    )
     options = runner_options(root, model_settings(model, temperature), questions, patience, url, token_file, mcp=mcp)
     with _tree_runner(session, config, options) as runner:
         runner.resume()
@@ -180,8 +192,10 @@ def _tree_config(
     env: list[str] | None,
     budget: int | None,
     tools: list[Path] | None,
+    rules: list[Path] | None,
     *,
     publish: bool,
+    attended: bool,
 ) -> "FibreConfig":
     from cfs_agents.tools import CommandMode
     from cfs_agents.tree.config import FibreConfig
@@ -194,6 +208,9 @@ def _tree_config(
         commands=CommandMode(commands),
         ask=questions,
         tools=loaded_tools(tools),
+        skills=own_skills(),
+        policy=policy_of(rules),
+        attended=attended,
         publish=publish,
     )
 

@@ -110,7 +110,7 @@ class McpTools:
                 f" descriptions and parameters; call one of them with {CALL}.",
                 name=SEARCH,
             )(self._search),
-            tool(f"Call a tool that {SEARCH} has returned.", name=CALL)(self._call),
+            tool(f"Call a tool that {SEARCH} has returned.", name=CALL, remote_of=self._reached)(self._call),
         ]
 
     def _add(self, connection: McpConnection, tools: "Sequence[McpTool]") -> None:
@@ -143,10 +143,17 @@ class McpTools:
         tool: Annotated[str, "name of the tool"],
         arguments: Annotated[dict[str, Any], "its arguments, as its parameters describe them"],
     ) -> Any:
-        remote = self.remote.get(tool)
-        if remote is None:
-            raise ToolError(f"there is no tool {tool!r}: find its name with {SEARCH}")
+        remote = self._remote(tool)
         return await remote.tool.callable(**remote.tool.arguments.check(arguments))
+
+    def _reached(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, str, Mapping[str, Any]]:
+        remote = self._remote(tool)
+        return remote.server, remote.name, arguments
+
+    def _remote(self, name: str) -> RemoteTool:
+        if (remote := self.remote.get(name)) is None:
+            raise ToolError(f"there is no tool {name!r}: find its name with {SEARCH}")
+        return remote
 
 
 def _score(words: set[str], candidate: Tool) -> float:
@@ -172,4 +179,11 @@ def _tool(name: str, described: "McpTool", connection: McpConnection, files: Res
     description = (described.description or described.title or described.name).strip()
     seconds = connection.server.start_seconds + connection.server.call_seconds + 1
     arguments = SchemaArguments(name, described.input_schema)
-    return Tool(name=name, description=description, callable=call, timeout=seconds, described_arguments=arguments)
+    return Tool(
+        name=name,
+        description=description,
+        callable=call,
+        timeout=seconds,
+        described_arguments=arguments,
+        remote_of=lambda **values: (connection.name, described.name, values),
+    )

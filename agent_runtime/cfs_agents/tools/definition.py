@@ -37,6 +37,8 @@ class Tool:
     - `touches` returns the files that a call with these arguments reads or writes. Calls of one reply that do not
       conflict run in parallel. If it is None or returns None, a call runs alone.
     - `command_of` returns the command that a call with these arguments runs. None for a tool that runs no command.
+    - `remote_of` returns the MCP server, its tool and the arguments that a call with these arguments reaches. None for
+      a tool of this program.
     - `described_arguments` are those of a tool that is described elsewhere; the default reads the signature.
 
     It is also a `cfs.session.tools.Tool`, for `Session.send(tools=[...])`.
@@ -51,6 +53,7 @@ class Tool:
     paging: Collection[str] = ()
     touches: Callable[[Mapping[str, Any]], FileAccess | None] | None = None
     command_of: Callable[..., Awaitable[CommandRequest]] | None = None
+    remote_of: Callable[..., tuple[str, str, Mapping[str, Any]]] | None = None
     described_arguments: ToolArguments | None = field(default=None, repr=False, compare=False)
     arguments: ToolArguments = field(init=False, repr=False, compare=False)
 
@@ -92,6 +95,7 @@ def tool(
     paging: Collection[str] = (),
     touches: Callable[[Mapping[str, Any]], FileAccess | None] | None = None,
     command_of: Callable[..., Awaitable[CommandRequest]] | None = None,
+    remote_of: Callable[..., tuple[str, str, Mapping[str, Any]]] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a sync or async function: `@tool("what it does", ephemeral=3)`.
 
@@ -115,6 +119,7 @@ def tool(
             paging=paging,
             touches=touches,
             command_of=command_of,
+            remote_of=remote_of,
         )
 
     return made

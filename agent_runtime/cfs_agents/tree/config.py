@@ -8,6 +8,7 @@ from typing import Any
 from cfs.wire import LEASE_SECONDS
 from cfs_agents.base.messages import Language
 from cfs_agents.context import OFFLOAD_THRESHOLD, TokenCounter
+from cfs_agents.guards.rules import Policy
 from cfs_agents.loop.config import MAX_ROUNDS
 from cfs_agents.tools import Ask, CommandMode, Tool, command_mode
 from cfs_agents.tools.commands import COMMAND
@@ -34,6 +35,8 @@ class FibreConfig:
     it needs `ask`. Commands get the harmless part of the environment, and `keep_variables`. Results above
     `offload_token_threshold` tokens go to files below `.cfs` in the workspace, where the agent's tools can read them.
     `workflow` is shared by all agents. With `look_alikes` files may be created beside those whose names look the same.
+    `policy` has the rules about calls, and lasting answers; `attended` says whether people answer questions in the
+    sessions. If they do not, and `ask` is None, what would be asked is denied.
     `skills` is a folder with skills of the user, which are copied into the workspace.
     With `publish` the files are also in the workspace of the root's session on the server, while agents work. `warn` is
     called with one sentence for each file of an agent that is damaged.
@@ -70,6 +73,8 @@ class FibreConfig:
     publish: bool = True
     look_alikes: bool = False
     skills: Path | None = None
+    policy: Policy = field(default_factory=Policy)
+    attended: bool = True
     warn: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:

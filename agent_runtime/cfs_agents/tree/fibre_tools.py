@@ -14,16 +14,17 @@ from cfs.contract.ids import check_id
 from cfs.errors import CfsError, InvalidIdentifier
 from cfs_agents.base.messages import catalogue
 from cfs_agents.guards.report import Finish, FinishStatus
+from cfs_agents.guards.rules import RulesGate, Scope
 from cfs_agents.tools import (
     CommandRequest,
     Consent,
     FileAccess,
     Tool,
     ToolError,
-    command_gate,
     tool,
 )
 from cfs_agents.tools.paths import WORKSPACE
+from cfs_agents.tree.no_sessions import NoSessions
 from cfs_agents.tree.orchestrator import FibreOrchestrator
 from cfs_agents.tree.record import InboxMessage
 from cfs_agents.tree.session_context import AgentSpec
@@ -53,8 +54,16 @@ def build_toolset(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> 
         keep_variables=config.keep_variables,
         reaper=orchestrator.reaper,
     )
-    consent = orchestrator.consent
-    gate = None if consent is None else command_gate(partial(_require, sub_agent, consent))
+    workspace, consent = context.agent_workspace, orchestrator.consent
+    in_sessions = config.attended and not isinstance(sub_agent.tree.backend, NoSessions)
+    gate = RulesGate(
+        config.policy,
+        Scope(workspace),
+        lambda: config.policy.defaults(config.commands, attended=in_sessions or config.ask is not None),
+        consent=consent,
+        ask=partial(_require, sub_agent, consent),
+        warn=sub_agent.folder.warn,
+    )
     return Toolset(
         [*leading, *(tool for tool in working if tool.name in config.file_tools), *config.tools], shell, gate
     )

@@ -27,16 +27,15 @@ from cfs_agents.context import (
     WorkingContext,
 )
 from cfs_agents.guards.ledger import LEDGER
+from cfs_agents.guards.rules import RulesGate, Scope
 from cfs_agents.loop.config import AgentConfig, Outcome, SyncTurn
 from cfs_agents.loop.model import Model
 from cfs_agents.loop.server_model import ModelSettings, ServerModel
 from cfs_agents.project.texts import ProjectText
 from cfs_agents.tools import (
-    CommandMode,
     Consent,
     Reaper,
     agent_grants,
-    command_gate,
     usual_limits,
 )
 from cfs_agents.tools.paths import STORAGE, WORKSPACE
@@ -282,9 +281,15 @@ class FileSystemAgent:
             keep_variables=config.keep_variables,
             reaper=self._reaper,
         )
-        gate = None
-        if config.commands is CommandMode.ASK:
-            gate = command_gate(partial(Consent(config.ask).require, self.name))
+        consent, workspace = Consent(config.ask), root / WORKSPACE[1:]
+        gate = RulesGate(
+            config.policy,
+            Scope(workspace, root),
+            lambda: config.policy.defaults(config.commands, attended=config.ask is not None),
+            consent=consent,
+            ask=partial(consent.require, self.name),
+            warn=self._warned,
+        )
         return Toolset([*working, sync.tool(), *config.tools], shell, gate)
 
     def _agent_config(self, counter: TokenCounter) -> AgentConfig:

@@ -1,9 +1,10 @@
 """The settings of a file-system agent."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from cfs_agents.guards.rules import Policy
 from cfs_agents.loop.config import AgentConfig
 from cfs_agents.tools import Ask, CommandMode, Limits, command_mode
 from cfs_agents.tree.sync import WINDOW_TOKENS
@@ -20,6 +21,7 @@ class FileSystemAgentConfig(AgentConfig):
     - `limits`: what commands may use (default: `usual_limits`).
     - `look_alikes`: whether files may be created beside those whose names look the same.
     - `skills`: a folder with skills of the user, which are copied into the workspace.
+    - `policy`: the rules about calls, and lasting answers.
     - `warn`: called with each warning, one sentence.
     """
 
@@ -31,6 +33,7 @@ class FileSystemAgentConfig(AgentConfig):
     limits: Limits | None = None
     look_alikes: bool = False
     skills: Path | None = None
+    policy: Policy = field(default_factory=Policy)
     warn: Callable[[str], None] | None = None
 
     @classmethod
@@ -38,7 +41,7 @@ class FileSystemAgentConfig(AgentConfig):
         """Return the settings of any agent as those of a file-system agent; without one, the defaults."""
         if config is None or isinstance(config, FileSystemAgentConfig):
             return config or cls()
-        return cls(**{field.name: getattr(config, field.name) for field in fields(AgentConfig)})
+        return cls(**{each.name: getattr(config, each.name) for each in fields(AgentConfig)})
 
     def __post_init__(self) -> None:
         """Check the settings that depend on each other."""

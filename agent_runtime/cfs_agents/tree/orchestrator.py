@@ -20,7 +20,7 @@ from cfs_agents.guards.ledger import LEDGER
 from cfs_agents.guards.limits import TreeLimits, check_attempts
 from cfs_agents.loop.model import Model
 from cfs_agents.loop.retries import is_outage
-from cfs_agents.tools import CommandMode, Consent, Reaper, ToolError
+from cfs_agents.tools import Consent, Reaper, ToolError
 from cfs_agents.tree.chunks import ChunkStream
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.folder import TreeFolder
@@ -75,7 +75,7 @@ class FibreOrchestrator:
             warn=folder.warn,
             expected=folder.is_begun,
         )
-        self.consent = Consent(config.ask) if config.commands is CommandMode.ASK else None
+        self.consent = Consent(config.ask)
         self._resources = TreeResources(
             config=config,
             backend=backend,

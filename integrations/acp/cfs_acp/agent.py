@@ -18,6 +18,7 @@ from acp.schema import (
     InitializeResponse,
     ListSessionsResponse,
     LoadSessionResponse,
+    McpCapabilities,
     NewSessionResponse,
     PromptCapabilities,
     PromptResponse,
@@ -38,6 +39,7 @@ from cfs.errors import CfsError, Conflict, InvalidRequest, NotFound, Unauthorize
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import SessionDetail, SettingsPatch
 from cfs_acp import records
+from cfs_acp.servers import servers_of
 from cfs_acp.session import AgentOptions, EditorSession
 from cfs_acp.updates import Block, prompt_text
 from cfs_acp.workbench import Workbench
@@ -117,6 +119,7 @@ class EditorAgent:
             agent_capabilities=AgentCapabilities(
                 load_session=True,
                 prompt_capabilities=PromptCapabilities(embedded_context=True),
+                mcp_capabilities=McpCapabilities(http=True, sse=False),
                 session_capabilities=sessions,
             ),
             agent_info=Implementation(name="cfs", title="CFS", version=version("cfs-local-acp")),
@@ -127,10 +130,9 @@ class EditorAgent:
     async def new_session(self, cwd: str, mcp_servers: Any = None, **_: Any) -> NewSessionResponse:
         """Create a session on the server for a folder."""
         folder = _folder(cwd)
-        _ignore(mcp_servers)
         name = records.new_name(folder)
         await self._client.call(api.create(name, SettingsPatch(driver="agent")))
-        session = await self._open(name, folder)
+        session = await self._open(name, folder, mcp_servers)
         return NewSessionResponse(session_id=name, modes=self._modes_of(session))
 
     @_answers
@@ -152,11 +154,10 @@ class EditorAgent:
     async def fork_session(self, cwd: str, session_id: str, mcp_servers: Any = None, **_: Any) -> ForkSessionResponse:
         """Copy a session, of an agent or not. The copy of one that is at work ends before the running turn."""
         folder = _folder(cwd)
-        _ignore(mcp_servers)
         copy = records.new_name(folder)
         await self._client.call(api.fork(session_id, copy))
         await self._client.call(api.configure(copy, SettingsPatch(driver="agent")))
-        session = await self._open(copy, folder)
+        session = await self._open(copy, folder, mcp_servers)
         return ForkSessionResponse(session_id=copy, modes=self._modes_of(session))
 
     @_answers
@@ -214,16 +215,15 @@ class EditorAgent:
     async def _reopen(self, session_id: str, cwd: str, mcp_servers: Any) -> tuple[EditorSession, SessionDetail]:
         """Open a session that agents answer. Raises `Conflict` for one that the model itself answers."""
         folder = _folder(cwd)
-        _ignore(mcp_servers)
         detail = await self._client.call(api.read(session_id))
         if detail.settings.driver != "agent":
             raise Conflict(f"the model itself answers {session_id!r}, not an agent: fork it to work on its copy")
         if records.is_abandoned(session_id):  # else its prompt would begin again, once the lease of the turn ends
             await self._client.call(api.cancel(session_id, queued=True))
             detail = await self._client.call(api.read(session_id))
-        return await self._open(session_id, folder), detail
+        return await self._open(session_id, folder, mcp_servers), detail
 
-    async def _open(self, session_id: str, cwd: Path) -> EditorSession:
+    async def _open(self, session_id: str, cwd: Path, mcp_servers: Any) -> EditorSession:
         before = self._sessions.get(session_id)
         if before is not None and before.busy:
             raise Conflict(f"a prompt is being answered in {session_id!r}: cancel it, or wait for its end")
@@ -234,7 +234,7 @@ class EditorAgent:
         root, variables = records.folder_of(session_id), self._options.keep_variables
         bench = await in_thread(lambda: Workbench(cwd, root, variables))  # it looks through the folder
         session = self._sessions[session_id] = EditorSession(
-            session_id, bench, self._editor, self._client, self._options
+            session_id, bench, self._editor, self._client, self._options, servers_of(mcp_servers)
         )
         return session
 
@@ -245,8 +245,3 @@ def _folder(cwd: str) -> Path:
     if not path.is_absolute() or not path.is_dir():
         raise InvalidRequest(f"cwd is the absolute path of a directory, not {cwd!r}")
     return path
-
-
-def _ignore(mcp_servers: Any) -> None:
-    if mcp_servers:
-        _log.warning("MCP servers are not supported and ignored: %s", ", ".join(each.name for each in mcp_servers))

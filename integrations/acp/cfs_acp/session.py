@@ -6,7 +6,7 @@ answered as by every agent that drives a session: the server, and all who watch 
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,23 +53,29 @@ from cfs_agents.base.events import (
     Warned,
 )
 from cfs_agents.base.messages import Language, catalogue
+from cfs_agents.base.threads import in_thread
 from cfs_agents.context import CachedCounter, ContextItem, Conversation
+from cfs_agents.guards.rules import Policy, RulesGate, Scope
 from cfs_agents.loop.agent import Agent
 from cfs_agents.loop.config import MAX_ROUNDS, AgentConfig, Outcome
 from cfs_agents.loop.retries import Outages, Retries
-from cfs_agents.loop.server_model import ModelSettings, ServerCounter, ServerModel
+from cfs_agents.loop.server_model import ModelSettings, ServerCounter, ServerModel, has_small_context
+from cfs_agents.mcp.config import McpServer
+from cfs_agents.mcp.tools import McpTools
+from cfs_agents.project.texts import ProjectText
 from cfs_agents.tools import (
     CALL_ID,
     Answer,
     CommandMode,
     CommandRequest,
     Consent,
+    PendingCall,
+    Tool,
     ToolError,
     ToolResult,
-    command_gate,
 )
 from cfs_agents.tools.commands import COMMAND
-from cfs_agents.tools.paths import GUIDELINE
+from cfs_agents.tools.paths import GUIDELINE, WORKSPACE
 from cfs_agents.tree.directory import default
 from cfs_agents.tree.server_sessions import ServerSessions
 from cfs_agents.tree.session_backend import ClaimedTurn, TurnLease
@@ -101,6 +107,7 @@ class AgentOptions:
     keep_variables: frozenset[str] = frozenset()
     context_tokens: int | None = None
     patience: float = 60.0
+    policy: Policy = field(default_factory=Policy)
 
 
 def system_text(cwd: Path, language: Language) -> str:
@@ -117,7 +124,13 @@ class EditorSession:
     """
 
     def __init__(
-        self, session: str, bench: Workbench, editor: Editor, client: AsyncClient, options: AgentOptions
+        self,
+        session: str,
+        bench: Workbench,
+        editor: Editor,
+        client: AsyncClient,
+        options: AgentOptions,
+        servers: Mapping[str, McpServer] | None = None,
     ) -> None:
         self.id = session
         self.mode = options.commands
@@ -127,6 +140,18 @@ class EditorSession:
         self._model = ServerModel(client, options.model, retries=self._retries)
         self._counter = CachedCounter(ServerCounter(client))
         self._consent = Consent(self._ask)
+        policy = options.policy
+        self._rules = RulesGate(
+            policy,
+            Scope(bench.paths.workspace),
+            lambda: policy.defaults(self.mode, attended=True),
+            consent=self._consent,
+            ask=self._require,
+            warn=_log.warning,
+        )
+        self._project = ProjectText(bench.handle, WORKSPACE, warn=_log.warning)
+        self._mcp = McpTools(servers or {}, bench.paths.workspace, warn=_log.warning)
+        self._mcp_started = asyncio.create_task(self._mcp.__aenter__())
         self._ids = CallIds()
         self._items: Sequence[ContextItem] = ()
         """The conversation as the model sees it, as of the version `_etag` of the session."""
@@ -180,6 +205,9 @@ class EditorSession:
     async def close(self) -> None:
         """Cancel what runs, and end all processes of the session."""
         await self._stop()
+        self._mcp_started.cancel()
+        await asyncio.wait([self._mcp_started])
+        await self._mcp.close()
         await self._bench.close()
 
     async def _stop(self) -> None:
@@ -292,18 +320,32 @@ class EditorSession:
             self._title = detail.title
             await self._send(SessionInfoUpdate(session_update="session_info_update", title=detail.title))
 
+    async def _tools(self) -> list[Tool]:
+        """Return the tools for the present mode, and those of the editor's MCP servers."""
+        own = await self._bench.tools(self.mode)
+        mcp = await asyncio.shield(self._mcp_started)
+        window = None
+        with suppress(CfsError):  # the first request waits for the server
+            window = await self._model.ask_context_window()
+        return [*own, *mcp.tools(window)]
+
+    async def _system(self) -> Message:
+        small = await has_small_context(self._model) is not False
+        project = await in_thread(lambda: self._project.read(small=small))
+        text = system_text(self.paths.workspace, self._options.language)
+        return Message(role="system", content=f"{text}\n\n{project}" if project else text)
+
     async def _agent(self, output: TurnOutput) -> Agent:
         options = self._options
         config = AgentConfig(
-            tools=await self._bench.tools(self.mode),
+            tools=await self._tools(),
             max_rounds=options.max_rounds,
             context_tokens=options.context_tokens,
             counter=self._counter,
             language=options.language,
         )
-        agent = Agent(self._model, config, files=self._bench.files, recorder=output, gate=command_gate(self._require))
-        system = ContextItem.of(Message(role="system", content=system_text(self.paths.workspace, options.language)))
-        agent.resume_at(Conversation((system, *self._items)))
+        agent = Agent(self._model, config, files=self._bench.files, recorder=output, gate=self._gate)
+        agent.resume_at(Conversation((ContextItem.of(await self._system()), *self._items)))
         return agent
 
     async def _show(self, event: AgentEvent, shown: Shown, output: TurnOutput) -> None:
@@ -356,17 +398,23 @@ class EditorSession:
                 used = usage.prompt_tokens + usage.completion_tokens
                 await self._send(UsageUpdate(session_update="usage_update", used=used, size=size))
 
+    async def _gate(self, pending: PendingCall) -> None:
+        """Check a command against the present mode, which may have changed since the prompt began; then all rules."""
+        if pending.tool.command_of is not None:
+            if self.mode is CommandMode.NONE:
+                raise ToolError("commands have been switched off, and it was not run")
+            if (self.mode is CommandMode.BWRAP) is not self._bench.confined:
+                raise ToolError(
+                    "the mode of commands has changed, and it was not run: it holds from the next prompt on"
+                )
+        await self._rules(pending)
+
     async def _require(self, request: CommandRequest) -> None:
-        """Check a command against the present mode; it may have changed since the prompt began."""
-        if self.mode is CommandMode.NONE:
-            raise ToolError("commands have been switched off, and it was not run")
-        if (self.mode is CommandMode.BWRAP) is not self._bench.confined:
-            raise ToolError("the mode of commands has changed, and it was not run: it holds from the next prompt on")
-        if self.mode is CommandMode.ASK:
-            question = self._backend.question(self.id, request, CALL_ID.get())
-            await self._consent.require(self.id, request, question)
-            if (given := self._ids.of(CALL_ID.get())) is not None:
-                await self._send(update_tool_call(given, status="in_progress"))
+        """Ask in the editor and in the session on the server."""
+        question = self._backend.question(self.id, request, CALL_ID.get())
+        await self._consent.require(self.id, request, question)
+        if (given := self._ids.of(CALL_ID.get())) is not None:
+            await self._send(update_tool_call(given, status="in_progress"))
 
     async def _ask(self, agent: str, request: CommandRequest) -> Answer:  # noqa: ARG002 - as consents want it
         """Ask in the editor. The same question is in the session on the server; the first answer counts."""

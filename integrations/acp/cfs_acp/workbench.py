@@ -40,7 +40,7 @@ class Workbench:
             DiskFileSystem(storage, prefix=f"{STORAGE}/", durable=True, private=True),
         )
         router = RouterFileSystem(dict(zip((f"{WORKSPACE}/", f"{STORAGE}/"), self._disks, strict=True)))
-        self._handle = router.create_handle([Grant(prefix=each, ops=OPERATIONS) for each in (WORKSPACE, STORAGE)])
+        self.handle = router.create_handle([Grant(prefix=each, ops=OPERATIONS) for each in (WORKSPACE, STORAGE)])
         self.files = ContextFileSystem(root / _OFFLOADED[1:], "conversation", shown_as=_OFFLOADED, trusted=storage)
         self._root, self._cwd, self._storage, self._keep_variables = root, cwd, storage, keep_variables
         self._reaper = Reaper()
@@ -50,7 +50,7 @@ class Workbench:
 
     async def tools(self, mode: CommandMode) -> list[Tool]:
         """Return the tools for a mode of commands."""
-        tools = FileTools(self._handle).tools()
+        tools = FileTools(self.handle).tools()
         if mode is CommandMode.NONE:
             return tools
         confined = mode is CommandMode.BWRAP
@@ -59,7 +59,7 @@ class Workbench:
         self.confined = confined
         if self._shell is None:
             self._shell = AsyncPersistentShell(self._settings(confined=confined))
-        commands = CommandTools(self._shell, self._root, self._handle, workspace=self._cwd)
+        commands = CommandTools(self._shell, self._root, self.handle, workspace=self._cwd)
         return [*tools, *commands.tools()]
 
     def _settings(self, *, confined: bool) -> ShellSettings:
@@ -80,9 +80,9 @@ class Workbench:
 
     def _text(self, logical: str) -> str | None:
         try:
-            if self._handle.file(logical)["size"] > _LARGEST_SHOWN:
+            if self.handle.file(logical)["size"] > _LARGEST_SHOWN:
                 return None
-            return self._handle.read_file(logical)
+            return self.handle.read_file(logical)
         except FileSystemError:
             return None
 

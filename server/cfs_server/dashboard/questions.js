@@ -15,7 +15,7 @@ export function shapely(line) {
 }
 
 /** Words of the buttons. @type {Record<string, string>} */
-const CHOICES = { allow: t("Allow"), always: t("Always in this run"), deny: t("Deny") };
+const CHOICES = { allow: t("Allow"), always: t("Always allow"), deny: t("Deny") };
 
 /** Cards of the questions that wait for an answer, each until it has one, from here or elsewhere. */
 export class Questions extends HTMLElement {

@@ -392,7 +392,7 @@ export const ZH = {
   "{n} equal line": "{n} 行相同",
   "{n} equal lines": "{n} 行相同",
   "Allow": "允许",
-  "Always in this run": "本次运行中始终允许",
+  "Always allow": "始终允许",
   "Deny": "拒绝",
   "Command": "命令",
   "May this command run?": "允许运行此命令吗？",

@@ -25,7 +25,7 @@ from tests.server.restarting import Restarting
 from tests.server.support import ServerHarness, running_server, serving
 from tests.server.support import until as soon
 
-CHOICE = "until this program ends): "
+CHOICE = "in this directory): "
 
 
 @pytest.fixture(scope="module")

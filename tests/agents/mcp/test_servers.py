@@ -94,19 +94,25 @@ async def test_a_server_with_a_url_may_end_and_come_back(tmp_path: Path) -> None
         await mcp.close()
 
 
-def test_an_agent_of_the_command_line_calls_a_server_of_its_file(tmp_path: Path) -> None:
-    file = tmp_path / "mcp.json"
+def test_an_agent_of_the_command_line_calls_a_server_that_a_rule_allows(tmp_path: Path) -> None:
+    """Without the rule and without a person, the call is denied, with a reason that the model reads."""
+    file, rules = tmp_path / "mcp.json", tmp_path / "rules.toml"
     entry = {"command": sys.executable, "args": [str(ODD), str(tmp_path)]}
     file.write_text(json.dumps({"mcpServers": {"odd": entry, "gone": {"command": "no-such-program"}}}))
+    rules.write_text('allow = ["mcp(odd/add)"]')
     arguments = {"tool": "mcp__odd__add", "arguments": {"a": 17, "b": 25}}
     call = json.dumps({"name": "call_tool", "arguments": arguments})
+    task = f"<tool_call>{call}</tool_call>"
     with serving("--engine", "scripted") as server:  # its context is too small for the descriptions of all tools
-        root = str(tmp_path / "agent")
-        task = f"<tool_call>{call}</tool_call>"
-        code, output, errors = ended(cfs(server.url, "agent", "run", task, "--root", root, "--mcp", str(file)))
-    assert (code, "there is no program 'no-such-program'; its tools are missing" in output + errors) == (0, True)
-    assert "< call_tool" in output
-    assert "42" in output
+        run = ("agent", "run", task, "--mcp", str(file))
+        denied = ended(cfs(server.url, *run, "--root", str(tmp_path / "a"), XDG_CONFIG_HOME=str(tmp_path)))
+        done = ended(cfs(server.url, *run, "--root", str(tmp_path / "b"), "--rules", str(rules)))
+    assert denied[0] == 1
+    assert "no rule allows this call, and no person can be asked" in denied[1]
+    assert "'mcp(odd/add)' to `allow` in rules.toml" in denied[1]
+    assert (done[0], "there is no program 'no-such-program'; its tools are missing" in done[1] + done[2]) == (0, True)
+    assert "< call_tool" in done[1]
+    assert "42" in done[1]
 
 
 def test_a_file_with_a_mistake_is_an_error_before_anything_starts(tmp_path: Path) -> None:

@@ -46,6 +46,28 @@ def load_rules(workspace: Path | None = None, files: Iterable[Path] | None = Non
     return Rules(allow, ask, deny, tuple(warnings))
 
 
+class WorkspaceRules:
+    """The rules of a workspace as its file is now. Methods block, and raise `RulesError`."""
+
+    def __init__(self, workspace: Path) -> None:
+        self._workspace = workspace
+        self._rules = Rules()
+        self._version: tuple[int, ...] | None = None
+
+    def rules(self) -> tuple[Rules, tuple[str, ...]]:
+        """Return the rules, and the warnings about them if the file has changed."""
+        try:
+            status = (self._workspace / WORKSPACE_RULES).stat()
+            version: tuple[int, ...] = (status.st_mtime_ns, status.st_size, status.st_ino)
+        except OSError:
+            version = ()
+        if version == self._version:
+            return self._rules, ()
+        self._rules = load_rules(self._workspace, [])
+        self._version = version
+        return self._rules, self._rules.warnings
+
+
 def _load(path: Path, name: str, *, required: bool) -> Rules:
     try:
         with path.open("rb") as file:

@@ -1,0 +1,120 @@
+"""The gate of an agent: it decides about each call by the rules, and asks a person where they say so (A11).
+
+A call that is allowed runs. One that is denied is an error that the model reads, with the rule. One that is asked about
+waits for a person. The answer "always" is stored for this exact call in this workspace, and outlives the program.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cfs_agents.base.logs import get_logger
+from cfs_agents.base.threads import in_thread
+from cfs_agents.guards.rules.calls import Call, Scope
+from cfs_agents.guards.rules.decisions import Answers, Decision, Defaults, Rules, Verdict
+from cfs_agents.guards.rules.remembered import Remembered
+from cfs_agents.guards.rules.rules_file import RulesError, WorkspaceRules
+from cfs_agents.tools.call_gate import PendingCall
+from cfs_agents.tools.consent import CommandMode, CommandRequest, Consent
+from cfs_agents.tools.errors import ToolError
+
+_log = get_logger(__name__)
+
+Ask = Callable[[CommandRequest], Awaitable[None]]
+"""Asks a person, and raises `ToolError` for a call that may not run; `Consent.require` of one agent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What decides about the calls of an agent, unless a person does.
+
+    - `rules`: those of the user. The file of the workspace adds its own, as far as they restrict.
+    - `remembered`: where lasting answers are stored; None stores none.
+    - `mcp`: what applies to tools of MCP servers that no rule is about.
+    """
+
+    rules: Rules = field(default_factory=Rules)
+    remembered: Remembered | None = None
+    mcp: Verdict = Verdict.ASKED
+
+    def defaults(self, mode: CommandMode, *, attended: bool) -> Defaults:
+        """Return the defaults for a mode of commands; `attended`: a person can be asked."""
+        commands = Verdict.ASKED if mode is CommandMode.ASK else Verdict.ALLOWED
+        return Defaults(commands=commands, mcp=self.mcp, attended=attended)
+
+
+class RulesGate:
+    """A `CallGate` by rules. `ask` is used for calls that a person decides about, and `consent` is its memory.
+
+    `defaults` returns what applies now where no rule does. `warn` is called with a sentence for each rule of the
+    workspace that does not count.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        scope: Scope,
+        defaults: Callable[[], Defaults],
+        *,
+        consent: Consent,
+        ask: Ask,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._policy = policy
+        self._scope = scope
+        self._defaults = defaults
+        self._consent = consent
+        self._ask = ask
+        self._warn = warn
+        self._workspace_rules = WorkspaceRules(scope.workspace)
+
+    async def __call__(self, pending: PendingCall) -> None:
+        """Return if the call may run; raises `ToolError` with the reason if it may not."""
+        call = _call_of(pending)
+        request = await _request_of(pending, call, self._scope)
+        decision, warnings = await in_thread(lambda: self._decide(call, request))
+        for sentence in warnings:
+            self._warn(sentence)
+        _log.debug("call.decided", tool=call.tool, verdict=decision.verdict, rule=decision.rule, digest=decision.digest)
+        if decision.verdict is Verdict.DENIED:
+            raise ToolError(decision.reason)
+        if decision.verdict is Verdict.ALLOWED:
+            return
+        await self._ask(request)
+        if decision.always and self._policy.remembered is not None and self._consent.holds(request):
+            await in_thread(lambda: self._remember(call, decision))
+
+    def _decide(self, call: Call, request: CommandRequest) -> tuple[Decision, tuple[str, ...]]:
+        try:
+            own, warnings = self._workspace_rules.rules()
+        except RulesError as error:
+            raise ToolError(f"{call.tool} was not run: {error.detail}") from None
+        users = self._policy.rules
+        rules = Rules(users.allow, (*users.ask, *own.ask), (*users.deny, *own.deny))
+        remembered, workspace = self._policy.remembered, self._scope.workspace
+        answers = Answers() if remembered is None else remembered.answers(workspace)
+        scope = Scope(workspace, self._scope.root, Path(request.directory))
+        return rules.decide(call, scope, self._defaults(), answers), warnings
+
+    def _remember(self, call: Call, decision: Decision) -> None:
+        assert self._policy.remembered is not None  # noqa: S101 - for the type checker
+        try:
+            self._policy.remembered.add_call(self._scope.workspace, call, decision)
+        except OSError as error:  # the call is allowed all the same; it is asked about again in the next program
+            _log.warning("answer.lost", call=call.text, reason=error.strerror)
+
+
+def _call_of(pending: PendingCall) -> Call:
+    if pending.tool.remote_of is not None:
+        return Call.of_mcp(*pending.tool.remote_of(**pending.values))
+    return Call.of(pending.call.name, pending.values)
+
+
+async def _request_of(pending: PendingCall, call: Call, scope: Scope) -> CommandRequest:
+    """Return what a person is asked about: the command, or the call with its arguments."""
+    if pending.tool.command_of is not None:
+        return await pending.tool.command_of(**pending.values)
+    arguments = json.dumps(dict(call.arguments), ensure_ascii=False, default=str)
+    name = f"mcp({call.subject})" if pending.tool.remote_of is not None else pending.call.name
+    return CommandRequest(f"{name} {arguments}", str(scope.workspace))
