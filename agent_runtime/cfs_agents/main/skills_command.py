@@ -10,7 +10,10 @@ from cfs.cli.base.output import note, show, visible
 
 def skills(
     workspace: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="Workspace, or any folder of a project.", show_default="here")
+        Path,
+        typer.Argument(
+            metavar="[DIR]", help="Workspace, or any folder (default: the present one).", show_default=False
+        ),
     ] = Path(),
 ) -> None:
     """List and check the skills that agents have in a workspace.

@@ -17,7 +17,9 @@ from cfs_agents.main.options import (
     Rounds,
     Temperature,
     Variables,
+    policy_of,
 )
+from cfs_agents.main.rules_commands import RuleFiles
 
 app = CommandGroup()
 
@@ -43,6 +45,7 @@ def acp(
     commands: Commands = "ask",
     env: Variables = None,
     context: Longest = None,
+    rules: RuleFiles = None,
     patience: Patience = USUAL_PATIENCE,  # type: ignore[assignment]  # the option's parser converts it to seconds
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -66,5 +69,6 @@ def acp(
         keep_variables=frozenset(env or ()),
         context_tokens=context,
         patience=patience,
+        policy=policy_of(rules),
     )
     serve(options, url, read_token(token_file))

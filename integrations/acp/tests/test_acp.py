@@ -20,10 +20,12 @@ from acp.schema import (
     CloseSessionResponse,
     DeniedOutcome,
     EmbeddedResourceContentBlock,
+    EnvVariable,
     ForkSessionResponse,
     InitializeResponse,
     ListSessionsResponse,
     LoadSessionResponse,
+    McpServerStdio,
     NewSessionResponse,
     PermissionOption,
     PromptResponse,
@@ -41,6 +43,7 @@ from cfs import api
 from cfs.transports.http import Client
 from cfs.wire import SessionDetail
 from pytest_cfs import Reply, ScriptedServer
+from tests.agents.mcp.test_tools import ODD
 from tests.documentation import block
 
 RESPONSES: Mapping[str, type[BaseModel]] = {
@@ -611,6 +614,29 @@ async def test_always_holds_for_the_same_command_only(cfs_server: ScriptedServer
         session = (await connection.new_session(cwd=str(folder))).session_id
         await ask(connection, session, "Run them")
         assert [call.title for call, _ in mine.asked] == ["true", "echo other"]
+
+
+async def test_a_tool_of_a_server_of_the_editor_is_called_after_permission(
+    cfs_server: ScriptedServer, folder: Path, tmp_path: Path
+) -> None:
+    """And the instructions of the project are in the prompt."""
+    (folder / "AGENTS.md").write_text("Use tabs.")
+    cfs_server.reply(calls("mcp__odd__add", a=17, b=25), "ok")
+    program = McpServerStdio(
+        name="odd",
+        command=sys.executable,
+        args=[str(ODD), str(tmp_path)],
+        env=[EnvVariable(name="LEVEL", value="info")],
+    )
+    gone = McpServerStdio(name="gone", command="no-such-program", args=[], env=[])
+    async with editor(tmp_path) as (mine, connection):
+        session = (await connection.new_session(cwd=str(folder), mcp_servers=[program, gone])).session_id
+        await ask(connection, session, "Add them")
+        ((call, _),) = mine.asked
+        assert call.title == 'mcp(odd/add) {"a": 17, "b": 25}'
+        assert mine.of("tool_call_update")[-1].content[0].content.text == "42"
+    assert "<project>\nUse tabs.\n</project>" in cfs_server.asked[0].messages[0].content
+    assert "there is no program 'no-such-program'" in (tmp_path / "stderr").read_text()
 
 
 async def test_the_question_can_be_answered_on_the_server(
