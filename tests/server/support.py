@@ -1,9 +1,11 @@
 """A real uvicorn in the test's own loop with the store in hand, and `cfs serve` as a process of its own."""
 
 import asyncio
+import atexit
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,6 +13,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import IO, Any, Self
 from urllib.parse import urlsplit
 
@@ -275,7 +278,17 @@ class Process:
 def environment(**more: str) -> dict[str, str]:
     """The test's environment without settings of CFS. A server in it keeps nothing unless `more` says where."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("CFS_")}
+    if "HOME" not in more:  # else the rules, servers and answers of whoever runs the tests would count
+        ours |= {"XDG_CONFIG_HOME": f"{_settings()}/config", "XDG_STATE_HOME": f"{_settings()}/state"}
     return ours | {"CFS_DATA_DIR": "temporary", "CFS_CONNECTIONS": "none"} | more
+
+
+@cache
+def _settings() -> str:
+    """Return a folder of this process for settings and state of users, which is removed at the end."""
+    folder = tempfile.mkdtemp(prefix="cfs-settings-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def run_cfs(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

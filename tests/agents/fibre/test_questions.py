@@ -99,7 +99,7 @@ def test_without_a_terminal_the_session_is_asked(url: str, client: Client, tmp_p
     assert "[no terminal: answer its questions by `cfs answer remote`, or in the browser]" in errors
 
 
-def test_always_holds_for_the_same_command_in_this_run(url: str, client: Client, tmp_path: Path) -> None:
+def test_always_holds_for_the_same_command_also_in_later_programs(url: str, client: Client, tmp_path: Path) -> None:
     line = "echo x >> log"
     ready(client, "always", run(line, line, f"{line} "))
     log = workspace(tmp_path, "always") / "log"
@@ -112,11 +112,13 @@ def test_always_holds_for_the_same_command_in_this_run(url: str, client: Client,
         assert log.read_text() == "x\nx\n"
         client.call(api.answer("always", second.id, "deny"))
         settled(client, "always")
-    client.call(api.post("always", NewMessage(content=run(line))))
+    client.call(api.post("always", NewMessage(content=run(line, f"{line} "))))
     with serve(url, "always", tmp_path):
-        client.call(api.answer("always", asked(client, "always").id, "deny"))
+        third = asked(client, "always")
+        assert third.text == f"{line} "
+        client.call(api.answer("always", third.id, "deny"))
         settled(client, "always")
-    assert log.read_text() == "x\nx\n", "another run asks again"
+    assert log.read_text() == "x\nx\nx\n"
 
 
 def test_the_first_answer_counts_at_the_terminal_or_elsewhere(url: str, client: Client, tmp_path: Path) -> None:

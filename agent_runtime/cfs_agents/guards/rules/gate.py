@@ -4,6 +4,7 @@ A call that is allowed runs. One that is denied is an error that the model reads
 waits for a person. The answer "always" is stored for this exact call in this workspace, and outlives the program.
 """
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -67,13 +68,16 @@ class RulesGate:
         self._consent = consent
         self._ask = ask
         self._warn = warn
+        self._in_order = asyncio.Lock()
+        """Calls of one reply that run in parallel begin in their order."""
         self._workspace_rules = WorkspaceRules(scope.workspace)
 
     async def __call__(self, pending: PendingCall) -> None:
         """Return if the call may run; raises `ToolError` with the reason if it may not."""
         call = _call_of(pending)
-        request = await _request_of(pending, call, self._scope)
-        decision, warnings = await in_thread(lambda: self._decide(call, request))
+        async with self._in_order:
+            request = await _request_of(pending, call, self._scope)
+            decision, warnings = await in_thread(lambda: self._decide(call, request))
         for sentence in warnings:
             self._warn(sentence)
         _log.debug("call.decided", tool=call.tool, verdict=decision.verdict, rule=decision.rule, digest=decision.digest)
