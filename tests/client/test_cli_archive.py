@@ -108,7 +108,7 @@ def test_another_conversation_of_the_same_name_is_never_touched(http_harness: Ht
         assert (code, errors.count("\n"), "'main'" in errors, "--rename" in errors) == (1, 1, True, True)
         assert contents(other.url) == before, "all or nothing"
         code, _, errors = ended(cfs(other.url, "import", file, "--rename"))
-        assert (code, errors) == (0, "cfs: 'main' is 'main-2' here\ncfs: 4 sessions imported\n")
+        assert (code, errors) == (0, "cfs: 'main' was imported as 'main-2'\ncfs: 4 sessions imported\n")
         assert cfs(other.url, "import", file, "--rename").returncode == 0
         after = contents(other.url)
         exported = contents(http_harness.url)

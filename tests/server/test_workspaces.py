@@ -175,7 +175,7 @@ def test_of_a_temporary_data_folder_nothing_is_left_behind(tmp_path: Path, numbe
 
 
 def test_a_file_that_the_disk_does_not_take_is_told_and_the_one_before_stays(tmp_path: Path) -> None:
-    with serving(*SCRIPTED, "--data-dir", str(tmp_path)) as server:
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path), "--log-level", "error") as server:  # its log is limited, too
         put(server, b"before")
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (1000, 1000))
         refused = put(server, b"x" * 1001)
