@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 from cfs_server.access.auth import Principal, Principals, Traffic
 from cfs_server.access.shares import Shares
 from cfs_server.completions.run import EphemeralCompletions
 from cfs_server.config.settings import Settings
+from cfs_server.connect.known_prices import default_price
 from cfs_server.connect.manager import ModelConnections
 from cfs_server.dav.optional import make_dav
 from cfs_server.engine.contract.interface import Engine, HasModels, ModelInfo
@@ -43,15 +45,28 @@ async def open_context(
     caller. With `stores`, callers see the sessions of these stores, to which creations do not belong.
     """
     if model is not None and model.price is None:
-        model = replace(model, price=settings.price)
+        known = await asyncio.to_thread(default_price, settings.upstream, model.name)  # imports its data
+        model = replace(model, price=settings.price or known)
     names = engine.names if isinstance(engine, HasModels) else () if model is None else (model.name,)
     metrics = Metrics(model.engine if model else None)
     dav = await asyncio.to_thread(make_dav)  # imports and inspects the platform
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         log = await enter(opened(MemoryBackend())) if journal is None else journal
-        store = await enter(SessionStore(engine, settings.limits, journal=log, models=names, part=part))
-        sessions = store if stores is None else JointStore(engine, settings.limits, part, stores)
+        store = await enter(
+            SessionStore(
+                engine,
+                settings.limits,
+                journal=log,
+                models=names,
+                part=part,
+                model_of=partial(_model_of, engine, model),
+            )
+        )
+        sessions: SessionStore = store
+        if stores is not None:
+            sessions = JointStore(engine, settings.limits, part, stores)
+            sessions.spending = store.spending  # completions without a session are counted there
         folders = workspaces
         if folders is None:
             folders = await enter(open_workspaces(settings.workspaces, settings.data_dir))
@@ -74,13 +89,14 @@ async def open_context(
             principals,
             metrics,
             Streams(settings, metrics.streams),
-            EphemeralCompletions(engine, settings.limits),
+            EphemeralCompletions(engine, settings.limits, store.spending),
             Requests(log, store.clock),
             await enter(aclosing(Renderer())),
             shared,
             ModelConnections(settings, engine),
             dav,
         )
+        store.spending.on_counted = metrics.count_spent
         watches = [
             metrics.watch(store),
             store.checkpoints(),
@@ -93,6 +109,14 @@ async def open_context(
         stack.enter_context(dav.opened(store))
         await enter(background(watches))
         yield context
+
+
+def _model_of(engine: Engine, model: ModelInfo | None, name: str | None) -> ModelInfo | None:
+    """Describe the model that a setting `model` chooses."""
+    if not isinstance(engine, HasModels):
+        return model
+    infos = engine.infos()
+    return next((info for info in infos if name in (None, info.name)), None)
 
 
 @asynccontextmanager

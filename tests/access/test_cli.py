@@ -64,8 +64,16 @@ def test_grants_are_a_prefix_with_operations_behind_it(file: Path) -> None:
 
 def test_all_that_can_be_said_of_a_token_can_be_said_to_the_command(file: Path) -> None:
     limits = ["--sessions", "3", "--bytes", "1000", "--streams", "0", "--requests", "0.5"]
+    limits += ["--daily-tokens", "7", "--daily-cost", "0.25"]
     made = created(file, "--grant", "/", "--expires", "2031-02-03T04:05:06+02:00", *limits)
-    assert made.limits.model_dump() == {"sessions": 3, "bytes": 1000, "streams": 0, "requests": 0.5}
+    assert made.limits.model_dump() == {
+        "sessions": 3,
+        "bytes": 1000,
+        "streams": 0,
+        "requests": 0.5,
+        "daily_tokens": 7,
+        "daily_cost": 0.25,
+    }
     assert made.expires == datetime(2031, 2, 3, 2, 5, 6, tzinfo=UTC)
 
 
@@ -190,6 +198,9 @@ NO_SECRETS = {
     "idempotency_key",  # identifies a message
     "max_tokens",  # numbers
     "token_bytes",
+    "token_daily_cost",
+    "token_daily_tokens",
+    "daily_tokens",
     "token_requests",
     "token_sessions",
     "token_streams",

@@ -140,16 +140,17 @@ async def test_too_many_requests_are_told_when_to_come_back_and_others_are_not_k
 async def test_a_token_s_own_limits_go_before_those_of_the_server_one_by_one(file: Path) -> None:
     secrets = {
         "plain": make(file, "plain", "/"),
-        "more": make(file, "more", "/", sessions=50, requests=1000),
-        "less": make(file, "less", "/", sessions=0, bytes=0, streams=0),
+        "more": make(file, "more", "/", sessions=50, requests=1000, daily_tokens=1, daily_cost=2),
+        "less": make(file, "less", "/", sessions=0, bytes=0, streams=0, daily_cost=0),
     }
     defaults = {"token_sessions": 5, "token_bytes": 600, "token_streams": 7, "token_requests": 80.0}
+    defaults |= {"token_daily_tokens": 9, "token_daily_cost": 0.5}
     async with gated(file, secrets, **defaults) as gate:
         limits = {name: (await gate[name].get("/v1/whoami")).json()["limits"] for name in secrets}
         assert limits == {
-            "plain": {"sessions": 5, "bytes": 600, "streams": 7, "requests": 80},
-            "more": {"sessions": 50, "bytes": 600, "streams": 7, "requests": 1000},
-            "less": {"sessions": 0, "bytes": 0, "streams": 0, "requests": 80},
+            "plain": {"sessions": 5, "bytes": 600, "streams": 7, "requests": 80, "daily_tokens": 9, "daily_cost": 0.5},
+            "more": {"sessions": 50, "bytes": 600, "streams": 7, "requests": 1000, "daily_tokens": 1, "daily_cost": 2},
+            "less": {"sessions": 0, "bytes": 0, "streams": 0, "requests": 80, "daily_tokens": 9, "daily_cost": 0.0},
         }
         made = [(await gate["more"].post("/v1/sessions")).status_code for _ in range(6)]
         assert made == [201] * 6
@@ -234,7 +235,7 @@ async def test_sessions_that_are_made_on_the_way_count_and_none_is_made_where_no
             full(await alice.post(f"/v1/sessions/{name}/messages", content=b"x"))
         assert (len(gate.server.store), await gate.used("alice")) == (
             0,
-            {"sessions": 0, "bytes": 0, "streams": 0, "requests": None},
+            {"sessions": 0, "bytes": 0, "streams": 0, "requests": None, "daily_tokens": 0, "daily_cost": 0.0},
         )
         assert (await alice.post("/v1/sessions", json={"id": "a/b"})).status_code == 201
         assert (await alice.post("/v1/sessions/a/b/rename", json={"id": "c/b"})).status_code == 200

@@ -34,6 +34,7 @@ VALUES: Mapping[str, Any] = {
     "keep": "1m",
     "title": "A title",
     "model": "scripted",
+    "budget": "$0.50",
 }
 """A value for each setting that is not its default."""
 RIGHTS: tuple[frozenset[Operation], ...] = (

@@ -20,7 +20,8 @@ SCRIPTED = {
     "notes": [],
     "loaded": True,
 }
-NOTHING = {"sessions": None, "bytes": None, "streams": None, "requests": None}
+NOTHING = {"sessions": None, "bytes": None, "streams": None, "requests": None, "daily_tokens": None, "daily_cost": None}
+NONE_SPENT = {"daily_tokens": 0, "daily_cost": 0.0}
 
 
 async def test_a_token_learns_its_name_its_grants_its_limits_and_what_it_has_taken(file: Path) -> None:
@@ -34,8 +35,8 @@ async def test_a_token_learns_its_name_its_grants_its_limits_and_what_it_has_tak
                 {"prefix": "/sessions/alice", "ops": ["delete", "file", "list", "read", "write"]},
                 {"prefix": "/workspaces/", "ops": ["file", "read"]},
             ],
-            "limits": {"sessions": 3, "bytes": 10_000, "streams": 4, "requests": 50},
-            "usage": {"sessions": 0, "bytes": 0, "streams": 0, "requests": None},
+            "limits": NOTHING | {"sessions": 3, "bytes": 10_000, "streams": 4, "requests": 50},
+            "usage": {"sessions": 0, "bytes": 0, "streams": 0, "requests": None, **NONE_SPENT},
             "model": SCRIPTED,
             "models": [SCRIPTED],
         }
@@ -44,7 +45,9 @@ async def test_a_token_learns_its_name_its_grants_its_limits_and_what_it_has_tak
         messages = (await gate["alice"].get("/v1/sessions/alice/one")).json()["history"]
         taken = sum(cost_of(Message.model_validate(each)) for each in messages)
         async with await EventStream.open(gate.server.url, "/v1/sessions/alice/events", bearer(secret)):
-            assert await gate.used("alice") == {"sessions": 2, "bytes": taken, "streams": 1, "requests": None}
+            used = await gate.used("alice")
+            assert used.pop("daily_tokens") > 0
+            assert used == {"sessions": 2, "bytes": taken, "streams": 1, "requests": None, "daily_cost": 0.0}
         await until(lambda: gate.server.parts.streams.open == 0)
         assert (await gate.used("alice"))["streams"] == 0
 
@@ -73,7 +76,7 @@ async def test_what_a_token_made_counts_for_it_whoever_writes_there_later(file: 
 async def test_a_price_of_tokens_is_told() -> None:
     async with running_server(upstream_price="3, 0.25 EUR") as server:
         model = (await server.client.get("/v1/whoami")).json()["model"]
-    assert model["price"] == {"prompt": 3.0, "completion": 0.25, "currency": "EUR"}
+    assert model["price"] == {"prompt": 3.0, "completion": 0.25, "currency": "EUR", "cached": None}
     assert Settings(upstream_price="3,15").price == Price(prompt=3, completion=15, currency="USD")
     for wrong in ("3", "3, x", "-1, 2", "1, 2 euros", "nan, 1", "3; 4"):
         with pytest.raises(ValueError, match="two numbers and a currency"):
@@ -90,7 +93,7 @@ async def test_without_tokens_the_caller_is_local(server: ServerHarness) -> None
             }
         ],
         "limits": NOTHING,
-        "usage": {"sessions": 0, "bytes": 0, "streams": 0, "requests": None},
+        "usage": {"sessions": 0, "bytes": 0, "streams": 0, "requests": None, **NONE_SPENT},
         "model": SCRIPTED,
         "models": [SCRIPTED],
     }

@@ -293,7 +293,7 @@ FOR_ALL = {
     ("GET", path)
     for path in (
         "/", "/health", "/healthz", "/readyz", "/metrics", "/v1/whoami", "/v1/sessions", "/v1/files", "/v1/events",
-        "/v1/models", "/v1/models/{model}", "/v1/backup", "/v1/search", "/v1/shares",
+        "/v1/models", "/v1/models/{model}", "/v1/backup", "/v1/search", "/v1/shares", "/v1/costs",
         "/v1/connections", "/api/tags", "/api/ps", "/api/version",
     )
 } | {

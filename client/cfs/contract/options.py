@@ -31,3 +31,4 @@ class SessionOptions(TurnOptions, total=False):
     paused: bool | None
     keep: str | None
     title: str | None
+    budget: str | None

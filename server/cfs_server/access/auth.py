@@ -21,6 +21,7 @@ from cfs_server.base import owned_file
 from cfs_server.base.limits import PrincipalLimits
 from cfs_server.domain.ids import SESSIONS, WORKSPACES
 from cfs_server.domain.quotas import Quota, StorageUsage
+from cfs_server.domain.spending import SpendingLimit
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.filesystem import SessionFileSystem
 from cfs_server.sessions.store import SessionStore
@@ -120,7 +121,7 @@ class Principal:
         self.limits = limits
         if not grants:
             self.end()
-        self.account.quota = Quota(limits.sessions, limits.bytes)
+        self.account.quota = Quota(limits.sessions, limits.bytes, SpendingLimit(limits.daily_tokens, limits.daily_cost))
         self.traffic.rate.limit(limits.requests)
 
     @contextmanager
@@ -261,4 +262,6 @@ def _limits(token: Token, defaults: PrincipalLimits) -> PrincipalLimits:
         bytes=defaults.bytes if own.bytes is None else own.bytes,
         streams=defaults.streams if own.streams is None else own.streams,
         requests=defaults.requests if own.requests is None else own.requests,
+        daily_tokens=defaults.daily_tokens if own.daily_tokens is None else own.daily_tokens,
+        daily_cost=defaults.daily_cost if own.daily_cost is None else own.daily_cost,
     )

@@ -7,6 +7,8 @@
     grants = [{ prefix = "/sessions/alice", ops = ["list", "file", "read", "write", "delete"] }]
     limits = { sessions = 100, bytes = 1000000, streams = 10, requests = 50 }      # optional, each of them
 
+Limits of spending are `daily_tokens`, and `daily_cost` in US dollars, for a day in UTC.
+
 The secrets themselves are not stored. A secret has 256 random bits, so its plain hash cannot be inverted.
 """
 
@@ -91,6 +93,8 @@ class TokenLimits(BaseModel):
     bytes: Annotated[int, Field(ge=0)] | None = None
     streams: Annotated[int, Field(ge=0)] | None = None
     requests: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    daily_tokens: Annotated[int, Field(ge=0)] | None = None
+    daily_cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
 class Token(BaseModel):

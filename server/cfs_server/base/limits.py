@@ -23,9 +23,13 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class PrincipalLimits:
-    """Limits of one principal; None means no limit. Sizes are bytes. `requests` is the long-term rate per second."""
+    """Limits of one principal; None means no limit. Sizes are bytes. `requests` is the long-term rate per second,
+    `daily_cost` is in US dollars.
+    """
 
     sessions: int | None = None
     bytes: int | None = None
     streams: int | None = None
     requests: float | None = None
+    daily_tokens: int | None = None
+    daily_cost: float | None = None

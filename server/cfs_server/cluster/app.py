@@ -61,7 +61,13 @@ class Cluster:
             self.name, directories, [each.slots for each in found], self._host, partial(sees, self._relay)
         )
         usage = self.replica.usage
-        part = Part(may_create=_nowhere, used_elsewhere=partial(usage.elsewhere, _NO_SLOT), clock=self._clock)
+        part = Part(
+            may_create=_nowhere,
+            used_elsewhere=partial(usage.elsewhere, _NO_SLOT),
+            spent_elsewhere=partial(usage.spent_elsewhere, _NO_SLOT),
+            durable_spending=usage.spending_of_any,
+            clock=self._clock,
+        )
         self._app = create_app(settings, engine, model, None, workspaces, part, usage.traffic_of, self._stores)
         callers = Callers(self.replica, lambda: self._context().principals)
         self.app = Front(
@@ -107,7 +113,13 @@ class Cluster:
         async with opened(backend) as journal:
             names = Names(number, partial(slot_of, slots=self.replica.slots), journal)
             usage = self.replica.usage
-            part = Part(partial(new_key, number), names.may_create, partial(usage.elsewhere, number), self._clock)
+            part = Part(
+                partial(new_key, number),
+                names.may_create,
+                partial(usage.elsewhere, number),
+                partial(usage.spent_elsewhere, number),
+                clock=self._clock,
+            )
             async with open_context(
                 self._settings, self._engine, self._model, journal, self._workspaces, part, usage.traffic_of
             ) as context:

@@ -21,8 +21,9 @@ from psycopg.rows import tuple_row
 from cfs_server.access.shares import SPACE as SHARES
 from cfs_server.cluster.clock import DatabaseClock
 from cfs_server.domain.placement import ReplicaView, SlotView
-from cfs_server.journal.postgres_connection import connect, place_of, translated
+from cfs_server.journal.postgres_connection import connect, place_of, translated, unescape
 from cfs_server.journal.postgres_locks import NAMESPACE
+from cfs_server.sessions.spending import TOTALS
 
 LEASE_SECONDS = 3.0
 """A replica without a heartbeat for this long has lost its slots, and answers nothing for them."""
@@ -38,6 +39,10 @@ _REPLICAS = (
     " FROM cfs.replicas WHERE beat > now() - interval '1 day'"
 )
 _USAGE = "SELECT usage FROM cfs.replicas WHERE id <> %s AND beat > now() - make_interval(secs => %s)"
+_SPENT = (
+    "SELECT slot, name, value FROM cfs.kept WHERE slot IN (SELECT slot FROM cfs.slots) AND space = %s"
+    " AND starts_with(name, to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD'))"
+)
 _TIME = "SELECT extract(epoch FROM clock_timestamp())::double precision"
 _SHARES = (
     "SELECT substring(value from 'sha256:[0-9a-f]{64}'), slot FROM cfs.kept"
@@ -73,6 +78,8 @@ class DirectoryView:
     beat_at: float = 0.0
     usage: tuple[str, ...] | None = None
     """What the other replicas have published of the usage of callers; None if it was not read."""
+    spent: tuple[tuple[int, str, str], ...] | None = None
+    """What principals have spent today: the slot, `DAY/PRINCIPAL` and the count, as stored; None if not read."""
     shares: Mapping[str, int] | None = None
     """The slot of each share, by its hash; None if they were not read."""
 
@@ -184,6 +191,7 @@ class Directory:
             slots = await connection.execute(_SLOTS)
             replicas = await connection.execute(_REPLICAS, (LEASE_SECONDS,))
             others = await connection.execute(_USAGE, (self._replica, LEASE_SECONDS)) if is_due else None
+            spent = await connection.execute(_SPENT, (TOTALS,)) if is_due else None
             locks = await connection.execute(_LOCKS, (_REPLICA_LOCKS,)) if self._locks else None
             hashes = await connection.execute(_SHARES, (SHARES,)) if shares else None
         if self._clock is not None and (row := await told.fetchone()) is not None:
@@ -206,7 +214,11 @@ class Directory:
             found.append(SlotView(int(str(slot)), int(str(epoch)), str(owner) if owner else None, has_owner))
         published = None if others is None else tuple([str(text) async for (text,) in others])
         known = None if hashes is None else {str(hashed): int(str(slot)) async for hashed, slot in hashes}
-        return DirectoryView(tuple(found), living, asked_at, self._beat_at, published, known)
+        totals = None
+        if spent is not None:
+            rows = [(int(str(slot)), str(name), str(value)) async for slot, name, value in spent]
+            totals = tuple((slot, unescape(name), unescape(value)) for slot, name, value in rows)
+        return DirectoryView(tuple(found), living, asked_at, self._beat_at, published, totals, known)
 
     async def forget(self) -> None:
         """Remove this replica, which owns nothing any more."""

@@ -64,6 +64,13 @@ def merge_search(pages: list[bytes], scope: Scope) -> bytes:
     return wire.SearchResults(results=tuple(rows[:limit]), truncated=more).model_dump_json().encode() + b"\n"
 
 
+def merge_costs(parts: list[bytes], scope: Scope) -> bytes:  # noqa: ARG001 - as the others
+    """Merge what was spent, the newest day first."""
+    rows = [row for part in parts for row in wire.Costs.model_validate_json(part).costs]
+    rows.sort(key=lambda row: (row.day, row.cost, row.tokens), reverse=True)
+    return wire.Costs(costs=tuple(rows)).model_dump_json().encode() + b"\n"
+
+
 def merge_lines(texts: list[bytes], scope: Scope) -> bytes:  # noqa: ARG001 - as the others
     """Merge lists of names, one a line."""
     return b"".join(sorted({line for text in texts for line in text.splitlines(keepends=True)}))
@@ -95,6 +102,7 @@ def _limit(scope: Scope, otherwise: int) -> int:
 
 _BY_PATH: dict[str, Merge] = {
     "/v1/sessions": merge_sessions,
+    "/v1/costs": merge_costs,
     "/v1/files": merge_files,
     "/v1/search": merge_search,
 }

@@ -213,6 +213,8 @@ class Replica:
         database.view, database.problem = view, None
         if view.usage is not None:
             self.usage.learn(view.usage)
+        if view.spent is not None:
+            self.usage.learn_spent(database.index, ((self._number(database, row[0]), *row[1:]) for row in view.spent))
         self._drop_lost(database)
         self._act(database)
         if changed:

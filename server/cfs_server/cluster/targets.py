@@ -74,7 +74,7 @@ def target_of(method: str, raw_path: bytes, query: bytes, headers: Mapping[bytes
             return BODY if method == "POST" else Target(Kind.SESSION, _first(query, "session"))
         case ["v1", "shares", _]:
             return Target(Kind.EACH)
-        case ["v1", "events" | "search" | "files"]:
+        case ["v1", "events" | "search" | "files" | "costs"]:
             return ALL
         case ["v1", "files", "sessions", root, *_] if root:
             return Target(Kind.SESSION, root)

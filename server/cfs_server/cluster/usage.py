@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from cfs_server.access.auth import Traffic
 from cfs_server.domain.quotas import Used
+from cfs_server.domain.spending import Spent
+from cfs_server.sessions.spending import Spending
 from cfs_server.sessions.store import SessionStore
 
 _MOST = 500
@@ -23,6 +25,8 @@ class Usage:
         """Count the sessions of some stores: those of the slots of this replica, by slot."""
         self._stores = stores
         self._published: Mapping[str, Used] = {}
+        self._spent: dict[int, Mapping[tuple[int, str], Spent]] = {}
+        """What each database has shown of today's spending, by slot and `DAY/PRINCIPAL`."""
         self._traffic: dict[str, Traffic] = defaultdict(Traffic)
 
     def traffic_of(self, name: str) -> Traffic:
@@ -36,6 +40,30 @@ class Usage:
             if number != slot and (account := store.accounts.get(name)) is not None:
                 sessions, size = sessions + account.sessions, size + account.bytes
         return sessions, size
+
+    def spent_elsewhere(self, slot: int, day: str, principal: str) -> Spent:
+        """Return what a principal has spent in a day outside of one slot.
+
+        The slots of this replica are counted exactly, the others as their databases showed them at the last
+        heartbeat.
+        """
+        stores, name, total = self._stores(), f"{day}/{principal}", Spent()
+        for number, store in stores.items():
+            if number != slot:
+                total = total.plus(store.spending.here(day, principal))
+        for rows in self._spent.values():
+            for (number, stored), spent in rows.items():
+                if stored == name and number not in stores and number != slot:
+                    total = total.plus(spent)
+        return total
+
+    def spending_of_any(self) -> Spending | None:
+        """Return the counts of a slot of this replica, for what is about no session; None if it has none."""
+        return next((store.spending for store in self._stores().values()), None)
+
+    def learn_spent(self, database: int, rows: Iterable[tuple[int, str, str]]) -> None:
+        """Replace what a database has shown: slots, names and counts."""
+        self._spent[database] = {(slot, name): Spent(*json.loads(value)) for slot, name, value in rows}
 
     def summary(self) -> str:
         """Return the usage in this replica, as JSON."""

@@ -6,17 +6,17 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from cfs.completions import ModelCard, Recorded, TokenCounts
 from cfs.completions.estimates import estimate_prompt, estimate_tokens
 from cfs.errors import Conflict, EngineError, ModelNotFound, TooLarge, TooMany, Unavailable
-from cfs.wire import Message, Settings, SettingsPatch
+from cfs.wire import Message, Settings, SettingsPatch, Usage
 from cfs_server.base.broadcast import Broadcast
 from cfs_server.completions.requests import DEFAULT_TOKENS, CompletionSpec, Conversations, lack_ids, with_ids
 from cfs_server.domain.events import Event
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import Limits, StorageUsage
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import Turn, TurnRequest
 from cfs_server.engine.contract.interface import (
@@ -34,6 +34,7 @@ from cfs_server.engine.contract.interface import (
 from cfs_server.sessions import tracing
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.session import Session
+from cfs_server.sessions.spending import Spending
 
 # Completions that a session records are normal turns (S4, H4). What ends them is decided by their routes.
 
@@ -130,9 +131,10 @@ class Started:
 class EphemeralCompletions:
     """Runs completions with an engine in parallel, and counts them until they end."""
 
-    def __init__(self, engine: Engine, limits: Limits) -> None:
+    def __init__(self, engine: Engine, limits: Limits, spending: Spending) -> None:
         self._engine = engine
         self._limits = limits
+        self._spending = spending
         self._conversations = Conversations(engine.forget)
         self._running: set[str] = set()
         self.changed = Broadcast()
@@ -145,11 +147,12 @@ class EphemeralCompletions:
         """The number of running completions."""
         return len(self._running)
 
-    def check(self, owner: str, model: str | None) -> None:
-        """Raise `Unavailable` at shutdown, and `TooMany` if the predicted wait for a model is too long."""
+    def check(self, account: StorageUsage, model: str | None) -> None:
+        """Raise `Unavailable` at shutdown, and `TooMany` if the predicted wait is too long or a limit is spent."""
         if self._draining:
             raise _shutting_down()
-        self._limits.check_wait(predicted_wait(self._engine, model, owner, _KIND))
+        self._limits.check_wait(predicted_wait(self._engine, model, account.owner, _KIND))
+        self._spending.check(account, model)
 
     @contextlib.contextmanager
     def counting(self, owner: str) -> Iterator[None]:
@@ -167,11 +170,11 @@ class EphemeralCompletions:
             if not self._counting[owner]:
                 del self._counting[owner]
 
-    async def whole(self, spec: CompletionSpec, owner: str) -> Items:
+    async def whole(self, spec: CompletionSpec, account: StorageUsage) -> Items:
         """Yield the pieces of a completion when it has ended. A reply that breaks off begins again."""
         for times in range(1, MAX_TIMES + 1):
             try:
-                async with contextlib.aclosing(self.make(spec, owner, times)) as items:
+                async with contextlib.aclosing(self.make(spec, account, times)) as items:
                     pieces = [item async for item in items]
             except ReplyLost:
                 if times == MAX_TIMES:
@@ -181,32 +184,48 @@ class EphemeralCompletions:
         for item in pieces:
             yield item
 
-    async def make(self, spec: CompletionSpec, owner: str, times: int = 1) -> AsyncGenerator[Delta | Finished]:
+    async def make(
+        self, spec: CompletionSpec, account: StorageUsage, times: int = 1
+    ) -> AsyncGenerator[Delta | Finished]:
         """Yield the pieces of a completion, then its end. Closing the iterator stops the generation.
 
-        Raises `EngineError`, also at the time limit, `Unavailable` at shutdown, and `ReplyLost`.
+        What was spent is counted, or estimated if the iterator is closed before the end. Raises `EngineError`, also at
+        the time limit, `Unavailable` at shutdown, and `ReplyLost`.
         """
         request = GenerationRequest(
             uuid.uuid4().hex,
-            self._conversations.key(owner, spec.messages),
+            self._conversations.key(account.owner, spec.messages),
             with_ids(spec.messages),
             _DEFAULTS.patched(spec.patch),
             spec.options,
-            owner=owner,
+            owner=account.owner,
             account=spec.account,
             kind=_KIND,
             deadline_seconds=self._limits.turn_seconds,
             times=times,
         )
         self._running.add(request.id)
+        usage: Usage | None = None
+        generated = 0
         items = cast("AsyncGenerator[Delta | Finished]", tracing.generate(self._engine, request))
         try:
             async with contextlib.aclosing(items):
                 async for item in items:
                     if isinstance(item, Finished) and item.reason == "cancelled" and self._draining:
                         raise _shutting_down()
+                    if isinstance(item, Finished):
+                        usage = self._spending.price(item.usage, spec.patch.model)
+                        item = replace(item, usage=usage)
+                    else:
+                        generated += item.tokens
                     yield item
         finally:
+            if usage is None and generated:  # the client has left
+                prompt = estimate_prompt(request.messages, spec.options.tools)
+                usage = Usage(prompt_tokens=prompt, completion_tokens=generated)
+                usage = self._spending.price(usage, spec.patch.model)
+            if usage is not None and usage != Usage():
+                self._spending.add(account, usage, spec.patch.model)
             self._running.remove(request.id)
             self.changed.fire()
 
@@ -243,14 +262,14 @@ class AuthorizedCompletions:
         engine: Engine,
         ephemeral: EphemeralCompletions,
         sessions: AuthorizedSessions,
-        owner: str,
+        account: StorageUsage,
     ) -> None:
         self.models = models
         """All models, the default first."""
         self._engine = engine
         self._ephemeral = ephemeral
         self._sessions = sessions
-        self._owner = owner
+        self._account = account
 
     @property
     def limits(self) -> Limits:
@@ -284,9 +303,9 @@ class AuthorizedCompletions:
         """
         if session_id is None:
             self._sessions.require_somewhere("write")
-            self._ephemeral.check(self._owner, spec.patch.model)
+            self._ephemeral.check(self._account, spec.patch.model)
             model = spec.patch.model or self.models[0].id
-            pieces, whole = self._ephemeral.make(spec, self._owner), self._ephemeral.whole(spec, self._owner)
+            pieces, whole = self._ephemeral.make(spec, self._account), self._ephemeral.whole(spec, self._account)
             return Started(pieces, model, whole=whole)
         async with self._sessions.loaded(session_id):
             session, turn, event = submit(self._sessions, session_id, spec)
@@ -310,7 +329,7 @@ class AuthorizedCompletions:
 
     def counting(self) -> AbstractContextManager[None]:
         """Reserve one of the caller's places for token counting. Raises `TooMany` if all are in use."""
-        return self._ephemeral.counting(self._owner)
+        return self._ephemeral.counting(self._account.owner)
 
     async def count(
         self,

@@ -14,7 +14,7 @@ import platformdirs
 from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from cfs.wire import Keep, Price
+from cfs.wire import CURRENCY, Keep, Price
 from cfs_server.base.limits import ConnectionLimits, Network, PrincipalLimits
 from cfs_server.domain.placement import SLOTS
 from cfs_server.domain.quotas import Limits
@@ -31,7 +31,8 @@ _RENDER = "/v1/render"
 _RENDER_BYTES = 1 << 20
 """A request that lists properties or asks for a lock is a few hundred bytes of XML."""
 
-_PRICE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*,\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)(?:\s+([A-Z]{3}))?")
+_AMOUNT = r"([0-9]{1,6}(?:\.[0-9]{1,6})?)"
+_PRICE = re.compile(rf"{_AMOUNT}\s*,\s*(?:{_AMOUNT}\s*,\s*)?{_AMOUNT}(?:\s+([A-Z]{{3}}))?")
 _NO_LIMIT = 1 << 62
 _DATABASES = frozenset({"postgresql", "postgres"})
 Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
@@ -137,8 +138,8 @@ class Settings(BaseSettings):
     )
     upstream_price: str = Field(
         "",
-        description="What a million tokens of prompts and of replies cost, and the currency: `3, 15 USD`. The dashboard"
-        " shows the cost of turns.",
+        description="What a million tokens of prompts and of replies cost, and the currency: `3, 15 USD`; with another"
+        " price of cached tokens, `3, 0.3, 15 USD`. Default: what CFS knows of the upstream's price, if anything.",
     )
     upstream_timeout: Seconds = Field(
         120.0, gt=0, description="Seconds without data from the upstream after which a turn fails."
@@ -242,6 +243,15 @@ class Settings(BaseSettings):
     token_streams: int | None = Field(None, ge=0, description="Maximum number of open streams of one token (429).")
     token_requests: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="Maximum average rate of requests of one token, per second (429)."
+    )
+    token_daily_tokens: int | None = Field(
+        None, ge=0, description="Maximum number of tokens that one token may use on models in a day in UTC (429)."
+    )
+    token_daily_cost: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Maximum cost in US dollars that one token may cause on models in a day in UTC (429).",
     )
     max_streams: Count = Field(10_000, description="Maximum number of open streams (429).")
     max_head_bytes: Count = Field(
@@ -393,7 +403,14 @@ class Settings(BaseSettings):
     @property
     def principal_limits(self) -> PrincipalLimits:
         """What one token may take unless its own limits say otherwise."""
-        return PrincipalLimits(self.token_sessions, self.token_bytes, self.token_streams, self.token_requests)
+        return PrincipalLimits(
+            self.token_sessions,
+            self.token_bytes,
+            self.token_streams,
+            self.token_requests,
+            self.token_daily_tokens,
+            self.token_daily_cost,
+        )
 
     @property
     def limits(self) -> Limits:
@@ -425,11 +442,21 @@ class Settings(BaseSettings):
 
 
 def price_of(text: str) -> Price | None:
-    """Read a price, such as `3, 15 USD`; an empty text is none. Raises `ValueError`."""
+    """Read a price, such as `3, 15 USD`, or `3, 0.3, 15 USD` with that of cached tokens; an empty text is none.
+
+    Raises `ValueError`.
+    """
     found = _PRICE.fullmatch(text.strip())
     if text.strip() and not found:
-        raise ValueError("write a price as two numbers and a currency, such as 3, 15 USD")
-    return found and Price(prompt=float(found[1]), completion=float(found[2]), currency=found[3] or "USD")
+        raise ValueError(
+            "write a price as two numbers and a currency, such as 3, 15 USD; three if cached tokens have one"
+        )
+    return found and Price(
+        prompt=float(found[1]),
+        cached=None if found[2] is None else float(found[2]),
+        completion=float(found[3]),
+        currency=found[4] or CURRENCY,
+    )
 
 
 def _networks(names: str) -> tuple[Network, ...]:

@@ -12,6 +12,7 @@ from cfs_server.base import owned_file
 from cfs_server.config import models_file
 from cfs_server.config.models_file import ModelEntry, ModelsFile
 from cfs_server.config.settings import ConfigurationError
+from cfs_server.connect.known_prices import default_price
 from cfs_server.engine.contract.interface import Engine, EngineStats, ModelInfo, ModelLoadError, Prepares
 from cfs_server.engine.host.models import EMBEDDED
 from cfs_server.engine.host.router import ModelRouter
@@ -139,7 +140,7 @@ class ConfiguredModels(ModelRouter):
             raise
         for name, reason in faults.items():
             _log.warning("model.unusable", model=name, reason=reason)
-        prices = {name: entry.price for name, entry in file.models.items() if entry.price}
+        prices = await asyncio.to_thread(_prices, file)
         if self._price is not None:
             prices.setdefault(EMBEDDED, self._price)
         self.change_models(engines, file.default if file.default in engines else next(iter(engines)), infos, prices)
@@ -147,3 +148,14 @@ class ConfiguredModels(ModelRouter):
         default = engines[self._default]
         if self._embedded is not None and isinstance(default, Prepares):
             default.prepare()
+
+
+def _prices(file: ModelsFile) -> dict[str, Price]:
+    """Return the prices of the models: those of the file, or else what is known of an upstream's."""
+    prices: dict[str, Price] = {}
+    for name, entry in file.models.items():
+        url = entry.upstream[0].url if entry.upstream else None
+        price = entry.price or default_price(url, entry.upstream_model or name)
+        if price is not None:
+            prices[name] = price
+    return prices

@@ -85,7 +85,8 @@ class Created:
         session.id, session.key, session.nonce, session.settings = self.id, self.key, self.life, shared(self.settings)
         session.history = History(session.account, self.history, at)
         session.history.window = self.window
-        session.queue, session.running, session.deleted, session.tokens = [], None, False, 0
+        session.queue, session.running, session.deleted = [], None, False
+        session.tokens, session.cost = 0, 0.0
         session.questions = {}
         taken = len(self.history.messages)
         session.origin = None if self.forked_from is None else Origin(session=self.forked_from, messages=taken)
@@ -163,7 +164,7 @@ class TokensSpent:
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
         """Count the tokens."""
-        session.tokens += self.usage.prompt_tokens + self.usage.completion_tokens
+        session.spend(self.usage)
         return ()
 
 
@@ -379,7 +380,7 @@ class TurnEnded:
         for question in [each for each in session.questions.values() if each.turn == self.turn]:
             session.account.add(size=-question.cost)
             del session.questions[question.id]
-        session.tokens += usage.prompt_tokens + usage.completion_tokens
+        session.spend(usage)
         if not self.announced:
             return ()
         data = {"turn": self.turn, "reply": self.reply, "finish_reason": self.reason, "usage": usage.model_dump()}

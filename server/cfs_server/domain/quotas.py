@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from cfs.errors import StorageFull, TooLarge, TooMany
+from cfs_server.domain.spending import NO_LIMIT, SpendingLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Quota:
 
     sessions: int | None = None
     size: int | None = None
+    daily: SpendingLimit = NO_LIMIT
+    """What may be spent on models in a day."""
 
 
 Used = tuple[int, int]
@@ -73,6 +76,8 @@ class StorageUsage:
         self.sessions = 0
         self.bytes = 0
         self.within = within
+        self.pays = False
+        """Whether it is the account of a principal, for which spending is counted."""
         self.elsewhere: Callable[[], Used] | None = None
         """Returns what the owner has in other stores, to which the same quota applies."""
 
@@ -85,6 +90,11 @@ class StorageUsage:
         while account is not None:
             yield account
             account = account.within
+
+    @property
+    def payer(self) -> "StorageUsage":
+        """The account of the principal that pays for this one: a share's is within that of its principal."""
+        return next((account for account in self._chain() if account.pays), self)
 
     def add(self, *, sessions: int = 0, size: int = 0) -> None:
         """Add sessions and bytes. Negative numbers subtract."""

@@ -37,6 +37,7 @@ SETTINGS: Mapping[str, Right] = MappingProxyType(
         **dict.fromkeys(TurnSettings.model_fields, Right.WRITE),  # each message may bring them
         "title": Right.WRITE,
         "paused": Right.STEER,
+        "budget": Right.STEER,
         "driver": Right.ANSWER,
         "keep": Right.DELETE,
     }

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from cfs.wire import EventType, Origin, Settings, State
+from cfs.wire import EventType, Origin, Settings, State, Usage
 from cfs_server.domain.history import History, HistoryHead
 from cfs_server.domain.questions import Question
 from cfs_server.domain.quotas import StorageUsage
+from cfs_server.domain.spending import Spent, spent_of
 from cfs_server.domain.turns import InvalidTransition, Turn, TurnHead, TurnState
 
 
@@ -31,6 +32,7 @@ class SessionState:
     __slots__ = (
         "account",
         "begins_at",
+        "cost",
         "created_at",
         "deleted",
         "history",
@@ -61,12 +63,18 @@ class SessionState:
     origin: Origin | None
     """What it is a copy of."""
     tokens: int
+    cost: float
+    """In US dollars."""
     created_at: float
     updated_at: float
     seq: int
     """The sequence number of the session's last record."""
     begins_at: int
     """The sequence number of the record that contains the first messages of the history."""
+
+    def spend(self, usage: Usage) -> None:
+        """Count a usage. Only changes call this."""
+        self.tokens, self.cost = Spent(self.tokens, self.cost).plus(spent_of(usage))
 
     @property
     def idle(self) -> bool:
@@ -150,3 +158,4 @@ class Head:
     queue: tuple[TurnHead, ...] = ()
     questions: tuple[Question, ...] = ()
     origin: Origin | None = None
+    cost: float = 0.0

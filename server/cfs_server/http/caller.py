@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cfs.api import LIFE
 from cfs.completions import ModelCard
+from cfs.wire import CostRow
 from cfs_server.access.auth import Principal, Principals
 from cfs_server.access.shares import Shares
 from cfs_server.completions.run import AuthorizedCompletions, EphemeralCompletions
@@ -107,8 +108,16 @@ class Caller:
     @property
     def completions(self) -> AuthorizedCompletions:
         """The completions that the principal may request."""
-        parts, owner = self._parts, self.principal.account.owner
-        return AuthorizedCompletions(parts.model_cards, parts.engine, parts.completions, self.sessions, owner)
+        parts, account = self._parts, self.principal.account
+        return AuthorizedCompletions(parts.model_cards, parts.engine, parts.completions, self.sessions, account)
+
+    @property
+    def costs(self) -> list[CostRow]:
+        """What the principal has spent on models; with the right to list everything, what all have spent."""
+        rows, me = self._parts.store.spending.rows(), self.principal
+        if not me.is_share and "/" in me.handle.scopes("list"):
+            return rows
+        return [row for row in rows if row.principal == me.name]
 
     @property
     def responses(self) -> StoredResponses:

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from cfs.wire import Usage
 from cfs_server.domain.events import Event
 from cfs_server.engine.contract.interface import Engine, EnginePlan, EngineStats
 from cfs_server.sessions.store import SessionStore
@@ -32,6 +33,18 @@ class Metrics:
         self._queued = Gauge("cfs_turns_queued", "Turns that wait in a session's queue.", registry=self.registry)
         self._turns = Counter("cfs_turns", "Finished turns by result.", ["result"], registry=self.registry)
         self._tokens = Counter("cfs_tokens", "Tokens of finished turns by kind.", ["kind"], registry=self.registry)
+        self._spent_tokens = Counter(
+            "cfs_spent_tokens",
+            "Tokens of turns and completions by model and by the principal that they count for.",
+            ["model", "principal"],
+            registry=self.registry,
+        )
+        self._cost = Counter(
+            "cfs_cost_dollars",
+            "Cost of turns and completions in US dollars by model and by the principal that they count for.",
+            ["model", "principal"],
+            registry=self.registry,
+        )
         self._phases = Histogram(
             "cfs_turn_seconds",
             "Time of a turn in the engine: until it left the queue, until its first text, until its end.",
@@ -89,6 +102,11 @@ class Metrics:
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count an answered request."""
         self._requests.labels(method if method in _METHODS else "other", route, str(status)).observe(seconds)
+
+    def count_spent(self, principal: str, model: str, usage: Usage) -> None:
+        """Count what a turn or a completion has spent."""
+        self._spent_tokens.labels(model, principal).inc(max(0, usage.prompt_tokens + usage.completion_tokens))
+        self._cost.labels(model, principal).inc(usage.cost or 0.0)
 
     async def watch(self, store: SessionStore) -> None:
         """Count the finished turns of all sessions until the store closes."""

@@ -59,6 +59,8 @@ def create_token(
     size: Annotated[int | None, typer.Option("--bytes", help="Maximum number of bytes.", min=0)] = None,
     streams: Annotated[int | None, typer.Option(help="Maximum number of open streams.", min=0)] = None,
     requests: Annotated[float | None, typer.Option(help="Maximum requests per second.")] = None,
+    daily_tokens: Annotated[int | None, typer.Option(help="Maximum tokens of models in a day (UTC).", min=0)] = None,
+    daily_cost: Annotated[float | None, typer.Option(help="Maximum cost in US dollars in a day (UTC).", min=0)] = None,
 ) -> None:
     """Create a token and print it once; the file stores only its hash."""
     from pydantic import ValidationError
@@ -66,7 +68,14 @@ def create_token(
     from cfs_server.access import tokens
 
     try:
-        limits = tokens.TokenLimits(sessions=sessions, bytes=size, streams=streams, requests=requests)
+        limits = tokens.TokenLimits(
+            sessions=sessions,
+            bytes=size,
+            streams=streams,
+            requests=requests,
+            daily_tokens=daily_tokens,
+            daily_cost=daily_cost,
+        )
         secret = tokens.create(file, name, [_grant(each) for each in grant], expires=_time(expires), limits=limits)
     except ValidationError as error:
         raise _failure(tokens.told(error)) from None

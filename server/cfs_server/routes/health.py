@@ -169,15 +169,27 @@ async def whoami(parts: AppContext, me: Me) -> Response:
     """Return the caller's name, grants, limits and usage, and the models."""
     principal, models = me.principal, tuple(map(_shown, parts.models))
     limits, account = principal.limits, principal.account
+    spent = parts.store.spending.today(account)
     found = wire.WhoAmI(
         name=principal.name,
         grants=tuple(
             wire.GrantInfo(prefix=grant["prefix"], ops=tuple(sorted(grant["ops"]))) for grant in principal.handle.grants
         ),
         limits=wire.Taken(
-            sessions=limits.sessions, bytes=limits.bytes, streams=limits.streams, requests=limits.requests
+            sessions=limits.sessions,
+            bytes=limits.bytes,
+            streams=limits.streams,
+            requests=limits.requests,
+            daily_tokens=limits.daily_tokens,
+            daily_cost=limits.daily_cost,
         ),
-        usage=wire.Taken(sessions=account.held[0], bytes=account.held[1], streams=principal.traffic.streams),
+        usage=wire.Taken(
+            sessions=account.held[0],
+            bytes=account.held[1],
+            streams=principal.traffic.streams,
+            daily_tokens=spent.tokens,
+            daily_cost=spent.cost,
+        ),
         model=models[0] if models else None,
         models=models,
     )

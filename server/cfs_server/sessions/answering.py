@@ -63,6 +63,7 @@ async def answer(session: Session, turn: Turn, services: Services) -> None:
 async def _answer(session: Session, turn: Turn, services: Services) -> tuple[FinishReason, Usage]:
     """Send the history to the engine, and shorten it until it fits the context (S8)."""
     settings, history = session.settings.patched(turn.request.settings), session.history
+    services.spending.check(session.account, settings.model, session.settings, session)
     loop, limit = asyncio.get_running_loop(), services.limits.turn_seconds
     ends_at, times, refused = loop.time() + limit, 1, 0
     context_tokens = engine_of(services.engine, settings.model).context_tokens
@@ -93,7 +94,9 @@ async def _answer(session: Session, turn: Turn, services: Services) -> tuple[Fin
             if settings.overflow == "summarize":
                 summary, usage = await summarize(history, request, services.engine, shorter)
                 if usage != Usage():
+                    usage = services.spending.price(usage, settings.model)
                     session.apply(TokensSpent(usage))
+                    services.spending.add(session.account, usage, settings.model, session)
                 shorter = replace(shorter, summary=summary)
             window = shorter
         except HistoryRefused as refusal:
@@ -121,7 +124,7 @@ async def _stream(
     if finished is None:
         raise EngineError("the engine ended without saying why")
     turn.stop, turn.warnings = finished.stop, finished.warnings
-    return finished.reason, finished.usage
+    return finished.reason, services.spending.price(finished.usage, request.settings.model)
 
 
 def _shorten(

@@ -74,6 +74,7 @@ from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import CANCELLED, Lease, Turn, TurnRequest, TurnResult, TurnState, kind_of
 from cfs_server.engine.contract.interface import Delta, Engine, predicted_wait
 from cfs_server.sessions.attendance import AGENT_SECONDS, Attendance
+from cfs_server.sessions.spending import Spending
 
 _RETRY_SECONDS = 1.0
 _ANNOUNCED_EACH = 256
@@ -103,6 +104,7 @@ class Services:
     root_key: Callable[["Session"], str]
     attended: Callable[["Session"], bool]
     answer: Callable[["Session", Turn, "Services"], Coroutine[Any, Any, None]]
+    spending: Spending
     models: Collection[str] = ()
     clock: Callable[[], float] = time.time
 
@@ -141,7 +143,7 @@ class Session(SessionState):
         session.history = History.restored(account, head.history)
         session.queue = [Turn.restored(turn) for turn in head.queue]
         session.running = None if head.running is None else Turn.restored(head.running)
-        session.deleted, session.tokens = False, head.tokens
+        session.deleted, session.tokens, session.cost = False, head.tokens, head.cost
         session.created_at, session.updated_at = head.created_at, head.updated_at
         session.seq, session.begins_at = head.seq, head.history.begins_at
         session.questions = {question.id: question for question in head.questions}
@@ -176,6 +178,7 @@ class Session(SessionState):
             tuple(turn.head() for turn in self.queue),
             tuple(self.questions.values()),
             self.origin,
+            self.cost,
         )
 
     def apply(self, change: Change) -> Event | None:
@@ -234,6 +237,7 @@ class Session(SessionState):
             queued=len(self.queue),
             messages=len(self.history),
             tokens=self.tokens,
+            cost=self.cost,
             turn_since=next((turn.request.accepted_at for turn in (self.running, *self.queue) if turn), None),
             size=self.history.size,
             created_at=self.created_at,
@@ -279,6 +283,7 @@ class Session(SessionState):
             model = request.model(self.settings)
             wait = predicted_wait(self._services.engine, model, self.account.owner, kind_of(self.id))
             self._services.limits.check_wait(wait)
+            self._services.spending.check(self.account, model, self.settings, self)
         if len(self.queue) - self._is_delayed >= self._services.limits.queued_turns:
             raise TooMany(
                 f"{len(self.queue)} turns wait in this session already; try again when some are answered",
@@ -554,6 +559,8 @@ class Session(SessionState):
         calls: tuple[ToolCall, ...] = (),
     ) -> None:
         usage = usage or Usage()
+        if turn.lease is None and usage != Usage():
+            self._services.spending.add(self.account, usage, turn.request.model(self.settings), self)
         error = None if failure is None else failure.detail
         self._withdraw(turn)
         self.apply(TurnEnded(turn.id, reason, reply, usage, error, announced))

@@ -28,9 +28,10 @@ from cfs_server.domain.ids import ancestors_of, copy_ids, family_of, is_within, 
 from cfs_server.domain.look_alikes import LookAlikes
 from cfs_server.domain.message_sizes import check_content
 from cfs_server.domain.quotas import Limits, Quota, StorageUsage, Used
+from cfs_server.domain.spending import Spent
 from cfs_server.domain.transcripts import SizedMessages, read_history
 from cfs_server.domain.turns import Turn, TurnRequest, kind_of
-from cfs_server.engine.contract.interface import Engine, predicted_wait
+from cfs_server.engine.contract.interface import Engine, ModelInfo, predicted_wait
 from cfs_server.journal.journal import Journal
 from cfs_server.journal.records import decode
 from cfs_server.sessions import tracing
@@ -40,6 +41,7 @@ from cfs_server.sessions.hints import Hints
 from cfs_server.sessions.history_cache import HistoryCache
 from cfs_server.sessions.search import Match, search
 from cfs_server.sessions.session import Services, Session
+from cfs_server.sessions.spending import Spending
 
 _CHECKPOINT_SECONDS = 5.0
 _HEADS_AT_ONCE = 200
@@ -56,6 +58,10 @@ class Part:
     may_create: Callable[[str], bool] = lambda _root: True
     """Returns whether a session with this id, which has no parent, may be created here."""
     used_elsewhere: Callable[[str], Used] | None = None
+    spent_elsewhere: Callable[[str, str], Spent] | None = None
+    """Returns what a principal has spent in a day in the other stores."""
+    durable_spending: Callable[[], Spending | None] = lambda: None
+    """Returns the counts of another store, if this one is not durable."""
     """Returns what an owner has in the other stores."""
     clock: Callable[[], float] = time.time
     """Returns the time that all stores share, in seconds since 1970."""
@@ -77,10 +83,12 @@ class SessionStore:
         journal: Journal | None = None,
         part: Part | None = None,
         models: Collection[str] = (),
+        model_of: Callable[[str | None], ModelInfo | None] = lambda _name: None,
     ) -> None:
         """Create an empty store. An opened journal receives each change of each session.
 
         `models` are the names that the setting `model` may have; if it is empty, they are not known.
+        `model_of` describes the model that such a name, or None, chooses.
 
         The shutdown of the store is not recorded. If the journal is durable, histories leave the memory when they are
         not used, and are read from it again.
@@ -110,6 +118,8 @@ class SessionStore:
         self.former = FormerNames(journal, self.clock)
         self.on_removed: Callable[[Session], None] = lambda _session: None
         """Called when a session is deleted or gets another name."""
+        part = self._part
+        self.spending = Spending(journal, self.clock, model_of, part.spent_elsewhere, part.durable_spending)
         self._changed: dict[str, Session] = {}
         self._services = Services(
             engine,
@@ -122,6 +132,7 @@ class SessionStore:
             self._root_key,
             self._attended,
             answer,
+            self.spending,
             models,
             self.clock,
         )
@@ -158,6 +169,7 @@ class SessionStore:
     def account_for(self, owner: str) -> StorageUsage:
         """Create the account of an owner of sessions."""
         account = self.account.part(owner, Quota())
+        account.pays = True
         if (used := self._part.used_elsewhere) is not None:
             account.elsewhere = lambda: used(owner)
         self.accounts[owner] = account
@@ -283,7 +295,7 @@ class SessionStore:
         replaced = known.history.cost if known and request.view is not None else 0
         payer.require_room(size=request.cost - replaced)
         if known is None and request.generate and self._defaults.driver == "model":  # a refusal makes no session
-            self._check_wait(request.model(self._defaults), payer, session_id)
+            self._check_turn(request.model(self._defaults), payer, session_id, self._defaults)
         session = known or self.open(session_id, account)
         return session, *session.accept(request)
 
@@ -398,12 +410,13 @@ class SessionStore:
             raise Unavailable("the server is shutting down", retry_after=5)
         check_content(history[-1].content, limit=self.limits.message_bytes)
         if settings.driver == "model":
-            self._check_wait(settings.model, account, session_id)
+            self._check_turn(settings.model, account, session_id, settings)
 
-    def _check_wait(self, model: str | None, account: StorageUsage, session_id: str) -> None:
-        """Raise `TooMany` if a turn of a session would wait too long for the engine."""
+    def _check_turn(self, model: str | None, account: StorageUsage, session_id: str, settings: Settings) -> None:
+        """Raise `TooMany` if a turn of a session would wait too long for the engine, or exceed a limit of spending."""
         wait = predicted_wait(self._services.engine, model, account.owner, kind_of(session_id))
         self.limits.check_wait(wait)
+        self.spending.check(account, model, settings, self.find(session_id))
 
     def is_settled(self, session: Session) -> bool:
         """Return whether a session and everything below it is idle (S13)."""

@@ -55,10 +55,10 @@ def list_active(client: Client, *, as_json: bool) -> None:
         note("No turn is running or queued.")
         return
     now = time.time()
-    rows = [f"{'STATE':<10} {'QUEUED':>6} {'MESSAGES':>8} {'TOKENS':>9} {'TIME':>7}  NAME"]
+    rows = [f"{'STATE':<10} {'QUEUED':>6} {'MESSAGES':>8} {'TOKENS':>9} {'COST':>9} {'TIME':>7}  NAME"]
     for info in sessions:
         since = "" if info.turn_since is None else duration(now - info.turn_since)
-        state = f"{_state(info):<10} {info.queued:>6} {info.messages:>8} {info.tokens:>9}"
+        state = f"{_state(info):<10} {info.queued:>6} {info.messages:>8} {info.tokens:>9} {f'${info.cost:.4f}':>9}"
         rows.append(f"{state} {since:>7}  {info.id}")
     show("".join(f"{row}\n" for row in rows))
 

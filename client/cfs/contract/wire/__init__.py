@@ -7,6 +7,7 @@ from cfs.contract.ids import MAX_SESSION_ID_BYTES
 from cfs.contract.wire.access import GrantInfo, Taken, WhoAmI
 from cfs.contract.wire.base import ID_PATTERN
 from cfs.contract.wire.claims import LEASE_SECONDS, AgentFinish, AgentUpdate, Claim, ClaimRequest
+from cfs.contract.wire.costs import CostRow, Costs
 from cfs.contract.wire.events import Event, EventType
 from cfs.contract.wire.files import FileInfo, FilePage, Matches
 from cfs.contract.wire.imports import Import, Imported, ImportResult, NamedSession
@@ -24,6 +25,7 @@ from cfs.contract.wire.messages import (
     Usage,
 )
 from cfs.contract.wire.models import (
+    CURRENCY,
     CandidateList,
     Connection,
     ConnectionCandidate,
@@ -75,6 +77,7 @@ from cfs.contract.wire.shares import NewlyShared, NewShare, ShareInfo, ShareList
 from cfs.contract.wire.tools import FunctionName, FunctionSpec, NamedTool, ToolSpec
 
 __all__ = [
+    "CURRENCY",
     "ID_PATTERN",
     "LEASE_SECONDS",
     "MAX_QUESTION",
@@ -94,6 +97,8 @@ __all__ = [
     "Connection",
     "ConnectionCandidate",
     "ConnectionList",
+    "CostRow",
+    "Costs",
     "Event",
     "EventType",
     "FileInfo",

@@ -1,5 +1,7 @@
 """The caller: rights, limits, and the models that answer (G9)."""
 
+from pydantic import Field
+
 from cfs.contract.wire.base import WireModel
 from cfs.contract.wire.models import ModelShown
 
@@ -18,6 +20,8 @@ class Taken(WireModel):
     bytes: int | None
     streams: int | None
     requests: float | None = None
+    daily_tokens: int | None = None
+    daily_cost: float | None = Field(None, description="In US dollars, for a day in UTC.")
 
 
 class WhoAmI(WireModel):

@@ -80,6 +80,9 @@ class Usage(WireModel):
     first_token_seconds: float = 0.0
     total_seconds: float = 0.0
     tokens_per_second: float = 0.0
+    cost: float | None = Field(
+        default=None, description="In US dollars, by the price at the end of the turn; null if the model has no price."
+    )
 
 
 RESPONSE_FORMAT = {

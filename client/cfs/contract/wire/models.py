@@ -9,13 +9,20 @@ from pydantic import (
 from cfs.contract.wire.base import WireModel
 from cfs.contract.wire.settings import ModelName
 
+CURRENCY = "USD"
+"""The currency of costs and of limits in money."""
+
 
 class Price(WireModel):
-    """What a million tokens cost: those of prompts, and those of replies."""
+    """What a million tokens cost: those of prompts, and those of replies.
+
+    `cached` is for tokens of prompts that the model's server has read from its cache; null means as the others.
+    """
 
     prompt: float
     completion: float
     currency: str
+    cached: float | None = None
 
 
 class Connection(WireModel):

@@ -35,6 +35,7 @@ class SessionInfo(WireModel):
     queued: int = Field(description="Turns that wait behind the running one.")
     messages: int
     tokens: int = Field(0, description="Of the turns that have ended, read and written ones.")
+    cost: float = Field(0.0, description="Of the turns that have ended, in US dollars.")
     turn_since: float | None = Field(None, description="When the message that is being answered was accepted.")
     size: int = Field(description="Bytes of the transcript in UTF-8.")
     created_at: float

@@ -31,6 +31,9 @@ Title = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r
 ModelName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x20\x7f]+$")]
 """The name of a model: without spaces."""
 
+Budget = Annotated[str, StringConstraints(pattern=r"^(\$[0-9]{1,9}(\.[0-9]{1,6})?|[1-9][0-9]{0,14})$")]
+"""The most that a session may spend: a number of tokens, or an amount of US dollars such as `$0.50`."""
+
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
@@ -58,6 +61,7 @@ class SettingsPatch(TurnSettings):
     paused: bool | None = None
     keep: Keep | None = None
     title: Title | None = None
+    budget: Budget | None = None
 
 
 def _is_text(annotation: Any) -> bool:
@@ -86,7 +90,8 @@ class Settings(WireModel):
     A session that has not changed for as long as `keep` says (`90d`, `12h`, or `forever`) is deleted with all below it;
     null is what the session above says, or the server (`--keep`). `title` is what listings show; null means the first
     line of the first message of a user. `model` names one of the server's models, which answers the turns that begin
-    from now on; null means the server's default.
+    from now on; null means the server's default. A session that has spent its `budget`, a number of tokens or an amount
+    such as `$0.50`, gets no more turns of the model.
     """  # S8, S9
 
     max_tokens: int = 512
@@ -104,6 +109,7 @@ class Settings(WireModel):
     overflow: Overflow = "shift"
     keep: Keep | None = None
     title: Title | None = None
+    budget: Budget | None = None
     model: str | None = None
 
     def patched(self, patch: SettingsPatch) -> "Settings":
