@@ -80,7 +80,7 @@ def replicas(count: int, database: str, *flags: str, token: str | None = None, *
 
 def replica(database: str, *flags: str, **env: str) -> Any:
     """Run one replica."""
-    engine = () if "--engine" in flags or "--upstream" in flags else ("--engine", "scripted")
+    engine = () if {"--engine", "--upstream", "--models"} & set(flags) else ("--engine", "scripted")
     return serving("--store", database, "--slots", str(SLOTS), *engine, *flags, **env)
 
 

@@ -20,7 +20,8 @@ PRICE = "10000, 1000, 50000 USD"
 def cost_of(usage: dict[str, Any]) -> float:
     """Return what a usage costs at `PRICE`, in dollars."""
     new = usage["prompt_tokens"] - usage["cached_tokens"]
-    return round(new * 0.01 + usage["cached_tokens"] * 0.001 + usage["completion_tokens"] * 0.05, 9)
+    cost: float = round(new * 0.01 + usage["cached_tokens"] * 0.001 + usage["completion_tokens"] * 0.05, 9)
+    return cost
 
 
 @dataclass
@@ -47,7 +48,11 @@ class Priced:
 def priced_models(folder: Path, stub: OpenAIStub, price: str = PRICE) -> Iterator[Path]:
     """Serve a stub, and write a file of models: `paid`, `free` without a price, and `foreign` in euros."""
     with served_aside(stub) as url:
-        names = (("paid", {"price": price}), ("free", {}), ("foreign", {"price": "1, 2 EUR"}))
+        names: tuple[tuple[str, dict[str, Any]], ...] = (
+            ("paid", {"price": price}),
+            ("free", {}),
+            ("foreign", {"price": "1, 2 EUR"}),
+        )
         yield models_file(folder, *(upstream(name, url, **keys) for name, keys in names))
 
 

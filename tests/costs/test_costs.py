@@ -1,4 +1,4 @@
-"""The cost of a turn is computed when it ends, stored with its usage, and the same on all interfaces."""
+"""The cost of a turn is computed when it ends, stored with its usage, and the same on all interfaces (H8)."""
 
 import json
 import signal

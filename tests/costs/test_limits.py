@@ -1,4 +1,4 @@
-"""Limits of spending hold for every way in, over restarts, and say which one it is and when it ends."""
+"""Limits of spending hold for every way in, over restarts, and say which one it is and when it ends (H8)."""
 
 import signal
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from cfs_server.domain.quotas import Quota, StorageUsage
 from cfs_server.domain.spending import SpendingLimit
 from tests.access.support import make
 from tests.costs.support import Priced, priced_server
+from tests.server.openai_client import blocking
 from tests.upstream.stub import Speech
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
@@ -95,8 +96,7 @@ def test_webdav_refuses_a_message_beyond_the_budget(server: Priced) -> None:
 def test_openais_protocol_says_it_in_its_shape(server: Priced) -> None:
     name = spent_session(server, "openai")
     with (
-        httpx.Client(trust_env=False) as http,
-        openai.OpenAI(api_key="none", base_url=f"{server.process.url}/v1", max_retries=0, http_client=http) as client,
+        blocking(server.process.url) as client,
         pytest.raises(openai.RateLimitError, match="its budget") as caught,
     ):
         client.chat.completions.create(model="paid", messages=HELLO, extra_headers={"X-CFS-Session": name})

@@ -128,6 +128,7 @@ export function modelOf(me, settings) {
  */
 export function costOf(usage, price) {
   if (!price) return null;
+  if (typeof usage.cost === "number") return usage.cost;
   return (usage.prompt_tokens * price.prompt + usage.completion_tokens * price.completion) / 1e6;
 }
 

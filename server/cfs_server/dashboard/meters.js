@@ -82,9 +82,10 @@ function explain(element, text) {
 }
 
 /** @param {number} amount @param {string} currency */
-function money(amount, currency) {
+export function money(amount, currency) {
   try {
-    return new Intl.NumberFormat(undefined, { style: "currency", currency, maximumSignificantDigits: 2 }).format(amount);
+    return new Intl.NumberFormat(undefined, { style: "currency", currency, ...(amount < 1 ? { maximumSignificantDigits: 2 } : {}) })
+      .format(amount);
   } catch {
     return `${amount.toPrecision(2)} ${currency}`;
   }

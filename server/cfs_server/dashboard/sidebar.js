@@ -5,6 +5,7 @@ import { icon } from "./icons.js";
 import { encoded } from "./ids.js";
 import { menuButton } from "./menu.js";
 import { openConnections } from "./connections.js";
+import { openCosts } from "./costs.js";
 import { preferenceItems } from "./preferences.js";
 import { many, t } from "./text.js";
 import { ago } from "./times.js";
@@ -111,6 +112,7 @@ export class CfsSidebar extends HTMLElement {
       { label: t("Keyboard shortcuts"), icon: "keyboard", key: "?", run: () => this.#app.shortcuts.help() },
       { label: t("Command palette"), icon: "search", key: "Ctrl K", run: () => this.#app.palette() },
       ...(this.#app.rights.mayManage ? [{ label: t("Models"), icon: "bot", run: () => openConnections(this.#api) }] : []),
+      { label: t("Costs"), icon: "history", run: () => openCosts(this.#api) },
       null,
       ...preferenceItems(),
     ];

@@ -296,6 +296,15 @@ export const ZH = {
 
   // The models of the server
   "Models": "模型",
+  "Costs": "费用统计",
+  "Day": "日期",
+  "Principal": "主体",
+  "Group by": "分组方式",
+  "Turns": "回合数",
+  "no price": "无价格",
+  "without a session": "无会话",
+  "Nothing was spent.": "没有任何花费。",
+  "What was spent on models in the last 92 days. A day begins at midnight in UTC.": "最近 92 天在模型上的花费。每天从 UTC 零点开始。",
   "Connected models": "已连接的模型",
   "Models that were found": "找到的模型",
   "answers by default": "默认使用",
