@@ -1,4 +1,4 @@
-"""The cost of a turn is computed when it ends, stored with its usage, and the same on all interfaces (H8)."""
+"""The cost of a turn is computed when it ends, stored with its usage, and the same on all interfaces (H10)."""
 
 import json
 import signal

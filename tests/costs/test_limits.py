@@ -1,4 +1,4 @@
-"""Limits of spending hold for every way in, over restarts, and say which one it is and when it ends (H8)."""
+"""Limits of spending hold for every way in, over restarts, and say which one it is and when it ends (H10)."""
 
 import signal
 from collections.abc import Iterator

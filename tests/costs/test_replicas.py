@@ -1,4 +1,4 @@
-"""A daily limit holds over replicas and protocols, and over the end of all of them (H8)."""
+"""A daily limit holds over replicas and protocols, and over the end of all of them (H10)."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""The dialog that shows what was spent, in both languages (H8)."""
+"""The dialog that shows what was spent, in both languages (H10)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What turns cost, and how much a session, or a principal in a day, may spend. Pure: no I/O (H8)."""
+"""What turns cost, and how much a session, or a principal in a day, may spend. Pure: no I/O (H10)."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

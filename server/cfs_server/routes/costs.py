@@ -1,4 +1,4 @@
-"""What was spent on models: by day, principal, session and model (H8)."""
+"""What was spent on models: by day, principal, session and model (H10)."""
 
 from fastapi import APIRouter, Response
 
