@@ -24,6 +24,7 @@ from cfs_server.cluster.slots import HostedSlot
 from cfs_server.cluster.targets import Kind, target_of
 from cfs_server.dav import ROOT as DAV
 from cfs_server.http.etags import content_etag, unchanged
+from cfs_server.sessions.spending import newest_first
 
 COVERED = b"x-cfs-slots"
 """Header of a replica's merged answer: the slots that it is about."""
@@ -66,8 +67,7 @@ def merge_search(pages: list[bytes], scope: Scope) -> bytes:
 
 def merge_costs(parts: list[bytes], scope: Scope) -> bytes:  # noqa: ARG001 - as the others
     """Merge what was spent, the newest day first."""
-    rows = [row for part in parts for row in wire.Costs.model_validate_json(part).costs]
-    rows.sort(key=lambda row: (row.day, row.cost, row.tokens), reverse=True)
+    rows = newest_first(row for part in parts for row in wire.Costs.model_validate_json(part).costs)
     return wire.Costs(costs=tuple(rows)).model_dump_json().encode() + b"\n"
 
 

@@ -114,7 +114,7 @@ class Caller:
     @property
     def costs(self) -> list[CostRow]:
         """What the principal has spent on models; with the right to list everything, what all have spent."""
-        rows, me = self._parts.store.spending.rows(), self.principal
+        rows, me = self._parts.sessions.costs(), self.principal
         if not me.is_share and "/" in me.handle.scopes("list"):
             return rows
         return [row for row in rows if row.principal == me.name]

@@ -6,10 +6,12 @@ from contextlib import AbstractAsyncContextManager
 from heapq import merge
 from itertools import chain, islice
 
+from cfs.wire import CostRow
 from cfs_server.domain.quotas import Limits
 from cfs_server.engine.contract.interface import Engine
 from cfs_server.sessions.search import Match, newest
 from cfs_server.sessions.session import Session
+from cfs_server.sessions.spending import newest_first
 from cfs_server.sessions.store import Part, SessionStore
 
 
@@ -51,6 +53,10 @@ class JointStore(SessionStore):
         """Return the direct sub-sessions by id. They are in the store of their parent."""
         store = self._store_of(session.id)
         return [] if store is None else store.children(session)
+
+    def costs(self) -> list[CostRow]:
+        """Return what was spent in all stores, the newest day first."""
+        return newest_first(chain.from_iterable(store.costs() for store in self._stores()))
 
     async def search(self, sessions: Sequence[Session], words: str, limit: int, owner: str) -> tuple[list[Match], bool]:
         """Return the newest messages with these words; see `SessionStore.search`. Each store reads its own journal."""

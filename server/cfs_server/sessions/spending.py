@@ -5,7 +5,7 @@ durable together. Deleted sessions stay counted.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -31,6 +31,12 @@ class _Key(NamedTuple):
     session: str
     """The key of the session; empty for a completion without one."""
     model: str
+
+
+def newest_first(rows: Iterable[CostRow]) -> list[CostRow]:
+    """Return counts by day, cost and tokens, the newest day and the largest count first."""
+    by_name = sorted(rows, key=lambda row: (row.principal, row.session, row.model))
+    return sorted(by_name, key=lambda row: (row.day, row.cost, row.tokens), reverse=True)
 
 
 class Spending:
@@ -108,7 +114,7 @@ class Spending:
 
     def rows(self) -> list[CostRow]:
         """Return all counts, the newest day first."""
-        return sorted(self._rows.values(), key=lambda row: (row.day, row.cost, row.tokens), reverse=True)
+        return newest_first(self._rows.values())
 
     def here(self, day: str, principal: str) -> Spent:
         """Return what a principal has spent in a day in this store."""

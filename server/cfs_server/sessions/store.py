@@ -20,7 +20,7 @@ import structlog
 
 from cfs.contract.ids import check_id
 from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound, PreconditionFailed, Unavailable
-from cfs.wire import Message, Settings, SettingsPatch, Usage
+from cfs.wire import CostRow, Message, Settings, SettingsPatch, Usage
 from cfs_server.domain.changes import NO_MESSAGES, WHOLE, Created, Deleted, Record, Renamed, TokensSpent
 from cfs_server.domain.events import Archive, Event, EventBus, new_nonce
 from cfs_server.domain.history import Window
@@ -237,6 +237,10 @@ class SessionStore:
                 break
             found.append(self._sessions[session_id])
         return found
+
+    def costs(self) -> list[CostRow]:
+        """Return what was spent on models, the newest day first."""
+        return self.spending.rows()
 
     async def search(self, sessions: Sequence[Session], words: str, limit: int, owner: str) -> tuple[list[Match], bool]:
         """Return the newest messages with these words in some sessions, and whether there may be more."""
