@@ -12,6 +12,7 @@
 Missing files are created from defaults, so an empty directory is an agent. A directory can be moved.
 """
 
+import hashlib
 import os
 from contextlib import suppress
 from importlib.resources import files
@@ -34,6 +35,11 @@ OFFLOADED = f"{STORAGE}/offloaded"
 _FULL_GUIDELINE = "/guideline_full.md"
 """The file of the package with the default guideline for models whose context is not small."""
 _FOLDERS = (WORKSPACE, f"{STORAGE}/documents", f"{STORAGE}/few_shots", HISTORY, OFFLOADED, "/logs")
+_FORMER_GUIDELINES = {
+    "6c69f758558e4f4007cec630da474a248bd6a4f3af3d067db38f0d71d18379cb": "en",
+    "e814424b7e74804251bc01730591a1f09225044a979983e4cafcf1d78b8cef1c": "zh",
+}
+"""Digests of whole default guidelines of earlier versions, with their languages."""
 _MOST_BYTES = 4 << 20
 _LOST_BLOCK = bytes(16)
 """NUL bytes that no text has: they are in the place of what a disk has lost."""
@@ -102,11 +108,10 @@ class AgentRoot(LockedFolder):
     def fit_guideline(self, *, small: bool) -> None:
         """Write the default guideline for a model with a small context, or for any other, unless it was edited."""
         text = self._text(GUIDELINE)
-        for language in LANGUAGES:
-            for form in (True, False):
-                if text == guideline(language, small=form) and form is not small:
-                    with disk_errors(self.path / GUIDELINE[1:]):
-                        self._handle.write(GUIDELINE, guideline(language, small=small))
+        language = _default_language(text)
+        if language is not None and text != (fitting := guideline(language, small=small)):
+            with disk_errors(self.path / GUIDELINE[1:]):
+                self._handle.write(GUIDELINE, fitting)
 
     def _text(self, path: str) -> str:
         """Read one of the two; if it was removed meanwhile, return its default."""
@@ -138,6 +143,15 @@ def default(path: str, language: Language) -> str:
     """Return the default context window, or the default guideline for a model with a small context."""
     source = files("cfs_agents.tree").joinpath("defaults", language, path[1:])
     return source.read_text(encoding="utf-8")
+
+
+def _default_language(text: str) -> Language | None:
+    """Return the language of a default guideline, also of an earlier version; None if the text was edited."""
+    former = _FORMER_GUIDELINES.get(hashlib.sha256(text.encode()).hexdigest())
+    for language in LANGUAGES:
+        if language == former or text in (guideline(language, small=True), guideline(language, small=False)):
+            return language
+    return None
 
 
 def guideline(language: Language, *, small: bool) -> str:

@@ -1,5 +1,6 @@
 """The default guideline follows the model: short for a small context, whole for any other (A1, A4)."""
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from cfs_agents import FileSystemAgent
 from cfs_agents.base.messages import LANGUAGES, Language
 from cfs_agents.loop.model import SMALL_CONTEXT, Item
 from cfs_agents.main.testing import Asked, ScriptedModel, says
+from cfs_agents.tools import CommandMode
 from cfs_agents.tools.paths import GUIDELINE
 from cfs_agents.tree.directory import default, guideline
 from cfs_agents.tree.file_config import FileSystemAgentConfig
@@ -33,6 +35,8 @@ POINTS = {
     "cold: old windows": ("/storage/history", "/storage/history"),
     "the model decides": ("You alone decide", "由你自己决定"),
 }
+
+FORMER = Path(__file__).parent / "former_guideline.md"
 
 
 class WithWindow:
@@ -106,6 +110,26 @@ async def test_another_model_changes_only_what_nobody_has_edited(tmp_path: Path)
     system = (await asked(tmp_path, 2_048)).messages[0].content
     assert system.startswith(edited.strip())
     assert (tmp_path / "guideline.md").read_text() == edited
+
+
+async def test_the_default_of_an_earlier_version_is_replaced(tmp_path: Path) -> None:
+    """`FORMER` is the default for large contexts as it was before it was shortened."""
+    former = FORMER.read_text(encoding="utf-8")
+    (tmp_path / "guideline.md").write_text(former, encoding="utf-8")
+    system = (await asked(tmp_path, None, "zh")).messages[0].content
+    assert system.startswith(guideline("en", small=False).strip())
+    assert (tmp_path / "guideline.md").read_text() == guideline("en", small=False)
+
+
+@pytest.mark.parametrize(("commands", "most"), [("none", 4_400), ("host", 5_300)])
+async def test_the_first_request_to_a_large_model_is_short(tmp_path: Path, commands: str, most: int) -> None:
+    script = ScriptedModel([says("Yes.")])
+    config = FileSystemAgentConfig(commands=CommandMode(commands))
+    async with FileSystemAgent(project_root=tmp_path, model=WithWindow(200_000, script), config=config) as agent:
+        assert (await agent.run("?")).ok
+    first = script.asked[0]
+    messages = [message.model_dump(exclude_none=True) for message in first.messages]
+    assert len(json.dumps(messages)) + len(json.dumps(first.tools)) <= most
 
 
 async def test_the_embedded_model_gets_the_words_that_it_was_trained_on(
