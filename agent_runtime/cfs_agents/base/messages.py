@@ -36,6 +36,8 @@ class Messages:
     - `repeats` (calls, times), `same_error` (times): why a task ends.
     - `unmade` (names, changes): an answer claims files that were not written. The changes are `created`, `changed` and
       `deleted`, or `nothing_done`.
+    - `job_ended` (job, status, path), `jobs_lost` (jobs): before the next step. `jobs_at_work` (jobs): an answer comes
+      while jobs run. `job_stopped` (job), `process_left` (process): what the end of a task names.
     - `finish`: a sub-agent answered without a report and is asked for it once.
 
     The guards:
@@ -83,6 +85,11 @@ class Messages:
     created: str
     changed: str
     deleted: str
+    job_ended: str
+    jobs_lost: str
+    jobs_at_work: str
+    job_stopped: str
+    process_left: str
     finish: str
     missing: str
     claimed_empty: str
@@ -152,6 +159,11 @@ _ENGLISH = Messages(
     created="created {}",
     changed="changed {}",
     deleted="deleted {}",
+    job_ended="[Job {} has ended: {}. Its output is in {}.]",
+    jobs_lost="[These jobs are lost, as the program that ran them has ended: {}.]",
+    jobs_at_work="[These jobs still run: {}. Wait for them, or stop them. If you end the task now, they are stopped.]",
+    job_stopped="job {} was stopped, as the task has ended",
+    process_left="a command left process {} in the background; it ends with the agent",
     finish="[Call sys_finish_task now: status, summary, details.]",
     missing="claimed, but not there: {}",
     claimed_empty="claimed, but empty: {}",
@@ -220,6 +232,11 @@ _CHINESE = Messages(
     created="新建 {}",
     changed="修改 {}",
     deleted="删除 {}",
+    job_ended="[后台任务 {} 已结束：{}。输出在 {}。]",
+    jobs_lost="[这些后台任务已丢失，因为运行它们的程序已结束：{}。]",
+    jobs_at_work="[这些后台任务仍在运行：{}。请等待它们，或停止它们。如果现在结束任务，它们会被停止。]",
+    job_stopped="任务已结束，后台任务 {} 被停止",
+    process_left="一个命令在后台留下了进程 {}；它会随智能体结束",
     finish="[现在请调用 sys_finish_task：status、summary、details。]",
     missing="声称有，但不存在：{}",
     claimed_empty="声称有，但为空：{}",

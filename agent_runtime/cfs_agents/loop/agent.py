@@ -35,7 +35,7 @@ from cfs_agents.base.usage import added
 from cfs_agents.context import Change, CleaningPolicy, ContextFileSystem, Conversation, clean_root
 from cfs_agents.context.tokens import estimate
 from cfs_agents.loop.claims import named_files
-from cfs_agents.loop.config import AgentConfig, FilesWatch, Outcome, SyncTurn, working_context
+from cfs_agents.loop.config import AgentConfig, BackgroundJobs, FilesWatch, Outcome, SyncTurn, working_context
 from cfs_agents.loop.faults import MOST_FAULTS, REASONS, WARNINGS, Fault, asking, fault_in, joined
 from cfs_agents.loop.interrupts import Interrupted, Interrupts
 from cfs_agents.loop.model import Chunk, CompleteResponse, Item, Model
@@ -45,6 +45,7 @@ from cfs_agents.loop.replies import with_calls_in_text
 from cfs_agents.loop.server_model import has_small_context
 from cfs_agents.loop.summaries import Summaries
 from cfs_agents.tools import CallGate, Registry, ToolResult, failure_of
+from cfs_agents.tools.jobs import JOB
 
 __all__ = ["Agent", "AgentConfig", "Outcome", "SyncTurn"]
 
@@ -59,7 +60,7 @@ class Agent:
     continues, so what it has can be resumed by `resume_at`. Each call of a tool passes the `gate` before it happens.
 
     `system_for` returns the system prompt for a model with a small context, or for any other; without it the prompt is
-    the same for all.
+    the same for all. `jobs` are its commands in the background.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Agent:
         gate: CallGate | None = None,
         watch: FilesWatch | None = None,
         system_for: Callable[[bool], Awaitable[Message]] | None = None,
+        jobs: BackgroundJobs | None = None,
     ) -> None:
         self.config = config = config or AgentConfig()
         self.tools = Registry(config.tools, gate=gate)
@@ -87,6 +89,9 @@ class Agent:
         """Whether the model has a small context; None until it has said so. Then it gets what fits any model."""
         self._recorder = recorder or NullRecorder()
         self._watch = watch
+        self._jobs = jobs
+        self.ends_jobs = True
+        """Whether an answer ends the background jobs; else the caller does it, by `end_jobs`."""
         self._unmade: tuple[str, ...] = ()
         self._failed_call = ""
         self._interrupts = Interrupts()
@@ -168,6 +173,8 @@ class Agent:
                 self.outcome.files = await self._watch.changes()
             except CfsError as error:
                 self._fail(error)
+        if self.outcome.over and self.ends_jobs:
+            await self.end_jobs()
         end = Finished(self.outcome.reason, self.outcome.detail)
         try:
             await self._recorder.ended(end)
@@ -181,6 +188,14 @@ class Agent:
         if self.outcome.files:
             yield self.outcome.files
         yield end
+
+    async def end_jobs(self) -> tuple[str, ...]:
+        """Stop the background jobs; return notes on them and on processes that commands have left."""
+        if self._jobs is not None:
+            self.outcome.jobs = await self._jobs.end()
+            for note in self.outcome.jobs:
+                self.warn(note)
+        return self.outcome.jobs
 
     async def _clean(self) -> None:
         """Remove old off-loaded items of an agent without a directory of its own; failures can wait."""
@@ -198,6 +213,8 @@ class Agent:
             self._failed_call = ""
             if self._watch is not None:
                 await self._watch.begin()
+            if self._jobs is not None:
+                self._jobs.begin()
             await self._add(Message(role="user", content=task), task=True)
         elif before.reason == "rounds":
             await self._add(Message(role="user", content=self._say.go_on))
@@ -223,12 +240,13 @@ class Agent:
         while True:
             if self.context.context.open_calls:
                 steps = self._calls(tools)
-            elif last or (self._has_last_word() and not self._refuses_sync() and not await self._asks_again()):
+            elif last or (self._has_last_word() and not self._refuses_sync() and not await self._goes_on()):
                 break
             else:
                 tools = self.tools
                 if self._has_last_word():
                     await self._add(Message(role="user", content=self._say.go_on))
+                await self._add_news_of_jobs()
                 last = self.outcome.rounds >= self.config.max_rounds
                 if last and (turn is None or self._unsynced == 0):
                     break
@@ -440,7 +458,7 @@ class Agent:
                         self._unsynced = 0
                         yield ContextUpdated(lines, self._syncs)
                     yield CallFinished(call, result)
-                    if call.name not in self.config.may_repeat:
+                    if call.name not in (JOB, *self.config.may_repeat):  # a job may write nothing for a while
                         step.append((call, result))
             finally:
                 for task in tasks:
@@ -460,6 +478,24 @@ class Agent:
             return 0
         self.context.context = new.context
         return new.lines
+
+    async def _goes_on(self) -> bool:
+        """Return whether the model is asked once more after its answer."""
+        if await self._asks_again():
+            return True
+        if self._jobs is None or self.outcome.rounds >= self.config.max_rounds:
+            return False
+        if (question := self._jobs.question()) is None:
+            return False
+        await self._add(Message(role="user", content=question))
+        return True
+
+    async def _add_news_of_jobs(self) -> None:
+        """Tell the model which background jobs have ended."""
+        if self._jobs is not None and (texts := await self._jobs.news()):
+            for text in texts:
+                await self._add(Message(role="user", content=text))
+            await self._jobs.delivered()
 
     async def _asks_again(self) -> bool:
         """Check an answer against the files; return whether the model is asked once more, with the facts."""

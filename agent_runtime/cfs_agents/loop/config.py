@@ -100,6 +100,7 @@ class Outcome:
 
     `rounds` counts the steps. `files` are the files that have changed since the task began, if the agent's files are
     watched. `failed_call` is the error of the last call before the answer. `error` is the error of a failed task.
+    `jobs` are notes on background jobs that were stopped with the task, and on processes that commands have left.
     """
 
     reason: EndReason = "failed"
@@ -110,6 +111,7 @@ class Outcome:
     error: CfsError | None = None
     files: FileChanges = field(default_factory=FileChanges)
     failed_call: str = ""
+    jobs: tuple[str, ...] = ()
 
     @property
     def over(self) -> bool:
@@ -139,6 +141,30 @@ class FilesWatch(Protocol):
 
     async def unmade(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return the named files that were neither created nor changed since the task began."""
+        ...
+
+
+class BackgroundJobs(Protocol):
+    """The commands of an agent that run in the background."""
+
+    def begin(self) -> None:
+        """A task begins."""
+        ...
+
+    async def news(self) -> list[str]:
+        """Return messages for the agent about jobs that have ended."""
+        ...
+
+    async def delivered(self) -> None:
+        """The agent has got its news."""
+        ...
+
+    def question(self) -> str | None:
+        """Return the question whether a task may end while jobs run, once for each task; else None."""
+        ...
+
+    async def end(self) -> tuple[str, ...]:
+        """Stop all jobs at the end of a task; return notes on them and on processes that commands have left."""
         ...
 
 

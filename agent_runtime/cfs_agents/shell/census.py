@@ -32,6 +32,7 @@ _TERMINALS = frozenset({4, *range(136, 144)})
 class _Process:
     pid: int
     parent: int
+    group: int
     session: int
     started: int
     alive: bool
@@ -85,6 +86,53 @@ def kill_all(
     return False
 
 
+def members_of_job(group: int, mark: str, candidates: AbstractSet[int]) -> set[int]:
+    """Return the processes of a job: its process group, the programs with its mark, and their children.
+
+    They are among the candidates, the processes of its shell: another program may have the number of the group by now.
+    """
+    text = mark.encode()
+    processes = [each for each in _processes() if each.pid in candidates]
+    mine = {each.pid for each in processes if each.group == group or text in _environment(each.pid)}
+    while more := {each.pid for each in processes if each.parent in mine} - mine:
+        mine |= more
+    return mine
+
+
+def pid_inside(pid: int) -> int | None:
+    """Return the id that a process has in its own namespace; None if it has ended, or if there is no /proc."""
+    with suppress(OSError, ValueError, IndexError):
+        return int((_PROC / str(pid) / "status").read_text().partition("NSpid:")[2].splitlines()[0].split()[-1])
+    return None
+
+
+def left_behind(pids: AbstractSet[int], own: AbstractSet[int]) -> dict[int, str]:
+    """Return the processes of a shell but for bash itself and its sandbox, with their command lines.
+
+    `own` are the first processes of the shell that runs, if one does. A process that has not started a program of its
+    own, such as a loop in the background, is called "bash".
+    """
+    left: dict[int, str] = {}
+    shells: list[_Process] = []
+    for process in _processes():
+        if process.pid in pids and process.alive:
+            words = _words(process.pid)
+            if words[:1] == ["bash"] and words[-2:] == ["-i", "-s"]:
+                shells.append(process)
+            elif words and process.pid not in own:
+                left[process.pid] = " ".join(words)
+    for process in sorted(shells, key=lambda each: (each.started, each.pid))[bool(own) :]:
+        left[process.pid] = "bash"
+    return left
+
+
+def _words(pid: int) -> list[str]:
+    with suppress(OSError):
+        text = (_PROC / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace")
+        return text.removesuffix("\0").split("\0")
+    return []
+
+
 def awaits_input(pid: int) -> bool:
     """Return whether a process is blocked in a read from a terminal and does not ignore Ctrl-C.
 
@@ -119,7 +167,9 @@ def _processes() -> Iterator[_Process]:
             with suppress(OSError, ValueError, IndexError):
                 text = (_PROC / name / "stat").read_bytes()
                 fields = text[text.rindex(b")") + 2 :].split()  # the program's name may contain any character
-                yield _Process(int(name), int(fields[1]), int(fields[3]), int(fields[19]), fields[0] not in b"ZX")
+                yield _Process(
+                    int(name), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), fields[0] not in b"ZX"
+                )
 
 
 def _environment(pid: int) -> bytes:

@@ -13,14 +13,16 @@
 import os
 import secrets
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from cfs_agents.base.logs import get_logger
 from cfs_agents.shell import orders
-from cfs_agents.shell.census import awaits_input, kill_all, members, new_cookie
+from cfs_agents.shell.census import awaits_input, kill_all, left_behind, members, new_cookie
 from cfs_agents.shell.errors import ShellClosed, ShellUnavailable
 from cfs_agents.shell.exchange import LAST_RESORT_SECONDS, Exchange
+from cfs_agents.shell.jobs import JobProcess
 from cfs_agents.shell.output import INSIDE, BackgroundOutputs, OutputStream, PrivateDirectory, Records
 from cfs_agents.shell.process import Bash, identity
 from cfs_agents.shell.results import Job, ShellResult
@@ -126,13 +128,36 @@ class ShellCore:
 
     def background(self, command: str, directory: Path | None) -> Steps[Job]:
         """Start a command as a background job with a copy of the shell's current state."""
-        log = self._record("job")
+        log, mark = self._record("job"), secrets.token_hex(8)
         script = yield Work(partial(self._write_job, command))
-        order = orders.background(script, self.settings.inside(log))
+        order = orders.background(script, self.settings.inside(log), mark)
         result = yield from self.run(order, None, directory)
         if self._newest is None or result.ended:
             raise ShellUnavailable(f"the job was not started: {result.ended or result.output}")
-        return Job(self._newest, log)
+        return Job(self._newest, log, mark)
+
+    def process_of(self, job: Job) -> JobProcess:
+        """Return the process of a job that this shell has just started. Blocks for some milliseconds."""
+        return JobProcess(job, self.processes)
+
+    def processes(self) -> set[int]:
+        """Return the living processes of this shell, and of the shells that have ended before it. Blocks."""
+        return members(self._sessions(), self._cookie)
+
+    def left_processes(self) -> dict[int, str]:
+        """Return the processes that commands have left behind, with their command lines. Blocks."""
+        return left_behind(self.processes(), self._sessions()) if self._number else {}
+
+    def log_since(self, job: Job, offset: int, max_bytes: int) -> tuple[bytes, int]:
+        """Return the last `max_bytes` of a job's log behind an offset, and the size of the log. Blocks.
+
+        A log that was removed or replaced is empty.
+        """
+        with suppress(OSError), self._records().open(job.log.name) as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(offset, size - max_bytes))
+            return log.read(max_bytes), size
+        return b"", 0
 
     def close(self) -> Steps[None]:
         """End the shell and all processes that it started, after its exit commands (`trap ... EXIT`)."""

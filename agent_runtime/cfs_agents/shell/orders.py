@@ -16,6 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
 
+JOB_MARK = "CFS_JOB"
+"""Environment variable that marks the programs of a background job."""
+
 _LONGEST_MARK = 64 << 10
 _MARK = re.compile(rb"(\d{1,3}) (\d{0,10}) (.*)", re.DOTALL)
 _SPECIAL = re.compile(r'([\\"$`])')
@@ -96,13 +99,15 @@ def report(token: str, control: int, back: str | None = None) -> str:
     return rf'\builtin eval "{text}"' + "\n"
 
 
-def background(script: str, log: str) -> str:
+def background(script: str, log: str, mark: str) -> str:
     """Return the command that starts the file `script` as a background job with its own process group.
 
-    The output goes to the file `log`, whose last line is the exit status of the job.
+    The output goes to the file `log`, whose last line is the exit status of the job. The programs that the job starts
+    have `mark` in their environment. The job runs in a shell of its own, so that `exit` does not leave out that line.
     """
     job = (
-        rf"{{ \builtin source {quote(script)}; \builtin printf '[ended with exit status %s]\n' $?; }}"
+        rf"{{ ( \builtin export {JOB_MARK}={mark}; \builtin source {quote(script)} );"
+        rf" \builtin printf '[ended with exit status %s]\n' $?; }}"
         rf" </dev/null >{quote(log)} 2>&1 &"
     )
     return rf"case $- in *m*) {job} ;; *) \builtin set -m; {job} \builtin set +m ;; esac" + "\n"

@@ -107,6 +107,18 @@ class Records:
         finally:
             os.close(directory)
 
+    def open(self, name: str) -> FileIO:
+        """Open a regular file in the directory to read it; raises `OSError`. No link is followed."""
+        directory = open_beneath(self._base, self._parts)
+        try:
+            file = FileIO(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory))
+        finally:
+            os.close(directory)
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise FileNotFoundError(f"{name} is no regular file")
+        return file
+
     def _open(self) -> int:
         with suppress(OSError):
             return open_beneath(self._base, self._parts)

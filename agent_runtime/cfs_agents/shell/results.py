@@ -37,7 +37,11 @@ class ShellResult:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A background job: `pid` is the id of its process and process group, `log` the file with its output."""
+    """A background job: `pid` is the id of its process and process group, `log` the file with its output.
+
+    In a sandbox the id is that of the sandbox. The programs of the job have `mark` in their environment.
+    """
 
     pid: int
     log: Path
+    mark: str

@@ -7,7 +7,9 @@ from types import TracebackType
 from typing import Self
 
 from cfs_agents.base.logs import get_logger
+from cfs_agents.base.threads import in_thread
 from cfs_agents.shell.core import ShellCore
+from cfs_agents.shell.jobs import JobProcess
 from cfs_agents.shell.results import Job, ShellResult
 from cfs_agents.shell.settings import ShellSettings
 from cfs_agents.shell.steps import async_take, take
@@ -54,6 +56,26 @@ class AsyncPersistentShell:
         """Start a command without waiting for it; its output goes to a file. It ends at the latest with the shell."""
         async with self._turn:
             return await async_take(self._core.background(command, directory))
+
+    async def watch(self, job: Job) -> JobProcess:
+        """Return the process of a job that has just been started."""
+        return await in_thread(lambda: self._core.process_of(job))
+
+    async def wait_for(self, process: JobProcess, seconds: float) -> None:
+        """Wait for the end of a job, for at most `seconds`. Other commands may run meanwhile."""
+        await async_take(process.waiting(seconds))
+
+    async def end(self, process: JobProcess) -> None:
+        """End all processes of a job."""
+        await async_take(process.ending(self.settings.grace))
+
+    async def log_since(self, job: Job, offset: int, max_bytes: int) -> tuple[bytes, int]:
+        """Return the last `max_bytes` of a job's log behind an offset, and the size of the log."""
+        return await in_thread(lambda: self._core.log_since(job, offset, max_bytes))
+
+    async def left_processes(self) -> dict[int, str]:
+        """Return the processes that commands have left behind, with their command lines."""
+        return await in_thread(self._core.left_processes)
 
     @property
     def directory(self) -> Path:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from cfs_agents.base.messages import Language
 from cfs_agents.base.threads import in_thread
 from cfs_agents.shell.limits import usual_limits
 from cfs_agents.shell.results import ShellResult
@@ -18,6 +19,7 @@ from cfs_agents.shell.shell import AsyncPersistentShell
 from cfs_agents.tools.consent import CommandRequest
 from cfs_agents.tools.definition import Tool, tool
 from cfs_agents.tools.errors import ToolError
+from cfs_agents.tools.jobs import Jobs
 from cfs_agents.tools.paths import STORAGE, WORKSPACE, PathManager, directory_path
 from cfs_agents.tools.registry import CALL_ID
 from cfs_agents.tools.results import CutText, ToolOutput
@@ -46,11 +48,13 @@ _DESCRIPTION = (
 
 
 class CommandTools:
-    """The tool `execute_command` of one agent. `root` is the directory of this machine that is the agent's `/`.
+    """The tools `execute_command` and `job` of one agent.
 
+    - `root` is the directory of this machine that is the agent's `/`.
     - `shell` runs the commands. Only its settings (user, limits, sandbox) confine them.
     - `handle` checks the directories that the model names.
     - `workspace` is the directory of this machine that is `/workspace` (default: that folder of `root`).
+    - `jobs_file` holds the list of running jobs (see `Jobs`).
     """
 
     def __init__(
@@ -60,17 +64,21 @@ class CommandTools:
         handle: FsHandle,
         *,
         workspace: Path | None = None,
+        jobs_file: Path | None = None,
+        language: Language = "en",
     ) -> None:
         self._shell = shell
+        self.jobs = Jobs(shell, jobs_file, language)
         self._paths = PathManager(root, workspace, folder="")
         self._handle = handle
 
     def tools(self) -> list[Tool]:
-        """Return the tool, in a list."""
+        """Return the tools."""
         # The shell enforces the command's time limit and returns the output so far. The tool's own limit is for
         # defects.
         timeout = LONGEST_TIMEOUT + 60
-        return [tool(_DESCRIPTION, name=COMMAND, timeout=timeout, command_of=self.request)(self.execute_command)]
+        execute = tool(_DESCRIPTION, name=COMMAND, timeout=timeout, command_of=self.request)(self.execute_command)
+        return [execute, self.jobs.tool()]
 
     async def request(
         self, command: str, working_dir: str | None = None, background: bool = False, **_: object
@@ -89,14 +97,15 @@ class CommandTools:
         """Run a command and return `stdout`, `stderr`, `exit_code`, `seconds`, `timed_out` and `asked`.
 
         A Python caller gets standard output and standard error separately. The model reads both in the order in which
-        they were written. For a background job the values are `process` and `log`.
+        they were written. For a background job the values are `job`, `process` and `log`.
         """
         directory = await self._checked(command, working_dir)
         if background:
-            job = await self._shell.background(command, directory=directory)
-            place = self._paths.agent_path(job.log)
-            text = f"[process {job.pid} runs in the background and writes to {place}; to end it: kill -- -{job.pid}]"
-            return ToolOutput({"process": job.pid, "log": place}, text)
+            entry = await self.jobs.start(command, directory, self._paths.agent_path)
+            pid = entry.job.pid
+            text = f"[job {entry.id}: process {pid} runs in the background and writes to {entry.path};"
+            values = {"job": entry.id, "process": pid, "log": entry.path}
+            return ToolOutput(values, f"{text} to end it: kill -- -{pid}]")
         merge = bool(CALL_ID.get())
         result = await self._shell.run(command, timeout=timeout, directory=directory, merge=merge)
         values = {

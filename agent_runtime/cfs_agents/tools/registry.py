@@ -104,8 +104,11 @@ class Registry:
         return f"The right form of {near}: {self._tools[near].arguments.example()}"
 
     def schemas(self, *, brief: bool = False) -> list[dict[str, Any]]:
-        """Return the descriptions of all tools in the format of OpenAI's API (see `Tool.schema`)."""
-        return [each.schema(brief=brief) for each in self]
+        """Return the descriptions of all tools in the format of OpenAI's API (see `Tool.schema`).
+
+        A `brief` list leaves out tools that are not for models with a small context.
+        """
+        return [each.schema(brief=brief) for each in self if each.in_brief or not brief]
 
     def together(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """Return the first call and those directly after it that may run in parallel with it."""

@@ -45,8 +45,9 @@ class AgentCore:
             gate=toolset.gate,
             watch=watch,
             system_for=system_for,
+            jobs=toolset.jobs,
         )
-        self._shell = toolset.shell
+        self.jobs = toolset.jobs
         self._offloaded = offloaded
 
     def open(self) -> None:
@@ -68,9 +69,9 @@ class AgentCore:
 
     async def close(self) -> None:
         """End the processes of its shell, and close the store. It may be closed more than once."""
-        shell, self._shell = self._shell, None
-        if shell is not None:
-            await shell.close()
+        jobs, self.jobs = self.jobs, None
+        if jobs is not None:
+            await jobs.close()
         offloaded, self._offloaded = self._offloaded, None
         if offloaded is not None:
             await to_the_end(offloaded.close)

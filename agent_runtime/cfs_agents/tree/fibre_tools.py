@@ -23,13 +23,15 @@ from cfs_agents.tools import (
     ToolError,
     tool,
 )
+from cfs_agents.tools.commands import COMMAND
+from cfs_agents.tools.jobs import JOB
 from cfs_agents.tools.paths import WORKSPACE
 from cfs_agents.tree.no_sessions import NoSessions
 from cfs_agents.tree.orchestrator import FibreOrchestrator
 from cfs_agents.tree.record import InboxMessage
 from cfs_agents.tree.session_context import AgentSpec
 from cfs_agents.tree.sub_agent import FibreSubAgent
-from cfs_agents.tree.toolset import Toolset, working_tools
+from cfs_agents.tree.toolset import JOBS, Toolset, working_tools
 
 LONGEST_WAIT = 24 * 3600.0
 """Seconds after which a wait for a report ends."""
@@ -43,7 +45,7 @@ def build_toolset(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> 
     """Make the tools of a sub-agent. All reads and writes pass the guards."""
     config, guards, context = orchestrator.config, orchestrator.guards, sub_agent.context
     leading = FibreTools(orchestrator, sub_agent).tools(may_spawn=sub_agent.may_spawn, may_finish=not sub_agent.is_root)
-    working, shell = working_tools(
+    working, jobs = working_tools(
         context.files,
         context.agent_workspace.parent,
         {WORKSPACE: context.agent_workspace},
@@ -53,6 +55,8 @@ def build_toolset(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> 
         watched=lambda command: guards.watched(command, sub_agent.agent_id),
         keep_variables=config.keep_variables,
         reaper=orchestrator.reaper,
+        jobs_file=sub_agent.folder.path / JOBS,
+        language=config.language,
     )
     workspace, consent = context.agent_workspace, orchestrator.consent
     in_sessions = config.attended and not isinstance(sub_agent.tree.backend, NoSessions)
@@ -64,9 +68,8 @@ def build_toolset(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> 
         ask=partial(_require, sub_agent, consent),
         warn=sub_agent.folder.warn,
     )
-    return Toolset(
-        [*leading, *(tool for tool in working if tool.name in config.file_tools), *config.tools], shell, gate
-    )
+    offered = {*config.file_tools, *((JOB,) if COMMAND in config.file_tools else ())}
+    return Toolset([*leading, *(tool for tool in working if tool.name in offered), *config.tools], jobs, gate)
 
 
 async def _require(sub_agent: FibreSubAgent, consent: Consent, request: CommandRequest) -> None:
@@ -204,6 +207,8 @@ class FibreTools:
         """Report and end."""
         if self._sub_agent.is_root:
             raise ToolError("you are the first agent and report to nobody: just answer")
+        if (question := self._sub_agent.question_of_jobs()) is not None:
+            raise ToolError(question)
         self._sub_agent.take_finish(Finish(status=status, summary=summary, details=details or {}))
         return "done"
 

@@ -50,7 +50,7 @@ from cfs_agents.tree.run_log import FILE as RUN_LOG
 from cfs_agents.tree.run_log import RunLog
 from cfs_agents.tree.sync import ContextSynchronizer
 from cfs_agents.tree.tool_names import SYNC_CONTEXT
-from cfs_agents.tree.toolset import Toolset, working_tools
+from cfs_agents.tree.toolset import JOBS, Toolset, working_tools
 from cfs_agents.tree.watch import RootWatch
 from cfs_agents.tree.window_journal import WindowJournal
 
@@ -270,7 +270,7 @@ class FileSystemAgent:
 
     def _toolset(self, sync: ContextSynchronizer) -> Toolset:
         config, root = self.config, self._root.path
-        working, shell = working_tools(
+        working, jobs = working_tools(
             self._root.handle(agent_grants(self._root.context_window)),
             root,
             {logical: root / logical[1:] for logical in (WORKSPACE, STORAGE)},
@@ -280,6 +280,8 @@ class FileSystemAgent:
             limits=config.limits or usual_limits(),
             keep_variables=config.keep_variables,
             reaper=self._reaper,
+            jobs_file=root / self._own(JOBS),
+            language=config.language,
         )
         consent, workspace = Consent(config.ask), root / WORKSPACE[1:]
         gate = RulesGate(
@@ -290,7 +292,7 @@ class FileSystemAgent:
             ask=partial(consent.require, self.name),
             warn=self._warned,
         )
-        return Toolset([*working, sync.tool(), *config.tools], shell, gate)
+        return Toolset([*working, sync.tool(), *config.tools], jobs, gate)
 
     def _agent_config(self, counter: TokenCounter) -> AgentConfig:
         config = self.config

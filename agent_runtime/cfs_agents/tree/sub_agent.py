@@ -144,6 +144,10 @@ class FibreSubAgent(TreeNode):
         """Take its own report of the task, which ends when the call has its result."""
         self._work.take_finish(finish)
 
+    def question_of_jobs(self) -> str | None:
+        """Return the question whether its task may end while its background jobs run, once."""
+        return self._work.question_of_jobs()
+
     async def notify_parent(self, report: Report) -> None:
         """Put its report into the inbox of its parent."""
         if self.parent is not None:

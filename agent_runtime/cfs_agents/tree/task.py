@@ -65,6 +65,10 @@ class SubAgentTask:
         self._finish = finish
         self._node.record.finish = asdict(finish)
 
+    def question_of_jobs(self) -> str | None:
+        """Return the question whether the task may end while its background jobs run, once."""
+        return self._core.jobs.question() if self._core is not None and self._core.jobs is not None else None
+
     async def work(self, claim: Claim, message: InboxMessage | None) -> Report:
         """Work to the end of the task, and return its report, not checked yet; `claim` gets the turn."""
         node = self._node
@@ -78,6 +82,7 @@ class SubAgentTask:
         trace = None if claimed is None else claimed.traceparent
         with tracing.task(node.record.agent_name, node.session_id, trace) as span:
             report = await self._answer(core.loop, turn, message)
+            report = replace(report, reasons=(*report.reasons, *await core.loop.end_jobs()))
             if report.status != "success":
                 tracing.fail(span, report.status)
         return report
@@ -132,6 +137,7 @@ class SubAgentTask:
         recorder = AgentRecorder(node.journal, self._before_round, node.tree.published)
         offloaded = node.context.offloaded(node.folder.warn) if config.offload_enabled else None
         self._core = core = AgentCore(model, limits, self._toolset(), recorder, offloaded=offloaded)
+        core.loop.ends_jobs = False  # a message may continue the task after an answer
         await to_the_end(core.open)
         self._window = await model.context_window() if isinstance(model, HasContextWindow) else None
         self._form = config.prompt or form_for(self._window)

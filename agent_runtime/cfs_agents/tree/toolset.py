@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cfs_agents.base.messages import Language
 from cfs_agents.tools import (
     AsyncPersistentShell,
     CallGate,
@@ -15,16 +16,20 @@ from cfs_agents.tools import (
     Tool,
     shell_for,
 )
+from cfs_agents.tools.jobs import Jobs
 from cfs_agents.tools.paths import WORKSPACE
 from cfs_filesystem import FsHandle
+
+JOBS = "jobs.json"
+"""Name of the file with the background jobs of an agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """The tools of one agent, the shell that some of them use, and the gate that each call passes."""
+    """The tools of one agent, the jobs of its shell, and the gate that each call passes."""
 
     tools: Sequence[Tool | Callable[..., object]]
-    shell: AsyncPersistentShell | None = None
+    jobs: Jobs | None = None
     gate: CallGate | None = None
 
 
@@ -37,17 +42,19 @@ def working_tools(
     file_gate: FileGate | None = None,
     look_alikes: bool = False,
     watched: Callable[[Tool], Tool] = lambda tool: tool,
+    jobs_file: Path | None = None,
+    language: Language = "en",
     **settings: Any,
-) -> tuple[list[Tool], AsyncPersistentShell | None]:
-    """Return the tools for files and commands, and the shell of the commands, which `mode` may exclude.
+) -> tuple[list[Tool], Jobs | None]:
+    """Return the tools for files and commands, and the background jobs of the commands, which `mode` may exclude.
 
     `root` is the directory of this machine that is the agent's `/`, and `folders` are those that commands may use, by
-    the names that the agent uses. `settings` are further ones of the shell (see `shell_for`). `watched` wraps each tool
-    that may change files without the file tools.
+    the names that the agent uses. `watched` wraps each tool that may change files without the file tools. `jobs_file`
+    holds the list of running jobs. `settings` are further ones of the shell (see `shell_for`).
     """
     tools = FileTools(handle, file_gate, look_alikes=look_alikes).tools()
     if mode is CommandMode.NONE:
         return tools, None
     shell = AsyncPersistentShell(shell_for(folders, sandbox=mode is CommandMode.BWRAP, **settings))
-    commands = CommandTools(shell, root, handle, workspace=folders[WORKSPACE]).tools()
-    return [*tools, *map(watched, commands)], shell
+    commands = CommandTools(shell, root, handle, workspace=folders[WORKSPACE], jobs_file=jobs_file, language=language)
+    return [*tools, *map(watched, commands.tools())], commands.jobs

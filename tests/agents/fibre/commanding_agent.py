@@ -3,13 +3,14 @@
 python commanding_agent.py tree FOLDER          a child of a tree runs it
 python commanding_agent.py odd-names FOLDER     the same, after it has made files whose names are no text
 python commanding_agent.py file-agent FOLDER
+python commanding_agent.py job FOLDER           a file agent, which has started a job before
 """
 
 import asyncio
 import sys
 from pathlib import Path
 
-from cfs_agents.main.testing import ScriptedModel, calls
+from cfs_agents.main.testing import Line, ScriptedModel, calls
 from cfs_agents.tools import CommandMode
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
@@ -40,9 +41,14 @@ async def odd_names(folder: Path) -> None:
     await tree(folder, ODD_NAMES + HANGS)
 
 
-async def file_agent(folder: Path) -> None:
+async def job(folder: Path) -> None:
+    """Let a file agent start a job, and hang."""
+    await file_agent(folder, calls("execute_command", command="echo $BASHPID > job; exec sleep 1357", background=True))
+
+
+async def file_agent(folder: Path, *before: Line) -> None:
     """Let a file agent hang."""
-    model = ScriptedModel([calls("execute_command", command=HANGS)])
+    model = ScriptedModel([*before, calls("execute_command", command=HANGS)])
     async with FileSystemAgent(
         project_root=folder, model=model, config=FileSystemAgentConfig(commands=CommandMode.HOST)
     ) as agent:
@@ -50,4 +56,6 @@ async def file_agent(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run({"tree": tree, "odd-names": odd_names, "file-agent": file_agent}[sys.argv[1]](Path(sys.argv[2])))
+    asyncio.run(
+        {"tree": tree, "odd-names": odd_names, "file-agent": file_agent, "job": job}[sys.argv[1]](Path(sys.argv[2]))
+    )

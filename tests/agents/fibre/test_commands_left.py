@@ -92,3 +92,30 @@ async def test_commands_run_in_the_shared_workspace_and_end_with_their_agent(tmp
     pid = await asyncio.to_thread((tmp_path / "main/agent_workspace/pid").read_text)
     assert not await asyncio.to_thread(alive, pid.strip())
     assert (await messages(tmp_path, "a"))[2]["name"] == "execute_command"
+
+
+async def test_a_child_is_asked_before_its_report_ends_its_jobs(tmp_path: Path) -> None:
+    start = calls("execute_command", command="echo $BASHPID > pid; exec sleep 1357", background=True)
+    scripted = ScriptedModels(main=[spawn("a"), wait("a"), says("ok")], a=[start, finish("made"), finish("made")])
+    async with tree(tmp_path, scripted, commands=CommandMode.HOST) as agent:
+        assert (await agent.run("go")).ok
+        report = agent.agents["a"].report
+        assert report is not None
+        assert report.status == "success"
+        assert "job 1 (echo $BASHPID" in report.reasons[0]
+        assert report.reasons[0] in report.text()
+    refused = (await messages(tmp_path, "a"))[4]
+    assert refused["content"].startswith("Error: [These jobs still run: 1 (echo")
+    pid = await asyncio.to_thread((tmp_path / "main/agent_workspace/pid").read_text)
+    assert not await asyncio.to_thread(alive, pid.strip())
+    scripted.check_finished()
+
+
+async def test_a_root_is_asked_before_its_answer_ends_its_jobs(tmp_path: Path) -> None:
+    start = calls("execute_command", command="sleep 1357", background=True)
+    scripted = ScriptedModels(main=[start, says("ok"), says("yes")])
+    async with tree(tmp_path, scripted, commands=CommandMode.HOST) as agent:
+        report = await agent.run("go")
+        assert (report.summary, report.ok) == ("yes", True)
+        assert report.reasons == ("job 1 (sleep 1357) was stopped, as the task has ended",)
+    scripted.check_finished()

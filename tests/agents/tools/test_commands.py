@@ -174,7 +174,8 @@ async def test_background_job_is_told_with_process_and_file(worker: Worker) -> N
     """It goes on; its output is read like a file."""
     text = await worker.run("echo from the job; sleep 0.1", background=True)
     found = re.fullmatch(
-        r"\[process (\d+) runs in the background and writes to (/workspace/\.cfs/\S+); to end it: kill -- -\1\]", text
+        r"\[job 1: process (\d+) runs in the background and writes to (/workspace/\.cfs/\S+); to end it: kill -- -\1\]",
+        text,
     )
     assert found
     await worker.run(f"while kill -0 {found[1]} 2>/dev/null; do sleep 0.02; done")
