@@ -121,7 +121,7 @@ async def test_the_default_of_an_earlier_version_is_replaced(tmp_path: Path) -> 
     assert (tmp_path / "guideline.md").read_text() == guideline("en", small=False)
 
 
-@pytest.mark.parametrize(("commands", "most"), [("none", 4_400), ("host", 5_460)])
+@pytest.mark.parametrize(("commands", "most"), [("none", 4_900), ("host", 5_950)])
 async def test_the_first_request_to_a_large_model_is_short(tmp_path: Path, commands: str, most: int) -> None:
     script = ScriptedModel([says("Yes.")])
     config = FileSystemAgentConfig(commands=CommandMode(commands))
