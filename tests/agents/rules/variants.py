@@ -123,6 +123,14 @@ PROVABLE = [
     "a[$(victim x; echo 0)]=1",
     "sudo -n victim x; env victim x",
     "find . -maxdepth 0 | xargs -I% find % -maxdepth 0 -exec victim {} +",
+    "echo \"${x:-'$(victim x)'}\"",
+    "x=a; echo ${x#$(victim x)}",
+    "x=a; echo ${x%%'a'$(victim x)}",
+    "x=a; echo ${x^^$(victim x)}",
+    "x=a; echo ${x,$(victim x)}",
+    "[[ a =~ (a|`victim x`) ]]",
+    "echo `echo \\$(victim x)`",
+    'echo "`echo \\`victim x\\``"',
 ]
 """Each runs `victim` in bash; a test proves it."""
 

@@ -15,7 +15,8 @@ _DEEPEST = 60
 _MOST_SCRIPTS = 200
 _ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]")
 _CONTINUED = re.compile(r"[^\s\\](?:\\\\)*\\\n|\\\n[^\S\n]*\\\n")
-_BETWEEN = re.compile(r"(?:\s|\\\n)*")
+_SUBSTITUTION = re.compile(rb"[$<>]\(|\$\[|`")
+_SUBSTITUTIONS = frozenset({"command_substitution", "process_substitution", "arithmetic_expansion"})
 
 _STRUCTURE = frozenset(
     {"program", "list", "pipeline", "subshell", "if_statement", "elif_clause", "else_clause", "while_statement"}
@@ -106,6 +107,8 @@ class _Analysis:
         self._inputs: list[str] = []
         self._reads_script = False
         self._source = b""
+        self._read: set[int] = set()
+        """Where the substitutions begin that were read in the source, and where those in backquotes end."""
 
     def run(self, text: str) -> None:
         """Analyse a whole script."""
@@ -132,13 +135,14 @@ class _Analysis:
             self._doubt("a line is continued in the middle of a word")
             self._suspect([text.replace("\\\n", "")], depth + 1)
         data = _encoded(text)
-        before, self._source = self._source, data
+        before, self._source, self._read = (self._source, self._read), data, set()
         root = self._parser.parse(data).root_node
         if root.has_error:
             self._doubt("it is not read as a shell script: a part has another form than rules know")
             self._pieces(text)
         self._visit(root, depth, 0)
-        self._source = before
+        self._check_substitutions(root, depth)
+        self._source, self._read = before
 
     def _suspect(self, texts: list[str], depth: int) -> None:
         """Read texts that may be scripts, for rules that restrict."""
@@ -155,12 +159,25 @@ class _Analysis:
         for start in range(min(len(words), 200)):
             self.script.hidden.append(Command(tuple(words[start : start + 40])))
 
+    def _check_substitutions(self, root: Node, depth: int) -> None:
+        """Doubt what looks like a substitution and was not read as one: the grammar is not bash."""
+        data = self._source
+        for match in _SUBSTITUTION.finditer(data):
+            start = match.start()
+            if start in self._read or (match[0] != b"`" and _is_escaped(data, start)):
+                continue
+            if not _is_inert(root, start, match[0]):
+                self._doubt("it has a substitution in a place that is not read by rules")
+                self._suspect([data[match.end() :].decode("utf-8", "replace")], depth + 1)
+
     def _visit(self, node: Node, depth: int, level: int) -> None:
         """Visit a part of the structure and all that is below."""
         if level > _DEEPEST:
             self._doubt("it is nested too deeply to be read by rules")
             return
         kind = node.type
+        if kind in _SUBSTITUTIONS:
+            self._substitution(node, depth)
         if kind == "command":
             self._command(node, depth, level)
         elif kind in _STRUCTURE:
@@ -231,6 +248,7 @@ class _Analysis:
             return
         kind = node.type
         if kind in ("arithmetic_expansion", "arithmetic"):
+            self._read.add(node.start_byte)
             self._arithmetic(node, depth, level)
             return
         if not node.child_count:
@@ -250,6 +268,16 @@ class _Analysis:
                     self._within(child, depth, level + 1)
                 else:
                     self._visit(child, depth, level + 1)
+
+    def _substitution(self, node: Node, depth: int) -> None:
+        """Note that a substitution is read. Backquotes take backslashes away before the rest is read."""
+        self._read.add(node.start_byte)
+        if self._source[node.start_byte : node.start_byte + 1] == b"`":
+            self._read.add(node.end_byte - 1)
+            text = text_of(node)
+            if "\\" in text:
+                self._doubt("a backslash in backquotes is not read by rules")
+                self._suspect([re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL)], depth + 1)
 
     def _backquoted(self, text: str, depth: int) -> None:
         """Doubt commands in backquotes where the grammar takes them for text."""
@@ -417,6 +445,34 @@ class _Analysis:
             redirection = Redirection(word.text, writes)
             if redirection not in self.script.redirections:
                 self.script.redirections.append(redirection)
+
+
+def _is_escaped(data: bytes, position: int) -> bool:
+    start = position
+    while start and data[start - 1] == 0x5C:
+        start -= 1
+    return (position - start) % 2 == 1
+
+
+def _is_inert(root: Node, position: int, mark: bytes) -> bool:
+    """Return whether text that looks like a substitution is only text."""
+    node = root.descendant_for_byte_range(position, position + 1)
+    quoted = False
+    while node is not None:
+        kind = node.type
+        if kind == "comment":
+            return True
+        if kind in ("raw_string", "ansi_c_string"):
+            quoted = True
+        elif kind == "expansion":
+            return False  # quotation marks in it may be text
+        elif kind == "string" and mark in (b"<(", b">("):
+            return True
+        elif kind == "heredoc_redirect":
+            start = next((text_of(child) for child in node.children if child.type == "heredoc_start"), "")
+            return quoted or mark in (b"<(", b">(") or re.search(r"[\"'\\]", start) is not None
+        node = node.parent
+    return quoted
 
 
 def _encoded(text: str) -> bytes:
