@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from cfs_agents.guards.rules.words import Command, Word
 
@@ -18,11 +19,17 @@ _FREE = frozenset(
 """Commands that do nothing by themselves. A rule can still ask about them or deny them."""
 
 _CHANGES_COMMANDS = frozenset({"alias", "unalias", "hash", "enable", "bind", "complete", "shopt", "fc", "compopt"})
+_CHANGES_COMMANDS |= {"compgen"}
 """Builtins that change what later commands mean."""
 
 _EVALUATES_NAMES = frozenset({"printf", "read", "unset", "test", "[", "mapfile", "readarray", "wait", "getopts"})
 _EVALUATES_NAMES |= {"let", "declare", "export", "local", "readonly", "typeset"}
 """Builtins that run `$(...)` in the subscript of a variable's name, even in single quotation marks."""
+
+
+_SUBSCRIPT = re.compile(r"[A-Za-z_]\w*\[(?!(?:\d+|@|\*)\])")
+_DECLARES = frozenset({"declare", "export", "local", "readonly", "typeset"})
+_TAKES_NAMES = frozenset({"printf", "read", "unset", "mapfile", "readarray", "wait", "getopts"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +40,12 @@ class _Form:
     flags: frozenset[str] = frozenset()
     arguments: int = 0
     free: bool = False
+    optional: frozenset[str] = frozenset()
+    """Short options whose value, if there is one, stands in the same word."""
 
 
-def _form(valued: str = "", flags: str = "", arguments: int = 0, *, free: bool = False) -> _Form:
-    return _Form(frozenset(valued.split()), frozenset(flags.split()), arguments, free)
+def _form(valued: str = "", flags: str = "", arguments: int = 0, *, free: bool = False, optional: str = "") -> _Form:
+    return _Form(frozenset(valued.split()), frozenset(flags.split()), arguments, free, frozenset(optional.split()))
 
 
 _FORMS = {
@@ -52,8 +61,10 @@ _FORMS = {
     "exec": _form("-a", "-c -l", free=True),
     "env": _form("-u --unset -C --chdir", "-i -0 -v --ignore-environment --null --debug -", free=True),
     "xargs": _form(
-        "-I -n -P -L -d -E -s -a --max-args --max-procs --max-lines --delimiter --arg-file --max-chars --replace",
-        "-0 -r -t -p -x -i --null --no-run-if-empty --verbose --interactive --exit --open-tty -o",
+        "-I -n -P -L -d -E -s -a --max-args --max-procs --delimiter --arg-file --max-chars",
+        "-0 -r -t -p -x --null --no-run-if-empty --verbose --interactive --exit --open-tty -o"
+        " --max-lines --replace --eof",
+        optional="-i -l -e",
     ),
     "sudo": _form(
         "-u -g -h -p -C -D -R -T -U -r -t --user --group --host --prompt --chdir",
@@ -166,6 +177,7 @@ class Inner:
     hidden_scripts: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     reads_script: bool = False
+    evaluates: bool = False
 
 
 def inner(words: tuple[Word, ...]) -> Inner:
@@ -188,7 +200,7 @@ def inner(words: tuple[Word, ...]) -> Inner:
     elif name == "eval":
         _text(name, words[1:], result)
     elif name == "trap":
-        _text(name, words[1:2], result)
+        _text(name, words[2:3] if words[1:2] == (Word("--"),) else words[1:2], result)
     elif name == "find":
         _find(words, result)
     elif name in _RESERVED or name == "coproc":
@@ -200,13 +212,18 @@ def inner(words: tuple[Word, ...]) -> Inner:
             result.reads_script = True
         if any(not word.literal for word in words[1:2]):
             result.doubts.append(f"`{name}` runs a file that is not known")
+    elif name == "jobs" and words[1:]:
+        _suffixes(words[1:], result)
+        result.doubts.append("`jobs` with options may run a command")
     elif name in _CHANGES_COMMANDS:
         result.doubts.append(f"`{name}` changes what later commands mean")
         result.hidden_scripts += [word.text.partition("=")[2] or word.text for word in words[1:]]
     elif name in _OPAQUE:
         _suffixes(words[1:], result)
     if name in _EVALUATES_NAMES:
+        count = len(result.doubts)
         _names(name, words, result)
+        result.evaluates = len(result.doubts) > count
     _code(name, words, result)
     return result
 
@@ -275,27 +292,23 @@ def _wrapper(name: str, words: tuple[Word, ...], result: Inner) -> None:
         if text == "--":
             index += 1
             continue
-        if name == "env" and re.match(r"[A-Za-z_]\w*=", text):
+        if name == "env" and "=" in text and not text.startswith("-"):
             variable, _, value = text.partition("=")
-            if is_dangerous(variable):
+            if is_dangerous(variable) or not variable.isidentifier():
                 result.doubts.append(f"it sets {variable}")
                 result.hidden_scripts.append(value)
             index += 1
             continue
         if text.startswith("-") and len(text) > 1:
-            option, _, value = text.partition("=") if text.startswith("--") else (text[:2], "", text[2:])
-            if option in form.valued:
-                if name == "xargs" and option in ("-I", "--replace"):
-                    replaced = value or (words[index + 1].text if index + 1 < len(words) else "")
-                index += 1 if value else 2
-                continue
-            cluster = not text.startswith("--") and all(f"-{letter}" in form.flags for letter in text[1:])
-            if text in form.flags or option in form.flags or cluster or re.fullmatch(r"-\d+", text):
-                if name == "xargs" and option == "-i":
+            option, value, step = _split_option(text, form)
+            if step:
+                if step == 2:
+                    value = words[index + 1].text if index + 1 < len(words) else ""
+                if name == "xargs" and option in ("-I", "-i", "--replace"):
                     replaced = value or "{}"
                 if name in ("sudo", "doas") and set(text[1:]) & set("sie"):
                     result.doubts.append(f"`{name} {text}` opens a shell or an editor")
-                index += 1
+                index += step
                 continue
             result.doubts.append(f"`{name} {text}` is not read by rules")
             result.hidden_scripts.append(text.partition("=")[2] or text[2:])
@@ -324,8 +337,31 @@ def _wrapper(name: str, words: tuple[Word, ...], result: Inner) -> None:
     result.commands.append(rest)
 
 
+def _split_option(text: str, form: _Form) -> tuple[str, str, int]:
+    """Return the last option in a word, its value there, and how many words it takes: 0 if it is not known."""
+    if text.startswith("--"):
+        option, mark, value = text.partition("=")
+        if option in form.valued:
+            return option, value, 1 if mark else 2
+        return option, value, 1 if option in form.flags else 0
+    if re.fullmatch(r"-\d+", text) or text in form.flags:
+        return text, "", 1
+    for position, letter in enumerate(text[1:], 2):
+        option, value = f"-{letter}", text[position:]
+        if option in form.valued:
+            return option, value, 1 if value else 2
+        if option in form.optional:
+            return option, value, 1
+        if option not in form.flags:
+            return option, value, 0
+    return option, "", 1
+
+
 def _find(words: tuple[Word, ...], result: Inner) -> None:
     rest = words
+    if any(not word.literal and _may_be_option(word) for word in words[1:]):
+        result.doubts.append("`find` with an expression that is known only when it runs")
+        _suffixes(words[1:], result)
     while True:
         start = next((n for n, word in enumerate(rest) if word.text in ("-exec", "-execdir", "-ok", "-okdir")), None)
         if start is None:
@@ -339,8 +375,49 @@ def _find(words: tuple[Word, ...], result: Inner) -> None:
         rest = rest[end:]
 
 
+def _may_be_option(word: Word) -> bool:
+    """Return whether the value of an expansion can begin the word, or be several words."""
+    return word.text.lstrip('"')[:1] in ("$", "`", "{", "-")
+
+
+def _is_split(words: Sequence[Word]) -> bool:
+    """Return whether one of the words can be several when the command runs."""
+    return any(
+        not word.literal and word.text[:1] in ("$", "`", "{") and word.text not in ("$#", "$?", "$$", "$!", "${#}")
+        for word in words
+    )
+
+
+def _is_operator_unknown(words: Sequence[Word]) -> bool:
+    """Return whether a word of `test` can be an operator with one operand."""
+    before = "!"
+    for word, after in pairwise(words):
+        starts = before in ("!", "(", "-a", "-o")
+        if starts and not word.literal and re.fullmatch(r"[!=]?=|[<>]|-[a-z][a-z]", after.text) is None:
+            return True
+        before = word.text
+    return False
+
+
 def _names(name: str, words: tuple[Word, ...], result: Inner) -> None:
     """Doubt names of variables that are evaluated, or that change which programs run."""
+    unknown = [word for word in words[1:] if not word.literal and re.search(r"[$`]", word.text)]
+    if name == "printf":
+        names = words[1:3] if words[1:2] == (Word("-v"),) else words[1:2]
+        unknown = [word for word in names if word in unknown and _may_be_option(word)]
+    else:
+        names = words[1:]
+    if unknown and name in _TAKES_NAMES:
+        result.doubts.append(f"`{name}` with a name that is known only when it runs: {unknown[0].text[:60]}")
+    if any(_SUBSCRIPT.match(word.text.removeprefix("-v")) for word in names) and name not in ("test", "["):
+        result.doubts.append(f"`{name}` evaluates the subscript of an array")
+    if name in _DECLARES:
+        if any(re.match(r"-\w*[in]", word.text) for word in words[1:]):
+            result.doubts.append(f"`{name} -i` and `-n` evaluate what is assigned")
+        if any(not word.literal and re.search(r"[$`{]", word.text.partition("=")[0]) for word in words[1:]):
+            result.doubts.append(f"`{name}` of a name that is known only when it runs")
+    if name == "test" and (_is_split(words[1:]) or _is_operator_unknown(words[1:])):
+        result.doubts.append("`test` of a value that can be more than one word, or an operator")
     if name == "let":
         result.doubts.append("`let` evaluates text")
     for word in words[1:]:
@@ -350,9 +427,12 @@ def _names(name: str, words: tuple[Word, ...], result: Inner) -> None:
                 result.hidden_scripts += re.findall(r"\$\(([^()]*)\)|`([^`]*)`", word.text) and [
                     "\n".join(filter(None, parts)) for parts in re.findall(r"\$\(([^()]*)\)|`([^`]*)`", word.text)
                 ]
-        elif is_dangerous(word.text.partition("=")[0]) and name not in ("test", "["):
+        elif is_dangerous(re.split(r"[\[=]", word.text.removeprefix("-v"), maxsplit=1)[0]) and name not in (
+            "test",
+            "[",
+        ):
             result.doubts.append(f"`{name}` changes {word.text.partition('=')[0]}")
-    if name in ("mapfile", "readarray") and any(word.text.startswith("-C") for word in words):
+    if name in ("mapfile", "readarray") and any(re.match(r"-[^-]*C", word.text) for word in words):
         result.doubts.append(f"`{name} -C` runs a command")
         _suffixes(words[1:], result)
     if (

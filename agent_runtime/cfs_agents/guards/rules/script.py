@@ -13,8 +13,10 @@ _LANGUAGE = Language(tree_sitter_bash.language())
 _LONGEST = 100_000
 _DEEPEST = 60
 _MOST_SCRIPTS = 200
+_MOST_QUOTED = 20
 _ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]")
 _CONTINUED = re.compile(r"[^\s\\](?:\\\\)*\\\n|\\\n[^\S\n]*\\\n")
+_NUMBERS = re.compile(r"(?:\$?\(\(|\$\[)?[\d\s+\-*/%()<>=!&|^~?:,]*\]?")
 _SUBSTITUTION = re.compile(rb"[$<>]\(|\$\[|`")
 _SUBSTITUTIONS = frozenset({"command_substitution", "process_substitution", "arithmetic_expansion"})
 
@@ -106,6 +108,9 @@ class _Analysis:
         """Whether what is read is only a suspicion: it adds to `hidden`, and no doubts."""
         self._inputs: list[str] = []
         self._reads_script = False
+        self._evaluates = False
+        self._quoted: list[str] = []
+        """Texts that are substitutions where bash evaluates a quoted text once more."""
         self._source = b""
         self._read: set[int] = set()
         """Where the substitutions begin that were read in the source, and where those in backquotes end."""
@@ -119,8 +124,11 @@ class _Analysis:
         if self._reads_script:
             literals = [word.text for command in self.script.commands for word in command.words[1:]]
             self._suspect([*self._inputs, *literals, " ".join(literals)], 1)
+        if self._evaluates:
+            self._suspect(self._quoted[:_MOST_QUOTED], 1)
 
-    def _doubt(self, reason: str) -> None:
+    def _doubt(self, reason: str, *, evaluates: bool = False) -> None:
+        self._evaluates |= evaluates
         if not self._hidden and reason not in self.script.doubts:
             self.script.doubts.append(reason)
 
@@ -166,7 +174,11 @@ class _Analysis:
             start = match.start()
             if start in self._read or (match[0] != b"`" and _is_escaped(data, start)):
                 continue
-            if not _is_inert(root, start, match[0]):
+            if _is_inert(root, start, match[0]):
+                self._quoted.append(
+                    data[match.end() :].partition(b"`" if match[0] == b"`" else b")")[0].decode("utf-8", "replace")
+                )
+            else:
                 self._doubt("it has a substitution in a place that is not read by rules")
                 self._suspect([data[match.end() :].decode("utf-8", "replace")], depth + 1)
 
@@ -258,8 +270,10 @@ class _Analysis:
             self._backquoted(text_of(node), depth)
         if kind == "expansion" and any(child.type not in _EXPANSION for child in children):
             self._doubt(f"the expansion {text_of(node)[:60]} is not read by rules")
+        if kind == "array" and any(re.match(r"\[(?!\d+\]\+?=)", text_of(child)) for child in children):
+            self._doubt("the subscript of an array is evaluated", evaluates=True)
         if kind == "subscript" and not re.fullmatch(r"\w+\[(?:\d+|@|\*)\]", text_of(node)):
-            self._doubt("the subscript of an array is evaluated")
+            self._doubt("the subscript of an array is evaluated", evaluates=True)
         for child in children:
             if child.type in ("command_substitution", "process_substitution"):
                 self._visit(child, depth, level + 1)
@@ -272,7 +286,10 @@ class _Analysis:
     def _substitution(self, node: Node, depth: int) -> None:
         """Note that a substitution is read. Backquotes take backslashes away before the rest is read."""
         self._read.add(node.start_byte)
-        if self._source[node.start_byte : node.start_byte + 1] == b"`":
+        start = self._source[node.start_byte : node.start_byte + 3]
+        if start == b"$((" and node.type == "command_substitution":
+            self._doubt("what stands between `$((` and `))` is not read by rules", evaluates=True)
+        if start[:1] == b"`":
             self._read.add(node.end_byte - 1)
             text = text_of(node)
             if "\\" in text:
@@ -286,13 +303,13 @@ class _Analysis:
             self._suspect(text.split("`")[1::2], depth + 1)
 
     def _arithmetic(self, node: Node, depth: int, level: int) -> None:
+        text = text_of(node)
+        if _NUMBERS.fullmatch(text) is None:
+            self._doubt("arithmetic with a variable or a command can run what its value holds", evaluates=True)
         nodes = [node]
         while nodes:
             part = nodes.pop()
-            if part.type in ("variable_name", "subscript", "simple_expansion", "expansion", "word"):
-                self._doubt("arithmetic with a variable can run what the variable holds")
             if part.type in ("command_substitution", "process_substitution"):
-                self._doubt("arithmetic with the output of a command is not read by rules")
                 self._visit(part, depth, level + 1)
             else:
                 nodes += part.children
@@ -305,11 +322,23 @@ class _Analysis:
             if child.type == "test_operator" or child.type in _ARITHMETIC_TEST:
                 operator = text_of(child)
                 if operator in _ARITHMETIC_TEST and re.search(r"[$A-Za-z_]", text_of(node).replace(operator, "", 1)):
-                    self._doubt("a test that evaluates a variable can run what the variable holds")
+                    self._doubt("a test that evaluates a variable can run what the variable holds", evaluates=True)
             if child.is_named:
                 self._visit(child, depth, level + 1)
-        if node.type == "test_command" and not double and not self._hidden:
+        if node.type == "test_command" and not double:
+            if self._has_split(node):
+                self._doubt("`[` with an expansion that is not in quotation marks", evaluates=True)
+            if self._hidden:
+                return
             self.script.commands.append(Command((Word("["),), free=True))
+
+    def _has_split(self, node: Node) -> bool:
+        """Return whether a test has a word that can be several when it runs."""
+        if node.type == "string":
+            return False
+        if node.type in ("simple_expansion", "expansion", "command_substitution"):
+            return text_of(node) not in ("$#", "$?", "$$", "$!", "${#}")
+        return any(map(self._has_split, node.children))
 
     def _command(self, node: Node, depth: int, level: int, more: list[Word] | None = None) -> None:
         words: list[Word] = []
@@ -351,6 +380,7 @@ class _Analysis:
             self._doubt(doubt)
         self._note_directory(words)
         self._reads_script |= result.reads_script
+        self._evaluates |= result.evaluates
         for nested in result.commands:
             self._runs(nested, depth + 1)
         for text in result.scripts:
@@ -397,8 +427,8 @@ class _Analysis:
             if is_dangerous(text_of(child)):
                 self._doubt(f"it changes {text_of(child)}")
             words.append(Word(text_of(child)))
-        if re.match(r"-\w*[in]", " ".join(word.text for word in words[1:2])):
-            self._doubt(f"`{words[0].text} {words[1].text}` evaluates what is assigned")
+        if any(re.match(r"-\w*[in]", word.text) for word in words[1:]):
+            self._doubt(f"`{words[0].text} -i` and `-n` evaluate what is assigned", evaluates=True)
         (self.script.hidden if self._hidden else self.script.commands).append(Command(tuple(words), free=True))
 
     def _redirect(self, node: Node, depth: int, level: int) -> list[Word]:
