@@ -70,7 +70,7 @@ def test_what_runs_is_listed_with_all_that_is_below(http_harness: HttpHarness) -
     http_harness.write("main/coder", "more")
     code, output, _ = ended(cfs(http_harness.url, "ps"))
     head, line = (line.split() for line in output.splitlines())
-    assert (code, head) == (0, ["STATE", "QUEUED", "MESSAGES", "TOKENS", "TIME", "NAME"])
+    assert (code, head) == (0, ["STATE", "QUEUED", "MESSAGES", "TOKENS", "COST", "TIME", "NAME"])
     assert line[:4] == ["generating", "1", "1", "0"]
     assert re.fullmatch(r"(\d+m)?\d+s", line[4])
     assert line[5] == "main/coder"

@@ -51,7 +51,7 @@ def test_a_command_runs_after_the_click(page: Page, server: Process, client: htt
         expect(card(page).locator("code")).to_have_text(["touch one # <U+202E><U+200B>png", "# the second line"])
         expect(card(page)).to_contain_text("stands for a character that cannot be seen")
         assert files() == set()
-        card(page).get_by_role("button", name="Allow").click()
+        card(page).get_by_role("button", name="Allow", exact=True).click()
         expect(card(page).locator("code")).to_have_text(["touch two"])
         assert files() == {"one"}
         card(page).get_by_role("button", name="Deny").press("Enter")

@@ -96,7 +96,7 @@ McpFiles = Annotated[
         "--mcp",
         metavar="FILE",
         show_default=False,
-        help='File of MCP servers whose tools agents may call, in the usual form {"mcpServers": {...}}, besides'
+        help="File of MCP servers whose tools agents may call, an mcp.json as other programs have it, besides"
         " ~/.config/cfs/mcp.json (repeatable).",
     ),
 ]

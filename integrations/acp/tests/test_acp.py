@@ -312,7 +312,9 @@ async def test_a_failed_call_is_a_failed_update_and_links_out_of_the_folder_are_
     async with editor(tmp_path) as (mine, connection):
         session = (await connection.new_session(cwd=str(folder))).session_id
         assert (await ask(connection, session, "Read what is outside")).stop_reason == "end_turn"
-        assert [call.status for call in mine.of("tool_call_update")] == ["failed", "failed"]
+        assert [call.status for call in mine.of("tool_call_update")] == ["in_progress", "failed", "failed"]
+        ((asked, _),) = mine.asked  # a write through a link that leads out is asked about, and refused all the same
+        assert asked.title.startswith("write_file")
         mine.forget()
         await connection.load_session(cwd=str(folder), session_id=session)
         assert [call.status for call in mine.of("tool_call_update")] == ["failed", "failed"]
