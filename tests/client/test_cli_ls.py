@@ -72,8 +72,9 @@ def test_what_runs_is_listed_with_all_that_is_below(http_harness: HttpHarness) -
     head, line = (line.split() for line in output.splitlines())
     assert (code, head) == (0, ["STATE", "QUEUED", "MESSAGES", "TOKENS", "COST", "TIME", "NAME"])
     assert line[:4] == ["generating", "1", "1", "0"]
-    assert re.fullmatch(r"(\d+m)?\d+s", line[4])
-    assert line[5] == "main/coder"
+    assert line[4] == "$0.0000"
+    assert re.fullmatch(r"(\d+m)?\d+s", line[5])
+    assert line[6] == "main/coder"
     (info,) = json.loads(cfs(http_harness.url, "ps", "--json").stdout)
     assert info["turn_since"] < info["updated_at"] + 1
 

@@ -119,9 +119,8 @@ async def test_what_a_command_leaves_hinders_nothing_and_is_named(root: Path, ki
         await worker.run(command)
         assert await worker.run("echo next") == "next\n"
         left = await worker.shell.left_processes()
-        while not any(LEFT[command] in line for line in left.values()):
+        while [LEFT[command] in line for line in left.values()] != [True]:  # a fork has the shell's name at first
             left = await worker.shell.left_processes()
-        assert len(left) == 1
         notes = await worker.jobs.end()
         assert [LEFT[command] in note for note in notes] == [True]
 
