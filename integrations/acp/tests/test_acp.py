@@ -314,7 +314,7 @@ async def test_a_failed_call_is_a_failed_update_and_links_out_of_the_folder_are_
         assert (await ask(connection, session, "Read what is outside")).stop_reason == "end_turn"
         assert [call.status for call in mine.of("tool_call_update")] == ["in_progress", "failed", "failed"]
         ((asked, _),) = mine.asked  # a write through a link that leads out is asked about, and refused all the same
-        assert asked.title.startswith("write_file")
+        assert str(asked.title).startswith("write_file")
         mine.forget()
         await connection.load_session(cwd=str(folder), session_id=session)
         assert [call.status for call in mine.of("tool_call_update")] == ["failed", "failed"]
