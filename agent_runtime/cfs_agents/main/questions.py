@@ -69,7 +69,8 @@ def question(agent: str, request: CommandRequest, columns: int) -> str:
     lines = request.command.split("\n")
     long = f" ({len(lines)} lines)" if len(lines) > 1 else ""
     background = " in the background" if request.background else ""
-    shown = [f"{shapely(agent)} wants to run this command{background}{long}, in {shapely(request.directory)}:"]
+    wish = "run this command" if request.is_command else "make this call"
+    shown = [f"{shapely(agent)} wants to {wish}{background}{long}, in {shapely(request.directory)}:"]
     width = max(_NARROWEST, columns - len(_LINE) - 1)
     for line in lines:
         for number, part in enumerate(_parts(shapely(line), width)):

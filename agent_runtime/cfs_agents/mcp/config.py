@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from cfs.contract.user_folders import config_folder
 from cfs.errors import InvalidSettings
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -66,8 +67,7 @@ class McpServer(BaseModel):
 
 def user_file() -> Path:
     """Return the path of the user's file, which need not exist."""
-    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(home, "cfs", "mcp.json")
+    return config_folder() / "mcp.json"
 
 
 def load_servers(files: Iterable[Path]) -> dict[str, McpServer]:

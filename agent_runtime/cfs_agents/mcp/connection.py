@@ -7,7 +7,7 @@ on. A server that has ended is started again by the next call, after a pause tha
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from enum import StrEnum
 from importlib.metadata import version
@@ -41,9 +41,6 @@ Elicit = Callable[[str, str, Mapping[str, Any]], Awaitable[Mapping[str, Any] | N
 Returns the values, to which the defaults of the schema are added; None declines.
 """
 
-Confine = Callable[[Sequence[str]], Sequence[str]]
-"""Returns the command line that runs a program in a sandbox."""
-
 
 class ConnectionState(StrEnum):
     """Where a connection stands. `ENDED` goes to `STARTING` with the next call, after a pause."""
@@ -63,7 +60,6 @@ class McpConnection:
         server: McpServer,
         workspace: Path,
         *,
-        confine: Confine | None = None,
         elicit: Elicit | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -74,7 +70,6 @@ class McpConnection:
         """Why the server cannot be reached; empty if it can."""
         self._workspace = workspace
         self._directory = workspace if server.cwd is None else workspace / Path(server.cwd).expanduser()
-        self._confine = confine
         self._elicit = elicit
         self._clock = clock
         self._failures = 0
@@ -194,11 +189,9 @@ class McpConnection:
         else:
             self._stderr = stderr = StderrTail()
             stack.callback(stderr.close)
-            program = [server.command, *server.args]
-            command, *arguments = program if self._confine is None else self._confine(program)
             parameters = StdioServerParameters(
-                command=command,
-                args=arguments,
+                command=server.command,
+                args=list(server.args),
                 env=dict(server.env),
                 cwd=self._directory,
                 encoding_error_handler="replace",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from cfs_agents.base.logs import get_logger
 from cfs_agents.mcp.config import McpServer
-from cfs_agents.mcp.connection import Confine, Elicit, McpConnection
+from cfs_agents.mcp.connection import Elicit, McpConnection
 from cfs_agents.mcp.results import ResultFiles, text_of_result
 from cfs_agents.mcp.schemas import SchemaArguments
 from cfs_agents.tools.definition import Tool, tool
@@ -58,14 +58,12 @@ class McpTools:
         servers: Mapping[str, McpServer],
         workspace: Path,
         *,
-        confine: Confine | None = None,
         elicit: Elicit | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
         self._workspace = workspace
         self._connections = {
-            name: McpConnection(name, server, workspace, confine=confine, elicit=elicit)
-            for name, server in servers.items()
+            name: McpConnection(name, server, workspace, elicit=elicit) for name, server in servers.items()
         }
         self._warn = warn or (lambda sentence: _log.warning("mcp.warning", text=sentence))
         self.remote: dict[str, RemoteTool] = {}
@@ -148,7 +146,7 @@ class McpTools:
 
     def _reached(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, str, Mapping[str, Any]]:
         remote = self._remote(tool)
-        return remote.server, remote.name, arguments
+        return remote.server, remote.name, remote.tool.arguments.check(arguments)
 
     def _remote(self, name: str) -> RemoteTool:
         if (remote := self.remote.get(name)) is None:

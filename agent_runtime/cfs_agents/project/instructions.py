@@ -30,12 +30,6 @@ def instructions_of(files: FsHandle, folder: str, limit: int = MAX_BYTES) -> str
     )
 
 
-def instructions_path(files: FsHandle, folder: str) -> str | None:
-    """Return the path of the instructions in a folder; None if there are none."""
-    found = _read(files, folder)
-    return None if found is None else found[0]
-
-
 def _read(files: FsHandle, folder: str) -> tuple[str, bytes] | None:
     for name in FILES:
         path = f"{folder.rstrip('/')}/{name}"

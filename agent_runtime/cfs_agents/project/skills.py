@@ -5,7 +5,6 @@ fits, and runs scripts of the folder by commands. Skills of the workspace come b
 counts once.
 """
 
-import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from cfs.contract.user_folders import config_folder
 from cfs_filesystem import OPERATIONS, DiskFileSystem, FileSystemError, FsHandle, Grant, NotFoundError
 
 FILE = "SKILL.md"
@@ -52,8 +52,7 @@ class SkillProblem:
 
 def user_folder() -> Path:
     """Return the folder of the user's own skills, which need not exist."""
-    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(home, "cfs", "skills")
+    return config_folder() / "skills"
 
 
 def user_skills() -> tuple[list[Skill], list[SkillProblem]]:
@@ -111,7 +110,7 @@ def skills_prompt(skills: Sequence[Skill]) -> str:
     """Return the part of a system prompt that names skills; empty without any."""
     if not skills:
         return ""
-    lines = ["Skills. Before a task that one fits, read its file with read_file and follow it:"]
+    lines = ["Skills. If one fits the task, read its file with read_file first, and follow it:"]
     size = 0
     for skill in skills:
         size += len(skill.description)

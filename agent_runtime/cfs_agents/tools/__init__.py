@@ -13,7 +13,7 @@ from cfs_agents.shell import (
     usual_limits,
 )
 from cfs_agents.shell.errors import ShellClosed, ShellError, ShellUnavailable
-from cfs_agents.tools.call_gate import CallGate, PendingCall, Require, command_gate
+from cfs_agents.tools.call_gate import CallGate, PendingCall
 from cfs_agents.tools.commands import CommandTools, agent_shell, failure_of, shell_for
 from cfs_agents.tools.consent import Answer, Ask, CommandMode, CommandRequest, Consent, RemoteQuestion, command_mode
 from cfs_agents.tools.definition import FileAccess, Tool, tool
@@ -45,7 +45,6 @@ __all__ = [
     "Reaper",
     "Registry",
     "RemoteQuestion",
-    "Require",
     "Sandbox",
     "ShellClosed",
     "ShellError",
@@ -59,7 +58,6 @@ __all__ = [
     "ToolResult",
     "agent_grants",
     "agent_shell",
-    "command_gate",
     "command_mode",
     "failure_of",
     "sandbox_trouble",

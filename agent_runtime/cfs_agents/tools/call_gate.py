@@ -9,11 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from cfs.wire import ToolCall
-from cfs_agents.tools.consent import CommandRequest
 from cfs_agents.tools.definition import Tool
-
-Require = Callable[[CommandRequest], Awaitable[None]]
-"""Raises `ToolError` for a command that may not run; `Consent.require` of one agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +26,3 @@ CallGate: TypeAlias = Callable[[PendingCall], Awaitable[None]]
 
 It may wait for a person: the time limit of the tool begins afterwards.
 """
-
-
-def command_gate(require: Require) -> CallGate:
-    """Return a gate that requires consent for commands, and lets all other calls pass."""
-
-    async def gate(pending: PendingCall) -> None:
-        if pending.tool.command_of is not None:
-            await require(await pending.tool.command_of(**pending.values))
-
-    return gate

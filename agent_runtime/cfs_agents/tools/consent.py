@@ -25,7 +25,7 @@ class CommandMode(StrEnum):
 
 
 class Answer(StrEnum):
-    """A person's answer to a command. `ALWAYS` also allows equal requests, as long as the agent is open."""
+    """A person's answer to a request. `ALWAYS` also allows equal ones."""
 
     YES = "yes"
     NO = "no"
@@ -34,11 +34,15 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """A command that an agent wants to run, exactly as it will run, and its directory."""
+    """A command that an agent wants to run, exactly as it will run, and its directory.
+
+    Without `is_command` it is the call of another tool, with its arguments.
+    """
 
     command: str
     directory: str
     background: bool = False
+    is_command: bool = True
 
 
 Ask = Callable[[str, CommandRequest], Awaitable[Answer]]
@@ -100,14 +104,15 @@ class Consent:
                 if same == request and not known.done():
                     known.set_result(None)
         elif answer != Answer.YES:
+            what = "command" if request.is_command else "call"
             raise ToolError(
-                "the user did not allow this command, and it was not run. Do not try it again: do without it, or say"
+                f"the user did not allow this {what}, and it was not run. Do not try it again: do without it, or say"
                 " in your answer what you would need it for"
             )
 
     async def _here(self, agent: str, request: CommandRequest) -> Answer:
         if self._ask is None:
-            raise ToolError("no person can be asked whether this command may run, and it was not run")
+            raise ToolError("no person can be asked whether this may run, and it was not run")
         async with self._turn:
             return Answer.YES if self.holds(request) else await self._ask(agent, request)
 

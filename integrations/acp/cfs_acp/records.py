@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from cfs.contract.user_folders import state_folder
+
 PREFIX = "acp-"
 """Begins the names of all sessions that editors start."""
 
@@ -24,8 +26,7 @@ def new_name(cwd: Path) -> str:
 
 def folder_of(session: str) -> Path:
     """Return the folder with the records of a session, in the user's state directory."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    return Path(base) / "cfs/acp" / quote(session, safe="")
+    return state_folder() / "acp" / quote(session, safe="")
 
 
 def keep(session: str, cwd: Path, *, answering: bool = False) -> None:

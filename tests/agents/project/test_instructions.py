@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cfs_agents.project.instructions import MAX_BYTES, instructions_of, instructions_path
+from cfs_agents.project.instructions import MAX_BYTES, instructions_of
 from tests.agents.project.test_skills import ROOT, handle
 
 
@@ -16,14 +16,14 @@ def test_the_instructions_of_a_project_are_marked_as_its_own(tmp_path: Path) -> 
 
 def test_claude_md_is_read_if_there_is_no_agents_md(tmp_path: Path) -> None:
     (tmp_path / "CLAUDE.md").write_text("Use spaces.")
-    files = handle(tmp_path)
-    assert "Use spaces." in instructions_of(files, ROOT)
-    assert instructions_path(files, f"{ROOT}/") == "/workspace/CLAUDE.md"
+    text = instructions_of(handle(tmp_path), f"{ROOT}/")
+    assert "from /workspace/CLAUDE.md." in text
+    assert "Use spaces." in text
 
 
 def test_a_workspace_without_instructions_adds_nothing(tmp_path: Path) -> None:
     files = handle(tmp_path)
-    assert (instructions_of(files, ROOT), instructions_path(files, ROOT)) == ("", None)
+    assert instructions_of(files, ROOT) == ""
     (tmp_path / "AGENTS.md").write_text(" \n")
     assert instructions_of(files, ROOT) == ""
 

@@ -129,6 +129,22 @@ async def test_damaged_rules_of_a_workspace_stop_all_calls(tmp_path: Path) -> No
     assert not (tmp_path / "workspace/a.txt").exists()
 
 
+async def test_a_damaged_file_of_lasting_answers_stops_all_calls_and_is_named(tmp_path: Path) -> None:
+    rules = policy(tmp_path, remembered=True)
+    (tmp_path / "remembered.toml").write_text("[[answer")
+    (refused,) = await results(tmp_path / "agent", [write("a.txt")], commands=CommandMode.NONE, policy=rules)
+    assert refused.startswith("Error: write_file was not run: ")
+    assert "remembered.toml" in refused
+    assert "correct the file, or remove it" in refused
+
+
+async def test_a_refused_call_that_is_no_command_is_not_called_one(tmp_path: Path) -> None:
+    rules, person = policy(tmp_path, 'ask = ["write_file(**)"]'), Person(Answer.NO)
+    (refused,) = await results(tmp_path, [write("a.txt")], commands=CommandMode.NONE, ask=person, policy=rules)
+    assert "the user did not allow this call, and it was not run" in refused
+    assert person.asked == ['write_file {"path": "a.txt", "content": "x"}']
+
+
 async def test_an_agent_cannot_change_the_rules_of_its_workspace_by_itself(tmp_path: Path) -> None:
     (refused,) = await results(tmp_path, [write(".cfs/rules.toml")], commands=CommandMode.NONE)
     assert "holds rules for agents, and no person can be asked" in refused

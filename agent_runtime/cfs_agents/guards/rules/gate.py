@@ -32,17 +32,15 @@ class Policy:
 
     - `rules`: those of the user. The file of the workspace adds its own, as far as they restrict.
     - `remembered`: where lasting answers are stored; None stores none.
-    - `mcp`: what applies to tools of MCP servers that no rule is about.
     """
 
     rules: Rules = field(default_factory=Rules)
     remembered: Remembered | None = None
-    mcp: Verdict = Verdict.ASKED
 
     def defaults(self, mode: CommandMode, *, attended: bool) -> Defaults:
         """Return the defaults for a mode of commands; `attended`: a person can be asked."""
         commands = Verdict.ASKED if mode is CommandMode.ASK else Verdict.ALLOWED
-        return Defaults(commands=commands, mcp=self.mcp, attended=attended)
+        return Defaults(commands=commands, attended=attended)
 
 
 class RulesGate:
@@ -90,14 +88,14 @@ class RulesGate:
             await in_thread(lambda: self._remember(call, decision))
 
     def _decide(self, call: Call, request: CommandRequest) -> tuple[Decision, tuple[str, ...]]:
+        remembered, workspace = self._policy.remembered, self._scope.workspace
         try:
             own, warnings = self._workspace_rules.rules()
+            answers = Answers() if remembered is None else remembered.answers(workspace)
         except RulesError as error:
             raise ToolError(f"{call.tool} was not run: {error.detail}") from None
         users = self._policy.rules
         rules = Rules(users.allow, (*users.ask, *own.ask), (*users.deny, *own.deny))
-        remembered, workspace = self._policy.remembered, self._scope.workspace
-        answers = Answers() if remembered is None else remembered.answers(workspace)
         scope = Scope(workspace, self._scope.root, Path(request.directory))
         return rules.decide(call, scope, self._defaults(), answers), warnings
 
@@ -105,8 +103,8 @@ class RulesGate:
         assert self._policy.remembered is not None  # noqa: S101 - for the type checker
         try:
             self._policy.remembered.add_call(self._scope.workspace, call, decision)
-        except OSError as error:  # the call is allowed all the same; it is asked about again in the next program
-            _log.warning("answer.lost", call=call.text, reason=error.strerror)
+        except (OSError, RulesError) as error:  # the call runs all the same; the next program asks about it again
+            _log.warning("answer.lost", call=call.text, reason=str(error))
 
 
 def _call_of(pending: PendingCall) -> Call:
@@ -121,4 +119,4 @@ async def _request_of(pending: PendingCall, call: Call, scope: Scope) -> Command
         return await pending.tool.command_of(**pending.values)
     arguments = json.dumps(dict(call.arguments), ensure_ascii=False, default=str)
     name = f"mcp({call.subject})" if pending.tool.remote_of is not None else pending.call.name
-    return CommandRequest(f"{name} {arguments}", str(scope.workspace))
+    return CommandRequest(f"{name} {arguments}", str(scope.workspace), is_command=False)

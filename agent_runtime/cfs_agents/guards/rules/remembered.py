@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cfs.contract.user_folders import state_folder
 from cfs_agents.base.disk import replace_file
 from cfs_agents.guards.rules.calls import Call
 from cfs_agents.guards.rules.decisions import Answers, Decision, Rule
@@ -24,8 +25,7 @@ _LONGEST_TEXT = 200
 
 def remembered_path() -> Path:
     """Return the path of the user's lasting answers."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    return Path(base) / "cfs/remembered.toml"
+    return state_folder() / "remembered.toml"
 
 
 class Remembered:

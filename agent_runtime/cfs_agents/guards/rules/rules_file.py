@@ -1,11 +1,11 @@
 """Files of rules: the user's, and a workspace's, which may restrict but never allow (A11)."""
 
-import os
 import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
+from cfs.contract.user_folders import config_folder
 from cfs.errors import InvalidRequest
 from cfs_agents.guards.rules.decisions import Rule, Rules
 from cfs_agents.guards.rules.patterns import Pattern
@@ -21,8 +21,7 @@ class RulesError(InvalidRequest):
 
 def user_rules_path() -> Path:
     """Return the path of the user's rules."""
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "cfs/rules.toml"
+    return config_folder() / "rules.toml"
 
 
 def load_rules(workspace: Path | None = None, files: Iterable[Path] | None = None) -> Rules:

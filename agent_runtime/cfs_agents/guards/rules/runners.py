@@ -18,18 +18,19 @@ _FREE = frozenset(
 )
 """Commands that do nothing by themselves. A rule can still ask about them or deny them."""
 
-_CHANGES_COMMANDS = frozenset({"alias", "unalias", "hash", "enable", "bind", "complete", "shopt", "fc", "compopt"})
-_CHANGES_COMMANDS |= {"compgen"}
+_CHANGES_COMMANDS = frozenset(
+    {"alias", "unalias", "hash", "enable", "bind", "complete", "compgen", "shopt", "fc", "compopt"}
+)
 """Builtins that change what later commands mean."""
 
-_EVALUATES_NAMES = frozenset({"printf", "read", "unset", "test", "[", "mapfile", "readarray", "wait", "getopts"})
-_EVALUATES_NAMES |= {"let", "declare", "export", "local", "readonly", "typeset"}
-"""Builtins that run `$(...)` in the subscript of a variable's name, even in single quotation marks."""
-
-
-_SUBSCRIPT = re.compile(r"[A-Za-z_]\w*\[(?!(?:\d+|@|\*)\])")
 _DECLARES = frozenset({"declare", "export", "local", "readonly", "typeset"})
 _TAKES_NAMES = frozenset({"printf", "read", "unset", "mapfile", "readarray", "wait", "getopts"})
+_EVALUATES_NAMES = _DECLARES | _TAKES_NAMES | {"test", "[", "let"}
+"""Builtins that run `$(...)` in the subscript of a variable's name, even in single quotation marks."""
+
+_SUBSCRIPT = re.compile(r"[A-Za-z_]\w*\[(?!(?:\d+|@|\*)\])")
+"""The start of a name with a subscript that is not a plain number."""
+_QUOTED_SUBSTITUTION = re.compile(r"\$\(([^()]*)\)|`([^`]*)`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,9 +425,7 @@ def _names(name: str, words: tuple[Word, ...], result: Inner) -> None:
         if "$(" in word.text or "`" in word.text:
             if word.literal:
                 result.doubts.append(f"`{name}` may run what stands in {word.text[:60]}")
-                result.hidden_scripts += re.findall(r"\$\(([^()]*)\)|`([^`]*)`", word.text) and [
-                    "\n".join(filter(None, parts)) for parts in re.findall(r"\$\(([^()]*)\)|`([^`]*)`", word.text)
-                ]
+                result.hidden_scripts += ["".join(parts) for parts in _QUOTED_SUBSTITUTION.findall(word.text)]
         elif is_dangerous(re.split(r"[\[=]", word.text.removeprefix("-v"), maxsplit=1)[0]) and name not in (
             "test",
             "[",
@@ -435,11 +434,7 @@ def _names(name: str, words: tuple[Word, ...], result: Inner) -> None:
     if name in ("mapfile", "readarray") and any(re.match(r"-[^-]*C", word.text) for word in words):
         result.doubts.append(f"`{name} -C` runs a command")
         _suffixes(words[1:], result)
-    if (
-        name in ("test", "[")
-        and any(word.text in ("-v", "-R") or not word.literal for word in words[1:])
-        and any(word.text in ("-v", "-R") for word in words[1:])
-    ):
+    if name in ("test", "[") and any(word.text in ("-v", "-R") for word in words[1:]):
         result.doubts.append(f"`{name} -v` evaluates a name")
 
 

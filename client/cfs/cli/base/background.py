@@ -25,6 +25,7 @@ from urllib.parse import quote, urlsplit
 import typer
 
 from cfs.contract.errors import CfsError, InvalidRequest, NotFound, ServerError, Unreachable
+from cfs.contract.user_folders import state_folder
 
 if TYPE_CHECKING:
     from cfs.transports.http import Client
@@ -54,8 +55,7 @@ class Running:
 
 def folder() -> Path:
     """Return the folder of records and logs."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    return Path(base) / "cfs/running"
+    return state_folder() / "running"
 
 
 def _file(kind: str, name: str, ending: str) -> Path:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from cfs.contract.user_folders import state_folder
+
 _READY, _MORE = "> ", "... "
 QUOTES = '"""'
 _KEPT_LINES = 1000
@@ -85,5 +87,4 @@ class LineEditor:
 
 def history_file(of: str = "chat") -> Path:
     """Return the path of the history file."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    return Path(base) / f"cfs/{of}_history"
+    return state_folder() / f"{of}_history"
