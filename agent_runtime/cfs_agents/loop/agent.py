@@ -491,7 +491,7 @@ class Agent:
         return True
 
     async def _add_news_of_jobs(self) -> None:
-        """Tell the model which background jobs have ended."""
+        """Add messages about background jobs that have ended."""
         if self._jobs is not None and (texts := await self._jobs.news()):
             for text in texts:
                 await self._add(Message(role="user", content=text))

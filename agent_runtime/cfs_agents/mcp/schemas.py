@@ -1,4 +1,4 @@
-"""Arguments of a tool that has a JSON schema of its own, as MCP servers send them."""
+"""Arguments of tools of MCP servers, checked against the JSON schemas that the servers send."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -107,10 +107,10 @@ def pid_inside(pid: int) -> int | None:
 
 
 def left_behind(pids: AbstractSet[int], own: AbstractSet[int]) -> dict[int, str]:
-    """Return the processes of a shell but for bash itself and its sandbox, with their command lines.
+    """Return the processes of a shell, except bash and its sandbox, with their command lines.
 
-    `own` are the first processes of the shell that runs, if one does. A process that has not started a program of its
-    own, such as a loop in the background, is called "bash".
+    `own` are the first processes of the shell that runs, if one does. A process that has not started a program, such
+    as a loop in the background, is called "bash".
     """
     left: dict[int, str] = {}
     shells: list[_Process] = []

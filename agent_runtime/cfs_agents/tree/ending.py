@@ -11,7 +11,7 @@ from cfs_agents.tree.session_backend import ClaimedTurn
 
 
 async def checked(node: TreeNode, report: Report, *, finish_calls: int) -> Report:
-    """Return a report with the facts beside its claims: the changes by the agent, by those below it, and by nobody.
+    """Add the facts to a report: changes by the agent, by agents below it, and those that no agent made.
 
     Changes by siblings are in their own reports. `finish_calls` is how often the agent has reported.
     """

@@ -121,6 +121,15 @@ def test_always_holds_for_the_same_command_also_in_later_programs(url: str, clie
     assert log.read_text() == "x\nx\nx\n"
 
 
+def test_an_agent_that_no_person_attends_does_without_the_command(url: str, client: Client, tmp_path: Path) -> None:
+    ready(client, "alone", run("touch one"))
+    flags = ("--root", str(tmp_path), "--commands", "ask", "--unattended")
+    with Running(url, "agent", "serve", "--session", "alone", *flags):
+        assert "no person can be asked" in settled(client, "alone")
+    assert client.call(api.questions("alone", every=True)) == ()
+    assert not (workspace(tmp_path, "alone") / "one").exists()
+
+
 def test_the_first_answer_counts_at_the_terminal_or_elsewhere(url: str, client: Client, tmp_path: Path) -> None:
     """The other question ends, and says by whom it was answered."""
     ready(client, "both", run("touch one", "touch two", "touch three"))

@@ -137,7 +137,7 @@ def _command_form(argument: str) -> tuple[tuple[str, ...], bool]:
     if not words:
         raise ValueError("it names no command")
     if any(word in ("|", "||", "&&", ";", "&") for word in words):
-        raise ValueError("name one simple command: each part of a && b | c is judged by itself")
+        raise ValueError("write one command: each part of a && b | c is judged on its own")
     return tuple(words), more
 
 
