@@ -126,7 +126,7 @@ def test_the_digest_covers_all_arguments_and_the_directory(tmp_path: Path) -> No
         ("denied = []", 1, "use allow, ask and deny"),
         ("deny = [\n'ls',\n'execute_command(a b'\n]", 3, "TOOL(PATTERN)"),
         ("deny = [\n'Bash(ls)']", 2, "write execute_command"),
-        ("deny = ['execute_command(a && b)']", 1, "one simple command"),
+        ("deny = ['execute_command(a && b)']", 1, "write one command"),
         ('deny = ["execute_command(a \'b)"]', 1, "not closed"),
         ("allow = ['write_file(../x)']", 1, "no `..`"),
         ("allow = ['write_file(~/x)']", 1, "relative to the workspace"),
