@@ -123,7 +123,7 @@ export function modelOf(me, settings) {
 
 /**
  * The price of a turn in the currency of the model; null without one. Prices are for a million tokens.
- * @param {{ prompt_tokens: number, completion_tokens: number }} usage
+ * @param {{ prompt_tokens: number, completion_tokens: number, cost?: number }} usage
  * @param {{ prompt: number, completion: number, currency: string } | null | undefined} price
  */
 export function costOf(usage, price) {

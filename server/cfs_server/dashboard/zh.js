@@ -365,7 +365,6 @@ export const ZH = {
   "Duration": "时长",
   "Calls": "调用",
   "Ended": "结束",
-  "Turns": "轮次",
   "Show as a table": "以表格显示",
   "runs": "运行中",
   "interrupted": "已中断",
