@@ -11,10 +11,12 @@ import httpx
 import pytest
 
 from cfs import api
+from cfs.errors import SessionDeleted
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.loop.retries import Outages, Retries
 from cfs_agents.main.testing import says
 from cfs_agents.tree import server_sessions
+from cfs_agents.tree.fibre import FibreAgent
 from outages import ANSWER, Case, Fault, Kind, Proxy, Result, Upstream, cases, measure, serving
 from tests.agents.fibre.trees import ScriptedModels, finish, late, spawn, tree, wait
 from tests.client.terminal import Running
@@ -198,6 +200,37 @@ def test_readers_that_leave_do_not_use_up_the_upstream(upstream: Upstream) -> No
         for number in range(15):
             ask(f"left{number}", 1)
         assert "[DONE]" in ask("heard", 1000)
+
+
+class DeletingClient(AsyncClient):
+    """Deletes the session `unwanted` after so many answers."""
+
+    answers = 0
+
+    async def call(self, call: api.Call[T], *, idempotency_key: str | None = None) -> T:
+        """Make a call."""
+        answer = await super().call(call, idempotency_key=idempotency_key)
+        self.answers -= 1
+        if self.answers == 0:
+            await super().call(api.delete("unwanted"))
+        return answer
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+async def test_a_session_that_is_deleted_while_its_agent_attaches_is_not_made_anew(
+    server: ServerHarness, tmp_path: Path, answers: int
+) -> None:
+    """After each of the requests by which it attaches."""
+    async with (
+        DeletingClient(server.url) as client,
+        FibreAgent(tmp_path, ScriptedModels(), session="unwanted", client=client) as agent,
+    ):
+        await agent.attach()
+        client.answers = answers
+        with pytest.raises(SessionDeleted, match=r"move .* away"):
+            async for _ in agent.serve():
+                pass
+    assert (await server.client.get("/v1/sessions/unwanted")).status_code == 404
 
 
 def test_a_deleted_session_is_not_made_anew(upstream: Upstream, tmp_path: Path) -> None:

@@ -308,18 +308,22 @@ class ServerSessions:
             with suppress(CfsError):  # the disk is full: it is stored with the next step
                 await self._journals[session_id].session_gone(reason)
 
-    async def _require_wanted(self, session_id: str) -> None:
-        """Raise `SessionDeleted` or `SessionRenamed` if a session is not to be created again."""
+    async def _seen(self, session_id: str) -> SessionDetail | None:
+        """Return the session that the agent has had; None if it has had none, or the server has lost it.
+
+        Raises `SessionDeleted` or `SessionRenamed` if it is not to be created again.
+        """
         journal = self._journals.get(session_id)
         if journal is None or journal.record.life is None:
-            return
+            return None
         try:
-            await self._ask(session_id, api.settings(session_id))
+            return await self._read(session_id, journal.record.life)
         except (SessionDeleted, SessionRenamed):
             raise
         except NotFound:
             if journal.record.gone is not None:
                 raise SessionDeleted(journal.record.gone) from None
+            return None
 
     async def _left(self, session_id: str, error: SessionDeleted | SessionRenamed) -> None:
         """End the work of the agent whose session was deleted or renamed."""
@@ -436,22 +440,19 @@ class ServerSessions:
         """
         if self._store is None:
             self._store = await self.client.call(api.store())
-        await self._require_wanted(session_id)
+        detail = await self._seen(session_id)
+        if detail is not None:  # a create would make it anew if it were deleted in the meantime
+            await self._attach(session_id, detail)
+            return False
         journal = self._journals.get(session_id)
         stored = journal.session() if journal is not None else StoredSession()
-        driven = SettingsPatch.model_validate({**stored.settings, "driver": "agent"})
         text = _transcript(stored.messages)
         try:
-            info = await self.client.call(api.create(session_id, driven, text or None))
+            info = await self.client.call(api.create(session_id, _driven(stored), text or None))
         except (InvalidSettings, Forbidden):  # another engine than before, or a setting that the agent may not set
             info = await self.client.call(api.create(session_id, SettingsPatch(driver="agent"), text or None))
         except AlreadyExists:
-            detail = await self.client.call(api.read(session_id))
-            if journal is not None and journal.is_unknown(detail):
-                await journal.adopt(detail.history)
-                stored = journal.session()
-            settings = await self._adopt(detail, stored, driven)
-            self._opened(session_id, detail.etag, settings.model_dump(exclude_none=True))
+            await self._attach(session_id, await self.client.call(api.read(session_id)))
             return False
         if journal is not None and info.messages and journal.is_unknown(info):  # it existed, driven by an agent
             await journal.adopt((await self.client.call(api.read(session_id))).history)
@@ -467,17 +468,28 @@ class ServerSessions:
         if session_id in self._journals:
             self._journals[session_id].session_opened(life, settings)
 
-    async def _adopt(self, detail: SessionDetail, stored: StoredSession, driven: SettingsPatch) -> Settings:
-        """Attach to an existing session. For a new session of the name, the stored messages precede its history."""
-        if stored.life in (None, life_of(detail.etag)):
-            return await self.client.call(api.configure(detail.id, SettingsPatch(driver="agent")))
+    async def _attach(self, session_id: str, detail: SessionDetail) -> None:
+        """Become the driver of an existing session."""
+        journal = self._journals.get(session_id)
+        if journal is not None and journal.is_unknown(detail):
+            await journal.adopt(detail.history)
+        stored = journal.session() if journal is not None else StoredSession()
+        settings = await self._configured(detail, stored)
+        self._opened(session_id, detail.etag, settings.model_dump(exclude_none=True))
+
+    async def _configured(self, detail: SessionDetail, stored: StoredSession) -> Settings:
+        """Configure an existing session. For a new session of the name, the stored messages precede its history."""
+        life = life_of(detail.etag)
+        plain = api.configure(detail.id, SettingsPatch(driver="agent"))
+        if stored.life in (None, life):
+            return await self._ask_in(life, detail.id, plain)
         try:
-            settings = await self.client.call(api.configure(detail.id, driven))
+            settings = await self._ask_in(life, detail.id, api.configure(detail.id, _driven(stored)))
         except Forbidden:
-            settings = await self.client.call(api.configure(detail.id, SettingsPatch(driver="agent")))
+            settings = await self._ask_in(life, detail.id, plain)
         text = _transcript([*stored.messages, *_after(stored.messages, detail.history)])
         with suppress(Conflict):  # it is being written to, and stays as it is
-            await self.client.call(api.replace(detail.id, text, detail.etag))
+            await self._ask_in(life, detail.id, api.replace(detail.id, text, detail.etag))
         return settings
 
     async def _handle(self, event: StreamEvent) -> None:
@@ -523,7 +535,7 @@ class ServerSessions:
         for session_id, journal in list(self._journals.items()):
             if journal.record.gone is None and journal.record.life != lives.get(session_id):
                 try:
-                    await self._require_wanted(session_id)
+                    await self._seen(session_id)
                 except (SessionDeleted, SessionRenamed) as error:
                     await self._left(session_id, error)
                 except CfsError:
@@ -551,6 +563,11 @@ def _has(detail: SessionDetail, content: str) -> bool:
         return False
     texts = [message.content for message in detail.history if message.role == "user"]
     return content in [*texts[-1:], *(message.content for message in detail.queue)]
+
+
+def _driven(stored: StoredSession) -> SettingsPatch:
+    """Return the stored settings, with an agent as driver."""
+    return SettingsPatch.model_validate({**stored.settings, "driver": "agent"})
 
 
 def life_of(etag: str) -> str:
