@@ -94,6 +94,7 @@ def test_a_full_disk_is_emptied_by_deletions(mount: Mount, tmp_path: Path) -> No
         assert httpx.get(f"{server.url}/v1/sessions/one").status_code == 404
         assert httpx.delete(f"{server.url}/v1/files/workspaces/main/a", timeout=60).status_code == 204
         fill(disk, "again")
+        write_until_refused(server)
         stop(server)
     fill(disk, "more")
     doctor = run_cfs("doctor", CFS_DATA_DIR=str(disk))

@@ -11,6 +11,8 @@ MAX_BYTES = 32 << 20
 """More than the largest write-ahead log, which a deletion may have to copy into the file first."""
 _DISK_PARTS = 8
 """A small disk gives at most this part of itself."""
+_LAST_BYTES, _LAST_PARTS = 1 << 19, 8
+"""What is left for the next deletions when another program takes all that maintenance frees: at most this part."""
 
 
 class Reserve:
@@ -69,11 +71,15 @@ class Reserve:
         self.bytes = wanted
         return whole
 
-    def spend(self) -> bool:
-        """Give a part back to the disk. Returns whether there was one."""
-        if not self.bytes:
+    def spend(self, *, last: bool) -> bool:
+        """Give a part back to the disk, also of the last bytes if `last`. Returns whether there was one."""
+        least = min(_LAST_BYTES, self.max_bytes // _LAST_PARTS)
+        if self.bytes > least:
+            left = max(least, self.bytes - max(self.bytes, _STEP_BYTES) // 4)
+        elif self.bytes and last:
+            left = max(0, self.bytes - _PAGE_BYTES)
+        else:
             return False
-        left = max(0, self.bytes - max(self.bytes, _STEP_BYTES) // 4)
         self._resize(left)
         self.bytes = left
         return True

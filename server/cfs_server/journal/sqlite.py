@@ -85,6 +85,7 @@ class SqliteBackend:
         self._failure: str | None = None
         self._reserve = Reserve(path, reserve_bytes)
         self.shortage: str | None = None
+        self._room_before = 0
         self._epoch: tuple[str, int, int, float] | None = None
         self._position = 0
         self._max_wal_pages = _WAL_PAGES
@@ -132,7 +133,9 @@ class SqliteBackend:
             else:
                 self._close()
             raise
-        self._max_wal_pages = self._wal_limit = min(_WAL_PAGES, max(_CHUNK, self._reserve.max_bytes // 2 // PAGE))
+        self._max_wal_pages = self._wal_limit = min(
+            _WAL_PAGES, max(_SMALL_WAL_PAGES, self._reserve.max_bytes // 2 // PAGE)
+        )
         if not self._reserve.restock(size_of(self.path)):
             self._run_short(f"{self.path.parent} has no room for the reserve of the sessions")
         self._epoch = opened.epoch, opened.seq, opened.position, time.time()
@@ -227,7 +230,7 @@ class SqliteBackend:
                 return self._commit(batch)
             except StoreFull as error:
                 self._run_short(str(error))
-                if not self._reserve.spend():
+                if not self._reserve.spend(last=True):
                     raise
 
     def _commit(self, batch: Batch) -> None:
@@ -295,8 +298,14 @@ class SqliteBackend:
         """Store only what frees space from now on, until there is a reserve again."""
         if self.shortage is None:
             self.shortage = reason
+            self._room_before = self._room - _COMMIT_BYTES
             # zeros in all pages of what is deleted would fill the reserve; the pages leave the file soon anyway
             self._run("PRAGMA secure_delete = FAST")
+
+    @property
+    def _room(self) -> int:
+        """Return the bytes that the store has and can get: fewer than before if another program has taken some."""
+        return size_of(self.path) + self._reserve.room
 
     def _restock(self) -> bool:
         """Make the reserve again if there is room, which ends a shortage."""
@@ -329,7 +338,7 @@ class SqliteBackend:
                 return False
         except StoreFull as error:
             self._run_short(str(error))
-            return self._reserve.spend()
+            return self._reserve.spend(last=self._room >= self._room_before)
         return True
 
     def _can_copy(self) -> bool:

@@ -238,7 +238,7 @@ async def test_a_deletion_is_stored_on_a_full_disk_with_all_that_was_before_it(m
 async def test_without_its_reserve_a_full_disk_refuses_deletions_too(mount: Mount) -> None:
     disk = mount("disk", "-t", "tmpfs", "-o", "size=2m", "tmpfs")
     async with journal_on(disk / "sessions.db") as (journal, backend, records):
-        while await journal.call(lambda _: backend._reserve.spend()):
+        while await journal.call(lambda _: backend._reserve.spend(last=True)):
             pass
         filler = fill(disk)
         journal.append(records.message("x" * 100_000))

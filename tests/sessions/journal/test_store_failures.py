@@ -128,6 +128,35 @@ def test_deletions_empty_a_full_disk(mount: Mount, tmp_path: Path, kind: str) ->
     assert check_file(path) == []
 
 
+def test_deletions_are_stored_although_another_program_takes_all_that_is_freed(mount: Mount) -> None:
+    """Maintenance once spent the whole reserve after the first deletion, and the next was refused."""
+    disk = mount("disk", "-t", "tmpfs", "-o", "size=32m", "tmpfs")
+    backend = SqliteBackend(disk / "sessions.db")
+    writer = Writer(backend.open())
+    keys = [f"{number}" for number in range(5)]
+    for key in keys:
+        backend.commit(Batch([writer.created(key), *(writer.message(key, "x" * 100_000) for _ in range(4))]))
+        while backend.tidy():
+            pass
+    fill(disk)
+    with suppress(StoreFull):
+        while True:
+            backend.commit(Batch([writer.message(keys[0], "x" * 100_000)]))
+    assert backend.shortage is not None
+    for key in keys:
+        backend.commit(Batch([writer.deleted(key)], frees=True))
+        for step in range(100):
+            fill(disk, f"{key}-{step}")
+            if not backend.tidy():
+                break
+    for filler in disk.glob("*-*[0-9]"):
+        filler.unlink()
+    while backend.tidy():
+        pass
+    backend.commit(Batch([writer.created("later")]))
+    backend.close()
+
+
 def test_a_new_store_is_refused_on_a_full_disk(mount: Mount) -> None:
     disk = mount("disk", "-t", "tmpfs", "-o", "size=1m", "tmpfs")
     fill(disk)
