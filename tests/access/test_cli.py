@@ -46,6 +46,21 @@ def test_the_secret_stands_alone_on_stdout_so_that_it_can_go_into_a_variable(fil
     assert str(file) in ended.stderr, "what comes next is said to the person"
 
 
+def test_out_writes_the_secret_to_a_new_file_of_the_owner(file: Path) -> None:
+    """The same command, typed again, leaves the token where it is; `>` would empty the file first."""
+    out = file.with_name("x.token")
+    ended = token(file, "create", "x", "--grant", "/", "--out", str(out))
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+    assert (out.stat().st_mode & 0o777, digest(out.read_text().strip())) == (0o600, load(file)["x"].hash)
+    before = out.read_text()
+    assert f"{out} exists" in refusal(token(file, "create", "y", "--grant", "/", "--out", str(out)))
+    assert (out.read_text(), list(load(file))) == (before, ["x"])
+    other = file.with_name("y.token")
+    assert "revoke it first" in refusal(token(file, "create", "x", "--grant", "/", "--out", str(other)))
+    assert not other.exists()
+    assert "give --out another name" in refusal(token(file, "create", "y", "--grant", "/", "--out", str(file / "y")))
+
+
 def test_grants_are_a_prefix_with_operations_behind_it(file: Path) -> None:
     made = created(
         file,

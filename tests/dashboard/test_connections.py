@@ -45,8 +45,8 @@ def test_a_server_with_the_model_of_its_flags_says_so(pages: Pages, tmp_path: Pa
         page = pages.open(server.process.url)
         page.get_by_role("button", name="Menu", exact=True).click()
         page.get_by_role("menuitem", name="Models").click()
-        expect(page.get_by_role("dialog", name="Models").get_by_role("status")).to_contain_text(
-            "the model of its flags"
+        expect(page.get_by_role("dialog", name="Models").get_by_role("status")).to_have_text(
+            "This server has the model of its flags: start it without --model and --upstream."
         )
 
 

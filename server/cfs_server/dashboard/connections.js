@@ -2,7 +2,7 @@
 
 import { button, el, mark, say } from "./dom.js";
 import { icon } from "./icons.js";
-import { many, t } from "./text.js";
+import { many, sentence, t } from "./text.js";
 
 /** @typedef {{ name: string, where: string, default: boolean, usable: boolean, reason: string, context: number | null }} Connection */
 /** @typedef {{ name: string, where: string, works: boolean, reason: string, context: number | null, connected: boolean,
@@ -25,7 +25,7 @@ export function openConnections(api) {
     try {
       say(status, await work());
     } catch (error) {
-      say(status, /** @type {Error} */ (error).message);
+      say(status, sentence(/** @type {Error} */ (error).message));
     }
     searching.disabled = false;
     mark(dialog, "aria-busy", null);

@@ -32,6 +32,14 @@ export function many(one, several, n) {
   return t(n === 1 ? one : several, { n });
 }
 
+/**
+ * Return a message of the server as a sentence of the page.
+ * @param {string} message
+ */
+export function sentence(message) {
+  return `${message.charAt(0).toUpperCase()}${message.slice(1)}${/[.!?]$/.test(message) ? "" : "."}`;
+}
+
 /** The chosen language, or null for the browser's. */
 export function chosen() {
   const found = localStorage.getItem(KEPT);

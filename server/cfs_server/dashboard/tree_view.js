@@ -327,10 +327,10 @@ class Row {
     mark(element, "aria-expanded", folds ? unfolded : null);
     mark(element, "aria-selected", chosen);
     mark(element, "data-active", active ? "" : null);
-    this.#drawLook(lookOf(node));
+    this.#drawLook(lookOf(node), hasEnded(node));
     mark(element, "data-folds", folds ? "" : null);
     const name = nameOf(node.id);
-    const title = node.parent === null ? (node.title ?? name) : name; // an agent is known by its name
+    const title = titleOf(node, name);
     const counts = countsOf(node);
     mark(element, "title", [title, title === name ? "" : node.id, ...counts].filter(Boolean).join("\n"));
     say(this.#title, title);
@@ -342,16 +342,28 @@ class Row {
     mark(element, "aria-label", parts.filter(Boolean).join(", "));
   }
 
-  #drawLook(look) {
-    if (look === this.#look) return;
-    this.#look = look;
+  #drawLook(look, ended) {
+    if (`${look} ${ended}` === this.#look) return;
+    this.#look = `${look} ${ended}`;
     mark(this.element, "data-state", look);
-    this.#sign.replaceChildren(...(look in SIGNS ? [icon(SIGNS[look])] : []));
+    mark(this.element, "data-ended", ended ? "" : null);
+    this.#sign.replaceChildren(...(ended ? [icon("check")] : look in SIGNS ? [icon(SIGNS[look])] : []));
   }
 }
 
 /** Icons of the states that want somebody to look. @type {Record<string, string>} */
 const SIGNS = { failed: "alert", asking: "help" };
+
+/** The title of a row: an agent is known by its name, and a copy by its own beside the title of the original. */
+function titleOf(node, name) {
+  if (node.parent !== null || node.title === null) return name;
+  return node.origin === null || node.title === name ? node.title : `${node.title} (${name})`;
+}
+
+/** Whether it is an agent below another one whose task is over. */
+function hasEnded(node) {
+  return node.parent !== null && node.messages > 0 && lookOf(node) === "idle";
+}
 
 /** The look of a row. */
 function lookOf(node) {

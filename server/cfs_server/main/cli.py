@@ -8,10 +8,10 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
@@ -61,8 +61,16 @@ def create_token(
     requests: Annotated[float | None, typer.Option(help="Maximum requests per second.")] = None,
     daily_tokens: Annotated[int | None, typer.Option(help="Maximum tokens of models in a day (UTC).", min=0)] = None,
     daily_cost: Annotated[float | None, typer.Option(help="Maximum cost in US dollars in a day (UTC).", min=0)] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="New file for the token, which only you can read; an existing file stays as it is.",
+            show_default=False,
+            dir_okay=False,
+        ),
+    ] = None,
 ) -> None:
-    """Create a token and print it once; the file stores only its hash."""
+    """Create a token and print it once, or write it to a file with --out; the tokens file stores only its hash."""
     from pydantic import ValidationError
 
     from cfs_server.access import tokens
@@ -76,15 +84,39 @@ def create_token(
             daily_tokens=daily_tokens,
             daily_cost=daily_cost,
         )
-        secret = tokens.create(file, name, [_grant(each) for each in grant], expires=_time(expires), limits=limits)
+        with nullcontext() if out is None else _new_file(out) as target:
+            grants = [_grant(each) for each in grant]
+            secret = tokens.create(file, name, grants, expires=_time(expires), limits=limits)
+            if target is not None:
+                target.write(f"{secret}\n")
     except ValidationError as error:
         raise _failure(tokens.told(error)) from None
     except tokens.TokensError as error:
         raise _failure(str(error)) from None
+    if out is not None:
+        typer.echo(f"The token is in {out}. Servers that run with --tokens {file} accept it.", err=True)
+        return
     typer.echo(
         f"Store this token now: it is not shown again. Servers that run with --tokens {file} accept it.", err=True
     )
     typer.echo(secret)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[TextIO]:
+    """Open a new file that only its owner can read. It goes again if the block fails."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise _failure(f"{path} exists and may hold another token: give --out a new name, or remove the file") from None
+    except OSError as error:
+        raise _failure(f"{path}: {error.strerror}; give --out another name") from None
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            yield file
+    except BaseException:
+        path.unlink()
+        raise
 
 
 @token_app.command(name="list")
