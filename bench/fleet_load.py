@@ -110,9 +110,6 @@ def day_share(hour: float) -> float:
     return 1.0 - 0.67 * math.cos((hour - 3) / _HOURS * 2 * math.pi)
 
 
-# -- workers ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(eq=False, slots=True)
 class Turn:
     """A turn: its prompt, of which a part is cached, and the reply.
@@ -280,9 +277,6 @@ class Worker:
 
 def _depth(turn: Turn) -> int:
     return turn.prompt - turn.left + turn.told
-
-
-# -- use --------------------------------------------------------------------------------------------------------------
 
 
 class Clock:

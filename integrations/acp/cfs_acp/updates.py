@@ -101,9 +101,6 @@ class CallIds:
         return self._present.get(call_id)
 
 
-# -- prompts ----------------------------------------------------------------------------------------------------------
-
-
 def prompt_text(blocks: Sequence[Block], paths: PathManager) -> str:
     """Return a prompt as one text; links and embedded files get the paths that the agent uses.
 
@@ -130,9 +127,6 @@ def _agent_path(uri: str, paths: PathManager) -> str:
     """Return the agent's path of a `file:` URI; other URIs stay as they are."""
     parts = urlsplit(uri)
     return paths.agent_path(Path(unquote(parts.path))) if parts.scheme == "file" else uri
-
-
-# -- tool calls -------------------------------------------------------------------------------------------------------
 
 
 def place_of(call: ToolCall, paths: PathManager) -> Path | None:
@@ -192,9 +186,6 @@ def title_of(call: ToolCall) -> str:
         title = call.name
     title = " ".join(title.split())
     return title if len(title) <= _LONGEST_TITLE else f"{title[:_LONGEST_TITLE]}..."
-
-
-# -- what was said before ---------------------------------------------------------------------------------------------
 
 
 _FAILURES = ("Error", "错误", *(catalogue(language).no_result.partition("{")[0] for language in get_args(Language)))

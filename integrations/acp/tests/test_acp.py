@@ -196,9 +196,6 @@ def read(session: str) -> SessionDetail:
         return client.call(api.read(session, 10))
 
 
-# -- a prompt ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.feature("agent-client-protocol", "cfs acp", "chat", "stream", "tools", "usage")
 async def test_a_prompt_edits_a_file_of_the_folder_and_every_step_is_seen(
     cfs_server: ScriptedServer, folder: Path, tmp_path: Path
@@ -343,9 +340,6 @@ async def test_a_failure_of_the_model_is_an_error_of_the_prompt(
         assert (await ask(connection, session, "Again")).stop_reason == "end_turn"
 
 
-# -- sessions ---------------------------------------------------------------------------------------------------------
-
-
 async def worked(cfs_server: ScriptedServer, folder: Path, state: Path) -> str:
     """A session in which a file was written, from an editor that has ended."""
     reply = Reply("I write.", thinking="Easy.", calls=[("write_file", {"path": "a.txt", "content": "hello"})])
@@ -436,9 +430,6 @@ async def test_a_message_from_elsewhere_is_answered_before_the_prompt(
     assert [message.content for message in read(session).history] == [
         *["From the browser", "To the browser.", "From the editor", "To the editor."]
     ]
-
-
-# -- cancelling -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature("agent-client-protocol", "cfs acp", "cancel")
@@ -570,9 +561,6 @@ async def test_a_prompt_whose_agent_was_killed_does_not_begin_again(
         assert mine.text() == "ok"
 
 
-# -- commands ---------------------------------------------------------------------------------------------------------
-
-
 async def test_a_command_runs_after_the_editor_has_allowed_it(
     cfs_server: ScriptedServer, folder: Path, tmp_path: Path
 ) -> None:
@@ -677,9 +665,6 @@ async def test_modes_say_whether_commands_run(cfs_server: ScriptedServer, folder
         with pytest.raises(RequestError, match="there is no mode 'all'"):
             await connection.set_session_mode(session_id=new.session_id, mode_id="all")
     assert (folder / "made").exists()
-
-
-# -- what goes wrong --------------------------------------------------------------------------------------------------
 
 
 async def test_wrong_requests_get_errors_of_json_rpc(cfs_server: ScriptedServer, folder: Path, tmp_path: Path) -> None:

@@ -346,9 +346,6 @@ class CFSFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no type
         return found, content
 
 
-# -- parts ------------------------------------------------------------------------------------------------------------
-
-
 def _directory(name: str) -> Info:
     return {"name": name, "size": 0, "type": "directory"}
 

@@ -64,9 +64,6 @@ def talks(cfs_server: ScriptedServer) -> None:
             client.call(api.create(name, messages=made))
 
 
-# -- tables -----------------------------------------------------------------------------------------------------------
-
-
 def test_pandas_reads_a_transcript(talks: None, options: dict[str, Any]) -> None:
     table = pd.read_json("cfs://sessions/alice/transcript.jsonl", lines=True, storage_options=options)
     assert list(table.role) == ["user", "assistant"]
@@ -121,9 +118,6 @@ def test_tables_are_kept_in_a_workspace(options: dict[str, Any], fs: CFSFileSyst
     assert frame.x.sum().compute(scheduler="threads") == table.x.sum()
     frame.to_csv("cfs://workspaces/main/out-*.csv", index=False, storage_options=options)
     assert len(fs.glob("workspaces/main/out-*.csv")) == frame.npartitions
-
-
-# -- sessions ---------------------------------------------------------------------------------------------------------
 
 
 def test_sessions_are_folders_with_three_files(talks: None, fs: CFSFileSystem) -> None:
@@ -182,9 +176,6 @@ def test_what_is_not_there_is_not_found(fs: CFSFileSystem) -> None:
             fs.open(path)
     with pytest.raises(FileNotFoundError):
         fs.rm("workspaces/main/none")
-
-
-# -- workspaces -------------------------------------------------------------------------------------------------------
 
 
 def test_files_are_written_listed_and_read_in_parts(fs: CFSFileSystem, cfs_server: ScriptedServer) -> None:
@@ -294,9 +285,6 @@ def test_files_come_and_go_from_this_machine(fs: CFSFileSystem, tmp_path: Path) 
     with fs.open("workspaces/main/big", block_size=100_000) as file:
         file.seek(1_000_000)
         assert file.read(300_000) == data[1_000_000:1_300_000]
-
-
-# -- the file system itself -------------------------------------------------------------------------------------------
 
 
 async def test_it_is_used_with_coroutines(cfs_server: ScriptedServer) -> None:

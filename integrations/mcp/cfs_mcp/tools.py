@@ -86,9 +86,6 @@ def _complaints(error: ValidationError) -> Iterator[str]:
         yield f"{place}: {each['msg']}" if place else each["msg"]
 
 
-# -- sessions ---------------------------------------------------------------------------------------------------------
-
-
 def _row(info: wire.SessionInfo) -> schemas.SessionRow:
     return schemas.SessionRow(
         session=info.id,
@@ -264,9 +261,6 @@ def _flat(tree: wire.SessionTree) -> Iterator[wire.SessionTree]:
     yield tree
     for child in tree.children:
         yield from _flat(child)
-
-
-# -- files ------------------------------------------------------------------------------------------------------------
 
 
 async def read_part(client: AsyncClient, path: str, offset: int, size: int) -> api.FilePart:

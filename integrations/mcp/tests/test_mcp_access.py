@@ -170,9 +170,6 @@ async def test_the_token_of_the_program_is_for_stdio_only(shared: Guarded) -> No
         assert "Unauthorized" in await words(unknown, "list_sessions")
 
 
-# -- hostile input ----------------------------------------------------------------------------------------------------
-
-
 async def test_hostile_requests_over_http_are_refused(cfs_server: ScriptedServer, http_url: str) -> None:
     modern = {"Mcp-Protocol-Version": "2026-07-28"}
     async with httpx2.AsyncClient(headers=HEADERS, trust_env=False) as http:
@@ -254,9 +251,6 @@ def test_a_line_that_is_no_message_is_answered_with_the_error_of_the_protocol(cf
     answers = exchanged(cfs_server.url, b"\n".join([*lines, b""]))
     found = [(each["id"], each["error"]["code"]) for each in answers]
     assert found == [(None, -32700)] * 2 + [(None, -32600)] * 2 + [(4, -32600), ("x", -32600)]
-
-
-# -- the command ------------------------------------------------------------------------------------------------------
 
 
 def run(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:

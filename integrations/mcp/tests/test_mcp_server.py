@@ -84,9 +84,6 @@ def post(server: ScriptedServer, session: str, text: str) -> None:
         client.call(api.post(session, NewMessage(content=text)))
 
 
-# -- tools ------------------------------------------------------------------------------------------------------------
-
-
 async def test_each_tool_has_schemas_and_says_what_it_changes(connect: Connect) -> None:
     async with connect() as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -301,9 +298,6 @@ async def test_errors_are_results_that_a_model_can_read(connect: Connect, cfs_se
         assert len((await ask(client, "list_sessions"))["sessions"]) == 1
 
 
-# -- resources --------------------------------------------------------------------------------------------------------
-
-
 async def test_transcripts_and_files_are_resources(connect: Connect, cfs_server: ScriptedServer) -> None:
     async with connect() as client:
         await ask(client, "send_message", session="a b?", message="Hello.")
@@ -443,9 +437,6 @@ async def test_names_are_completed(connect: Connect, cfs_server: ScriptedServer)
         assert found.completion.values == ["main"]
         found = await client.complete(prompt, {"name": "session", "value": "main/"})
         assert found.completion.values == ["main/coder"]
-
-
-# -- prompts ----------------------------------------------------------------------------------------------------------
 
 
 async def test_prompts_hold_the_transcript(connect: Connect, cfs_server: ScriptedServer) -> None:
