@@ -48,7 +48,7 @@ def lock_folder(owner: object, path: Path) -> Callable[[], object]:
     unlock = weakref.finalize(owner, os.close, descriptor)
     if not try_lock(descriptor):
         unlock()
-        raise Conflict(f"another agent is at work in {path}")
+        raise Conflict(f"another agent is at work in {path}: end that one first, or use another folder")
     return unlock
 
 

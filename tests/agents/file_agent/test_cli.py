@@ -145,7 +145,7 @@ def test_two_programs_cannot_be_the_same_agent(url: str, tmp_path: Path) -> None
     with Running(url, "agent", "run", SLEEP, *HOST, "--root", str(tmp_path)) as running:
         wait_for(tmp_path / "workspace/begun")
         code, _, errors = ended(cfs(url, "agent", "run", "hello", "--root", str(tmp_path)))
-        assert (code, "another agent is at work in" in errors) == (1, True)
+        assert (code, "another agent is at work in" in errors, "end that one first" in errors) == (1, True, True)
         assert running.process.poll() is None
         (tmp_path / "workspace/end").touch()
         assert running.end()[0] == 0
