@@ -70,6 +70,11 @@ def create(
         messages=messages,
         **({"tokens": tokens} if tokens else {}),  # servers of before do not know it
     )
+    return create_from(new, look_alike=look_alike)
+
+
+def create_from(new: wire.NewSession, *, look_alike: bool = False) -> Call[wire.SessionInfo]:
+    """`POST /v1/sessions` with all that the body of the request can have."""
     params = {"look_alike": "allow"} if look_alike else {}
     return Call(json_request("POST", ROOT, new, params=params), parse_model(wire.SessionInfo))
 

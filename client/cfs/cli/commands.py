@@ -394,43 +394,94 @@ def rm(
 
 def export(
     file: Annotated[
-        Path, typer.Argument(help="The file to write, such as sessions.tar or sessions.tar.gz.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FILE|DIR",
+            help="The file to write, such as sessions.tar or sessions.tar.gz; with --as the folder of the other program,"
+            " such as ~/.codex, or any other folder.",
+            show_default=False,
+        ),
     ],
     sessions: OptionalSessions = None,
     everything: Annotated[bool, typer.Option("--all", help="Export all sessions that you may list.")] = False,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the file.")] = False,
+    program: Annotated[
+        Literal["claude-code", "codex", "opencode", "pi"] | None,
+        typer.Option("--as", help="Write session files of this program instead.", show_default=False),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder", help="With --as: the working folder of the sessions (default: this one).", show_default=False
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files.")] = False,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
     """Write sessions and their sub-sessions to a tar file: the transcripts as text, and all details as JSON.
 
     The file can be read without CFS. `cfs import` creates the sessions on another server.
-    """
-    from cfs.cli.actions.exports import export_sessions
 
+    With --as, each session becomes a session of another program, whose command to continue it is printed. What that
+    program has no place for is said at the end.
+    """
     if everything == bool(sessions):
         raise typer.BadParameter("name the sessions to export, or use --all")
+    if folder is not None and program is None:
+        raise typer.BadParameter("--folder is for --as")
     with connect(url, token_file) as client:
-        export_sessions(client, file, sessions or None, force=force)
+        if program is not None:
+            from cfs.cli.actions.program_exports import export_program
+
+            export_program(client, program, file, sessions or None, folder=folder, force=force)
+        else:
+            from cfs.cli.actions.exports import export_sessions
+
+            export_sessions(client, file, sessions or None, force=force)
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(help="A file that `cfs export` has written.", show_default=False)],
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE|DIR",
+            help="A file that `cfs export` has written; with --from the folder of the other program, or one of its"
+            " files (default: where the program stores its sessions).",
+            show_default=False,
+        ),
+    ] = None,
+    program: Annotated[
+        Literal["claude-code", "codex", "opencode", "pi"] | None,
+        typer.Option("--from", help="Import the conversations of this program.", show_default=False),
+    ] = None,
     rename: Annotated[
         bool, typer.Option("--rename", help="Import under a new name (NAME-2) if another conversation has the name.")
     ] = False,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Create the sessions of an exported file on a server.
+    """Create the sessions of an exported file, or of another program, on a server.
 
     A session that is there already is left as it is, so the same file can be imported again. If another conversation
     has the name of a session, nothing is imported. An unanswered message at the end is answered now.
-    """
-    from cfs.cli.actions.imports import import_sessions
 
+    With --from, each conversation becomes a session PROGRAM-ID, and its sub-agents sub-sessions. A session that exists
+    gets the messages that are new. Nothing is answered. Lines that cannot be read are named, and the rest is imported;
+    at the end, a line says what has no place in CFS.
+    """
+    if program is None and path is None:
+        raise typer.BadParameter("name the file to import, or a program with --from")
+    if program is not None and rename:
+        raise typer.BadParameter("--rename is for exports of CFS; with --from the names come from the program's ids")
     with connect(url, token_file) as client:
-        import_sessions(client, file, rename=rename)
+        if program is not None:
+            from cfs.cli.actions.program_imports import import_program
+
+            import_program(client, program, path)
+        elif path is not None:
+            from cfs.cli.actions.imports import import_sessions
+
+            import_sessions(client, path, rename=rename)
 
 
 def up(

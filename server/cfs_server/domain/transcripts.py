@@ -1,7 +1,7 @@
 """Messages with their sizes, as new histories begin: from messages or a transcript."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Self
 
@@ -51,7 +51,9 @@ def history_of(new: NewSession, most: int) -> SizedMessages:
     """Return the history of a new session. Raises `InvalidParameters`, `InvalidTranscript` or `TooLarge`."""
     if new.messages and new.transcript:
         raise InvalidParameters("a session begins with `messages` or with a `transcript`, not with both")
-    return take_messages(new.messages, most) if new.messages else read_history(new.transcript or "", most)
+    if not new.messages:
+        return read_history(new.transcript or "", most)
+    return replace(take_messages(new.messages, most), times=new.times)
 
 
 def take_messages(messages: tuple[Message, ...], most: int) -> SizedMessages:

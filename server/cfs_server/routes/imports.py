@@ -71,7 +71,7 @@ async def _import(
     if check:
         return result(outcome="absent")
     try:
-        sessions.create(name, new.settings, history, new.tokens)
+        sessions.create(name, new.settings, history, new.tokens, new.cost)
     except CfsError as error:
         return result(outcome="refused", error=error.detail)
     return result(outcome="created")

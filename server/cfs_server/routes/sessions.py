@@ -79,7 +79,7 @@ async def create_session(
     if new.id is not None:
         sessions.require("write", new.id)
     history = await apart(request, partial(history_of, new, sessions.limits.messages))
-    return _made(sessions.create(new.id, new.settings, history, new.tokens), sessions, 201)
+    return _made(sessions.create(new.id, new.settings, history, new.tokens, new.cost), sessions, 201)
 
 
 @router.get(

@@ -256,12 +256,13 @@ class AuthorizedSessions:
         patch: SettingsPatch | None = None,
         transcript: str | SizedMessages | None = None,
         tokens: int = 0,
+        cost: float = 0.0,
     ) -> Session:
         """Create a session; see `SessionStore.create`."""
         name = new_id(self._store.is_free) if session_id is None else session_id
         self._require_new(name)
         self._require_settings(name, patch)
-        return self._store.create(name, patch, transcript, self._account, tokens=tokens)
+        return self._store.create(name, patch, transcript, self._account, tokens=tokens, cost=cost)
 
     def open(self, session_id: str) -> Session:
         """Return a session to write to. It is created if it does not exist (S2)."""

@@ -262,10 +262,11 @@ class SessionStore:
         account: StorageUsage | None = None,
         delay: float = 0.0,
         tokens: int = 0,
+        cost: float = 0.0,
     ) -> Session:
         """Create a session. A transcript, as text or already parsed, becomes its history (S14).
 
-        `tokens` are those that it has used on another server.
+        `tokens` are those that it has used on another server, and `cost` what it has spent there.
 
         A transcript that ends with an unanswered user message starts a turn, after `delay` seconds. The same is true
         for `replace` and, without a delay, for `fork`. Raises `AlreadyExists`.
@@ -278,8 +279,8 @@ class SessionStore:
         history, settings = self.read(transcript or ""), self._defaults.patched(patch)
         self._check_unanswered(name, history.messages, settings, account or self.account)
         session = self._create(name, settings, history, account)
-        if tokens:
-            session.apply(TokensSpent(Usage(prompt_tokens=tokens)))
+        if tokens or cost:
+            session.apply(TokensSpent(Usage(prompt_tokens=tokens, cost=cost or None)))
         session.answer_last(delay)
         return session
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from cfs import api
-from cfs.cli.actions.archive import FORMAT, INDEX, ROOT, counted
 from cfs.cli.base.complete_file import complete_file
 from cfs.cli.base.output import note
 from cfs.cli.base.progress import progress
@@ -22,6 +21,7 @@ from cfs.contract.transcript import render
 from cfs.contract.wire import (
     SessionInfo,
 )
+from cfs.conversations.archive import FORMAT, INDEX, ROOT, counted
 from cfs.transports.http import Client
 
 _PAGE = 500
@@ -46,7 +46,7 @@ sessions/NAME/SUB/...                the sub-session NAME/SUB, in the same way
 
 def export_sessions(client: Client, file: Path, sessions: Iterable[str] | None, *, force: bool) -> None:
     """Write sessions with their sub-sessions to a tar file, compressed if its name ends in `gz`. None means all."""
-    listed = _all(client) if sessions is None else [client.call(api.read(name)) for name in sessions]
+    listed = every_session(client) if sessions is None else [client.call(api.read(name)) for name in sessions]
     count = 0
     with (
         complete_file(file, force=force) as target,
@@ -79,7 +79,7 @@ def _export(
     _add(archive, f"{folder}/transcript.txt", render(session.history), session.updated_at)
     detail = {"format": FORMAT, **session.model_dump(mode="json")}
     _add(archive, f"{folder}/session.json", json.dumps(detail, ensure_ascii=False, indent=1) + "\n", session.updated_at)
-    below = _all(client, f"{session.id}/") if session.sub_sessions else ()
+    below = every_session(client, f"{session.id}/") if session.sub_sessions else ()
     return {
         "id": session.id,
         "messages": session.messages,
@@ -93,7 +93,7 @@ def _count(node: dict[str, Any]) -> int:
     return 1 + sum(map(_count, node["sub_sessions"]))
 
 
-def _all(client: Client, prefix: str = "") -> Iterator[SessionInfo]:
+def every_session(client: Client, prefix: str = "") -> Iterator[SessionInfo]:
     after: str | None = ""
     while after is not None:
         page = client.call(api.list_sessions(prefix, after, _PAGE))

@@ -78,14 +78,17 @@ class SessionTree(SessionInfo):
 class NewSession(WireModel):
     """Body of `POST /v1/sessions`. Its history is a `transcript`, or `messages` with all that a transcript lacks.
 
-    `tokens` are those that the session has used on another server.
+    `tokens` are those that the session has used on another server, and `cost` what it has spent there, in US dollars.
+    `times` says when the first of the `messages` were added, in seconds since 1970; the others are new.
     """
 
     id: Annotated[str | None, NewId] = None
     settings: SettingsPatch = SettingsPatch()
     transcript: Annotated[str | None, Field(json_schema_extra={"pattern": TRANSCRIPT_PATTERN})] = None
     messages: tuple[Message, ...] = ()
+    times: tuple[Annotated[float, Field(ge=0, lt=2**53, allow_inf_nan=False)], ...] = ()
     tokens: Annotated[int, Field(ge=0, lt=2**53), Integral] = 0
+    cost: Annotated[float, Field(ge=0, lt=2**53, allow_inf_nan=False)] = 0.0
 
 
 class CancelRequest(WireModel):
