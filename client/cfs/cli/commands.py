@@ -397,8 +397,8 @@ def export(
         Path,
         typer.Argument(
             metavar="FILE|DIR",
-            help="The file to write, such as sessions.tar or sessions.tar.gz; with --as the folder of the other program,"
-            " such as ~/.codex, or any other folder.",
+            help="The file to write, such as sessions.tar or sessions.tar.gz; with --as a folder, also that of"
+            " the other program, such as ~/.codex.",
             show_default=False,
         ),
     ],
