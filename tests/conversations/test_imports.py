@@ -55,9 +55,9 @@ def test_the_usual_folder_is_the_default(program: str, server: Process, tmp_path
     target = tmp_path / "home" / homes[program]
     shutil.copytree(recorded(program, tmp_path), target)
     unset = {"XDG_DATA_HOME": "", "CLAUDE_CONFIG_DIR": "", "CODEX_HOME": "", "PI_CODING_AGENT_DIR": ""}
-    run = cfs(server.url, "import", "--from", program, HOME=str(tmp_path / "home"), **unset)
+    run = cfs(server.url, "import", "--from", program, data=b"", HOME=str(tmp_path / "home"), **unset)
     assert run.returncode == 0, run.stderr
-    run = cfs(server.url, "import", "--from", program, HOME=str(tmp_path), **unset)
+    run = cfs(server.url, "import", "--from", program, data=b"", HOME=str(tmp_path), **unset)
     assert (run.returncode, "does not exist" in run.stderr.decode()) == (1, True), run.stderr
 
 
@@ -111,7 +111,7 @@ def lines(*texts: str) -> str:
 
 
 def test_a_conversation_that_has_gone_on_is_continued(tmp_path: Path) -> None:
-    """An unanswered question at the end gets no answer here; one that has gone on on both sides stays, and is reported."""
+    """A question at the end gets no answer here; a conversation that has gone on on both sides stays, and is reported."""
     path = tmp_path / "x.jsonl"
     with serving("--engine", "scripted") as server, Client(server.url) as client:
 

@@ -10,6 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from cfs import api
 from cfs.cli.base.complete_file import complete_file
 from cfs.cli.base.output import note
@@ -21,7 +23,7 @@ from cfs.contract.transcript import render
 from cfs.contract.wire import (
     SessionInfo,
 )
-from cfs.conversations.archive import FORMAT, INDEX, ROOT, counted
+from cfs.conversations.archive import FORMAT, INDEX, ROOT, ExportedNode, ExportedSession, ExportIndex, counted
 from cfs.transports.http import Client
 
 _PAGE = 500
@@ -31,12 +33,14 @@ These are sessions of CFS, exported by `cfs export`. The text is UTF-8.
 
 index.json                           what is here: the sessions as a tree, with their times
 sessions/NAME/transcript.txt         the conversation as text
-sessions/NAME/session.json           the same with all details:
+sessions/NAME/session.json           the same with all details, as docs/export-format.md describes them:
     id                               name of the session
     settings                         as docs/sessions.md describes them
     history                          the messages: role, content, tool_calls, tool_call_id, name, thinking
+    times                            when each message was added
     queue                            messages that waited for their turn
     partial                          the part of a reply that was being generated
+    tokens, cost                     what the model has read and written, and its price in US dollars
     created_at, updated_at           seconds since 1970 (UTC)
 sessions/NAME/SUB/...                the sub-session NAME/SUB, in the same way
 
@@ -61,14 +65,14 @@ def export_sessions(client: Client, file: Path, sessions: Iterable[str] | None, 
                 tree.append(node)
                 count += _count(node)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        index = {"format": FORMAT, "exported_at": now, "cfs": version("cfs-local"), "sessions": tree}
-        _add(archive, INDEX, json.dumps(index, ensure_ascii=False, indent=1) + "\n")
+        index = ExportIndex(format=FORMAT, exported_at=now, cfs=version("cfs-local"), sessions=tuple(tree))
+        _add(archive, INDEX, _json(index))
     note(f"cfs: {counted(count)} in {file}")
 
 
 def _export(
     client: Client, archive: tarfile.TarFile, info: SessionInfo, advance: Callable[[int], object]
-) -> dict[str, Any] | None:
+) -> ExportedNode | None:
     """Add a session and those below it; None if it has been deleted since it was listed."""
     try:
         session = client.call(api.read(info.id))
@@ -77,20 +81,25 @@ def _export(
     advance(1)
     folder = f"{ROOT}/sessions/{session.id}"
     _add(archive, f"{folder}/transcript.txt", render(session.history), session.updated_at)
-    detail = {"format": FORMAT, **session.model_dump(mode="json")}
-    _add(archive, f"{folder}/session.json", json.dumps(detail, ensure_ascii=False, indent=1) + "\n", session.updated_at)
+    exported = ExportedSession.model_validate({"format": FORMAT} | dict(session))
+    _add(archive, f"{folder}/session.json", _json(exported), session.updated_at)
     below = every_session(client, f"{session.id}/") if session.sub_sessions else ()
-    return {
-        "id": session.id,
-        "messages": session.messages,
-        "created_at": session.created_at,
-        "updated_at": session.updated_at,
-        "sub_sessions": [node for child in below if (node := _export(client, archive, child, advance)) is not None],
-    }
+    nodes = (_export(client, archive, child, advance) for child in below)
+    return ExportedNode(
+        id=session.id,
+        messages=session.messages,
+        created_at=session.created_at,
+        updated_at=session.updated_at,
+        sub_sessions=tuple(node for node in nodes if node is not None),
+    )
 
 
-def _count(node: dict[str, Any]) -> int:
-    return 1 + sum(map(_count, node["sub_sessions"]))
+def _count(node: ExportedNode) -> int:
+    return 1 + sum(map(_count, node.sub_sessions))
+
+
+def _json(part: BaseModel) -> str:
+    return json.dumps(part.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n"
 
 
 def every_session(client: Client, prefix: str = "") -> Iterator[SessionInfo]:
