@@ -64,7 +64,7 @@ def test_the_usual_folder_is_the_default(program: str, server: Process, tmp_path
 def test_earlier_opencode_has_a_file_for_each_part(tmp_path: Path) -> None:
     """The same conversation as in the database, and none twice where both are there."""
     storage = tmp_path / "opencode/storage"
-    info = {"id": "ses_1", "title": "Notes", "directory": "/home/ann", "time": {"created": 1, "updated": 2}}
+    info = {"id": "ses_1", "title": "Notes", "directory": "/home/cfs", "time": {"created": 1, "updated": 2}}
     files = {
         "session/global/ses_1": info,
         "message/ses_1/msg_1": {"id": "msg_1", "role": "user", "time": {"created": 1_700_000_000_000}},
@@ -183,7 +183,7 @@ def test_what_is_exported_is_imported_again(program: str, tmp_path: Path) -> Non
     with serving("--engine", "scripted") as server, Client(server.url) as client:
         client.call(api.create("main", settings, messages=HISTORY, tokens=5))
         client.call(api.create("main/coder", messages=HISTORY[1:2] + HISTORY[4:]))
-        command = ("export", "--as", program, "--folder", "/home/ann/project", str(target), "main")
+        command = ("export", "--as", program, "--folder", "/home/cfs/project", str(target), "main")
         code, output, said = ended(cfs(server.url, *command))
         assert code == 0, said
         assert said == (

@@ -12,7 +12,7 @@ from cfs.conversations import claude_code, codex, opencode, pi
 from cfs.conversations.conversation import IMAGE, Conversation, Damage
 from tests.conversations.support import RECORDED
 
-PROJECT = RECORDED / "claude-code/-home-ann-project"
+PROJECT = RECORDED / "claude-code/-home-cfs-project"
 
 
 def lines(*values: dict[str, Any]) -> str:
@@ -45,7 +45,7 @@ def test_claude_code_is_read() -> None:
     assert [one.id for one in call.tool_calls] == ["call_1", "call_2"]
     assert [message.content for message in main.messages[2:4]] == ["milk", "Error: Exit code 1"]
     assert main.messages[2].name == "Bash"
-    assert (main.tokens, main.models, main.folder) == (1806 + 1813 + 1842 + 1852, ("scripted",), "/home/ann/project")
+    assert (main.tokens, main.models, main.folder) == (1806 + 1813 + 1842 + 1852, ("scripted",), "/home/cfs/project")
     assert list(main.times) == sorted(main.times)
     assert main.times[0] == pytest.approx(1_795_806_874.902)
     assert main.lost == {"attachments": 2}
@@ -79,6 +79,27 @@ def test_only_the_newest_branch_of_claude_code_is_read() -> None:
     assert brief(main) == [("user", "one"), ("assistant", "new"), ("user", f"{IMAGE}\n\nSee?")]
     assert (main.title, child.parent, brief(child)) == ("Notes", "file", [("user", "order"), ("assistant", "done")])
     assert main.lost == {"messages of other branches": 1, "encrypted thoughts": 1, "pictures": 1}
+
+
+def test_a_sub_agent_of_claude_code_may_be_beside_its_session() -> None:
+    (child,) = claude_code.read(lines(entry("1", None, "order", isSidechain=True, sessionId="main")), "agent-1")
+    assert (child.id, child.parent, brief(child)) == ("agent-1", "main", [("user", "order")])
+
+
+def test_undone_messages_of_opencode_and_long_ids_of_calls() -> None:
+    """pi joins two ids of OpenAI to one that is longer than the server takes."""
+    said = [({"id": f"msg_{number}", "role": "user"}, [{"type": "text", "text": str(number)}]) for number in (1, 2)]
+    conversation = opencode.read({"id": "ses_1", "revert": {"messageID": "msg_2"}}, said)
+    assert (brief(conversation), conversation.lost) == ([("user", "1")], {"messages of undone turns": 1})
+    long = "call" * 100
+    call = {"role": "assistant", "content": [{"type": "toolCall", "id": long, "name": "bash"}]}
+    text = lines(
+        {"type": "message", "message": call},
+        {"type": "message", "message": {"role": "toolResult", "toolCallId": long, "content": "milk"}},
+    )
+    made, result = pi.read(text, "name").messages
+    assert made.tool_calls[0].id == result.tool_call_id
+    assert len(made.tool_calls[0].id) <= 256
 
 
 def test_codex_is_read() -> None:

@@ -68,6 +68,7 @@ class _Line(Entry):
     aiTitle: str | None = None  # noqa: N815
     customTitle: str | None = None  # noqa: N815
     cwd: str | None = None
+    sessionId: str | None = None  # noqa: N815
 
     @property
     def blocks(self) -> tuple[_Block, ...]:
@@ -90,6 +91,9 @@ def read(text: str, name: str, parent: str | None = None, title: str | None = No
             lines.append(_Line.model_validate(value))
         except ValidationError as error:
             damage.append(Damage(number, reason_of(error)))
+    entries = [line for line in lines if line.uuid]
+    if entries and all(line.isSidechain for line in entries):  # a sub-agent of the versions that had it beside
+        parent = parent or entries[0].sessionId
     main = [line for line in lines if parent or not line.isSidechain]
     side = [] if parent else [line for line in lines if line.isSidechain]
     title = title or _title(main)

@@ -1,5 +1,6 @@
 """A conversation of another program as messages of CFS, and what of it has no place there."""
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,6 +11,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cfs.contract.wire import Message, ToolCall
+
+_MAX_CALL_ID = 256
 
 IMAGE = "[image]"
 """Stands in a message for a picture, which CFS does not store."""
@@ -62,6 +65,8 @@ class Builder:
 
     def add(self, message: Message, at: float) -> None:
         """Append a message. A time before that of the last message is taken as the same."""
+        if message.tool_call_id is not None:
+            message = message.model_copy(update={"tool_call_id": _short(message.tool_call_id)})
         self.messages.append(message)
         self.times.append(max([at, *self.times[-1:]]))
 
@@ -74,7 +79,7 @@ class Builder:
             role="assistant",
             content=_joined(last.content, content),
             thinking=_joined(last.thinking or "", thinking) or None,
-            tool_calls=(*last.tool_calls, *calls),
+            tool_calls=(*last.tool_calls, *(call.model_copy(update={"id": _short(call.id)}) for call in calls)),
         )
 
     def cut(self, count: int) -> None:
@@ -93,6 +98,11 @@ class Builder:
             lost=self.lost,
             **more,
         )
+
+
+def _short(call_id: str) -> str:
+    """Return the id of a call in the length that the server takes: some providers make very long ones."""
+    return call_id if len(call_id) <= _MAX_CALL_ID else hashlib.sha256(call_id.encode()).hexdigest()
 
 
 def clean(text: str) -> str:

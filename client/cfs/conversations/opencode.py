@@ -62,6 +62,7 @@ class _Part(Entry):
 
 
 class _Info(Entry):
+    id: str = ""
     role: str
     time: _Time = _Time()
     tokens: _Tokens = _Tokens()
@@ -69,8 +70,13 @@ class _Info(Entry):
     error: dict[str, Any] | None = None
 
 
+class _Revert(Entry):
+    messageID: str = ""  # noqa: N815
+
+
 class _Session(Entry):
     id: str
+    revert: _Revert | None = None
     title: str | None = None
     parentID: str | None = None  # noqa: N815
     directory: str | None = None
@@ -89,6 +95,9 @@ def read(info: dict[str, Any], messages: Iterable[tuple[dict[str, Any], list[dic
             message = _Info.model_validate(header)
         except ValidationError as error:
             damage.append(Damage(number, reason_of(error)))
+            continue
+        if session.revert is not None and message.id >= session.revert.messageID:  # ids sort by time
+            builder.lost["messages of undone turns"] += 1
             continue
         parts = []
         for piece in pieces:

@@ -103,6 +103,7 @@ def _json(part: BaseModel) -> str:
 
 
 def every_session(client: Client, prefix: str = "") -> Iterator[SessionInfo]:
+    """Yield the sessions directly below a prefix, page by page."""
     after: str | None = ""
     while after is not None:
         page = client.call(api.list_sessions(prefix, after, _PAGE))

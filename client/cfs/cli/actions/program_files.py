@@ -59,6 +59,11 @@ def sources(program: ProgramName, folder: Path) -> list[Reader]:
     return readers
 
 
+def _inside(folder: Path, *names: str) -> Path:
+    """Return the first of some folders in a folder that exists, or else the folder itself."""
+    return next((folder / name for name in names if (folder / name).is_dir()), folder)
+
+
 def _files(folder: Path, pattern: str) -> list[Path]:
     return [folder] if folder.is_file() else sorted(path for path in folder.rglob(pattern) if path.is_file())
 
@@ -76,7 +81,7 @@ def _read(read: Callable[[Path, str], tuple[Conversation, ...]], path: Path) -> 
 
 
 def _claude_code(folder: Path) -> Iterator[Reader]:
-    for path in _files(folder, "*.jsonl"):
+    for path in _files(_inside(folder, "projects"), "*.jsonl"):
         yield partial(_read, _claude_code_conversations, path)
 
 
@@ -123,7 +128,7 @@ def _codex_titles(folder: Path) -> Mapping[str, str]:
 
 
 def _pi(folder: Path) -> Iterator[Reader]:
-    for path in _files(folder, "*.jsonl"):
+    for path in _files(_inside(folder, "sessions", "agent/sessions"), "*.jsonl"):
         yield partial(_read, _pi_conversations, path)
 
 
@@ -177,17 +182,16 @@ def _database_sessions(path: Path) -> list[str]:
 
 def _stored(path: Path, name: str) -> _Stored:
     with closing(_connect(path)) as database:
-        columns = "SELECT id, parent_id, title, directory FROM session WHERE id = ?"
-        info = dict(
-            zip(("id", "parentID", "title", "directory"), database.execute(columns, (name,)).fetchone(), strict=True)
-        )
+        database.row_factory = sqlite3.Row
+        row = dict(database.execute("SELECT * FROM session WHERE id = ?", (name,)).fetchone())
+        info = row | {"parentID": row["parent_id"], "revert": json.loads(row.get("revert") or "null")}
         parts: dict[str, list[dict[str, Any]]] = {}
         for message, data in database.execute(
             "SELECT message_id, data FROM part WHERE session_id = ? ORDER BY message_id, id", (name,)
         ):
             parts.setdefault(message, []).append(json.loads(data))
         rows = database.execute("SELECT id, data FROM message WHERE session_id = ? ORDER BY id", (name,))
-        return info, [(json.loads(data), parts.get(message, [])) for message, data in rows]
+        return info, [({"id": message} | json.loads(data), parts.get(message, [])) for message, data in rows]
 
 
 def _in_files(path: Path) -> _Stored:

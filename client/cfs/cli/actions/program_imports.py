@@ -23,6 +23,9 @@ from cfs.transports.http import Client
 _MAX_DEPTH = 15
 """Sub-sessions of sub-sessions; deeper ones are put here."""
 
+_MAX_SYSTEM = 262_144
+"""Characters of the setting `system`."""
+
 _DAMAGES = 20
 """Damaged lines that are named; the others are counted."""
 
@@ -91,12 +94,13 @@ def _sessions(program: ProgramName, conversations: Iterable[Conversation]) -> di
         name = names[conversation.id]
         title = re.sub(r"[\x00-\x1f\x7f]+", " ", conversation.title or "").strip()[:200]
         settings = {"title": title} if title else {}
-        system = {"system": conversation.system} if conversation.system else {}
+        prompt = conversation.system or ""
+        system = {"system": prompt} if 0 < len(prompt) <= _MAX_SYSTEM else {}
         sessions[name] = NamedSession(
             id=name,
             settings=SettingsPatch.model_validate(settings | system),
             messages=conversation.messages,
-            times=conversation.times,
+            times=conversation.times if any(conversation.times) else (),
             tokens=conversation.tokens,
         )
     return sessions
