@@ -111,7 +111,7 @@ def lines(*texts: str) -> str:
 
 
 def test_a_conversation_that_has_gone_on_is_continued(tmp_path: Path) -> None:
-    """A question at the end gets no answer here; a conversation that has gone on on both sides stays, and is reported."""
+    """A question at the end gets no answer here; a conversation that went on on both sides stays, and is reported."""
     path = tmp_path / "x.jsonl"
     with serving("--engine", "scripted") as server, Client(server.url) as client:
 
@@ -133,6 +133,43 @@ def test_a_conversation_that_has_gone_on_is_continued(tmp_path: Path) -> None:
         code, said = cfs_import(server.url, "pi", path)
         assert (code, "'pi-grows' was not imported" in said, "gone on here" in said) == (1, True, True), said
         assert texts() == before
+
+
+def test_all_kinds_of_messages_continue_a_conversation(tmp_path: Path) -> None:
+    """A reply without text, empty and failed results, a thought alone: each is stored as it is in the file."""
+    call = {"type": "toolCall", "id": "c", "name": "bash", "arguments": {}}
+    more = [
+        {"role": "assistant", "content": [call]},
+        {"role": "toolResult", "toolCallId": "c", "toolName": "bash", "content": []},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}]},
+        {"role": "assistant", "content": []},
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": [{"type": "text", "text": " \n"}]},
+    ]
+    path = tmp_path / "x.jsonl"
+    with serving("--engine", "scripted") as server:
+        path.write_text(lines("one"))
+        assert cfs_import(server.url, "pi", path)[0] == 0
+        entries = [
+            {"type": "message", "id": str(number), "parentId": str(number - 1), "message": message}
+            for number, message in enumerate(more, 2)
+        ]
+        path.write_text(lines("one") + "".join(json.dumps(entry) + "\n" for entry in entries))
+        assert cfs_import(server.url, "pi", path) == (0, "cfs: 0 sessions imported; 1 continued\n")
+        assert cfs_import(server.url, "pi", path)[1] == "cfs: 0 sessions imported; 1 of 1 were left as they are\n"
+        assert imported(server.url)["pi-grows"].messages == 4
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", " x \n", "User: hi", "\\User: x", "[CALL:f()]", "\x00\ud83d", "Assistant: a\nUser: b"]
+)
+def test_a_question_at_the_end_is_stored_as_it_is(text: str, server: Process, tmp_path: Path) -> None:
+    """So that it is not taken for another one the next time."""
+    path = tmp_path / "x.jsonl"
+    path.write_text(lines("one", "first", text).replace("grows", f"odd-{len(text)}-{hash(text)}"))
+    assert cfs_import(server.url, "pi", path)[0] == 0
+    code, said = cfs_import(server.url, "pi", path)
+    assert (code, said) == (0, "cfs: 0 sessions imported; 1 of 1 were left as they are\n")
 
 
 @pytest.mark.parametrize(

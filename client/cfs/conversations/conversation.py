@@ -88,11 +88,12 @@ class Builder:
         del self.times[count:]
 
     def build(self, id: str, **more: Any) -> Conversation:  # noqa: A002 - the name of the field
-        """Return the conversation."""
+        """Return the conversation, without messages that have nothing in them."""
+        pairs = [pair for pair in zip(self.messages, self.times, strict=True) if not _is_empty(pair[0])]
         return Conversation(
             id,
-            tuple(self.messages),
-            tuple(self.times),
+            tuple(message for message, _ in pairs),
+            tuple(time for _, time in pairs),
             tokens=self.tokens,
             models=tuple(self.models),
             lost=self.lost,
@@ -103,6 +104,11 @@ class Builder:
 def _short(call_id: str) -> str:
     """Return the id of a call in the length that the server takes: some providers make very long ones."""
     return call_id if len(call_id) <= _MAX_CALL_ID else hashlib.sha256(call_id.encode()).hexdigest()
+
+
+def _is_empty(message: Message) -> bool:
+    """Return whether the server would store nothing for a message."""
+    return not (message.content.strip() or message.thinking or message.tool_calls or message.tool_call_id)
 
 
 def clean(text: str) -> str:

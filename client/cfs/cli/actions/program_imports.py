@@ -95,6 +95,8 @@ def _sessions(program: ProgramName, conversations: Iterable[Conversation]) -> di
         title = re.sub(r"[\x00-\x1f\x7f]+", " ", conversation.title or "").strip()[:200]
         settings = {"title": title} if title else {}
         prompt = conversation.system or ""
+        if len(prompt) > _MAX_SYSTEM:
+            note(f"cfs: {name!r}: the system prompt is longer than {_MAX_SYSTEM} characters, and was left out")
         system = {"system": prompt} if 0 < len(prompt) <= _MAX_SYSTEM else {}
         sessions[name] = NamedSession(
             id=name,
