@@ -36,9 +36,25 @@ async def test_sessions_are_created_with_settings_and_tokens(server: ServerHarne
     assert await outcomes(server, other, session("c")) == [("a", "other"), ("c", "created")]
 
 
+async def test_messages_have_their_times_and_sessions_their_cost(server: ServerHarness) -> None:
+    """Of times that do not go as far as the messages, the rest is now; one request for a session takes them, too."""
+    assert await outcomes(server, session("a", times=[5, 6.5], cost=0.25), session("b", times=[7])) == [
+        ("a", "created"),
+        ("b", "created"),
+    ]
+    answer = await server.client.post("/v1/sessions", json=session("c", times=[1, 2], cost=1))
+    assert answer.status_code == 201
+    a, b, c = [(await server.client.get(f"/v1/sessions/{name}")).json() for name in "abc"]
+    assert (a["times"], a["cost"], c["times"], c["cost"]) == ([5, 6.5], 0.25, [1, 2], 1)
+    assert b["times"][0] == 7
+    assert b["times"][1] == b["created_at"] == b["updated_at"]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
+        session("b", times=[-1]),
+        session("b", cost=-0.5),
         session("../x"),
         session("b", settings={"temperature": 9}),
         session("b", messages=[{"role": "nobody", "content": ""}]),

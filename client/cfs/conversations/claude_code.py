@@ -161,19 +161,10 @@ def _on_path(entries: list[_Line], builder: Builder) -> list[_Line]:
 
 
 def _add_user(builder: Builder, line: _Line, at: float) -> None:
-    names = {call.id: call.name for message in builder.messages for call in message.tool_calls}
     for block in line.blocks:
         if block.type == "tool_result":
             text = _text(builder, block.content)
-            builder.add(
-                Message(
-                    role="tool",
-                    content=failed(text) if block.is_error else text,
-                    tool_call_id=block.tool_use_id,
-                    name=names.get(block.tool_use_id or ""),
-                ),
-                at,
-            )
+            builder.add_result(at, block.tool_use_id, failed(text) if block.is_error else text)
     text = _text(builder, [block for block in line.blocks if block.type != "tool_result"])
     if text:
         builder.add(Message(role="user", content=text), at)

@@ -115,7 +115,6 @@ class _Reader:
         self.meta: _Meta | None = None
         self.title: str | None = None
         self._turns: list[int] = []
-        self._names: dict[str, str] = {}
 
     def line(self, value: dict[str, Any]) -> None:
         """Read a line. Those of the first versions are items without an envelope."""
@@ -170,9 +169,7 @@ class _Reader:
         elif item.type in _CALLS:
             self._call(item, at)
         elif item.type in _RESULTS:
-            name = self._names.get(item.call_id or "")
-            text = self._output(item.output)
-            self.builder.add(Message(role="tool", content=text, tool_call_id=item.call_id, name=name), at)
+            self.builder.add_result(at, item.call_id, self._output(item.output))
         elif item.type == "web_search_call":
             self.builder.lost["web searches of the provider"] += 1
 
@@ -181,7 +178,6 @@ class _Reader:
         if item.namespace and not name.startswith(item.namespace):
             name = f"{item.namespace}__{name}"
         arguments = item.action if item.action is not None else arguments_of(item.arguments or item.input)
-        self._names[item.call_id or ""] = name
         self.builder.extend_reply(at, calls=[ToolCall(id=item.call_id or "", name=name, arguments=arguments)])
 
     def _output(self, output: Any) -> str:

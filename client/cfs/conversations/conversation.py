@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -62,6 +62,7 @@ class Builder:
         self.lost: Counter[str] = Counter()
         self.models: dict[str, None] = {}
         self.tokens = 0
+        self._tools: dict[str | None, str] = {}
 
     def add(self, message: Message, at: float) -> None:
         """Append a message. A time before that of the last message is taken as the same."""
@@ -70,8 +71,13 @@ class Builder:
         self.messages.append(message)
         self.times.append(max([at, *self.times[-1:]]))
 
-    def extend_reply(self, at: float, content: str = "", thinking: str = "", calls: Iterable[ToolCall] = ()) -> None:
+    def add_result(self, at: float, call_id: str | None, content: str, name: str | None = None) -> None:
+        """Append the result of a call. Without a name it has that of the call."""
+        self.add(Message(role="tool", content=content, tool_call_id=call_id, name=name or self._tools.get(call_id)), at)
+
+    def extend_reply(self, at: float, content: str = "", thinking: str = "", calls: Sequence[ToolCall] = ()) -> None:
         """Continue the reply that is the last message, or begin one."""
+        self._tools |= {call.id: call.name for call in calls}
         if not self.messages or self.messages[-1].role != "assistant":
             self.add(Message(role="assistant", content=""), at)
         last = self.messages[-1]

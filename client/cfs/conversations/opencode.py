@@ -50,6 +50,11 @@ class _State(Entry):
     error: str = ""
     time: _Time = _Time()
 
+    @property
+    def result(self) -> str:
+        """What the call has returned. One that was interrupted has no result."""
+        return clean(self.output if self.status == "completed" else failed(self.error or "interrupted"))
+
 
 class _Part(Entry):
     type: str
@@ -119,7 +124,7 @@ def _add(builder: Builder, message: _Info, parts: Iterable[_Part]) -> None:
         return
     builder.tokens += message.tokens.total
     builder.models |= {message.modelID: None} if message.modelID else {}
-    results: list[tuple[Message, float]] = []
+    results: list[tuple[float, str, str]] = []
     builder.add(Message(role="assistant", content=""), at)
     for part in parts:
         if results and part.type in ("step-start", "reasoning", "text"):  # a message of earlier versions has all steps
@@ -127,11 +132,7 @@ def _add(builder: Builder, message: _Info, parts: Iterable[_Part]) -> None:
             builder.add(Message(role="assistant", content=""), at)
         if part.type == "tool":
             builder.extend_reply(at, calls=[ToolCall(id=part.callID, name=part.tool, arguments=part.state.input)])
-            text = (
-                failed(part.state.error or part.state.status) if part.state.status != "completed" else part.state.output
-            )
-            result = Message(role="tool", content=clean(text), tool_call_id=part.callID, name=part.tool)
-            results.append((result, seconds(part.state.time.end) or at))
+            results.append((seconds(part.state.time.end) or at, part.callID, part.state.result))
         elif part.type == "reasoning":
             builder.extend_reply(at, thinking=part.text)
         else:
@@ -141,9 +142,9 @@ def _add(builder: Builder, message: _Info, parts: Iterable[_Part]) -> None:
     _flush(builder, results)
 
 
-def _flush(builder: Builder, results: list[tuple[Message, float]]) -> None:
-    for result, at in results:
-        builder.add(result, at)
+def _flush(builder: Builder, results: list[tuple[float, str, str]]) -> None:
+    for at, call_id, text in results:
+        builder.add_result(at, call_id, text)
     results.clear()
 
 

@@ -115,9 +115,7 @@ def _add_message(builder: Builder, message: _Message, at: float) -> None:
         builder.models |= {message.model: None} if message.model else {}
     elif message.role == "toolResult":
         content = failed(text) if message.isError else text
-        builder.add(
-            Message(role="tool", content=content, tool_call_id=message.toolCallId, name=message.toolName or None), at
-        )
+        builder.add_result(at, message.toolCallId, content, message.toolName)
     elif message.role == "bashExecution":
         builder.add(Message(role="user", content=clean(f"$ {message.command}\n{message.output}")), at)
     elif message.role == "system":
