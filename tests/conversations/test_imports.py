@@ -11,7 +11,7 @@ from cfs import api
 from cfs.transports.http import Client
 from cfs.wire import Message, NewMessage, SettingsPatch, ToolCall
 from tests.client.terminal import cfs, ended, terminal
-from tests.conversations.support import cfs_import, imported, recorded
+from tests.conversations.support import RECORDED, cfs_import, imported, recorded
 from tests.server.support import Process, serving
 
 PROGRAMS = ("claude-code", "codex", "opencode", "pi")
@@ -179,6 +179,7 @@ def test_a_question_at_the_end_is_stored_as_it_is(text: str, server: Process, tm
         (["--from", "codex", "--rename", "{folder}"], "--rename"),
         (["--from", "codex", "{folder}/nowhere"], "does not exist"),
         (["--from", "codex", "{folder}"], "no sessions of codex"),
+        (["--from", "pi", str(RECORDED / "codex")], "no conversations of pi"),
         (["--from", "opencode", "{folder}/junk.db"], "no database of opencode"),
         (["--from", "emacs", "{folder}"], "emacs"),
     ],

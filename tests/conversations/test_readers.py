@@ -86,6 +86,15 @@ def test_a_sub_agent_of_claude_code_may_be_beside_its_session() -> None:
     assert (child.id, child.parent, brief(child)) == ("agent-1", "main", [("user", "order")])
 
 
+def test_half_characters_become_question_marks() -> None:
+    """In texts, and in arguments, which are JSON in JSON."""
+    arguments = json.dumps({"cmd": "a\ud83d"})
+    text = lines(user("b\ud83d"), item("function_call", name="x", arguments=arguments, call_id="c"))
+    conversation = codex.read(text, "name")
+    assert brief(conversation) == [("user", "b?"), ("assistant", "x")]
+    assert conversation.messages[1].tool_calls[0].arguments == {"cmd": "a?"}
+
+
 def test_undone_messages_of_opencode_and_long_ids_of_calls() -> None:
     """pi joins two ids of OpenAI to one that is longer than the server takes."""
     said = [({"id": f"msg_{number}", "role": "user"}, [{"type": "text", "text": str(number)}]) for number in (1, 2)]

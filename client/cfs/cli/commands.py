@@ -13,6 +13,7 @@ from cfs.cli.base.options import (
     Json,
     OptionalSession,
     OptionalSessions,
+    ProgramName,
     Session,
     Sessions,
     TokenFile,
@@ -405,7 +406,7 @@ def export(
     sessions: OptionalSessions = None,
     everything: Annotated[bool, typer.Option("--all", help="Export all sessions that you may list.")] = False,
     program: Annotated[
-        Literal["claude-code", "codex", "opencode", "pi"] | None,
+        ProgramName | None,
         typer.Option("--as", help="Write session files of this program instead.", show_default=False),
     ] = None,
     folder: Annotated[
@@ -451,7 +452,7 @@ def import_(
         ),
     ] = None,
     program: Annotated[
-        Literal["claude-code", "codex", "opencode", "pi"] | None,
+        ProgramName | None,
         typer.Option("--from", help="Import the conversations of this program.", show_default=False),
     ] = None,
     rename: Annotated[

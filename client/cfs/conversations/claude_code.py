@@ -15,7 +15,6 @@ from cfs.conversations.conversation import (
     Conversation,
     Damage,
     Entry,
-    clean,
     failed,
     iso,
     json_lines,
@@ -182,7 +181,7 @@ def _extend(builder: Builder, line: _Line, at: float) -> None:
 
 def _text(builder: Builder, content: str | Iterable[_Block] | None) -> str:
     if content is None or isinstance(content, str):
-        return clean(content or "")
+        return content or ""
     pieces = []
     for block in content:
         if block.type in ("image", "document"):
@@ -190,7 +189,7 @@ def _text(builder: Builder, content: str | Iterable[_Block] | None) -> str:
             pieces.append(IMAGE)
         elif block.text:
             pieces.append(block.text)
-    return clean("\n\n".join(pieces))
+    return "\n\n".join(pieces)
 
 
 def file_name(conversation: Conversation, folder: str) -> str:

@@ -15,7 +15,6 @@ from cfs.conversations.conversation import (
     Damage,
     Entry,
     arguments_of,
-    clean,
     iso,
     json_lines,
     reason_of,
@@ -146,7 +145,7 @@ class _Reader:
 
     def _compacted(self, summary: str, at: float) -> None:
         if summary:
-            text = clean(f"Summary of the conversation before: {summary}")
+            text = f"Summary of the conversation before: {summary}"
             self.builder.add(Message(role="system", content=text), at)
         else:
             self.builder.lost["encrypted summaries"] += 1
@@ -182,12 +181,12 @@ class _Reader:
 
     def _output(self, output: Any) -> str:
         if isinstance(output, dict):
-            return self._output(output.get("content")) or clean(json.dumps(output, ensure_ascii=False))
+            return self._output(output.get("content")) or json.dumps(output, ensure_ascii=False)
         return self._text(output)
 
     def _text(self, content: str | Iterable[_Content] | None) -> str:
         if content is None or isinstance(content, str):
-            return clean(content or "")
+            return content or ""
         pieces = []
         for part in content:
             if part.type == "input_image":
@@ -195,7 +194,7 @@ class _Reader:
                 pieces.append(IMAGE)
             elif part.text:
                 pieces.append(part.text)
-        return clean("\n\n".join(pieces))
+        return "\n\n".join(pieces)
 
 
 def _time(value: dict[str, Any]) -> str | None:

@@ -117,13 +117,24 @@ def _is_empty(message: Message) -> bool:
     return not (message.content.strip() or message.thinking or message.tool_calls or message.tool_call_id)
 
 
-def clean(text: str) -> str:
-    """Return a text without lone surrogates, which have no UTF-8."""
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+def loads(text: str) -> Any:
+    """Parse JSON. Lone surrogates in it, which have no UTF-8, become question marks."""
+    value = json.loads(text)
+    return _clean(value) if "\\ud" in text.lower() else value
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    return value
 
 
 def _joined(first: str, second: str) -> str:
-    return "\n\n".join(filter(None, (first, clean(second))))
+    return "\n\n".join(filter(None, (first, second)))
 
 
 def failed(text: str) -> str:
@@ -149,7 +160,7 @@ def iso(time: float) -> str:
 def arguments_of(text: str) -> dict[str, Any]:
     """Return the arguments of a call that are JSON; any other text becomes the argument `input`."""
     try:
-        value = json.loads(text)
+        value = loads(text)
     except ValueError:
         value = None
     return value if isinstance(value, dict) else {"input": text}
@@ -161,7 +172,7 @@ def json_lines(text: str, damage: list[Damage]) -> Iterator[tuple[int, dict[str,
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = loads(line)
         except (ValueError, RecursionError):
             damage.append(Damage(number, "is not JSON"))
             continue

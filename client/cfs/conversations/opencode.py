@@ -14,7 +14,6 @@ from cfs.conversations.conversation import (
     Conversation,
     Damage,
     Entry,
-    clean,
     failed,
     reason_of,
     seconds,
@@ -53,7 +52,7 @@ class _State(Entry):
     @property
     def result(self) -> str:
         """What the call has returned. One that was interrupted has no result."""
-        return clean(self.output if self.status == "completed" else failed(self.error or "interrupted"))
+        return self.output if self.status == "completed" else failed(self.error or "interrupted")
 
 
 class _Part(Entry):
@@ -120,7 +119,7 @@ def _add(builder: Builder, message: _Info, parts: Iterable[_Part]) -> None:
     at = seconds(message.time.created)
     if message.role != "assistant":
         text = "\n\n".join(filter(None, (_text(builder, part) for part in parts)))
-        builder.add(Message(role="user", content=clean(text)), at)
+        builder.add(Message(role="user", content=text), at)
         return
     builder.tokens += message.tokens.total
     builder.models |= {message.modelID: None} if message.modelID else {}

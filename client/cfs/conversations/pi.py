@@ -14,7 +14,6 @@ from cfs.conversations.conversation import (
     Conversation,
     Damage,
     Entry,
-    clean,
     failed,
     iso,
     json_lines,
@@ -91,7 +90,7 @@ def read(text: str, name: str) -> Conversation:
 def _add(builder: Builder, line: _Line) -> None:
     at = seconds(line.timestamp)
     if line.type in ("compaction", "branch_summary"):
-        builder.add(Message(role="system", content=clean(f"Summary of the conversation before: {line.summary}")), at)
+        builder.add(Message(role="system", content=f"Summary of the conversation before: {line.summary}"), at)
     elif line.type == "custom_message":
         builder.add(Message(role="user", content=_text(builder, line.content)), at)
     elif line.message is not None:
@@ -117,7 +116,7 @@ def _add_message(builder: Builder, message: _Message, at: float) -> None:
         content = failed(text) if message.isError else text
         builder.add_result(at, message.toolCallId, content, message.toolName)
     elif message.role == "bashExecution":
-        builder.add(Message(role="user", content=clean(f"$ {message.command}\n{message.output}")), at)
+        builder.add(Message(role="user", content=f"$ {message.command}\n{message.output}"), at)
     elif message.role == "system":
         builder.add(Message(role="system", content=text), at)
     else:
@@ -126,7 +125,7 @@ def _add_message(builder: Builder, message: _Message, at: float) -> None:
 
 def _text(builder: Builder, content: str | Iterable[_Block]) -> str:
     if isinstance(content, str):
-        return clean(content)
+        return content
     pieces = []
     for block in content:
         if block.type == "image":
@@ -134,7 +133,7 @@ def _text(builder: Builder, content: str | Iterable[_Block]) -> str:
             pieces.append(IMAGE)
         elif block.type == "text":
             pieces.append(block.text)
-    return clean("\n\n".join(pieces))
+    return "\n\n".join(pieces)
 
 
 def file_name(conversation: Conversation, folder: str) -> str:

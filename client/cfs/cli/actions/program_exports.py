@@ -8,8 +8,8 @@ from pathlib import Path
 
 from cfs import api
 from cfs.cli.actions.exports import every_session
-from cfs.cli.actions.program_files import ProgramName
 from cfs.cli.base.complete_file import complete_file
+from cfs.cli.base.options import ProgramName
 from cfs.cli.base.output import note, show
 from cfs.cli.base.progress import progress
 from cfs.contract.errors import InvalidRequest, NotFound

@@ -1,6 +1,5 @@
 """Finds and reads the session files of other programs, as `cfs import --from` does."""
 
-import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -8,15 +7,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
+from cfs.cli.base.options import ProgramName
 from cfs.contract.errors import InvalidRequest
 from cfs.conversations import claude_code, codex, opencode, pi
-from cfs.conversations.conversation import Conversation, Damage
-
-ProgramName = Literal["claude-code", "codex", "opencode", "pi"]
+from cfs.conversations.conversation import Conversation, Damage, loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ def _claude_code_conversations(path: Path, text: str) -> tuple[Conversation, ...
 def _description(path: Path) -> str | None:
     """Return what a sub-agent was started for."""
     try:
-        description = json.loads(_text(path)).get("description")
+        description = loads(_text(path)).get("description")
     except (OSError, ValueError, AttributeError):
         return None
     return description if isinstance(description, str) else None
@@ -120,7 +118,7 @@ def _codex_titles(folder: Path) -> Mapping[str, str]:
     for path in (folder / "session_index.jsonl", folder.parent / "session_index.jsonl"):
         for line in _text(path).splitlines() if path.is_file() else ():
             try:
-                entry = json.loads(line)
+                entry = loads(line)
                 titles[str(entry["id"])] = str(entry["thread_name"])
             except (ValueError, KeyError, TypeError):
                 continue  # a title is no reason to stop
@@ -164,7 +162,7 @@ def _opencode_source(path: str, load: Callable[[], _Stored]) -> Source:
 
 
 def _exported(path: Path) -> _Stored:
-    value = json.loads(_text(path))
+    value = loads(_text(path))
     return value["info"], [(message["info"], message["parts"]) for message in value["messages"]]
 
 
@@ -184,14 +182,14 @@ def _stored(path: Path, name: str) -> _Stored:
     with closing(_connect(path)) as database:
         database.row_factory = sqlite3.Row
         row = dict(database.execute("SELECT * FROM session WHERE id = ?", (name,)).fetchone())
-        info = row | {"parentID": row["parent_id"], "revert": json.loads(row.get("revert") or "null")}
+        info = row | {"parentID": row["parent_id"], "revert": loads(row.get("revert") or "null")}
         parts: dict[str, list[dict[str, Any]]] = {}
         for message, data in database.execute(
             "SELECT message_id, data FROM part WHERE session_id = ? ORDER BY message_id, id", (name,)
         ):
-            parts.setdefault(message, []).append(json.loads(data))
+            parts.setdefault(message, []).append(loads(data))
         rows = database.execute("SELECT id, data FROM message WHERE session_id = ? ORDER BY id", (name,))
-        return info, [({"id": message} | json.loads(data), parts.get(message, [])) for message, data in rows]
+        return info, [({"id": message} | loads(data), parts.get(message, [])) for message, data in rows]
 
 
 def _in_files(path: Path) -> _Stored:
@@ -201,13 +199,13 @@ def _in_files(path: Path) -> _Stored:
     for message in sorted((storage / "message" / path.stem).glob("*.json")):
         parts = sorted((storage / "part" / message.stem).glob("*.json"))
         messages.append((_object(message), [_object(part) for part in parts]))
-    return json.loads(_text(path)), messages
+    return loads(_text(path)), messages
 
 
 def _object(path: Path) -> dict[str, Any]:
     """Return the object in a file. One that cannot be read has no type, and is reported for that."""
     try:
-        value = json.loads(_text(path))
+        value = loads(_text(path))
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

@@ -9,11 +9,12 @@ import typer
 
 from cfs import api
 from cfs.cli.actions.batches import outcomes
-from cfs.cli.actions.program_files import ProgramName, Source, default_folder, sources
+from cfs.cli.actions.program_files import Source, default_folder, sources
 from cfs.cli.base.exit_codes import REFUSED
+from cfs.cli.base.options import ProgramName
 from cfs.cli.base.output import note, print_error
 from cfs.cli.base.progress import progress
-from cfs.contract.errors import AlreadyExists, CfsError, Unreachable
+from cfs.contract.errors import AlreadyExists, CfsError, InvalidRequest, Unreachable
 from cfs.contract.ids import check_id
 from cfs.contract.wire import Message, NamedSession, NewMessage, SettingsPatch
 from cfs.conversations.archive import counted
@@ -37,7 +38,8 @@ def import_program(client: Client, program: ProgramName, folder: Path | None) ->
     is and reported. Nothing is answered. Exits with `REFUSED` if something could not be read or imported; the rest is
     imported.
     """
-    readers = sources(program, folder or default_folder(program))
+    folder = folder or default_folder(program)
+    readers = sources(program, folder)
     with progress("reading", len(readers)) as advance:
         files = []
         for read in readers:
@@ -46,6 +48,8 @@ def import_program(client: Client, program: ProgramName, folder: Path | None) ->
     conversations = [each for file in files for each in file.conversations if each.messages]
     failures = _report_damage(files)
     sessions = _sessions(program, conversations)
+    if not sessions and not failures:
+        raise InvalidRequest(f"{folder} has no conversations of {program}; name the folder that has them")
     with progress("checking", len(sessions)) as advance:
         checked = dict(outcomes(client, list(sessions.values()), advance, check=True))
     new = [session for name, session in sessions.items() if checked[name].outcome == "absent"]

@@ -3,12 +3,15 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from cfs.cli.base.connection import DEFAULT_URL, connect
 from cfs.contract.errors import CfsError
+
+ProgramName = Literal["claude-code", "codex", "opencode", "pi"]
+"""The programs whose conversations can be imported and exported."""
 
 PATIENCE_SECONDS = 0.5
 _MOST = 100
