@@ -49,7 +49,8 @@ class Messages:
     - `locked`, `renewed` (path, seconds), `locked_by` (path, agent, seconds), `unlocked`, `not_locked` (path).
     - `too_deep` (levels), `too_many_alive`, `too_many` (number): why a spawn is refused.
     - `tried_often`, `all_failed` (number): why one more spawn for a goal is refused.
-    - `budget` (agent, used, limit): why the model is not asked. `more_budget`: how the root's task goes on.
+    - `budget` (agent, used, limit), `money` (spent, limit, next step): why the model is not asked. `more_budget`: how
+      the root's task goes on.
 
     Fibre:
 
@@ -114,6 +115,7 @@ class Messages:
     tried_often: str
     all_failed: str
     budget: str
+    money: str
     more_budget: str
     superseded: str
     inbox_message: str
@@ -190,6 +192,7 @@ _ENGLISH = Messages(
     tried_often="no agent was started: {} agents have failed at this goal. Do it yourself, or say what is in the way.",
     all_failed="no agent was started: the last {} agents have failed. Do it yourself, or say what is in the way.",
     budget="the token budget of {} is used up: {} of {}",
+    money="the budget of the tree is used up: {} of {} are spent, and the next step may cost {}",
     more_budget="Send a message to go on with as much again",
     superseded="[A newer message has come; the work goes on with it.]",
     inbox_message="[Message from {}]\n{}",
@@ -261,6 +264,7 @@ _CHINESE = Messages(
     tried_often="没有启动智能体：已有 {} 个智能体没有完成这个目标。请自己完成，或说明障碍。",
     all_failed="没有启动智能体：最近 {} 个智能体都失败了。请自己完成，或说明障碍。",
     budget="{} 的 token 预算已用完：{} / {}",
+    money="智能体树的预算已用完：已花费 {} / {}，下一步最多需要 {}",
     more_budget="发送一条消息，即可再用同样多的预算继续",
     superseded="[有新消息，工作从新消息继续。]",
     inbox_message="[来自 {} 的消息]\n{}",

@@ -1,14 +1,16 @@
-"""The tokens that replies have used. No I/O."""
+"""The tokens that replies have used, and their cost. No I/O."""
 
 from cfs.wire import Usage
 
 
 def added(first: Usage, second: Usage) -> Usage:
-    """Add the tokens of two replies; times are dropped."""
+    """Add the tokens of two replies, and their costs as far as they have one; times are dropped."""
+    costs = [usage.cost for usage in (first, second) if usage.cost is not None]
     return Usage(
         prompt_tokens=first.prompt_tokens + second.prompt_tokens,
         cached_tokens=first.cached_tokens + second.cached_tokens,
         completion_tokens=first.completion_tokens + second.completion_tokens,
+        cost=round(sum(costs), 9) if costs else None,
     )
 
 

@@ -21,6 +21,7 @@ from cfs_agents.guards.digest import WAIT, digested
 from cfs_agents.guards.ledger import ChangeLog
 from cfs_agents.guards.limits import TreeLimits
 from cfs_agents.guards.locks import Locks
+from cfs_agents.guards.money import MoneyBudget
 from cfs_agents.guards.report import FileChange, Gap, Report
 from cfs_agents.guards.stale_writes import StaleWrites
 from cfs_agents.guards.watch import TaskWatch
@@ -38,8 +39,8 @@ LONG_CONTEXT = 800
 class Guards:
     """The guards of the tree whose shared files are in `workspace`; `ledger` is where their ledger is kept.
 
-    Use it from the event loop; the disk is read in threads. `warn` gets a sentence for each repair of the ledger,
-    also where an `expected` one is missing.
+    `cost` is the budget in US dollars. Use it from the event loop; the disk is read in threads. `warn` gets a sentence
+    for each repair of the ledger, also where an `expected` one is missing.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Guards:
         *,
         limits: TreeLimits | None = None,
         lock_seconds: float = 120.0,
+        cost: float | None = None,
         language: Language = "en",
         warn: Warn = _log.warning,
         expected: bool = False,
@@ -56,6 +58,7 @@ class Guards:
         self.limits = limits or TreeLimits()
         self.locks = Locks(lock_seconds, language=language)
         self.budget = TreeBudget(language)
+        self.money = MoneyBudget(cost, language)
         with disk_errors(workspace):
             self.ledger = ChangeLog(workspace, ledger, warn=warn, expected=expected)
         self._watch = TaskWatch(self.ledger, workspace, {WORKSPACE: ""})

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from cfs.wire import FinishReason, Message, Usage
+from cfs.wire import FinishReason, Message, Price, Usage
 from cfs_agents.base.events import Retrying
 
 
@@ -67,6 +67,31 @@ class HasContextWindow(Protocol):
 
     async def context_window(self) -> int | None:
         """Return how many tokens the model reads at most; None if that is not known. Raises `CfsError`."""
+        ...
+
+
+class Meter(Protocol):
+    """Decides about each request of one agent before it is made, and counts what it has cost."""
+
+    async def reserve(self, price: Price, prompt_tokens: int, reply_tokens: int) -> int:
+        """Return the most tokens that a reply may have. Raises `TooMany` if the request may not be made."""
+        ...
+
+    def settle(self, cost: float | None) -> None:
+        """Count the cost of the request in US dollars; None if it is not known."""
+        ...
+
+
+@runtime_checkable
+class HasPrice(Protocol):
+    """A model whose requests cost money."""
+
+    async def price(self) -> Price | None:
+        """Return what a million tokens cost; None if that is not known. Raises `CfsError`."""
+        ...
+
+    def metered(self, meter: Meter) -> Model:
+        """Return the same model, each of whose requests passes the meter."""
         ...
 
 

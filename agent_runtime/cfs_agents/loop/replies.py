@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from uuid import uuid4
 
-from cfs.completions import UNREADABLE, ChatCompletion, ChatToolCall, CompletionUsage, read_arguments
-from cfs.wire import ToolCall, Usage
+from cfs.completions import UNREADABLE, ChatCompletion, ChatToolCall, read_arguments
+from cfs.wire import ToolCall
 from cfs_agents.loop.model import CompleteResponse
 
 _SHOWN = 200
@@ -33,7 +33,7 @@ def reply_of(completion: ChatCompletion) -> CompleteResponse:
     return CompleteResponse(
         message=message,
         finish_reason=recorded or choice.finish_reason,
-        usage=_usage(completion.usage),
+        usage=completion.usage.usage(),
         broken={call: fault for call, fault in faults.items() if fault is not None},
     )
 
@@ -108,11 +108,3 @@ def _told_apart(calls: Sequence[ChatToolCall]) -> Iterator[ChatToolCall]:
             call = call.model_copy(update={"id": f"call_{uuid4().hex[:16]}"})
         seen.add(call.id)
         yield call
-
-
-def _usage(usage: CompletionUsage) -> Usage:
-    return Usage(
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=usage.prompt_tokens_details.cached_tokens,
-        completion_tokens=usage.completion_tokens,
-    )

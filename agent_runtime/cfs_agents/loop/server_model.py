@@ -19,10 +19,19 @@ from cfs.completions import (
 from cfs.errors import CfsError, ServerError
 from cfs.transports.async_http import AsyncClient
 from cfs.transports.tracing import is_on
-from cfs.wire import Message, Usage
+from cfs.wire import Message, Price, Usage
 from cfs_agents.base.events import Retrying
 from cfs_agents.base.tracing import chat
-from cfs_agents.loop.model import SMALL_CONTEXT, CallPiece, Chunk, CompleteResponse, HasContextWindow, Item, Model
+from cfs_agents.loop.model import (
+    SMALL_CONTEXT,
+    CallPiece,
+    Chunk,
+    CompleteResponse,
+    HasContextWindow,
+    Item,
+    Meter,
+    Model,
+)
 from cfs_agents.loop.replies import reply_of
 from cfs_agents.loop.retries import Retries, is_passing
 
@@ -39,6 +48,10 @@ async def has_small_context(model: Model) -> bool | None:
     return window is not None and window < SMALL_CONTEXT
 
 
+_BYTES_PER_TOKEN = 2
+"""Bytes of a request for each token that is reserved: more tokens than any usual text has."""
+_METERED_REPLY = 4_096
+"""Maximum tokens of a reply whose cost is limited, unless the settings say it. A longer one is continued."""
 _MOST_CHARACTERS = 1 << 20
 """Maximum length of all texts in one request, so that its JSON stays below the server's limit (8 MiB)."""
 
@@ -61,12 +74,30 @@ class ServerModel:
     """
 
     def __init__(
-        self, client: AsyncClient, settings: ModelSettings | None = None, *, retries: Retries | None = None
+        self,
+        client: AsyncClient,
+        settings: ModelSettings | None = None,
+        *,
+        retries: Retries | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self._client = client
+        self._meter = meter
         self._settings = settings or ModelSettings()
         self._retries = retries or Retries()
         self._window: int | None = None
+        self._price: Price | None = None
+
+    def metered(self, meter: Meter) -> "ServerModel":
+        """Return the same model, each of whose requests passes the meter."""
+        return ServerModel(self._client, self._settings, retries=self._retries, meter=meter)
+
+    async def price(self) -> Price | None:
+        """Return what a million tokens cost, as the server says; None if it does not know."""
+        if self._price is None:
+            cards = (await self._retries.call(lambda: self._client.call(models()))).data
+            self._price = next((card for card in cards if card.id == self._settings.name), cards[0]).price
+        return self._price
 
     async def context_window(self) -> int | None:
         """Return how many tokens the model reads at most, as the server says; None if it does not know."""
@@ -92,8 +123,9 @@ class ServerModel:
                 if request.error is not None and request.pause is not None:
                     yield Retrying(request.error.detail, request.pause)
                     await self._retries.sleep(request.pause)
+                allowed = await self._allowed(asked)
                 with attempt:
-                    async with aclosing(self._reply(asked)) as items:
+                    async with aclosing(self._counted(allowed)) as items:
                         async for item in items:
                             request.spoke()
                             yield item
@@ -109,6 +141,26 @@ class ServerModel:
             max_tokens=asked.max_tokens,
             seed=asked.seed,
         )
+
+    async def _allowed(self, request: ChatRequest) -> ChatRequest:
+        """Reserve the most that a request can cost, which shortens its reply where the rest is small."""
+        if self._meter is None or (price := await self.price()) is None:
+            return request
+        prompt = len(request.model_dump_json(include={"messages", "tools"}).encode()) // _BYTES_PER_TOKEN + 1
+        most = await self._meter.reserve(price, prompt, request.max_tokens or _METERED_REPLY)
+        return request.model_copy(update={"max_tokens": most})
+
+    async def _counted(self, request: ChatRequest) -> AsyncGenerator[Chunk | CompleteResponse]:
+        """Ask once, and count the cost: that of the reply, or what was reserved if it broke off after it had begun."""
+        cost: float | None = 0.0
+        try:
+            async with aclosing(self._reply(request)) as items:
+                async for item in items:
+                    cost = item.usage.cost if isinstance(item, CompleteResponse) else None
+                    yield item
+        finally:
+            if self._meter is not None:
+                self._meter.settle(cost)
 
     async def _reply(self, request: ChatRequest) -> AsyncGenerator[Chunk | CompleteResponse]:
         """Ask once."""

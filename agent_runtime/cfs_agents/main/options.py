@@ -1,6 +1,7 @@
 """The options that commands of agents share, and what they make of them."""
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -59,14 +60,23 @@ Variables = Annotated[
         " (repeatable).",
     ),
 ]
+_BUDGET = re.compile(r"\$[0-9]{1,9}(\.[0-9]{1,6})?|[0-9]{1,15}")
+
+
+def _budget(text: str) -> str:
+    if not _BUDGET.fullmatch(text):
+        raise typer.BadParameter(f"{text!r} is no budget: give a number of tokens, or dollars such as '$0.50'")
+    return text
+
+
 Budget = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         "--budget",
-        min=0,
-        metavar="TOKENS",
-        help="Maximum tokens that all agents of the tree may use together for one task; 0 is no limit."
-        " Default: 40 times the model's context window.",
+        parser=_budget,
+        metavar="TOKENS|$AMOUNT",
+        help="The most that all agents of the tree may use together for one task: a number of tokens (0 is no limit),"
+        " or US dollars such as '$0.50', if the model has a price. Default: 40 times the model's context window.",
     ),
 ]
 

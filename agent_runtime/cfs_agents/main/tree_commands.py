@@ -190,7 +190,7 @@ def _tree_config(
     commands: CommandModeName,
     questions: "CommandQuestions | None",
     env: list[str] | None,
-    budget: int | None,
+    budget: str | None,
     tools: list[Path] | None,
     rules: list[Path] | None,
     *,
@@ -203,7 +203,8 @@ def _tree_config(
     return FibreConfig(
         language=language,
         instruction=instruction,
-        tree_budget=budget,
+        tree_budget=None if budget is None or budget.startswith("$") else int(budget),
+        tree_cost=float(budget[1:]) if budget is not None and budget.startswith("$") else None,
         keep_variables=frozenset(env or ()),
         commands=CommandMode(commands),
         ask=questions,

@@ -27,7 +27,8 @@ class FibreConfig:
     under 8,192 tokens, else the full one. `instruction` is the root's own part of its system prompt, `common` is added
     for all agents. `max_turns`, `timeout` and `budget` hold for an agent unless its parent gives others; those of the
     root begin with `root_`. `tree_budget` is what all agents of the tree may use together for one task of the root: by
-    default 40 times the model's context window; 0 is no limit. `max_depth` counts the levels below the root,
+    default 40 times the model's context window; 0 is no limit. `tree_cost` limits what they spend in US dollars, in
+    place of the default in tokens; the model must have a price. `max_depth` counts the levels below the root,
     `max_alive` the sub-agents at work, and `max_agents` those that are started during one task of the root.
     `file_tools` names the tools besides those of Fibre, and `tools` are further ones. With `commands` agents have a
     shell: anyone who can write to their sessions can then run commands; `CommandMode.ASK` awaits `ask` before each
@@ -56,6 +57,7 @@ class FibreConfig:
     root_max_turns: int = MAX_ROUNDS
     root_timeout: float | None = None
     tree_budget: int | None = None
+    tree_cost: float | None = None
     lock_seconds: float = 120.0
     tick_seconds: float = 0.2
     publish_seconds: float = 2.0
@@ -92,4 +94,6 @@ def tree_budget_of(config: FibreConfig, context_window: int | None) -> int | Non
     """Return the tokens that a tree may use for one task of its root; None is no limit."""
     if config.tree_budget is not None:
         return config.tree_budget or None
+    if config.tree_cost is not None:
+        return None
     return _BUDGET_CONTEXTS * context_window if context_window else _USUAL_BUDGET

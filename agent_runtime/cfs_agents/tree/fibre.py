@@ -38,6 +38,7 @@ from cfs_agents.tree.session_context import (
     SubSessionContext,
     system_context_of_root,
 )
+from cfs_agents.tree.step_costs import check_price
 from cfs_agents.tree.sub_agent import FibreSubAgent
 from cfs_agents.tree.task import Claim
 
@@ -202,8 +203,11 @@ class FibreAgent:
     async def attach(self) -> None:
         """Create the session on the server unless it exists, and become its driver. Raises the server's errors.
 
-        Raises `SessionDeleted` or `SessionRenamed` if that has happened to the session of this tree.
+        Raises `SessionDeleted` or `SessionRenamed` if that has happened to the session of this tree, and
+        `InvalidSettings` for a budget in money if the model has no price.
         """
+        if self.config.tree_cost is not None:
+            await check_price(self._models(self.session), self.config.tree_cost)
         with acting_as(self.session), self._explained():
             await self._backend.open(self.session)
 

@@ -71,6 +71,7 @@ class FibreOrchestrator:
             folder.path / LEDGER,
             limits=TreeLimits(config.max_depth, config.max_alive, config.max_agents),
             lock_seconds=config.lock_seconds,
+            cost=config.tree_cost,
             language=config.language,
             warn=folder.warn,
             expected=folder.is_begun,
@@ -111,7 +112,15 @@ class FibreOrchestrator:
         self._journals[record.session_id] = sub_agent.journal
         used = record.usage.prompt_tokens + record.usage.completion_tokens
         self.guards.budget.open(record.agent_id, record.parent_id, record.budget, used)
+        self._open_costs(record)
         return sub_agent
+
+    def _open_costs(self, record: SubAgentRecord) -> None:
+        """Count what an agent has spent in earlier processes. A request that a kill has interrupted counts in full."""
+        record.cost, record.cost_reserved = record.cost + record.cost_reserved, 0.0
+        self.guards.money.spent += record.cost
+        if record.parent_id is None:
+            self.guards.money.before = record.cost_before
 
     def _remove(self, sub_agent: FibreSubAgent) -> None:
         """Undo `_add` for an agent that was never started."""

@@ -19,7 +19,7 @@ from cfs_agents.guards.digest import WAIT
 from cfs_agents.guards.report import Finish, Report
 from cfs_agents.loop.agent import Agent
 from cfs_agents.loop.config import AgentConfig
-from cfs_agents.loop.model import HasContextWindow
+from cfs_agents.loop.model import HasContextWindow, HasPrice
 from cfs_agents.project.texts import ProjectText
 from cfs_agents.tools.paths import WORKSPACE
 from cfs_agents.tree.config import tree_budget_of
@@ -30,6 +30,7 @@ from cfs_agents.tree.prompts import fibre_prompt
 from cfs_agents.tree.record import InboxMessage, LeaseRecord
 from cfs_agents.tree.recorder import AgentRecorder
 from cfs_agents.tree.session_backend import ClaimedTurn
+from cfs_agents.tree.step_costs import StepCosts
 from cfs_agents.tree.tool_names import FINISH, SPAWN
 from cfs_agents.tree.toolset import Toolset
 
@@ -134,6 +135,8 @@ class SubAgentTask:
             language=config.language,
         )
         model = node.tree.models(record.agent_name)
+        if config.tree_cost is not None and isinstance(model, HasPrice):
+            model = model.metered(StepCosts(node.tree.guards.money, record, node.journal.save))
         recorder = AgentRecorder(node.journal, self._before_round, node.tree.published)
         offloaded = node.context.offloaded(node.folder.warn) if config.offload_enabled else None
         self._core = core = AgentCore(model, limits, self._toolset(), recorder, offloaded=offloaded)
@@ -180,12 +183,14 @@ class SubAgentTask:
             record.rounds, record.seconds_used, record.nudges, record.finish = 0, 0.0, [], None
             record.doubted = None
             record.spent_before = guards.budget.used(node.agent_id)
+            record.cost_before = guards.money.spent
             node.clock.reset()
             if message in record.inbox:
                 record.inbox.remove(message)
         if node.is_root:
             limit = tree_budget_of(node.tree.config, self._window)
             guards.budget.renew(node.agent_id, limit, record.spent_before)
+            guards.money.before = record.cost_before
         node.turn_claimed()
         await guards.began(node.agent_id, again=not turn.resumed)
         if turn.resumed:

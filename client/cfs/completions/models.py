@@ -74,12 +74,13 @@ class CachedTokens(Open):
 
 
 class CompletionUsage(Open):
-    """What a completion cost, in tokens."""
+    """What a completion cost, in tokens, and in US dollars if the model has a price."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
     prompt_tokens_details: CachedTokens = CachedTokens()
+    cost: float | None = None
 
     @classmethod
     def of(cls, usage: wire.Usage) -> Self:
@@ -89,6 +90,7 @@ class CompletionUsage(Open):
             completion_tokens=usage.completion_tokens,
             total_tokens=usage.prompt_tokens + usage.completion_tokens,
             prompt_tokens_details=CachedTokens(cached_tokens=usage.cached_tokens),
+            cost=usage.cost,
         )
 
     def usage(self) -> wire.Usage:
@@ -97,6 +99,7 @@ class CompletionUsage(Open):
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             cached_tokens=self.prompt_tokens_details.cached_tokens,
+            cost=self.cost,
         )
 
 

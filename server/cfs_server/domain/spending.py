@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from cfs.contract.money import money
 from cfs.errors import TooMany
 from cfs.wire import CURRENCY, Price, Usage
 
@@ -72,13 +73,6 @@ class SpendingLimit:
 
 
 NO_LIMIT = SpendingLimit()
-
-
-def money(dollars: float) -> str:
-    """Write an amount of US dollars, with cents at least."""
-    text = f"{dollars:.6f}".rstrip("0")
-    whole, _, cents = text.partition(".")
-    return f"${whole}.{cents:0<2}"
 
 
 def day_of(at: float) -> str:

@@ -223,6 +223,8 @@ def completion_json(completion: TextCompletion, *, include_usage: bool = True) -
     if not completion.choices and not include_usage:
         return None
     found = completion.model_dump()
+    if completion.usage is not None:
+        found["usage"] = completion.usage.model_dump(exclude_none=True)
     for member in ("usage", "warnings", "cfs"):
         if found[member] is None:
             del found[member]
