@@ -57,11 +57,13 @@ def priced_models(folder: Path, stub: OpenAIStub, price: str = PRICE) -> Iterato
 
 
 @contextmanager
-def priced_server(folder: Path, *flags: str, token: str | None = None) -> Iterator[Priced]:
+def priced_server(
+    folder: Path, *flags: str, token: str | None = None, stub: OpenAIStub | None = None, price: str = PRICE
+) -> Iterator[Priced]:
     """Run a server whose default model has a price."""
-    stub = OpenAIStub()
+    stub = stub or OpenAIStub()
     with ExitStack() as stack:
-        file = stack.enter_context(priced_models(folder, stub))
+        file = stack.enter_context(priced_models(folder, stub, price))
         process = stack.enter_context(serving("--models", str(file), *flags, **{KEY_VARIABLE: KEY}))
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         client = httpx.Client(base_url=process.url, headers=headers, timeout=60, trust_env=False)

@@ -50,7 +50,7 @@ async def has_small_context(model: Model) -> bool | None:
 
 _BYTES_PER_TOKEN = 2
 """Bytes of a request for each token that is reserved: more tokens than any usual text has."""
-_METERED_REPLY = 4_096
+_METERED_REPLY = 2_048
 """Maximum tokens of a reply whose cost is limited, unless the settings say it. A longer one is continued."""
 _MOST_CHARACTERS = 1 << 20
 """Maximum length of all texts in one request, so that its JSON stays below the server's limit (8 MiB)."""
