@@ -16,7 +16,14 @@ from cfs.state import SessionState, TurnReader, TurnState
 from cfs.state.stream import StreamEvent
 from cfs.wire import Event, SessionDetail, Settings
 
-YOUNGER: dict[str, Any] = {"failed": False, "open_questions": 0, "questions": {}, "title": None, "origin": None}
+YOUNGER: dict[str, Any] = {
+    "failed": False,
+    "open_questions": 0,
+    "questions": {},
+    "title": None,
+    "origin": None,
+    "work": None,
+}
 FIXTURES = sorted((Path(__file__).parent.parent / "fixtures/events").glob("*.json"))
 
 
@@ -52,6 +59,7 @@ def shown(state: SessionState) -> dict[str, Any]:
         else [message.model_dump(mode="json", exclude_defaults=True) for message in state.history]
     )
     found["origin"] = None if state.origin is None else state.origin.model_dump()
+    found["work"] = None if state.work is None else state.work.model_dump(mode="json")
     closing = {"answer", "by", "terminal"}
     found["questions"] = {name: each.model_dump(mode="json", exclude=closing) for name, each in state.questions.items()}
     if state.turn is not None:

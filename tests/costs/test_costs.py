@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from cfs.contract.money import money
 from cfs.wire import Price, Usage
 from cfs_server.config.settings import price_of
 from cfs_server.connect.known_prices import default_price
-from cfs_server.domain.spending import money, priced
+from cfs_server.domain.spending import priced
 from tests.costs.support import PRICE, Priced, cost_of, priced_server
 from tests.upstream.stub import Speech
 

@@ -9,7 +9,7 @@ const source = read("../../server/cfs_server/dashboard/session_state.js");
 const { SessionState } = await import(`data:text/javascript,${encodeURIComponent(source)}`);
 const fixtures = new URL("../fixtures/events/", import.meta.url);
 
-const younger = { failed: false, open_questions: 0, questions: {}, title: null, origin: null }; // fields that old recordings lack
+const younger = { failed: false, open_questions: 0, questions: {}, title: null, origin: null, work: null }; // fields that old recordings lack
 
 function shown({ turn, ...state }) {
   if (turn === null) return { ...state, turn };

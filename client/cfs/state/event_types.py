@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, NotRequired, TypedDict, TypeVar
 
 from cfs.contract.options import SessionOptions
-from cfs.contract.wire import FinishReason, Role, State
+from cfs.contract.wire import FinishReason, Role, State, StepStatus
 from cfs.state.stream import EventName, StreamEvent
 
 
@@ -134,6 +134,44 @@ class QuestionAnswered(TypedDict):
     terminal: bool
 
 
+class PlanStepData(TypedDict):
+    """A step of an agent's plan."""
+
+    text: str
+    status: StepStatus
+
+
+class AgentJobData(TypedDict):
+    """A job in the background, as in `cfs.wire.AgentJob`."""
+
+    id: int
+    command: str
+    state: str
+
+
+class BudgetData(TypedDict):
+    """The budget of a tree of agents, as in `cfs.wire.BudgetUse`."""
+
+    limit: str
+    tokens: int
+    cost: float
+
+
+class WorkData(TypedDict):
+    """What an agent says of its work, as in `cfs.wire.AgentWork`."""
+
+    plan: list[PlanStepData]
+    jobs: list[AgentJobData]
+    budget: BudgetData | None
+
+
+class WorkReported(TypedDict):
+    """Data of `work.reported`."""
+
+    turn: str
+    work: WorkData
+
+
 class HistoryReplaced(TypedDict):
     """Data of `history.replaced`."""
 
@@ -209,6 +247,7 @@ if TYPE_CHECKING:
         | _EventOf[Literal["turn.failed"], TurnFailed]
         | _EventOf[Literal["question.asked"], QuestionAsked]
         | _EventOf[Literal["question.answered"], QuestionAnswered]
+        | _EventOf[Literal["work.reported"], WorkReported]
         | _EventOf[Literal["history.replaced"], HistoryReplaced]
         | _EventOf[Literal["context.shifted"], ContextShifted]
         | _EventOf[Literal["settings.changed"], SettingsChanged]

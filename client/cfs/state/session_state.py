@@ -12,6 +12,7 @@ from cfs.api import life_in
 from cfs.contract.errors import Unavailable, departed
 from cfs.contract.transcript import Turn
 from cfs.contract.wire import (
+    AgentWork,
     FinishReason,
     Message,
     Origin,
@@ -199,8 +200,9 @@ class SessionState:
     messages themselves if they are followed, and is None if they are unknown. `changed_at` is the time of the
     last change of the transcript in seconds since the epoch, `tokens` what the ended turns cost, `tool` the name of the
     tool that was called and has not answered yet. `open_questions` counts the questions of its agent that wait for an
-    answer; `questions` holds those that are known, by id, oldest first: a listing only counts them. `failed` says
-    whether the newest message is the error of a failed turn.
+    answer; `questions` holds those that are known, by id, oldest first: a listing only counts them. `work` is what its
+    agent has said last of its work, if that is known. `failed` says whether the newest message is the error of a failed
+    turn.
     """
 
     event: int = 0
@@ -217,6 +219,7 @@ class SessionState:
     history: list[Message] | None = None
     open_questions: int = 0
     questions: dict[str, Question] = field(default_factory=dict)
+    work: AgentWork | None = None
     failed: bool = False
     title: str | None = None
     origin: Origin | None = None
@@ -234,11 +237,11 @@ class SessionState:
         self.state, self.queued = info.state, info.queued
         self.messages, self.size, self.changed_at = info.messages, info.size, info.updated_at
         self.tokens, self.tool, self.turn = info.tokens, None, None
-        self.settings = self.history = None
+        self.settings = self.history = self.work = None
         self.open_questions, self.questions = info.open_questions, {}
         self.failed, self.title, self.origin = info.failed, info.title, info.origin
         if isinstance(info, SessionDetail):
-            self.settings, self.history = info.settings, list(info.history)
+            self.settings, self.history, self.work = info.settings, list(info.history), info.work
             self.questions = {question.id: question for question in info.questions}
             if info.partial is not None:
                 self.turn = TurnState("", [info.partial], info.event)
@@ -260,7 +263,7 @@ class SessionState:
                 self.title, self.failed = data.get("title"), data.get("failed", False)
                 self.origin = Origin.model_validate(data["origin"]) if "origin" in data else None
                 if "renamed_from" not in data:
-                    self.open_questions, self.questions = 0, {}
+                    self.open_questions, self.questions, self.work = 0, {}, None
             case "message.added":
                 self._add(data, event.time)
             case "history.replaced":
@@ -289,6 +292,8 @@ class SessionState:
             case "question.answered":
                 self.open_questions -= 1
                 self.questions.pop(data["id"], None)
+            case "work.reported":
+                self.work = AgentWork.model_validate(data["work"])
             case "session.deleted":
                 self.deleted, self.renamed_to = True, data.get("renamed_to")
         return True

@@ -45,6 +45,12 @@ export class TurnState {
   }
 }
 
+/**
+ * What an agent says of its work. A job's `state` is "running", or how it has ended; the cost is in US dollars.
+ * @typedef {{ plan: { text: string, status: string }[], jobs: { id: number, command: string, state: string }[],
+ *   budget: { limit: string, tokens: number, cost: number } | null }} Work
+ */
+
 /** A session as far as its events show it. Times are seconds since the epoch. */
 export class SessionState {
   event = 0; // number of the last event that is included
@@ -64,6 +70,8 @@ export class SessionState {
   history = null; // the messages themselves, where they are followed
   open_questions = 0; // of its agent
   questions = {}; // those that are known, by id, oldest first: a listing only counts them
+  /** @type {Work | null} */
+  work = null; // what its agent has said last of its work, where it is followed
   failed = false; // the newest message is the error of a failed turn
   title = null;
   origin = null; // {session, messages} of the original, for a copy
@@ -88,6 +96,7 @@ export class SessionState {
     this.failed = info.failed ?? false;
     this.title = info.title ?? null;
     this.origin = info.origin ?? null;
+    this.work = info.work ?? null;
     this.questions = Object.fromEntries((info.questions ?? []).map((question) => [question.id, question]));
   }
 
@@ -113,6 +122,7 @@ export class SessionState {
         if (data.renamed_from === undefined) {
           this.open_questions = 0;
           this.questions = {};
+          this.work = null;
         }
         break;
       case "message.added":
@@ -159,6 +169,9 @@ export class SessionState {
         this.questions = open;
         break;
       }
+      case "work.reported":
+        this.work = data.work;
+        break;
       case "session.deleted":
         this.deleted = true;
         this.renamed_to = data.renamed_to ?? null;

@@ -13,11 +13,11 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from cfs.wire import FinishReason, Message, Origin, Settings, Usage
+from cfs.wire import AgentWork, FinishReason, Message, Origin, Settings, Usage
 from cfs_server.domain.events import Event
 from cfs_server.domain.history import History, Window
 from cfs_server.domain.questions import Question, oldest_closed
-from cfs_server.domain.state import EventDraft, SessionState, shared
+from cfs_server.domain.state import EventDraft, SessionState, cost_of_work, shared
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import Lease, Turn, TurnRequest, TurnState
 from cfs_server.engine.contract.interface import Delta
@@ -88,6 +88,7 @@ class Created:
         session.queue, session.running, session.deleted = [], None, False
         session.tokens, session.cost = 0, 0.0
         session.questions = {}
+        session.work = None
         taken = len(self.history.messages)
         session.origin = None if self.forked_from is None else Origin(session=self.forked_from, messages=taken)
         session.created_at = session.updated_at = at
@@ -121,6 +122,7 @@ class Deleted:
         session.running = None
         session.queue.clear()
         session.questions.clear()
+        session.work = None
         session.history.release(at)
         session.deleted = True
         return (EventDraft(session.id, "session.deleted", {}),)
@@ -389,6 +391,20 @@ class TurnEnded:
         if self.error is None:
             return (EventDraft(session.id, "turn.finished", data),)
         return (EventDraft(session.id, "turn.failed", data | {"error": self.error}),)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkReported:
+    """The agent that answers the running turn says something else of its work."""
+
+    turn: str
+    work: AgentWork
+
+    def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
+        """Replace what it has said before."""
+        session.account.add(size=cost_of_work(self.work) - cost_of_work(session.work))
+        session.work = self.work
+        return (EventDraft(session.id, "work.reported", {"turn": self.turn, "work": self.work.model_dump()}),)
 
 
 @dataclass(frozen=True, slots=True)

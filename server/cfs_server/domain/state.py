@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from cfs.wire import EventType, Origin, Settings, State, Usage
+from cfs.wire import AgentWork, EventType, Origin, Settings, State, Usage
 from cfs_server.domain.history import History, HistoryHead
+from cfs_server.domain.message_sizes import cost_of_value
 from cfs_server.domain.questions import Question
 from cfs_server.domain.quotas import StorageUsage
 from cfs_server.domain.spending import Spent, spent_of
@@ -47,6 +48,7 @@ class SessionState:
         "settings",
         "tokens",
         "updated_at",
+        "work",
     )
 
     id: str
@@ -62,6 +64,8 @@ class SessionState:
     deleted: bool
     origin: Origin | None
     """What it is a copy of."""
+    work: AgentWork | None
+    """What its agent has said last of its work."""
     tokens: int
     cost: float
     """In US dollars."""
@@ -105,8 +109,9 @@ class SessionState:
 
     @property
     def waiting_bytes(self) -> int:
-        """The memory of what is not in the history: messages that wait, and questions."""
-        return sum(turn.waiting_bytes for turn in self.queue) + sum(each.cost for each in self.questions.values())
+        """The memory of what is not in the history: messages that wait, questions, and what the agent says."""
+        questions = sum(each.cost for each in self.questions.values())
+        return sum(turn.waiting_bytes for turn in self.queue) + questions + cost_of_work(self.work)
 
     def turn(self, turn_id: str) -> Turn:
         """Return the running or waiting turn with this id. Raises `InvalidTransition` if it has ended."""
@@ -159,3 +164,9 @@ class Head:
     questions: tuple[Question, ...] = ()
     origin: Origin | None = None
     cost: float = 0.0
+    work: AgentWork | None = None
+
+
+def cost_of_work(work: AgentWork | None) -> int:
+    """Return the memory of what an agent says of its work, in bytes."""
+    return 0 if work is None else cost_of_value(work.model_dump())

@@ -41,6 +41,7 @@ def detail(session: Session, sessions: AuthorizedSessions) -> SessionDetail:
         partial=session.partial,
         settings=session.settings,
         questions=tuple(map(question, open_questions(session.questions))),
+        work=session.work,
     )
 
 

@@ -49,6 +49,7 @@ KINDS: Mapping[str, type[Any]] = MappingProxyType(
         "turn.ended": changes.TurnEnded,
         "question.asked": changes.QuestionAsked,
         "question.closed": changes.QuestionClosed,
+        "work.reported": changes.WorkReported,
     }
 )
 """The name of each kind of change."""

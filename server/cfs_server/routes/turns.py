@@ -87,7 +87,9 @@ async def update(
             raise NotFound("the update was added, but the turn has ended since, or another agent holds it")
         return as_json(_claim(session, known))
     session = sessions.get_for(Right.STEER, id)
-    updated = session.update(turn, news.claim, text=news.text, messages=news.messages, lease_seconds=news.lease)
+    updated = session.update(
+        turn, news.claim, text=news.text, messages=news.messages, lease_seconds=news.lease, work=news.work
+    )
     ticket.bind(BoundTurn(session.key, turn))
     return as_json(_claim(session, updated))
 
@@ -111,7 +113,7 @@ async def finish(
     else:
         session = sessions.get_for(Right.STEER, id)
         before = session.log.last
-        ended = session.finish(turn, end.claim, reply=end.reply, error=end.error, usage=end.usage)
+        ended = session.finish(turn, end.claim, reply=end.reply, error=end.error, usage=end.usage, work=end.work)
         ticket.bind(BoundTurn(session.key, turn, before))
     return as_json(reply(session, ended, ended.result.result()))
 

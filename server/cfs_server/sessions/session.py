@@ -12,6 +12,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -32,6 +33,7 @@ from cfs.errors import (
 )
 from cfs.wire import (
     LEASE_SECONDS,
+    AgentWork,
     FinishReason,
     Message,
     NewQuestion,
@@ -62,6 +64,7 @@ from cfs_server.domain.changes import (
     TurnInterrupted,
     TurnQueued,
     TurnStarted,
+    WorkReported,
     author,
 )
 from cfs_server.domain.events import Event, EventBus, EventLog
@@ -69,7 +72,7 @@ from cfs_server.domain.history import History, error_reply
 from cfs_server.domain.message_sizes import MESSAGE_COST, cost_of, cost_of_value
 from cfs_server.domain.questions import MOST_OPEN, Question, QuestionState, already_closed, open_questions
 from cfs_server.domain.quotas import Limits, StorageUsage
-from cfs_server.domain.state import Head, SessionState, shared
+from cfs_server.domain.state import Head, SessionState, cost_of_work, shared
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import CANCELLED, Lease, Turn, TurnRequest, TurnResult, TurnState, kind_of
 from cfs_server.engine.contract.interface import Delta, Engine, predicted_wait
@@ -147,7 +150,7 @@ class Session(SessionState):
         session.created_at, session.updated_at = head.created_at, head.updated_at
         session.seq, session.begins_at = head.seq, head.history.begins_at
         session.questions = {question.id: question for question in head.questions}
-        session.origin = head.origin
+        session.origin, session.work = head.origin, head.work
         account.add(sessions=1, size=session.waiting_bytes)
         return session
 
@@ -179,6 +182,7 @@ class Session(SessionState):
             tuple(self.questions.values()),
             self.origin,
             self.cost,
+            self.work,
         )
 
     def apply(self, change: Change) -> Event | None:
@@ -607,9 +611,16 @@ class Session(SessionState):
         return None if turn is None or turn.lease is None or not _same(turn.lease.secret, secret) else turn
 
     def update(
-        self, turn_id: str, secret: str, *, text: str, messages: Iterable[Message], lease_seconds: float
+        self,
+        turn_id: str,
+        secret: str,
+        *,
+        text: str,
+        messages: Iterable[Message],
+        lease_seconds: float,
+        work: AgentWork | None = None,
     ) -> Turn:
-        """Add streamed text or whole messages (tool calls and results), and renew the lease.
+        """Add streamed text or whole messages (tool calls and results), store what the agent says, renew the lease.
 
         Raises `NotFound`, `Forbidden` or `StorageFull`.
         """
@@ -620,17 +631,35 @@ class Session(SessionState):
         if text:
             self.add(turn, Delta(text, 0))
         self._add_messages(added, turn)
+        self._report(turn, work)
         self._services.tools_changed(self)
         self.apply(LeaseRenewed(turn.id, Lease(secret, self._services.clock() + lease_seconds)))
         self._start_timer(turn, lease_seconds)
         return turn
 
-    def finish(self, turn_id: str, secret: str, *, reply: str | None, error: str | None, usage: Usage) -> Turn:
+    def _report(self, turn: Turn, work: AgentWork | None) -> None:
+        """Store what the agent of a turn says of its work, if it is something else."""
+        if work is not None and work != self.work:
+            self.account.require_room(size=cost_of_work(work) - cost_of_work(self.work))
+            self.apply(WorkReported(turn.id, work))
+
+    def finish(
+        self,
+        turn_id: str,
+        secret: str,
+        *,
+        reply: str | None,
+        error: str | None,
+        usage: Usage,
+        work: AgentWork | None = None,
+    ) -> Turn:
         """Finish the turn with a reply (default: the streamed text) or an error. Return the turn.
 
         Raises `NotFound`, `Forbidden`, or `StorageFull`. A reply without storage can still be replaced by an error.
         """
         turn = self._leased(turn_id, secret)
+        with suppress(StorageFull):  # the end is more important
+            self._report(turn, work)
         if error is not None:
             self.fail_turn(turn, EngineError(error), usage)
             return turn

@@ -11,7 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs.wire import Message, Settings, SettingsPatch, TokenAlternative, TokenLogprob, ToolCall, TurnSettings, Usage
+from cfs.wire import (
+    AgentJob,
+    AgentWork,
+    BudgetUse,
+    Message,
+    PlanStep,
+    Settings,
+    SettingsPatch,
+    TokenAlternative,
+    TokenLogprob,
+    ToolCall,
+    TurnSettings,
+    Usage,
+)
 from cfs_server.domain import changes
 from cfs_server.domain.changes import Author, Change, Record
 from cfs_server.domain.events import Event
@@ -68,6 +81,12 @@ MODELS: Mapping[Any, st.SearchStrategy[Any]] = {
     TurnSettings: st.fixed_dictionaries({}, optional=PATCHED).map(lambda values: TurnSettings(**values)),
     ToolCall: st.builds(ToolCall, id=TEXT, name=TEXT, arguments=st.dictionaries(TEXT, JSON, max_size=3)),
     Usage: st.builds(Usage, prompt_tokens=st.integers(0), completion_tokens=st.integers(0)),
+    AgentWork: st.builds(
+        AgentWork,
+        plan=st.lists(st.builds(PlanStep, text=st.text(min_size=1, max_size=20)), max_size=2).map(tuple),
+        jobs=st.lists(st.builds(AgentJob, id=st.integers(1, 9), command=st.text(max_size=20)), max_size=2).map(tuple),
+        budget=st.none() | st.builds(BudgetUse, limit=st.just("$0.50"), cost=st.floats(0, 9)),
+    ),
     TokenAlternative: st.builds(TokenAlternative, token=TEXT, bytes=st.just((1, 2)), logprob=NUMBER),
     str: TEXT,
     float: NUMBER,
@@ -246,6 +265,11 @@ QUESTION = Question(
     asker="agent",
     asked_at=1.5,
 )
+WORK = AgentWork(
+    plan=(PlanStep(text="write it", status="completed"), PlanStep(text="test it")),
+    jobs=(AgentJob(id=1, command="make", state="exit status 0"), AgentJob(id=2, command="sleep 9")),
+    budget=BudgetUse(limit="$0.50", tokens=42, cost=0.25),
+)
 ASKING = replace(HEAD, questions=(QUESTION.closed("deny", "bob", terminal=True), replace(QUESTION, id="5e" * 16)))
 CHANGES: Mapping[str, Change] = {
     "session.created": changes.Created(
@@ -279,9 +303,10 @@ CHANGES: Mapping[str, Change] = {
     ),
     "question.asked": changes.QuestionAsked(QUESTION),
     "question.closed": changes.QuestionClosed(QUESTION.id, "deny", "bob", terminal=True),
+    "work.reported": changes.WorkReported(TURN, WORK),
 }
-HEADS = {"head": HEAD, "head.asking": ASKING}
-YOUNGER = {"question.asked", "question.closed"}
+HEADS = {"head": HEAD, "head.asking": ASKING, "head.working": replace(HEAD, work=WORK)}
+YOUNGER = {"question.asked", "question.closed", "work.reported"}
 """Kinds of change that the first schema's file lacks: it was published before them."""
 EVENTS: Mapping[str, dict[str, Any]] = {
     "message.added": {

@@ -75,19 +75,25 @@ from cfs.contract.wire.settings import (
 )
 from cfs.contract.wire.shares import NewlyShared, NewShare, ShareInfo, ShareList
 from cfs.contract.wire.tools import FunctionName, FunctionSpec, NamedTool, ToolSpec
+from cfs.contract.wire.work import MAX_JOBS, MAX_STEPS, AgentJob, AgentWork, BudgetUse, PlanStep, StepStatus
 
 __all__ = [
     "CURRENCY",
     "ID_PATTERN",
     "LEASE_SECONDS",
+    "MAX_JOBS",
     "MAX_QUESTION",
     "MAX_SESSION_ID_BYTES",
+    "MAX_STEPS",
     "RESPONSE_FORMAT",
     "TEXT_SETTINGS",
     "TRANSCRIPT_PATTERN",
     "Accepted",
     "AgentFinish",
+    "AgentJob",
     "AgentUpdate",
+    "AgentWork",
+    "BudgetUse",
     "CancelRequest",
     "Cancelled",
     "CandidateList",
@@ -127,6 +133,7 @@ __all__ = [
     "NewlyShared",
     "Origin",
     "Overflow",
+    "PlanStep",
     "Price",
     "Problem",
     "Question",
@@ -151,6 +158,7 @@ __all__ = [
     "ShareInfo",
     "ShareList",
     "State",
+    "StepStatus",
     "StopString",
     "Taken",
     "Title",

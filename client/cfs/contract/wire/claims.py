@@ -8,6 +8,7 @@ from pydantic import (
 
 from cfs.contract.wire.base import WireModel
 from cfs.contract.wire.messages import Message, Usage
+from cfs.contract.wire.work import AgentWork
 
 LEASE_SECONDS = 30.0
 """Default time for which an agent owns a turn that it has claimed or updated."""
@@ -35,12 +36,16 @@ class Claim(WireModel):
 
 
 class AgentUpdate(WireModel):
-    """What an agent adds to the turn it holds: text as it comes, or whole messages (tool calls and results)."""
+    """What an agent adds to the turn it holds: text as it comes, or whole messages (tool calls and results).
+
+    `work` is what it says of its work; without it that stays as it was.
+    """
 
     claim: str
     text: str = ""
     messages: tuple[Message, ...] = ()
     lease: Annotated[float, Field(gt=0, le=3600)] = LEASE_SECONDS
+    work: AgentWork | None = None
 
 
 class AgentFinish(WireModel):
@@ -50,3 +55,4 @@ class AgentFinish(WireModel):
     reply: str | None = None
     error: str | None = None
     usage: Usage = Usage()
+    work: AgentWork | None = None

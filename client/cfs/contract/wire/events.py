@@ -14,6 +14,7 @@ EventType = Literal[
     "turn.failed",
     "question.asked",
     "question.answered",
+    "work.reported",
     "history.replaced",
     "context.shifted",
     "settings.changed",

@@ -12,6 +12,7 @@ from cfs.contract.wire.base import Integral, NewId, WireModel
 from cfs.contract.wire.messages import Message
 from cfs.contract.wire.questions import Question
 from cfs.contract.wire.settings import Settings, SettingsPatch
+from cfs.contract.wire.work import AgentWork
 
 State = Literal["idle", "generating", "waiting_for_agent"]
 
@@ -60,6 +61,7 @@ class SessionDetail(SessionInfo):
     partial: str | None = Field(description="What the running turn has generated so far.")
     settings: Settings
     questions: tuple[Question, ...] = Field((), description="Questions of its agent that wait for an answer.")
+    work: AgentWork | None = Field(None, description="What its agent has said last of its work.")
 
 
 class SessionPage(WireModel):
