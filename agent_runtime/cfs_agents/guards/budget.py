@@ -72,6 +72,10 @@ class TreeBudget:
         for name in self._line(agent_id):
             self._accounts[name].reserved.pop(agent_id, None)
 
+    def limit(self, agent_id: str) -> int | None:
+        """Return an agent's own limit, which holds for all its descendants, too."""
+        return self._accounts[agent_id].limit
+
     def used(self, agent_id: str) -> int:
         """Return the usage of an agent and all its descendants."""
         return self._accounts[agent_id].used

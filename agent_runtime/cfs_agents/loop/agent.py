@@ -38,7 +38,7 @@ from cfs_agents.loop.claims import named_files
 from cfs_agents.loop.config import AgentConfig, BackgroundJobs, FilesWatch, Outcome, SyncTurn, working_context
 from cfs_agents.loop.faults import MOST_FAULTS, REASONS, WARNINGS, Fault, asking, fault_in, joined
 from cfs_agents.loop.interrupts import Interrupted, Interrupts
-from cfs_agents.loop.model import Chunk, CompleteResponse, Item, Model
+from cfs_agents.loop.model import Chunk, CompleteResponse, HasContextWindow, Item, Model
 from cfs_agents.loop.recorder import NullRecorder, Recorder
 from cfs_agents.loop.repetition import RepeatedSteps, RepeatedText
 from cfs_agents.loop.replies import with_calls_in_text
@@ -87,6 +87,8 @@ class Agent:
         self._system_for = system_for
         self._is_small: bool | None = None
         """Whether the model has a small context; None until it has said so. Then it gets what fits any model."""
+        self._window: int | None = None
+        """The context of the model in tokens, if it says it."""
         self._recorder = recorder or NullRecorder()
         self._watch = watch
         self._jobs = jobs
@@ -300,6 +302,9 @@ class Agent:
         In an outage, the request that follows waits, and the next step asks again.
         """
         self._is_small = await self._interrupts.guard(has_small_context(self._llm))
+        if self._is_small is False and isinstance(self._llm, HasContextWindow):
+            with suppress(CfsError):
+                self._window = await self._interrupts.guard(self._llm.context_window())
         first, *rest = self.context.context.items
         if self._is_small is not None and self._system_for is not None and first.item_type == "system_prompt":
             system = replace(first, message=await self._system_for(self._is_small), tokens=None)
@@ -352,7 +357,8 @@ class Agent:
         said, thought, stopped = RepeatedText(), RepeatedText(), False
         written = _Written(self.config.thinking_budget)
         stream = cast(
-            "AsyncGenerator[Item, None]", self._llm.stream(messages, tools.schemas(brief=self._is_small is not False))
+            "AsyncGenerator[Item, None]",
+            self._llm.stream(messages, tools.schemas(brief=self._is_small is not False, window=self._window)),
         )
         async with aclosing(stream):
             while (item := await self._interrupts.guard(anext(stream, None))) is not None:

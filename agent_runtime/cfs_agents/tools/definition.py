@@ -36,7 +36,8 @@ class Tool:
     - `paging` names parameters that continue a cut result. A brief schema leaves them out; calls may have them anyway.
     - `touches` returns the files that a call with these arguments reads or writes. Calls of one reply that do not
       conflict run in parallel. If it is None or returns None, a call runs alone.
-    - `in_brief` says whether a model with a small context gets the tool.
+    - `in_brief` says whether a model with a small context gets the tool, and `min_context` how many tokens the context
+      of a model must have at least to get it; one that does not say it has none.
     - `command_of` returns the command that a call with these arguments runs. None for a tool that runs no command.
     - `remote_of` returns the MCP server, its tool and the arguments that a call with these arguments reaches. None for
       a tool of this program.
@@ -55,6 +56,7 @@ class Tool:
     touches: Callable[[Mapping[str, Any]], FileAccess | None] | None = None
     command_of: Callable[..., Awaitable[CommandRequest]] | None = None
     in_brief: bool = True
+    min_context: int = 0
     remote_of: Callable[..., tuple[str, str, Mapping[str, Any]]] | None = None
     described_arguments: ToolArguments | None = field(default=None, repr=False, compare=False)
     arguments: ToolArguments = field(init=False, repr=False, compare=False)
@@ -99,6 +101,7 @@ def tool(
     command_of: Callable[..., Awaitable[CommandRequest]] | None = None,
     remote_of: Callable[..., tuple[str, str, Mapping[str, Any]]] | None = None,
     in_brief: bool = True,
+    min_context: int = 0,
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a sync or async function: `@tool("what it does", ephemeral=3)`.
 
@@ -124,6 +127,7 @@ def tool(
             command_of=command_of,
             remote_of=remote_of,
             in_brief=in_brief,
+            min_context=min_context,
         )
 
     return made

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from cfs.wire import MAX_JOBS, AgentJob
 from cfs_agents.base.disk import replace_file
 from cfs_agents.base.messages import Language, catalogue
 from cfs_agents.base.threads import in_thread
@@ -35,6 +36,7 @@ MAX_OUTPUT = 16 << 10
 
 _LONGEST_COMMAND = 80
 _ENDED = re.compile(rb"\[ended with (exit status \d+)\]\n\Z")
+_STORED = re.compile(r"([1-9]\d{0,14}) \((.*)\), output in .*", re.DOTALL)
 _DESCRIPTION = "Read new output of a background job, wait some seconds for its end, or stop it."
 
 
@@ -71,6 +73,8 @@ class Jobs:
         self._lost: list[str] | None = None
         """Jobs of an earlier process that the agent does not know as lost; None until the file was read."""
         self._asked = False
+        self._earlier: list[AgentJob] = []
+        """Lost jobs of an earlier process, for those who list jobs."""
 
     def tool(self) -> Tool:
         """Return the tool. Models with a small context do not get it."""
@@ -80,6 +84,19 @@ class Jobs:
     def running(self) -> list[BackgroundJob]:
         """The jobs that have not ended."""
         return [job for job in self._jobs.values() if job.process.running]
+
+    async def listed(self) -> tuple[AgentJob, ...]:
+        """Return all jobs of the present task, and those of an earlier process, which are lost."""
+        await self._load()
+        jobs = [
+            AgentJob(
+                id=job.id,
+                command=job.name.partition("(")[2].removesuffix(")"),
+                state="running" if job.process.running else await self._status(job),
+            )
+            for job in self._jobs.values()
+        ]
+        return tuple([*self._earlier, *jobs][-MAX_JOBS:])
 
     async def start(self, command: str, directory: Path | None, path_of: Callable[[Path], str]) -> BackgroundJob:
         """Start a command as a job."""
@@ -187,6 +204,8 @@ class Jobs:
         """Read the jobs of an earlier process once."""
         if self._lost is None:
             self._last_id, self._lost = await in_thread(self._read)
+            matches = filter(None, map(_STORED.fullmatch, self._lost or ()))
+            self._earlier = [AgentJob(id=int(match[1]), command=match[2][:500], state="lost") for match in matches]
 
     def _read(self) -> tuple[int, list[str]]:
         with suppress(OSError, ValueError, KeyError, TypeError):

@@ -103,12 +103,17 @@ class Registry:
             return f"The tools are: {', '.join(self._tools) or 'none'}"
         return f"The right form of {near}: {self._tools[near].arguments.example()}"
 
-    def schemas(self, *, brief: bool = False) -> list[dict[str, Any]]:
+    def schemas(self, *, brief: bool = False, window: int | None = None) -> list[dict[str, Any]]:
         """Return the descriptions of all tools in the format of OpenAI's API (see `Tool.schema`).
 
-        A `brief` list leaves out tools that are not for models with a small context.
+        A `brief` list leaves out tools that are not for models with a small context; `window` is the model's context in
+        tokens.
         """
-        return [each.schema(brief=brief) for each in self if each.in_brief or not brief]
+        return [
+            each.schema(brief=brief)
+            for each in self
+            if (each.in_brief or not brief) and each.min_context <= (window or 0)
+        ]
 
     def together(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """Return the first call and those directly after it that may run in parallel with it."""

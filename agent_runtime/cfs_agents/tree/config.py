@@ -39,6 +39,7 @@ class FibreConfig:
     `policy` has the rules about calls, and lasting answers; `attended` says whether people answer questions in the
     sessions. If they do not, and `ask` is None, what would be asked is denied.
     `skills` is a folder with skills of the user, which are copied into the workspace.
+    With `plan` a model with a context of 16,384 tokens or more gets the tool `update_plan`.
     With `publish` the files are also in the workspace of the root's session on the server, while agents work. `warn` is
     called with one sentence for each file of an agent that is damaged.
     """
@@ -72,6 +73,7 @@ class FibreConfig:
     keep_variables: frozenset[str] = frozenset()
     tools: Iterable[Tool | Callable[..., Any]] = ()
     workflow: Mapping[str, Any] = field(default_factory=dict)
+    plan: bool = True
     publish: bool = True
     look_alikes: bool = False
     skills: Path | None = None

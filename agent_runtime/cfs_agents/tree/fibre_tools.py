@@ -26,6 +26,7 @@ from cfs_agents.tools import (
 from cfs_agents.tools.commands import COMMAND
 from cfs_agents.tools.jobs import JOB
 from cfs_agents.tools.paths import WORKSPACE
+from cfs_agents.tools.plan import Plan
 from cfs_agents.tree.no_sessions import NoSessions
 from cfs_agents.tree.orchestrator import FibreOrchestrator
 from cfs_agents.tree.record import InboxMessage
@@ -69,7 +70,8 @@ def build_toolset(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> 
         warn=sub_agent.folder.warn,
     )
     offered = {*config.file_tools, *((JOB,) if COMMAND in config.file_tools else ())}
-    return Toolset([*leading, *(tool for tool in working if tool.name in offered), *config.tools], jobs, gate)
+    plan = [Plan(changed=sub_agent.plan_changed).tool()] if config.plan else []
+    return Toolset([*leading, *(tool for tool in working if tool.name in offered), *plan, *config.tools], jobs, gate)
 
 
 async def _require(sub_agent: FibreSubAgent, consent: Consent, request: CommandRequest) -> None:

@@ -39,6 +39,7 @@ from cfs_agents.tools import (
     usual_limits,
 )
 from cfs_agents.tools.paths import STORAGE, WORKSPACE
+from cfs_agents.tools.plan import Plan
 from cfs_agents.tree.agent_log import AgentLog
 from cfs_agents.tree.core import AgentCore
 from cfs_agents.tree.directory import OFFLOADED, AgentRoot
@@ -240,7 +241,10 @@ class FileSystemAgent:
             skills=config.skills,
             warn=self._warned,
         )
-        self._journal = WindowJournal(self._root, self._run_log, log, sync, lambda: project.read(small=self._small))
+        self._plan = Plan()
+        self._journal = WindowJournal(
+            self._root, self._run_log, log, sync, lambda: project.read(small=self._small), self._plan
+        )
         self._disk = FreeSpace(self._root.path)
         offloaded = ContextFileSystem(
             self._root.path / OFFLOADED[1:],
@@ -292,7 +296,8 @@ class FileSystemAgent:
             ask=partial(consent.require, self.name),
             warn=self._warned,
         )
-        return Toolset([*working, sync.tool(), *config.tools], jobs, gate)
+        plan = [self._plan.tool()] if config.plan else []
+        return Toolset([*working, sync.tool(), *plan, *config.tools], jobs, gate)
 
     def _agent_config(self, counter: TokenCounter) -> AgentConfig:
         config = self.config

@@ -22,6 +22,7 @@ class FileSystemAgentConfig(AgentConfig):
     - `look_alikes`: whether files may be created beside those whose names look the same.
     - `skills`: a folder with skills of the user, which are copied into the workspace.
     - `policy`: the rules about calls, and lasting answers.
+    - `plan`: whether a model with a context of 16,384 tokens or more gets the tool `update_plan`.
     - `warn`: called with each warning, one sentence.
     """
 
@@ -34,6 +35,7 @@ class FileSystemAgentConfig(AgentConfig):
     look_alikes: bool = False
     skills: Path | None = None
     policy: Policy = field(default_factory=Policy)
+    plan: bool = True
     warn: Callable[[str], None] | None = None
 
     @classmethod

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from cfs.wire import Message, Usage
+from cfs.wire import AgentWork, Message, Usage
 from cfs_agents.tools import CommandRequest, RemoteQuestion
 from cfs_agents.tree.record import LeaseRecord
 from cfs_agents.tree.session_backend import ClaimedTurn, DeletedCallback, LostCallback
@@ -19,6 +19,9 @@ class NoLease:
         """Do nothing."""
 
     def message(self, message: Message) -> None:
+        """Do nothing."""
+
+    def work(self, work: AgentWork) -> None:
         """Do nothing."""
 
     async def finish(self, reply: str, usage: Usage, *, error: str | None = None) -> None:

@@ -1,11 +1,12 @@
 """A node of a tree of agents: who a sub-agent is, where it is in the tree, and in which state (B1)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
+from cfs.wire import AgentWork, BudgetUse, PlanStep
 from cfs_agents.guards.guards import Guards
 from cfs_agents.loop.model import Model
 from cfs_agents.tools import CALL_ID
@@ -66,6 +67,7 @@ class TreeNode:
         self.clock = WorkClock(lambda: tree.backend.away)
         self._state = state_at_rest(record)
         self._waits = 0
+        self._work_reported = AgentWork()
 
     @property
     def agent_id(self) -> str:
@@ -76,6 +78,11 @@ class TreeNode:
     def session_id(self) -> str:
         """The id of its session, which names all agents above it."""
         return self.record.session_id
+
+    @property
+    def root(self) -> "TreeNode":
+        """The first agent of the tree."""
+        return self if self.parent is None else self.parent.root
 
     @property
     def is_root(self) -> bool:
@@ -115,6 +122,23 @@ class TreeNode:
     def turn_lost(self, reason: str) -> None:
         """End its task, as its turn on the server was cancelled or taken over."""
         raise NotImplementedError
+
+    def report_work(self, **changes: Any) -> None:
+        """Say in its session what has changed of its plan, its jobs or its budget (see `AgentWork`)."""
+        work = AgentWork.model_validate(dict(self._work_reported) | changes)
+        if work != self._work_reported:
+            self._work_reported = work
+            self.output.work(work)
+
+    def begin_work(self, budget: BudgetUse | None) -> None:
+        """Say at the beginning of a task, or when it goes on, what the plan and the budget are."""
+        self._work_reported = AgentWork(plan=tuple(self.record.plan), budget=budget)
+        self.output.work(self._work_reported)
+
+    def plan_changed(self, steps: Sequence[PlanStep]) -> None:
+        """Store the agent's new plan with its next step, and say it in its session."""
+        self.record.plan = list(steps)
+        self.report_work(plan=tuple(steps))
 
     def _change(self, state: SubAgentState) -> None:
         """Change the state; only this method does. Raises `RuntimeError` if the table does not allow the change."""

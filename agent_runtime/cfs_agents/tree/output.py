@@ -3,7 +3,7 @@
 from typing import Any
 
 from cfs.errors import CfsError
-from cfs.wire import Message, Usage
+from cfs.wire import AgentWork, Message, Usage
 from cfs_agents.base.events import AgentEvent, CallFinished, CallStarted, Retrying, Text, Thinking
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.messages import Language
@@ -59,6 +59,10 @@ class TurnOutput:
             self._answer = message
         else:
             self._lease.message(message)
+
+    def work(self, work: AgentWork) -> None:
+        """Send what the agent says of its work."""
+        self._lease.work(work)
 
     def event(self, event: AgentEvent) -> None:
         """Send an event of the agent's loop."""

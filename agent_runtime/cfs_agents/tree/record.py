@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
-from cfs.wire import Usage
+from cfs.wire import PlanStep, Usage
 from cfs_agents.guards.report import Report
 from cfs_agents.tree.session_context import AgentSpec
 
@@ -109,6 +109,7 @@ class SubAgentRecord(BaseModel):
     nudges: list[str] = _saved_as("asked", [])
     doubted: str | None = None
     finish: dict[str, Any] | None = None
+    plan: list[PlanStep] = Field(default_factory=list)
     report: dict[str, Any] | None = None
     report_delivered: bool = _saved_as("heard", True)
     memory: dict[str, Any] = Field(default_factory=dict)

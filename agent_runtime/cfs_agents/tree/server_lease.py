@@ -20,6 +20,7 @@ from cfs.transports.async_http import AsyncClient
 from cfs.wire import (
     AgentFinish,
     AgentUpdate,
+    AgentWork,
     Message,
     SessionDetail,
     Usage,
@@ -66,6 +67,7 @@ class ServerLease:
         self._messages: list[Message] = []
         """All of the turn; the first `_sent` have arrived."""
         self._sent = 0
+        self._work: AgentWork | None = None
         self._answers: list[Callable[[], Awaitable[object]]] = []
         """Requests with answers to questions that were given here."""
         self._answering = asyncio.Lock()
@@ -86,6 +88,11 @@ class ServerLease:
         if message.role == "assistant":
             self._pieces.clear()
         self._messages.append(message)
+        self._woken.set()
+
+    def work(self, work: AgentWork) -> None:
+        """Send what the agent says of its work."""
+        self._work = work
         self._woken.set()
 
     def catch_up(self, messages: Sequence[Message], arrived: int) -> None:
@@ -137,7 +144,7 @@ class ServerLease:
         async def end() -> None:
             if self._left:  # the turn has been claimed again
                 await self._deliver()
-            finish = AgentFinish(claim=self.record.claim, usage=usage, **result)
+            finish = AgentFinish(claim=self.record.claim, usage=usage, work=self._work, **result)
             call, key = in_life(self.record.life, api.finish(self.session, self.record.turn, finish)), new_key()
             await self._retries.call(lambda: self._client.call(call, idempotency_key=key))
 
@@ -196,7 +203,7 @@ class ServerLease:
         text, count = "".join(self._pieces), len(self._messages)
         self._pieces.clear()
         left = tuple(self._messages[self._sent : count])
-        update = AgentUpdate(claim=self.record.claim, text=text, messages=left, lease=self._seconds)
+        update = AgentUpdate(claim=self.record.claim, text=text, messages=left, lease=self._seconds, work=self._work)
         call, key = in_life(self.record.life, api.update(self.session, self.record.turn, update)), new_key()
         await self._retries.call(lambda: self._client.call(call, idempotency_key=key), forever=lambda: not self.ended)
         self._sent = max(self._sent, count)

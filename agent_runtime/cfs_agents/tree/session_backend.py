@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cfs.wire import Message, Usage
+from cfs.wire import AgentWork, Message, Usage
 from cfs_agents.tools import CommandRequest, RemoteQuestion
 from cfs_agents.tree.record import LeaseRecord
 from cfs_agents.tree.session_journal import SessionJournal
@@ -30,6 +30,10 @@ class TurnLease(Protocol):
 
     def message(self, message: Message) -> None:
         """Send a whole message: calls, a result, or a message that arrived meanwhile."""
+        ...
+
+    def work(self, work: AgentWork) -> None:
+        """Send what the agent says of its work; the end of the turn sends it again."""
         ...
 
     async def finish(self, reply: str, usage: Usage, *, error: str | None = None) -> None:

@@ -9,8 +9,9 @@ from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import TypeAlias
 
+from cfs.contract.money import money
 from cfs.errors import TooMany
-from cfs.wire import Message
+from cfs.wire import BudgetUse, Message
 from cfs_agents.base import tracing
 from cfs_agents.base.events import CallFinished, CallStarted, TurnUsage
 from cfs_agents.base.messages import catalogue, format_changes
@@ -21,6 +22,8 @@ from cfs_agents.loop.agent import Agent
 from cfs_agents.loop.config import AgentConfig
 from cfs_agents.loop.model import HasContextWindow, HasPrice
 from cfs_agents.project.texts import ProjectText
+from cfs_agents.tools.commands import COMMAND
+from cfs_agents.tools.jobs import JOB
 from cfs_agents.tools.paths import WORKSPACE
 from cfs_agents.tree.config import tree_budget_of
 from cfs_agents.tree.core import AgentCore
@@ -84,6 +87,7 @@ class SubAgentTask:
         with tracing.task(node.record.agent_name, node.session_id, trace) as span:
             report = await self._answer(core.loop, turn, message)
             report = replace(report, reasons=(*report.reasons, *await core.loop.end_jobs()))
+            await self._report_jobs()
             if report.status != "success":
                 tracing.fail(span, report.status)
         return report
@@ -181,7 +185,7 @@ class SubAgentTask:
             record.state, record.report, node.report = "working", None, None
             record.tasks += 1
             record.rounds, record.seconds_used, record.nudges, record.finish = 0, 0.0, [], None
-            record.doubted = None
+            record.doubted, record.plan = None, []
             record.spent_before = guards.budget.used(node.agent_id)
             record.cost_before = guards.money.spent
             node.clock.reset()
@@ -192,6 +196,8 @@ class SubAgentTask:
             guards.budget.renew(node.agent_id, limit, record.spent_before)
             guards.money.before = record.cost_before
         node.turn_claimed()
+        node.begin_work(self._budget() if node.is_root else None)
+        await self._report_jobs()
         await guards.began(node.agent_id, again=not turn.resumed)
         if turn.resumed:
             await node.journal.save()
@@ -224,9 +230,30 @@ class SubAgentTask:
                 node.output.event(event)
                 if isinstance(event, TurnUsage):
                     node.tree.guards.asked(node.agent_id, event.usage)
+                    self._report_budget()
+                if isinstance(event, CallFinished) and event.call.name in (COMMAND, JOB):
+                    await self._report_jobs()
                 if isinstance(event, CallFinished) and event.call.name == FINISH and self._finish is not None:
                     self.finish_calls += sum(call.name == FINISH for call in agent.context.context.open_calls)
                     return
+
+    async def _report_jobs(self) -> None:
+        """Say in the session which jobs the agent has."""
+        if self._core is not None and self._core.jobs is not None:
+            self._node.report_work(jobs=await self._core.jobs.listed())
+
+    def _report_budget(self) -> None:
+        """Say in the session of the root what the tree has spent."""
+        self._node.root.report_work(budget=self._budget())
+
+    def _budget(self) -> BudgetUse | None:
+        """Return what the tree has spent of its budget; None without a budget."""
+        root, guards = self._node.root, self._node.tree.guards
+        tokens = guards.budget.used(root.agent_id) - root.record.spent_before
+        if guards.money.limit is not None:
+            return BudgetUse(limit=money(guards.money.limit), tokens=tokens, cost=guards.money.used)
+        limit = guards.budget.limit(root.agent_id)
+        return None if limit is None else BudgetUse(limit=str(limit), tokens=tokens)
 
     async def _next_message(self, answer: str) -> str | None:
         """Return the message that continues the task after an answer: a new one, or a reminder; else None."""

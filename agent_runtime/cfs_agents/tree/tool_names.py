@@ -2,6 +2,7 @@
 
 from cfs_agents.guards.digest import WAIT
 from cfs_agents.tools.files import LIST_DIRECTORY, READ_FILE, SEARCH_FILES, WRITE_FILE
+from cfs_agents.tools.plan import UPDATE_PLAN
 
 SPAWN = "sys_spawn_agent"
 SEND = "sys_send_message"
@@ -10,7 +11,9 @@ LOCK = "sys_lock_file"
 UNLOCK = "sys_unlock_file"
 SYNC_CONTEXT = "sync_context"
 
-REPEATABLE = frozenset({SPAWN, SEND, WAIT, FINISH, LOCK, UNLOCK, READ_FILE, WRITE_FILE, LIST_DIRECTORY, SEARCH_FILES})
+REPEATABLE = frozenset(
+    {SPAWN, SEND, WAIT, FINISH, LOCK, UNLOCK, UPDATE_PLAN, READ_FILE, WRITE_FILE, LIST_DIRECTORY, SEARCH_FILES}
+)
 """Calls that may be made twice: after a kill in their middle they are simply made again."""
 
 CHANGES_NO_FILES = REPEATABLE - {WRITE_FILE} | {SYNC_CONTEXT}

@@ -1,4 +1,4 @@
-"""The journal of a file-system agent: run log, operation log, and at a sync the window (A1, A4, A6)."""
+"""The journal of a file-system agent: run log, operation log, and the window, which has the plan (A1, A4, A6)."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,6 +9,7 @@ from cfs_agents.base.messages import after_sync
 from cfs_agents.base.threads import to_the_end
 from cfs_agents.context import Change, ContextItem, Conversation
 from cfs_agents.loop.recorder import NewContext
+from cfs_agents.tools.plan import UPDATE_PLAN, Plan, plan_in, with_plan
 from cfs_agents.tree.directory import AgentRoot
 from cfs_agents.tree.listing import tree
 from cfs_agents.tree.operations import Operation, OperationLogger
@@ -28,12 +29,14 @@ class WindowJournal:
         log: OperationLogger,
         sync: ContextSynchronizer,
         project: Callable[[], str] = str,
+        plan: Plan | None = None,
     ) -> None:
         self._root = root
         self._run_log = run_log
         self._log = log
         self._sync = sync
         self._project = project
+        self._plan = plan or Plan()
 
     def recall(self) -> RunState:
         """Read the stored state and complete what a crash interrupted. Blocks."""
@@ -41,6 +44,7 @@ class WindowJournal:
         if state.sync is not None:
             self._complete(state.sync)
             state = self._run_log.read()
+        self._plan.steps = plan_in(self._root.window())
         if state.last is not None and state.last.id not in self._log:
             self._log.write(state.last)
         return state
@@ -79,13 +83,15 @@ class WindowJournal:
     async def done(
         self, call: ToolCall, result: ToolResult, item: ContextItem, later: Sequence[ToolCall]
     ) -> NewContext | None:
-        """Store and log a result; a sync changes the window and with it the conversation."""
+        """Store and log a result; a plan is a part of the window, and a sync changes it and the conversation."""
         window = self._sync.take() if call.name == SYNC_CONTEXT and result.ok else None
         operation = Operation(self._run_log.position(), call.name, call.arguments, result.text, success=result.ok)
         if window is not None:
             return await to_the_end(lambda: self._change(window, operation, [call.name for call in later]))
 
         def keep() -> None:
+            if call.name == UPDATE_PLAN and result.ok:
+                self._root.write_window(with_plan(self._root.window(), self._plan.steps, self._root.language))
             self._run_log.result(item, operation)
             self._log.write(operation)
 
@@ -107,6 +113,10 @@ class WindowJournal:
         await to_the_end(keep)
 
     def _change(self, window: str, operation: Operation, dropped: Sequence[str]) -> NewContext:
+        if steps := plan_in(window):
+            self._plan.steps = steps
+        elif self._plan.steps:
+            window = with_plan(window, self._plan.steps, self._root.language)
         note = Message(role="user", content=after_sync(self._root.language, dropped))
         sync = Sync(window, archive_path(), ContextItem.of(note, protected=True), operation)
         self._run_log.sync(sync)
