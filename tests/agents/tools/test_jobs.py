@@ -25,7 +25,7 @@ LEFT = {
     "setsid sleep 600 &": "sleep 600",
     "nohup sleep 600 >/dev/null 2>&1 & disown": "sleep 600",
     "(yes >&2 &)": "yes",
-    "python3 -m http.server 0 >/dev/null 2>&1 &": "-m http.server 0",
+    "PATH=/usr/local/bin:/usr/bin:/bin python3 -m http.server 0 >/dev/null 2>&1 &": "-m http.server 0",
     "(while :; do :; done) &": "bash",
 }
 """Commands that leave a process in the background, and its command line."""
