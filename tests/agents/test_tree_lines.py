@@ -4,6 +4,7 @@ import pytest
 from rich.cells import cell_len
 
 from cfs.state.tree_state import AgentOutcome, TreeAgent
+from cfs.wire import AgentJob, AgentWork, BudgetUse, PlanStep
 from cfs_agents.main.tree_lines import tree_lines
 
 NOW = 1_000.0
@@ -48,3 +49,20 @@ def test_a_narrow_terminal_shows_states_and_times() -> None:
     assert lines[1].startswith("  a_sub_agent")
     assert "…" in lines[1]
     assert "tokens" not in "".join(lines)
+
+
+def test_plan_jobs_and_budget_stand_below_their_agent() -> None:
+    plan = (PlanStep(text="write it", status="completed"), PlanStep(text="test it", status="in_progress"))
+    jobs = (AgentJob(id=1, command="make test"), AgentJob(id=2, command="make", state="exit status 2"))
+    root = agent("main", cost=0.125, work=AgentWork(plan=plan, budget=BudgetUse(limit="$0.50", tokens=9, cost=0.2)))
+    child = agent("main/child", cost=0.025, work=AgentWork(jobs=jobs))
+    lines = tree_lines((root, child, agent("main/other", work=AgentWork())), NOW, None)
+    assert lines[1:3] == [
+        "    budget: $0.20 of $0.50 spent, $0.30 left",
+        "    plan: 1 of 2 steps completed; in progress: test it",
+    ]
+    assert lines[4:6] == ["      job 1 (make test): running", "      job 2 (make): exit status 2"]
+    assert lines[7:] == ["$0.15 spent by the tasks that have ended"]
+    assert max(map(cell_len, tree_lines((root, child), NOW, 40))) <= 40
+    tokens = agent("main", work=AgentWork(budget=BudgetUse(limit="1000", tokens=1200)))
+    assert tree_lines((tokens,), NOW, None)[1:] == ["    budget: 1200 of 1000 tokens spent, 0 left"]

@@ -1,6 +1,7 @@
 """A tree of agents with a budget in money ends within it, also if its runtime is killed (B7, B8, H10)."""
 
 import json
+import re
 import signal
 import time
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cfs.contract.money import money
 from tests.client.terminal import Running, cfs, ended
 from tests.costs.support import Priced, priced_server
 from tests.upstream.openai_stub import OpenAIStub
@@ -91,7 +93,15 @@ def test_a_tree_of_eight_that_is_killed_twice_ends_within_its_budget_and_replies
     assert "[Error: the budget of the tree is used up: $0." in reply
     assert "of $0.50 are spent" in reply
     assert 0.1 < spent(server) <= 0.5, "requests that a kill has interrupted count as reserved"
-    assert len(tree(server, "main")["children"]) == len(CHILDREN)
+    found = tree(server, "main")
+    assert len(found["children"]) == len(CHILDREN)
+    budget = found["work"]["budget"]
+    assert budget["limit"] == "$0.50"
+    assert spent(server) <= budget["cost"] <= 0.5, "it counts as much as the server, or more"
+    shown = ended(cfs(server.process.url, "agent", "tree", "main"))[1]
+    assert f"budget: {money(budget['cost'])} of $0.50 spent, {money(round(0.5 - budget['cost'], 9))} left" in shown
+    assert re.search(r"^main +budget ", shown), "how it ended"
+    assert 0 < sum(agent["cost"] for agent in (found, *found["children"])) <= spent(server) + 1e-6
 
 
 @pytest.mark.parametrize(

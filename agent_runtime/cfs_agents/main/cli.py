@@ -13,6 +13,7 @@ from cfs_agents.main.options import (
     USUAL_PATIENCE,
     CommandModeName,
     Commands,
+    HasPlan,
     Language,
     Longest,
     MaxTokens,
@@ -74,6 +75,7 @@ def run(
     mcp: McpFiles = None,
     rules: RuleFiles = None,
     context: Longest = None,
+    plan: HasPlan = True,
     publish: Publishes = None,
     patience: Patience = USUAL_PATIENCE,
     url: Url = DEFAULT_URL,
@@ -92,7 +94,7 @@ def run(
     if task is not None and not task.strip():
         raise typer.BadParameter("the task is empty")
     questions = questions_of(commands)
-    config = _config(rounds, lang, commands, questions, env, context, tools, rules)
+    config = _config(rounds, lang, commands, questions, env, context, tools, rules, plan=plan)
     settings = model_settings(model, temperature, max_tokens)
     with _session(
         config, runner_options(root, settings, questions, patience, url, token_file, publish, mcp)
@@ -118,6 +120,7 @@ def chat(
     mcp: McpFiles = None,
     rules: RuleFiles = None,
     context: Longest = None,
+    plan: HasPlan = True,
     publish: Publishes = None,
     patience: Patience = USUAL_PATIENCE,
     url: Url = DEFAULT_URL,
@@ -134,7 +137,7 @@ def chat(
 
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     questions = questions_of(commands)
-    config = _config(rounds, lang, commands, questions, env, context, tools, rules)
+    config = _config(rounds, lang, commands, questions, env, context, tools, rules, plan=plan)
     settings = model_settings(model, temperature, max_tokens)
     with _session(
         config, runner_options(root, settings, questions, patience, url, token_file, publish, mcp)
@@ -158,6 +161,8 @@ def _config(
     context: int | None,
     tools: list[Path] | None,
     rules: list[Path] | None,
+    *,
+    plan: bool,
 ) -> "FileSystemAgentConfig":
     from cfs_agents.tools import CommandMode
     from cfs_agents.tree.file_config import FileSystemAgentConfig
@@ -172,6 +177,7 @@ def _config(
         tools=loaded_tools(tools),
         skills=own_skills(),
         policy=policy_of(rules),
+        plan=plan,
     )
 
 

@@ -11,6 +11,7 @@ from cfs_agents.tools.commands import COMMAND, exit_status, without_status
 from cfs_agents.tools.errors import ToolError
 from cfs_agents.tools.files import EDIT_FILE, READ_FILE, WRITE_FILE
 from cfs_agents.tools.paths import file_path
+from cfs_agents.tools.plan import UPDATE_PLAN, lines_of, steps_in
 
 FIRST_LINES, LAST_LINES = 10, 5
 LONGEST_LINE = 300
@@ -49,6 +50,9 @@ def format_call(call: ToolCall, operation: int = 0) -> FormattedBlock:
     if call.name == COMMAND and isinstance(command := rest.get("command"), str):
         del rest["command"]
         lines += [f"$ {line}" for line in shortened(command)]
+    if call.name == UPDATE_PLAN and (steps := steps_in(call)):
+        del rest["steps"]
+        lines += lines_of(steps)
     for name, value in rest.items():
         text = shown_value(value)
         if "\n" in text or len(text) > _LONGEST_INLINE:

@@ -134,6 +134,13 @@ Publish = Annotated[
         help="Whether the files of the agents are also in the session's workspace on the server.",
     ),
 ]
+HasPlan = Annotated[
+    bool,
+    typer.Option(
+        "--plan/--no-plan",
+        help="Whether models with a context of 16,384 tokens or more may show you a plan (the tool update_plan).",
+    ),
+]
 Publishes = Annotated[
     str | None,
     typer.Option(

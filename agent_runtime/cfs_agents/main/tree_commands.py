@@ -27,6 +27,7 @@ from cfs_agents.main.options import (
     Budget,
     CommandModeName,
     Commands,
+    HasPlan,
     McpFiles,
     ModelName,
     Patience,
@@ -64,6 +65,7 @@ def serve(
     rules: RuleFiles = None,
     unattended: Unattended = False,
     budget: Budget = None,
+    plan: HasPlan = True,
     publish: Publish = True,
     patience: Patience = USUAL_PATIENCE,
     in_background: Background = False,
@@ -83,7 +85,17 @@ def serve(
         raise typer.Exit(background.start())
     questions = questions_of(commands, in_session=True)
     config = _tree_config(
-        instruction, lang, commands, questions, env, budget, tools, rules, publish=publish, attended=not unattended
+        instruction,
+        lang,
+        commands,
+        questions,
+        env,
+        budget,
+        tools,
+        rules,
+        publish=publish,
+        attended=not unattended,
+        plan=plan,
     )
     options = runner_options(root, model_settings(model, temperature), questions, patience, url, token_file, mcp=mcp)
     with _tree_runner(session, config, options) as runner:
@@ -106,6 +118,7 @@ def resume(
     rules: RuleFiles = None,
     unattended: Unattended = False,
     budget: Budget = None,
+    plan: HasPlan = True,
     publish: Publish = True,
     patience: Patience = USUAL_PATIENCE,
     url: Url = DEFAULT_URL,
@@ -117,7 +130,17 @@ def resume(
     """
     questions = questions_of(commands, in_session=True)
     config = _tree_config(
-        instruction, lang, commands, questions, env, budget, tools, rules, publish=publish, attended=not unattended
+        instruction,
+        lang,
+        commands,
+        questions,
+        env,
+        budget,
+        tools,
+        rules,
+        publish=publish,
+        attended=not unattended,
+        plan=plan,
     )
     options = runner_options(root, model_settings(model, temperature), questions, patience, url, token_file, mcp=mcp)
     with _tree_runner(session, config, options) as runner:
@@ -127,6 +150,7 @@ def resume(
 def tree(session: Tree = "main", as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
     """Show the agents of a tree: how each ended or what it does, the messages and tokens it took, and its time.
 
+    Below an agent stand its plan and its jobs in the background, and below the root what is left of the tree's budget.
     The time of an agent is that of its tasks, and the time behind a tool is how long that has been running.
     """
     from cfs import api
@@ -178,6 +202,7 @@ def _nested(tree: "SessionTree", agents: "Sequence[TreeAgent]") -> dict[str, Any
             **info.model_dump(mode="json", exclude={"children"}),
             **{name: getattr(agent, name) for name in ("paused", "tool", "tool_since", "seconds")},
             "outcome": None if agent.outcome is None else asdict(agent.outcome),
+            "work": None if agent.work is None else agent.work.model_dump(mode="json"),
             "children": [node(child) for child in info.children if child.id in known],
         }
 
@@ -196,6 +221,7 @@ def _tree_config(
     *,
     publish: bool,
     attended: bool,
+    plan: bool,
 ) -> "FibreConfig":
     from cfs_agents.tools import CommandMode
     from cfs_agents.tree.config import FibreConfig
@@ -213,6 +239,7 @@ def _tree_config(
         policy=policy_of(rules),
         attended=attended,
         publish=publish,
+        plan=plan,
     )
 
 

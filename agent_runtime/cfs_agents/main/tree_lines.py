@@ -1,12 +1,14 @@
 """The lines of `cfs agent tree`, fitted to the columns of a terminal. Pure: no I/O (C10)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 
 from cfs.cli.actions.sessions import duration
 from cfs.cli.base.output import visible
+from cfs.contract.money import money
+from cfs_agents.tools.plan import progress
 
 if TYPE_CHECKING:
     from cfs.state.tree_state import TreeAgent
@@ -21,7 +23,7 @@ _NAME = 32
 
 
 def tree_lines(agents: "Sequence[TreeAgent]", now: float, width: int | None) -> list[str]:
-    """Write each agent: what it took, and the tool that runs, or why it did not finish.
+    """Write each agent: what it took, and the tool that runs, or why it did not finish, and what it says of its work.
 
     Names are indented by depth. With a `width` in columns, figures are left out and texts cut until a line fits.
     """
@@ -35,7 +37,7 @@ def tree_lines(agents: "Sequence[TreeAgent]", now: float, width: int | None) -> 
     longest = max(_NAME if width is None or width >= _ALL_COLUMNS else 0, *map(cell_len, names))
     if width is not None:
         longest = max(_SHORTEST_NAME, min(longest, width - max(map(cell_len, figures)) - 1))
-    lines = []
+    lines: list[str] = []
     for agent, name, figure in zip(agents, names, figures, strict=True):
         line, reason = f"{set_cell_size(_cut(name, longest), longest)} {figure}", visible(_reason(agent, now))
         if width is None:
@@ -43,7 +45,30 @@ def tree_lines(agents: "Sequence[TreeAgent]", now: float, width: int | None) -> 
         else:
             room = width - cell_len(line) - 2
             lines.append(_cut(f"{line}  {_cut(reason, room)}".rstrip() if room >= _SHORTEST_REASON else line, width))
+        indent = "  " * (agent.depth - top + 2)
+        lines += [_fitted(f"{indent}{visible(text)}", width) for text in _work(agent)]
+    if cost := sum(agent.cost for agent in agents):
+        lines.append(_fitted(f"{money(round(cost, 6))} spent by the tasks that have ended", width))
     return lines
+
+
+def _work(agent: "TreeAgent") -> Iterator[str]:
+    """Write what an agent says of its work: the budget of the tree, its plan, and its jobs."""
+    if (work := agent.work) is None:
+        return
+    if (budget := work.budget) is not None and budget.limit.startswith("$"):
+        left = max(0.0, float(budget.limit[1:]) - budget.cost)
+        yield f"budget: {money(budget.cost)} of {budget.limit} spent, {money(left)} left"
+    elif budget is not None:
+        rest = max(0, int(budget.limit) - budget.tokens)
+        yield f"budget: {budget.tokens} of {budget.limit} tokens spent, {rest} left"
+    if work.plan:
+        yield f"plan: {progress(work.plan)}"
+    yield from (f"job {job.id} ({job.command}): {job.state}" for job in work.jobs)
+
+
+def _fitted(text: str, width: int | None) -> str:
+    return text if width is None else _cut(text, width)
 
 
 def _figures(agent: "TreeAgent", width: int | None) -> str:

@@ -18,6 +18,7 @@ from cfs_agents.loop.server_model import ServerModel
 from cfs_agents.main.formatting import listed
 from cfs_agents.main.runner import Runner, RunnerOptions
 from cfs_agents.tools import CommandMode, Tool
+from cfs_agents.tools.plan import progress, steps_in
 from cfs_agents.tree.chunks import MessageChunk
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
@@ -120,6 +121,8 @@ def _server_back() -> None:
 def _show_chunk(chunk: MessageChunk) -> None:
     """Show an agent's action in one line."""
     match chunk.kind:
+        case "call" if chunk.call is not None and (steps := steps_in(chunk.call)):
+            text = f"> plan: {progress(steps)}"
         case "call" if chunk.call is not None:
             text = f"> {chunk.call.name} {json.dumps(chunk.call.arguments, ensure_ascii=False)}"
         case "result":

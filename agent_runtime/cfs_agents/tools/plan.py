@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 
-from cfs.wire import MAX_STEPS, PlanStep, StepStatus
+from cfs.wire import MAX_STEPS, PlanStep, StepStatus, ToolCall
 from cfs_agents.base.messages import Language
 from cfs_agents.tools.definition import Tool, tool
 
@@ -22,6 +22,7 @@ PLAN_CONTEXT = 16_384
 _DESCRIPTION = "Replace your plan, which people see, by all of its steps. Use it for work of several steps."
 _MARKS: dict[StepStatus, str] = {"pending": " ", "in_progress": ">", "completed": "x"}
 _HEADINGS: dict[Language, str] = {"en": "# Plan", "zh": "# 计划"}
+_STEPS = TypeAdapter(Annotated[tuple[PlanStep, ...], Field(max_length=MAX_STEPS)])
 _SECTION = re.compile(r"^# (?:Plan|计划)[ \t]*\n(.*?)(?=^#{1,6} |\Z)", re.MULTILINE | re.DOTALL)
 _STEP = re.compile(r"^- \[([ >x])\] (.+)$", re.MULTILINE)
 
@@ -44,6 +45,14 @@ class Plan:
         self.steps = tuple(_in_one_line(step) for step in steps)
         self._changed(self.steps)
         return f"the plan is stored: {progress(self.steps)}"
+
+
+def steps_in(call: ToolCall) -> tuple[PlanStep, ...]:
+    """Return the steps that a call of the tool brings; empty for another tool, and for a call that is wrong."""
+    try:
+        return _STEPS.validate_python(call.arguments.get("steps")) if call.name == UPDATE_PLAN else ()
+    except ValidationError:
+        return ()
 
 
 def progress(steps: Sequence[PlanStep]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cfs.contract.wire import Message, SessionDetail, State, ToolCall
+from cfs.contract.wire import AgentJob, AgentWork, BudgetUse, Message, SessionDetail, State, ToolCall
 
 OutcomeStatus = Literal["finished", "unverified", "budget", "cancelled", "failed"]
 
@@ -17,8 +17,8 @@ REPORT = "sys_finish_task"
 _CANCELLED = "[Cancelled]"
 _ERROR = re.compile(r"\[Error: (.*)\]", re.DOTALL)
 _BUDGET = re.compile(
-    r"token budget of .* is used up|came to no end in \d+ turns|took longer than [\d.e+]+ s"
-    r"|token 预算已用完|\d+ 轮内没有结束|用时超过"
+    r"budget of .* is used up|came to no end in \d+ turns|took longer than [\d.e+]+ s"
+    r"|预算已用完|\d+ 轮内没有结束|用时超过"
 )
 _STOPPED = re.compile(r"it was cancelled|its parent has ended|cancelled|它被取消了|它的上级已结束", re.IGNORECASE)
 _UNVERIFIED = re.compile(r"\[[^\]\n]+ (unverified|未证实)\]")
@@ -49,7 +49,9 @@ class TreeAgent:
 
     `state` is that of the session. An agent is `paused` if its session, or one above it, is. `tool` is the tool that
     runs and `tool_since` when it was called, in seconds since the epoch. `tokens` counts those of the turns that have
-    ended, `seconds` the time of all its turns. `outcome` is None before the end of its first task, and while it works.
+    ended, `cost` is what they cost in US dollars, and `seconds` the time of all its turns. `work` is what it has said
+    last of its work: its plan, its jobs in the background, and the budget if it is the root of a tree. `outcome` is
+    None before the end of its first task, and while it works.
     """
 
     session: str
@@ -63,6 +65,8 @@ class TreeAgent:
     tool: str | None
     tool_since: float | None
     outcome: AgentOutcome | None
+    cost: float = 0.0
+    work: AgentWork | None = None
 
     @property
     def name(self) -> str:
@@ -90,7 +94,11 @@ class TreeFile:
 
 @dataclass(frozen=True, slots=True)
 class TreeOutcome:
-    """How the work of a tree ended: `status` and `text` are those of its root. `agents` has the root first."""
+    """How the work of a tree ended: `status` and `text` are those of its root. `agents` has the root first.
+
+    `budget` is what the tree has spent of its budget, if its agents have said it, and `jobs` are all jobs in the
+    background, by the session of their agent.
+    """
 
     status: OutcomeStatus
     text: str
@@ -100,6 +108,17 @@ class TreeOutcome:
     def ok(self) -> bool:
         """Whether the root finished, and its answer agrees with the files."""
         return self.status == "finished"
+
+    @property
+    def budget(self) -> BudgetUse | None:
+        """What the tree has spent of its budget for this task."""
+        work = self.agents[0].work
+        return None if work is None else work.budget
+
+    @property
+    def jobs(self) -> tuple[tuple[str, AgentJob], ...]:
+        """All jobs of the last tasks, with the session of their agent."""
+        return tuple((agent.session, job) for agent in self.agents if agent.work for job in agent.work.jobs)
 
 
 def agent_of(detail: SessionDetail, *, paused: bool, now: float) -> TreeAgent:
@@ -118,6 +137,8 @@ def agent_of(detail: SessionDetail, *, paused: bool, now: float) -> TreeAgent:
         tool=None if call is None else call[1].name,
         tool_since=at,
         outcome=outcome_of(detail.state, detail.history),
+        cost=detail.cost,
+        work=detail.work,
     )
 
 

@@ -37,7 +37,7 @@ from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, SessionDetail, ToolCall, Usage
 from cfs_acp import records
 from cfs_acp.turn import Shown, TurnOutput, repaired
-from cfs_acp.updates import CallIds, Update, call_finished, call_started, replay
+from cfs_acp.updates import CallIds, Update, call_finished, call_started, plan_of, replay
 from cfs_acp.workbench import Workbench
 from cfs_agents.base import tracing
 from cfs_agents.base.events import (
@@ -391,6 +391,8 @@ class EditorSession:
         given = self._ids.of(call.id)
         assert given is not None  # noqa: S101 - for the type checker
         await self._send(call_finished(given, call, result.text, self.paths, ok=result.ok, diff=diff))
+        if (plan := plan_of(call, ok=result.ok)) is not None:
+            await self._send(plan)
 
     async def _used(self, usage: Usage) -> None:
         with suppress(CfsError):  # a figure for a person; the task continues without it

@@ -10,17 +10,20 @@ from typing import Any, TypeAlias, get_args
 from urllib.parse import unquote, urlsplit
 
 from acp import (
+    plan_entry,
     start_tool_call,
     text_block,
     tool_content,
     tool_diff_content,
     update_agent_message_text,
     update_agent_thought_text,
+    update_plan,
     update_tool_call,
     update_user_message_text,
 )
 from acp.schema import (
     AgentMessageChunk,
+    AgentPlanUpdate,
     AgentThoughtChunk,
     AudioContentBlock,
     ContentToolCallContent,
@@ -48,6 +51,7 @@ from cfs_agents.tools import PathManager, ToolError
 from cfs_agents.tools.commands import COMMAND, failure_of
 from cfs_agents.tools.files import EDIT_FILE, LIST_DIRECTORY, READ_FILE, SEARCH_FILES, WRITE_FILE
 from cfs_agents.tools.paths import directory_path, file_path
+from cfs_agents.tools.plan import steps_in
 
 Block: TypeAlias = (
     TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
@@ -56,6 +60,7 @@ Update: TypeAlias = (
     UserMessageChunk
     | AgentMessageChunk
     | AgentThoughtChunk
+    | AgentPlanUpdate
     | ToolCallStart
     | ToolCallProgress
     | SessionInfoUpdate
@@ -155,6 +160,12 @@ def call_started(given: str, call: ToolCall, paths: PathManager, status: ToolCal
     )
 
 
+def plan_of(call: ToolCall, *, ok: bool) -> Update | None:
+    """Return the update that a call of `update_plan` brings; None for other calls, and for one that has failed."""
+    steps = steps_in(call) if ok else ()
+    return update_plan([plan_entry(step.text, status=step.status) for step in steps]) if steps else None
+
+
 def call_finished(
     given: str, call: ToolCall, text: str, paths: PathManager, *, ok: bool, diff: tuple[str | None, str] | None = None
 ) -> Update:
@@ -217,6 +228,8 @@ def replay(history: Sequence[Message], paths: PathManager, ids: CallIds, *, ende
             given, called = waiting.pop(message.tool_call_id or "")
             ok = not message.content.startswith(_FAILURES)
             yield call_finished(given, called, message.content, paths, ok=ok, diff=_said_diff(called, ok=ok))
+            if (plan := plan_of(called, ok=ok)) is not None:
+                yield plan
     if ended:
         yield from _failed(waiting)
 

@@ -12,6 +12,7 @@ import { aboutOf } from "./node.js";
 import { outcomeOf, runningCall } from "./outcome.js";
 import { many, t } from "./text.js";
 import { duration, short } from "./times.js";
+import { WorkView } from "./work.js";
 
 const FIRST = 12;
 const MORE = 12;
@@ -172,6 +173,7 @@ class Column extends HTMLElement {
   #doing = el("p", { className: "doing" });
   #figures = el("span", { className: "quiet figure" });
   #ended = el("div", { className: "ended", hidden: true });
+  #work = new WorkView();
   #shown = "";
   /** @type {(() => void) | null} */
   #unwatch = null;
@@ -192,6 +194,7 @@ class Column extends HTMLElement {
     this.append(
       el("header", {}, el("div", { className: "together" }, el("span", { className: "dot", "aria-hidden": "true" }), el("h2", {}, name),
         this.#badge), el("div", { className: "together" }, this.#doing, this.#figures)),
+      this.#work,
       this.#list,
       this.#questions,
       this.#ended,
@@ -227,6 +230,7 @@ class Column extends HTMLElement {
     mark(this.#badge, "data-state", state);
     say(this.#badge, words);
     say(this.#figures, this.node.spent ? t("{n} tokens", { n: short(this.node.spent) }) : "");
+    this.#work.show(this.#conversation.work);
     this.#drawDoing();
     this.#drawOutcome();
   }

@@ -75,6 +75,11 @@ export class Conversation {
     return this.gone === null ? this.#session.questions : {};
   }
 
+  /** What its agent has said last of its work. */
+  get work() {
+    return this.gone === null ? this.#session.work : null;
+  }
+
   get queued() {
     return this.#session.queued;
   }

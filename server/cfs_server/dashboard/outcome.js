@@ -3,7 +3,7 @@
 const CANCELLED = "[Cancelled]";
 const ERROR = /^\[Error: ([^]*)\]$/;
 const REPORT = "sys_finish_task";
-const BUDGET = /token budget of .* is used up|came to no end in \d+ turns|took longer than [\d.e+]+ s|token 预算已用完|\d+ 轮内没有结束|用时超过/;
+const BUDGET = /budget of .* is used up|came to no end in \d+ turns|took longer than [\d.e+]+ s|预算已用完|\d+ 轮内没有结束|用时超过/;
 const STOPPED = /^(it was cancelled|its parent has ended|cancelled|它被取消了|它的上级已结束)/i;
 const UNVERIFIED = /^\[[^\]\n]+ (unverified|未证实)\]/;
 
