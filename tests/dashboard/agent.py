@@ -57,6 +57,10 @@ class Agent:
         """Add a message with what was thought before it."""
         self._update(messages=[{"role": "assistant", "content": content, "thinking": thinking}])
 
+    def report(self, **work: Any) -> None:
+        """Say how far the work is."""
+        self._update(work=work)
+
     def finish(self, reply: str, prompt_tokens: int = 100, completion_tokens: int = 20) -> None:
         """End the turn."""
         usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}

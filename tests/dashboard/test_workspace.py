@@ -135,6 +135,27 @@ def test_agents_stand_side_by_side(page: Page, server: Process, client: httpx.Cl
         expect(messages(page).nth(1)).to_contain_text("I am the other")
 
 
+def test_a_column_shows_plan_jobs_and_budget(page: Page, server: Process, client: httpx.Client) -> None:
+    with Agent(client, "w-plans") as lead:
+        lead.begin("Create")
+        page.goto(address(server.url, "agents/w-plans"))
+        work = page.locator(".column cfs-work")
+        expect(work).to_be_hidden()
+        steps = [{"text": "write <b>it</b>", "status": "completed"}, {"text": "test it", "status": "in_progress"}]
+        lead.report(plan=steps, budget={"limit": "$0.50", "cost": 0.25})
+        expect(work.get_by_role("list", name="Plan").get_by_role("listitem")).to_have_text(
+            ["write <b>it</b> (done)", "test it (in progress)"]
+        )
+        expect(work).to_contain_text("of $0.50 spent")
+        jobs = [{"id": 1, "command": "make test", "state": "exit status 2"}]
+        lead.report(jobs=jobs, budget={"limit": "1000", "tokens": 400})
+        expect(work.get_by_role("list", name="Jobs")).to_have_text("make test job 1: exit status 2")
+        expect(work).to_contain_text("400 of 1000 tokens spent, 600 left")
+        page.reload()
+        expect(work).to_contain_text("make test")
+        assert violations(page) == []
+
+
 def test_a_column_scrolls_under_the_pointer_and_by_keys(page: Page, server: Process, client: httpx.Client) -> None:
     text = "User: go on\nAssistant: " + "\n\n".join(f"paragraph {number}" for number in range(60)) + "\n"
     for name in ("left", "right"):

@@ -42,6 +42,50 @@ async def test_an_agent_claims_streams_uses_tools_and_finishes(server: ServerHar
     assert server.engine.requests == []
 
 
+WORK = {
+    "plan": [{"text": "write it", "status": "completed"}, {"text": "test it", "status": "in_progress"}],
+    "jobs": [{"id": 1, "command": "make test", "state": "running"}],
+    "budget": {"limit": "$0.50", "tokens": 1200, "cost": 0.25},
+}
+
+
+async def test_an_agent_says_how_far_its_work_is(server: ServerHarness) -> None:
+    """A session shows what was said last, also when the turn is over; an event says each change."""
+    await server.create("a", driver="agent")
+    async with await EventStream.open(server.url, f"{URL}/messages", body=b"build it") as stream:
+        held = (await claim(server)).json()
+        assert (await server.client.get(URL)).json()["work"] is None
+        for _ in range(2):
+            assert (await act(server, held, "update", work=WORK)).status_code == 200
+        assert (await act(server, held, "update", text="x")).status_code == 200
+        assert (await server.client.get(URL)).json()["work"] == WORK
+        done = WORK | {"jobs": []}
+        assert (await act(server, held, "finish", work=done)).status_code == 200
+        events = await stream.rest()
+    assert (await server.client.get(URL)).json()["work"] == done
+    assert [event.data for event in events if event.event == "work.reported"] != []
+    assert kinds(events).count("work.reported") == 2, "the same once more is no event"
+    held = {"turn": held["turn"], "claim": "other"}
+    assert (await act(server, held, "update", work={})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        {"plan": [{"text": ""}]},
+        {"plan": [{"text": "x", "status": "late"}]},
+        {"plan": [{"text": "x"}] * 51},
+        {"jobs": [{"id": 0, "command": "x"}]},
+        {"budget": {"limit": "five"}},
+    ],
+)
+async def test_work_in_another_form_is_refused(server: ServerHarness, work: dict[str, Any]) -> None:
+    await server.create("a", driver="agent")
+    await server.say("a", "build it")
+    held = (await claim(server)).json()
+    assert (await act(server, held, "update", work=work)).status_code == 422
+
+
 async def test_there_is_nothing_to_claim_while_nothing_waits_or_another_holds_the_turn(server: ServerHarness) -> None:
     await server.create("a", driver="agent")
     assert (await claim(server)).status_code == 204

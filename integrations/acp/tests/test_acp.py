@@ -238,6 +238,23 @@ async def test_a_prompt_edits_a_file_of_the_folder_and_every_step_is_seen(
     assert session.startswith("acp-my-site-")
 
 
+async def test_a_plan_is_an_update_now_and_when_the_session_is_loaded(
+    cfs_server: ScriptedServer, folder: Path, tmp_path: Path
+) -> None:
+    steps = [{"text": "read it", "status": "completed"}, {"text": "test it", "status": "in_progress"}]
+    cfs_server.reply(calls("update_plan", steps=steps), calls("update_plan", steps=[{"text": ""}]), "Planned.")
+    expected = [("read it", "completed", "medium"), ("test it", "in_progress", "medium")]
+    async with editor(tmp_path) as (mine, connection):
+        session = (await connection.new_session(cwd=str(folder))).session_id
+        await ask(connection, session, "Plan it")
+        (plan,) = mine.of("plan")
+        assert [(entry.content, entry.status, entry.priority) for entry in plan.entries] == expected
+    async with editor(tmp_path) as (mine, connection):
+        await connection.load_session(cwd=str(folder), session_id=session)
+        (plan,) = mine.of("plan")
+        assert [(entry.content, entry.status, entry.priority) for entry in plan.entries] == expected
+
+
 @pytest.mark.external
 def test_the_agent_leaves_nothing_of_its_own_in_the_folder(
     cfs_server: ScriptedServer, folder: Path, tmp_path: Path

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from blockbuster import blockbuster_ctx
 
-from cfs.wire import ToolCall
+from cfs.wire import AgentJob, ToolCall
 from cfs_agents.shell.census import members
 from cfs_agents.tools import AsyncPersistentShell, CommandTools, FileTools, Registry, agent_grants, agent_shell
 from cfs_agents.tools.jobs import MAX_OUTPUT
@@ -148,6 +148,7 @@ async def test_jobs_are_stopped_and_named_at_the_end_of_a_task(root: Path) -> No
         await worker.run("sleep 600", background=True)
         assert "1 (sleep 600)" in (worker.jobs.question() or "")
         assert worker.jobs.question() is None
+        assert await worker.jobs.listed() == (AgentJob(id=1, command="sleep 600"),)
         assert await worker.jobs.end() == ("job 1 (sleep 600) was stopped, as the task has ended",)
         assert await worker.jobs.end() == ()
         worker.jobs.begin()
@@ -163,6 +164,7 @@ async def test_jobs_of_a_killed_program_are_reported_as_lost(root: Path) -> None
         (lost,) = await worker.jobs.news()
         assert "1 (sleep 600), output in /workspace/.cfs/" in lost
         assert "true" not in lost
+        assert await worker.jobs.listed() == (AgentJob(id=1, command="sleep 600", state="lost"),)
         await worker.jobs.delivered()
         assert await worker.jobs.news() == []
         assert "[job 3: process" in await worker.run("true", background=True)  # no id is used twice
