@@ -143,7 +143,8 @@ class SubAgentTask:
             model = model.metered(StepCosts(node.tree.guards.money, record, node.journal.save))
         recorder = AgentRecorder(node.journal, self._before_round, node.tree.published)
         offloaded = node.context.offloaded(node.folder.warn) if config.offload_enabled else None
-        self._core = core = AgentCore(model, limits, self._toolset(), recorder, offloaded=offloaded)
+        toolset = await to_the_end(self._toolset)
+        self._core = core = AgentCore(model, limits, toolset, recorder, offloaded=offloaded)
         core.loop.ends_jobs = False  # a message may continue the task after an answer
         await to_the_end(core.open)
         self._window = await model.context_window() if isinstance(model, HasContextWindow) else None

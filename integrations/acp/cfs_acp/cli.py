@@ -64,6 +64,7 @@ def acp(
     options = AgentOptions(
         model=ModelSettings(name=model, temperature=temperature, max_tokens=max_tokens),
         max_rounds=rounds,
+        plan=plan,
         language=lang,
         commands=CommandMode(commands),
         keep_variables=frozenset(env or ()),

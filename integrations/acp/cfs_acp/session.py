@@ -76,6 +76,7 @@ from cfs_agents.tools import (
 )
 from cfs_agents.tools.commands import COMMAND
 from cfs_agents.tools.paths import GUIDELINE, WORKSPACE
+from cfs_agents.tools.plan import Plan
 from cfs_agents.tree.directory import default
 from cfs_agents.tree.server_sessions import ServerSessions
 from cfs_agents.tree.session_backend import ClaimedTurn, TurnLease
@@ -97,11 +98,13 @@ _OPTIONS = (
 class AgentOptions:
     """How the agents of all sessions work; `commands` is the mode in which a session begins.
 
-    `patience` is the longest tolerated outage in seconds.
+    `patience` is the longest tolerated outage in seconds. With `plan` a model with a context of 16,384 tokens or more
+    shows its plan.
     """
 
     model: ModelSettings = field(default_factory=ModelSettings)
     max_rounds: int = MAX_ROUNDS
+    plan: bool = True
     language: Language = "en"
     commands: CommandMode = CommandMode.ASK
     keep_variables: frozenset[str] = frozenset()
@@ -327,7 +330,8 @@ class EditorSession:
         window = None
         with suppress(CfsError):  # the first request waits for the server
             window = await self._model.ask_context_window()
-        return [*own, *mcp.tools(window)]
+        plan = [Plan().tool()] if self._options.plan else []
+        return [*own, *plan, *mcp.tools(window)]
 
     async def _system(self) -> Message:
         small = await has_small_context(self._model) is not False
