@@ -9,6 +9,7 @@ from cfs.cli.base.groups import CommandGroup
 from cfs.cli.base.options import TokenFile, Url
 from cfs_agents.main.options import (
     CommandModeName,
+    HasPlan,
     Language,
     Longest,
     MaxTokens,
@@ -45,6 +46,7 @@ def acp(
     commands: Commands = "ask",
     env: Variables = None,
     context: Longest = None,
+    plan: HasPlan = True,
     rules: RuleFiles = None,
     patience: Patience = USUAL_PATIENCE,  # type: ignore[assignment]  # the option's parser converts it to seconds
     url: Url = DEFAULT_URL,

@@ -24,8 +24,13 @@ async def test_plan_jobs_and_budget_are_in_the_outcome(server: ServerHarness, tm
     usage = Usage(prompt_tokens=100, completion_tokens=20)
     scripted = ScriptedModels(
         main=[calls("update_plan", steps=STEPS), spawn("a"), wait("a"), says("ok", usage=usage)],
-        a=[JOB, calls("job", id=1, action="stop"), calls("execute_command", command="exit 3", background=True)]
-        + [calls("job", id=2, action="wait"), finish()],
+        a=[
+            JOB,
+            calls("job", id=1, action="stop"),
+            calls("execute_command", command="exit 3", background=True),
+            calls("job", id=2, action="wait"),
+            finish(),
+        ],
     )
     async with (
         tree(tmp_path, scripted, server.url, commands=CommandMode.HOST, tree_budget=90_000) as agent,
