@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from cfs.wire import MAX_JOBS, AgentJob
 from cfs_agents.base.disk import replace_file
@@ -37,7 +37,7 @@ MAX_OUTPUT = 16 << 10
 _LONGEST_COMMAND = 80
 _ENDED = re.compile(rb"\[ended with (exit status \d+)\]\n\Z")
 _STORED = re.compile(r"([1-9]\d{0,14}) \((.*)\), output in .*", re.DOTALL)
-_DESCRIPTION = "Read new output of a background job, wait some seconds for its end, or stop it."
+_DESCRIPTION = "Read a job's new output, await it, or stop it."
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class Jobs:
         self,
         id: int,  # noqa: A002 - the name that the model reads
         action: Literal["read", "wait", "stop"],
-        seconds: Annotated[float, Field(gt=0, le=LONGEST_WAIT)] = USUAL_WAIT,
+        seconds: Annotated[float, Field(gt=0, le=LONGEST_WAIT), WithJsonSchema({"type": "number"})] = USUAL_WAIT,
     ) -> str:
         """Act on a job; returns its state and its new output."""
         entry = self._jobs.get(id)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, WithJsonSchema
 
 from cfs.wire import MAX_STEPS, PlanStep, StepStatus, ToolCall
 from cfs_agents.base.messages import Language
@@ -19,7 +19,9 @@ UPDATE_PLAN = "update_plan"
 PLAN_CONTEXT = 16_384
 """Tokens of the smallest context whose model gets the tool."""
 
-_DESCRIPTION = "Replace your plan, which people see, by all of its steps. Use it for work of several steps."
+_DESCRIPTION = "Your plan: all steps as {text, status: pending|in_progress|completed}"
+_BRIEF = WithJsonSchema({"type": "array", "items": {"type": "object"}})
+"""The description says the rest, so that the first request stays short."""
 _MARKS: dict[StepStatus, str] = {"pending": " ", "in_progress": ">", "completed": "x"}
 _HEADINGS: dict[Language, str] = {"en": "# Plan", "zh": "# 计划"}
 _STEPS = TypeAdapter(Annotated[tuple[PlanStep, ...], Field(max_length=MAX_STEPS)])
@@ -40,7 +42,7 @@ class Plan:
         """Return the tool, for models with a large context."""
         return tool(_DESCRIPTION, name=UPDATE_PLAN, min_context=PLAN_CONTEXT)(self.update_plan)
 
-    async def update_plan(self, steps: Annotated[list[PlanStep], Field(max_length=MAX_STEPS)]) -> str:
+    async def update_plan(self, steps: Annotated[list[PlanStep], Field(max_length=MAX_STEPS), _BRIEF]) -> str:
         """Replace the plan."""
         self.steps = tuple(_in_one_line(step) for step in steps)
         self._changed(self.steps)

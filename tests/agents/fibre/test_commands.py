@@ -96,7 +96,8 @@ def test_an_agent_answers_a_session_and_becomes_two(url: str, client: Client, tm
         assert wrote(tmp_path, "both") == "hello"
         code, shown, _ = ended(cfs(url, "agent", "tree", "both"))
         assert code == 0
-        root, child = shown.splitlines()
+        root, budget, child = shown.splitlines()
+        assert re.fullmatch(r"    budget: \d+ of \d+ tokens spent, \d+ left", budget)
         assert re.fullmatch(r"both +finished +\d+ messages +\d+ tokens +\d+s", root)
         assert re.fullmatch(r"  child +finished +5 messages +\d+ tokens +\d+s", child)
         found = json.loads(ended(cfs(url, "agent", "tree", "both", "--json"))[1])
@@ -126,7 +127,7 @@ def test_a_killed_tree_is_resumed_from_disk(url: str, client: Client, tmp_path: 
     with serve(url, "killed", tmp_path) as running:
         client.call(api.post("killed", NewMessage(content=family("child"))))
         until(child_waits(client, "killed"))
-        root, child = ended(cfs(url, "agent", "tree", "killed"))[1].splitlines()
+        root, _, child = ended(cfs(url, "agent", "tree", "killed"))[1].splitlines()
         assert re.search(r"^killed +working .* sys_wait_agent \d+s$", root), "the tool that runs, and since when"
         assert re.search(r"^  child +paused ", child)
         running.process.kill()
