@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from cfs.errors import CfsError, ContextTooLong
-from cfs.wire import Message, NewQuestion, SettingsPatch, Usage
+from cfs.wire import AgentWork, Message, NewQuestion, PlanStep, SettingsPatch, Usage
 from cfs_server.domain import changes
 from cfs_server.domain.changes import Record
 from cfs_server.domain.quotas import Limits, StorageUsage
@@ -76,6 +76,7 @@ def session_dump(session: Session) -> object:
         (history.text, [history.size_at(version) for version in range(history.version + 1)]),
         ([turn_dump(turn) for turn in session.queue], turn_dump(session.running), session.state),
         list(session.questions.values()),
+        session.work,
         (session.tokens, session.created_at, session.updated_at, session.etag),
         session.log.last,
     )
@@ -281,9 +282,9 @@ async def test_every_kind_of_change_can_be_made_again() -> None:
         assert turn.lease is not None
         await check()
         secret = turn.lease.secret
-        session.update(
-            turn.id, secret, text="half a reply", messages=[Message(role="tool", content="42")], lease_seconds=9
-        )
+        work = AgentWork(plan=(PlanStep(text="build it"),))
+        messages = [Message(role="tool", content="42")]
+        session.update(turn.id, secret, text="half a reply", messages=messages, lease_seconds=9, work=work)
         await check()
         for number in range(20):
             asked = session.ask(NewQuestion(claim=secret, text=f"make {number}", directory="/srv"), "agent")

@@ -37,7 +37,7 @@ MAX_OUTPUT = 16 << 10
 _LONGEST_COMMAND = 80
 _ENDED = re.compile(rb"\[ended with (exit status \d+)\]\n\Z")
 _STORED = re.compile(r"([1-9]\d{0,14}) \((.*)\), output in .*", re.DOTALL)
-_DESCRIPTION = "Read a job's new output, await it, or stop it."
+_DESCRIPTION = "Read a job's new output, await it, or stop it"
 
 
 @dataclass(slots=True, kw_only=True)
