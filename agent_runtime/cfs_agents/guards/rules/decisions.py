@@ -175,8 +175,15 @@ class _Judge:
         if not doubts and (allowing := self._allowing(script, targets)) is not None:
             return self._by(allowing, Verdict.ALLOWED)
         allowing_rules = self._for_commands()
+        if not self._unrestricted():
+            for command in script.commands:
+                if command.unread and self._rule_for(command, allowing_rules) is None:
+                    return self._default(
+                        max(self.defaults.commands, Verdict.ASKED, key=list(Verdict).index), command.unread
+                    )
         missing = next(
-            (command.text for command in script.commands if self._rule_for(command, allowing_rules) is None), ""
+            (each.text for each in script.commands if not each.free and self._rule_for(each, allowing_rules) is None),
+            "",
         )
         return self._default(self.defaults.commands, f"no rule allows {_short(missing or self.called.subject)}")
 

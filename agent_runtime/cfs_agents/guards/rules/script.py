@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-from cfs_agents.guards.rules.runners import Inner, inner, is_dangerous
+from cfs_agents.guards.rules.inner import Inner
+from cfs_agents.guards.rules.runners import inner
+from cfs_agents.guards.rules.variables import is_dangerous
 from cfs_agents.guards.rules.words import Command, Word, text_of, word_of
+from cfs_agents.guards.rules.written_files import name_of, runs_written, spelled_of, with_reason
 
 _LANGUAGE = Language(tree_sitter_bash.language())
 _LONGEST = 100_000
@@ -107,6 +110,8 @@ class _Analysis:
         self._hidden = False
         """Whether what is read is only a suspicion: it adds to `hidden`, and no doubts."""
         self._inputs: list[str] = []
+        self._results: list[tuple[int, Inner]] = []
+        """What each of the commands runs, with its index; only of those that run or write files."""
         self._reads_script = False
         self._evaluates = False
         self._quoted: list[str] = []
@@ -121,11 +126,25 @@ class _Analysis:
             self.script.doubts.append(f"a script of more than {_LONGEST:,} characters is not read by rules")
             text = text[:_LONGEST]
         self._parse(text, 0)
+        self._check_written()
         if self._reads_script:
             literals = [word.text for command in self.script.commands for word in command.words[1:]]
             self._suspect([*self._inputs, *literals, " ".join(literals)], 1)
         if self._evaluates:
             self._suspect(self._quoted[:_MOST_QUOTED], 1)
+
+    def _check_written(self) -> None:
+        """Let only a rule that names it allow a command that runs a file which this script writes."""
+        written = {name_of(redirection.path) for redirection in self.script.redirections if redirection.writes}
+        written.update(name for _, result in self._results for name in result.writes)
+        unpacks = bool(written or self._inputs) and any(result.unpacks for _, result in self._results)
+        if not written and not unpacks:
+            return
+        for index, result in self._results:
+            if reason := runs_written(result, written, unpacks=unpacks):
+                command = self.script.commands[index]
+                self.script.commands[index] = with_reason(command, spelled_of(result), reason)
+                self._reads_script = True
 
     def _doubt(self, reason: str, *, evaluates: bool = False) -> None:
         self._evaluates |= evaluates
@@ -375,7 +394,12 @@ class _Analysis:
             self.script.doubts.append("too many commands within commands")
             return
         result = inner(words)
-        (self.script.hidden if self._hidden else self.script.commands).append(result.command)
+        if self._hidden:
+            self.script.hidden.append(result.command)
+        else:
+            if result.runs_file is not None or result.runs_files or result.writes or result.unpacks:
+                self._results.append((len(self.script.commands), result))
+            self.script.commands.append(result.command)
         for doubt in result.doubts:
             self._doubt(doubt)
         self._note_directory(words)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tree_sitter import Node
 
@@ -14,8 +15,7 @@ _ANSI_LETTERS = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n":
 _SPECIAL = re.compile(r"(?<!\\)(?:\\\\)*[*?\[]|\{.*(?:,|\.\.)|^[~]|^[+@!?*]\(|[=:]~")
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """A word. `literal` is false if its text is known only when the script runs: expansions and file name patterns."""
 
     text: str
@@ -26,17 +26,24 @@ class Word:
 class Command:
     """A simple command. `spelled` are words that a pattern must have to allow it, because they change what it does.
 
-    `free` commands do nothing by themselves, and need no rule of their own.
+    `free` commands do nothing by themselves, and need no rule of their own. `unread` says why rules cannot know what it
+    runs: it is asked where no rule allows it with all that is `spelled`.
     """
 
     words: tuple[Word, ...]
     spelled: frozenset[str] = frozenset()
     free: bool = False
+    unread: str = ""
 
     @property
     def text(self) -> str:
         """The words in one line."""
         return " ".join(word.text for word in self.words)
+
+
+def names(text: str) -> frozenset[str]:
+    """Return the set of the names in a text."""
+    return frozenset(text.split())
 
 
 def text_of(node: Node) -> str:

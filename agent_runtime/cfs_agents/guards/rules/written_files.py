@@ -1,0 +1,72 @@
+"""Files that a script writes and then runs: what they do stands in the script itself, and is not read. No I/O (A11)."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from cfs_agents.guards.rules.inner import Inner
+from cfs_agents.guards.rules.words import Command, Word, names
+
+_WRITERS = names(
+    "tee cp mv ln install dd curl wget sort sed sponge xxd shuf iconv perl ruby rsync scp uniq truncate link"
+    " rename openssl gpg"
+)
+_UNPACKERS = names(
+    "tar unzip gunzip gzip bunzip2 bzip2 unxz xz unzstd zstd cpio patch uudecode 7z 7za ar shar unshar split"
+    " csplit busybox git bsdtar gtar lz4 brotli"
+)
+"""Programs that write files which their arguments do not name."""
+
+_DATA = re.compile(
+    r".*\.(?:txt|log|md|rst|csv|tsv|out|err|html?|xml|diff|patch|dat|svg|png|jpe?g|gif|pdf|keep|gitkeep)",
+    re.IGNORECASE,
+)
+_DATA_FOR_PROGRAMS = re.compile(r".*\.(?:json|jsonl|ya?ml|toml|lock|env)", re.IGNORECASE)
+_SETTINGS = re.compile(r"(?:package|deno|composer|tsconfig)\.json|.*config.*|pyvenv.*")
+
+
+def note_writes(name: str, words: Sequence[Word], result: Inner) -> None:
+    """Note the files that a command may write."""
+    if name in _WRITERS:
+        for word in words[1:]:
+            text = word.text.rpartition("=")[2]
+            result.writes.append(name_of(text))
+            if text.startswith("-") and len(text) > 2:
+                result.writes.append(name_of(text[2:]))
+    if name in _UNPACKERS:
+        result.unpacks = True
+
+
+def name_of(path: str) -> str:
+    """Return the last part of a path; `.git` for a path within it."""
+    return ".git" if ".git" in path.split("/") else path.rstrip("/").rpartition("/")[2]
+
+
+def runs_written(inner: Inner, written: Iterable[str], *, unpacks: bool) -> str:
+    """Return why a command may run a file that the same script writes; empty if it does not."""
+    name = inner.command.words[0].text.rpartition("/")[2]
+    if name == "git":
+        return "`git` runs hooks and settings that the same script writes" if ".git" in written else ""
+    file = inner.runs_file
+    if file is None and not inner.runs_files:
+        return ""
+    if unpacks:
+        return f"`{name}` may run a file that the same script unpacks"
+    if file is not None and (not file.literal or name_of(file.text) in written):
+        return f"it runs the file {file.text[:60]}, which the same script writes"
+    for other in written:
+        data = _DATA.fullmatch(other) or (
+            file is not None and _DATA_FOR_PROGRAMS.fullmatch(other) and not _SETTINGS.fullmatch(other)
+        )
+        if not data and other:
+            return f"`{name}` may run the file {other[:60]}, which the same script writes"
+    return ""
+
+
+def spelled_of(inner: Inner) -> list[str]:
+    """Return the words that a pattern must have to allow a command that runs a file of the same script."""
+    return [inner.runs_file.text] if inner.runs_file is not None else [word.text for word in inner.command.words]
+
+
+def with_reason(command: Command, words: Iterable[str], reason: str) -> Command:
+    """Return a command that only patterns with these words allow."""
+    return Command(command.words, command.spelled.union(words), free=False, unread=reason)
