@@ -88,6 +88,8 @@ def note_code(name: str, words: tuple[Word, ...], result: Inner) -> None:
         result.hidden_scripts += [
             part for word in words[1:] for part in re.findall(r"(?:^|[\d/$;])e\s+(.*)", word.text)
         ]
+    elif name in ("make", "gmake", "bmake"):
+        _makefile(name, words, result)
     elif name == "tee":
         result.spell(["tee"])
 
@@ -101,6 +103,7 @@ def note_options(words: Sequence[Word], names: Sequence[str], valued: str, resul
             if text.partition("=")[0] in names:
                 result.spell([text.partition("=")[0]])
                 result.hidden_scripts += scripts_in(text)
+                result.runs_files = True
             continue
         option, mark, value = text.partition("=")
         if option in names or (text.startswith("--") and len(option) > 4):
@@ -112,6 +115,7 @@ def note_options(words: Sequence[Word], names: Sequence[str], valued: str, resul
             matches, value = _in_cluster(text, letters, valued)
             result.spell(matches)
             mark = value
+        result.runs_files |= bool(matches)
         if matches and mark:
             result.hidden_scripts += scripts_in(value)
         elif matches and index + 1 < len(words):
@@ -137,6 +141,7 @@ def _old_tar(words: Sequence[Word], result: Inner) -> None:
         return
     if matches := [f"-{letter}" for letter in words[1].text if letter in "IF"]:
         result.spell(matches)
+        result.runs_files = True
         suspect_suffixes(words[2:], result)
 
 
@@ -147,6 +152,20 @@ def _ssh(words: Sequence[Word], result: Inner) -> None:
             if _SSH_COMMAND.search(value) or not word.literal:
                 result.spell(["-o"])
                 result.hidden_scripts += [*scripts_in(value), value.partition(" ")[2]]
+
+
+def _makefile(name: str, words: Sequence[Word], result: Inner) -> None:
+    """Note the file of `make -f`."""
+    for index, word in enumerate(words[1:], 1):
+        match = re.fullmatch(r"(?:-[^-]*?f|--(?:make)?file=?)(.*)", word.text, re.DOTALL)
+        if match is None:
+            continue
+        file = Word(match[1], word.literal) if match[1] else (*words[index + 1 :], Word("-"))[0]
+        if file.text == "-" or file.text.startswith(("/dev/", "/proc/")):
+            result.doubts.append(f"`{name}` runs what it reads from its input")
+            result.reads_script = True
+        else:
+            result.runs_file = file
 
 
 def _awk(name: str, words: Sequence[Word], result: Inner) -> None:

@@ -123,6 +123,27 @@ def _unattended(decision: Decision, call: Call) -> Decision:
     return replace(decision, verdict=Verdict.DENIED, reason=reason)
 
 
+class _Candidates:
+    """The commands of a script by their names, for rules that restrict. Equal ones are judged once."""
+
+    def __init__(self, script: Script) -> None:
+        self._all = list({id(command): command for command in (*script.commands, *script.hidden)}.values())
+        self._unknown: list[Command] = []
+        self._by_name: dict[str, list[Command]] = {}
+        for command in self._all:
+            name = command.words[0]
+            if not name.literal:
+                self._unknown.append(command)
+                continue
+            for text in {name.text, name.text.rpartition("/")[2]}:
+                self._by_name.setdefault(text, []).append(command)
+
+    def of(self, pattern: Pattern) -> Sequence[Command]:
+        """Return the commands that a pattern may cover."""
+        name = pattern.words[0]
+        return self._all if "*" in name else [*self._by_name.get(name, ()), *self._unknown]
+
+
 @dataclass(frozen=True, slots=True)
 class _Judge:
     rules: Rules
@@ -154,10 +175,11 @@ class _Judge:
         script = analyse(self.called.subject)
         targets, doubts = self._targets(script)
         doubts = [*script.doubts, *doubts]
+        candidates = _Candidates(script)
         for verdict, rules in ((Verdict.DENIED, self.rules.deny), (Verdict.ASKED, self.rules.ask)):
             doubt = None
             for rule in rules:
-                match, what = self._restricts(rule, script, targets)
+                match, what = self._restricts(rule, candidates, targets)
                 if match is Match.YES:
                     return self._by(rule, verdict, what)
                 if match is Match.MAYBE:
@@ -206,7 +228,7 @@ class _Judge:
                 if not any(rule.pattern.allows_file(target) for rule in allows):
                     return None
         rules = self._for_commands()
-        for command in script.commands:
+        for command in {id(command): command for command in script.commands}.values():
             if (rule := self._rule_for(command, rules)) is not None:
                 result = rule
             elif not command.free:
@@ -226,13 +248,15 @@ class _Judge:
                 return rule
         return None
 
-    def _restricts(self, rule: Rule, script: Script, targets: Sequence[tuple[Target, bool]]) -> tuple[Match, str]:
+    def _restricts(
+        self, rule: Rule, candidates: "_Candidates", targets: Sequence[tuple[Target, bool]]
+    ) -> tuple[Match, str]:
         pattern = rule.pattern
         result, what = Match.NO, ""
         if pattern.names("execute_command", Kind.COMMAND):
             if pattern.any:
                 return Match.YES, self.called.subject
-            for command in (*script.commands, *script.hidden):
+            for command in candidates.of(pattern):
                 match = pattern.restricts_command(command)
                 if match.value > result.value:
                     result, what = match, command.text

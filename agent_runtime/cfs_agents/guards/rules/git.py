@@ -71,6 +71,7 @@ def note_git(words: tuple[Word, ...], result: Inner) -> None:
         value = word.text.partition("=")[2]
         for text in (value, words[number + 1].text if word.text in ("-c", "--config-env") and after else ""):
             result.hidden_scripts += [f"git {part}" for part in scripts_in(text) if part]  # the value of an alias
+    _check_settings((*before, *after[:1]), ("-c", "--config-env"), result)
     if not after:
         return
     if not after[0].literal:
@@ -78,6 +79,8 @@ def note_git(words: tuple[Word, ...], result: Inner) -> None:
         return
     subcommand = after[0].text
     note_options(after, _OPTIONS.get(subcommand, ()), "", result)
+    if subcommand == "clone":
+        _check_settings(after, ("-c", "--config"), result)
     pair = next((run for run in _RUN if run.split()[0] == subcommand and run.split()[1] in _texts(after)), None)
     if pair is not None:
         result.spell(pair.split(), f"`git {pair}` runs a command")
@@ -93,6 +96,18 @@ def note_git(words: tuple[Word, ...], result: Inner) -> None:
     if any("::" in word.text for word in after):
         result.spell([word.text for word in after if "::" in word.text], "it names a transport, which is a program")
         result.hidden_scripts += [word.text.partition("::")[2] for word in after if "::" in word.text]
+
+
+def _check_settings(words: Sequence[Word], options: Sequence[str], result: Inner) -> None:
+    """Note settings for one command that can name a program."""
+    for number, word in enumerate(words):
+        for option in options:
+            if not word.text.startswith(option):
+                continue
+            value = word.text.removeprefix(option).removeprefix("=")
+            setting = value or "".join(following.text for following in words[number + 1 : number + 2])
+            if option == "--config-env" or _PLAIN_SETTING.fullmatch(setting.partition("=")[0]) is None:
+                result.spell([option], f"`git {option}` can name a program that git runs")
 
 
 def _config(words: Sequence[Word], result: Inner) -> None:

@@ -16,6 +16,7 @@ class Inner:
     - `doubts` say why its effects are not known.
     - `runs_file` is a file that it runs, such as the script of an interpreter; `runs_files`: it runs files that it does
       not name, such as those of `make`.
+    - `shell`: that file may be a script of a shell.
     - `writes` are names of files that it may write; `unpacks`: it writes files that it does not name.
     """
 
@@ -29,6 +30,7 @@ class Inner:
     evaluates: bool = False
     runs_file: Word | None = None
     runs_files: bool = False
+    shell: bool = False
     writes: list[str] = field(default_factory=list)
     unpacks: bool = False
 

@@ -162,7 +162,7 @@ def _letters(name: str, language: _Language, text: str, rest: Sequence[Word], re
             result.reads_script = True
         if letter in language.valued:
             return 0 if value else 1
-        if name == "perl" and letter in "mMiFlxD0CV":
+        if name == "perl" and letter in "mMiFxDV":
             return 0
     return 0
 

@@ -146,7 +146,7 @@ def _inner(words: tuple[Word, ...]) -> Inner:
             result.doubts.append(f"`{name}` runs text that is not known")
             result.reads_script = True
         elif words[1].literal:
-            result.runs_file = words[1]
+            result.runs_file, result.shell = words[1], True
         if any(not word.literal for word in words[1:2]):
             result.doubts.append(f"`{name}` runs a file that is not known")
     elif name == "jobs" and words[1:]:
@@ -158,7 +158,7 @@ def _inner(words: tuple[Word, ...]) -> Inner:
     elif name in _OPAQUE:
         suspect_suffixes(words[1:], result)
     if not bare and first.text.startswith((".", "/")) and name not in SHELLS:
-        result.runs_file = first
+        result.runs_file, result.shell = first, True
     count = len(result.doubts)
     note_names(name, words, result)
     result.evaluates = len(result.doubts) > count
@@ -170,7 +170,7 @@ def _inner(words: tuple[Word, ...]) -> Inner:
         note_git(words, result)
     note_code(name, words, result)
     note_writes(name, words, result)
-    result.runs_files |= name in _PROJECT
+    result.runs_files |= name in _PROJECT or name in _OPAQUE
     return result
 
 
@@ -195,7 +195,7 @@ def _shell(name: str, words: tuple[Word, ...], result: Inner) -> None:
         if not text.startswith(("-", "+")) or text == "-":
             if text == "-" or text.startswith(("/dev/", "/proc/")):
                 break
-            result.runs_file = word  # a program like others
+            result.runs_file, result.shell = word, True  # a program like others
             return
         if text.startswith("--") or set(text[1:]) - set("ceux"):
             if text == "-o" or text == "-s" or "c" not in text[1:] or text.startswith("--"):

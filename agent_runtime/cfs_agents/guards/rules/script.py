@@ -9,7 +9,7 @@ from tree_sitter import Language, Node, Parser
 from cfs_agents.guards.rules.inner import Inner
 from cfs_agents.guards.rules.runners import inner
 from cfs_agents.guards.rules.variables import is_dangerous
-from cfs_agents.guards.rules.words import Command, Word, text_of, word_of
+from cfs_agents.guards.rules.words import Command, Word, plain_words, text_of, word_of
 from cfs_agents.guards.rules.written_files import name_of, runs_written, spelled_of, with_reason
 
 _LANGUAGE = Language(tree_sitter_bash.language())
@@ -109,9 +109,11 @@ class _Analysis:
         self._scripts = 0
         self._hidden = False
         """Whether what is read is only a suspicion: it adds to `hidden`, and no doubts."""
+        self._suspicion = ""
+        """The first doubt about what is only a suspicion."""
         self._inputs: list[str] = []
         self._results: list[tuple[int, Inner]] = []
-        """What each of the commands runs, with its index; only of those that run or write files."""
+        """What the commands run, each with its index."""
         self._reads_script = False
         self._evaluates = False
         self._quoted: list[str] = []
@@ -144,11 +146,13 @@ class _Analysis:
             if reason := runs_written(result, written, unpacks=unpacks):
                 command = self.script.commands[index]
                 self.script.commands[index] = with_reason(command, spelled_of(result), reason)
-                self._reads_script = True
+                self._reads_script |= result.shell
 
     def _doubt(self, reason: str, *, evaluates: bool = False) -> None:
         self._evaluates |= evaluates
-        if not self._hidden and reason not in self.script.doubts:
+        if self._hidden:
+            self._suspicion = self._suspicion or reason
+        elif reason not in self.script.doubts:
             self.script.doubts.append(reason)
 
     def _parse(self, text: str, depth: int) -> None:
@@ -207,11 +211,12 @@ class _Analysis:
             self._doubt("it is nested too deeply to be read by rules")
             return
         kind = node.type
-        if kind in _SUBSTITUTIONS:
-            self._substitution(node, depth)
         if kind == "command":
             self._command(node, depth, level)
-        elif kind in _STRUCTURE:
+            return
+        if kind in _SUBSTITUTIONS:
+            self._substitution(node, depth)
+        if kind in _STRUCTURE:
             children = node.children
             if kind == "compound_statement" and children and children[0].type == "((":
                 self._arithmetic(node, depth, level)
@@ -360,6 +365,9 @@ class _Analysis:
         return any(map(self._has_split, node.children))
 
     def _command(self, node: Node, depth: int, level: int, more: list[Word] | None = None) -> None:
+        if (plain := plain_words(text_of(node))) is not None:
+            self._runs((*plain, *more) if more else plain, depth)
+            return
         words: list[Word] = []
         end = -1
         for child in node.children:
@@ -394,11 +402,12 @@ class _Analysis:
             self.script.doubts.append("too many commands within commands")
             return
         result = inner(words)
+        index = len(self.script.commands)
         if self._hidden:
             self.script.hidden.append(result.command)
+            self._suspicion = self._suspicion or result.command.unread
         else:
-            if result.runs_file is not None or result.runs_files or result.writes or result.unpacks:
-                self._results.append((len(self.script.commands), result))
+            self._results.append((index, result))
             self.script.commands.append(result.command)
         for doubt in result.doubts:
             self._doubt(doubt)
@@ -409,13 +418,22 @@ class _Analysis:
             self._runs(nested, depth + 1)
         for text in result.scripts:
             self._parse(text, depth + 1)
-        self._hide(result, depth)
+        if result.hidden or result.hidden_scripts:
+            self._hide(result, depth, index)
 
-    def _hide(self, result: Inner, depth: int) -> None:
-        if not result.hidden and not result.hidden_scripts:
-            return
-        self.script.hidden += [Command(words) for words in result.hidden if words]
+    def _hide(self, result: Inner, depth: int, index: int) -> None:
+        """Let rules that restrict look at what a command may run, and note that it cannot be read."""
+        before, self._hidden = self._hidden, True
+        suspicion, self._suspicion = self._suspicion, ""
+        for words in result.hidden:
+            self._runs(words, depth + 1)
         self._suspect(result.hidden_scripts, depth + 1)
+        self._hidden = before
+        if self._suspicion and not before:
+            command = self.script.commands[index]
+            self.script.commands[index] = with_reason(command, (), command.unread or self._suspicion)
+            self._suspicion = ""
+        self._suspicion = suspicion or self._suspicion
 
     def _note_directory(self, words: tuple[Word, ...]) -> None:
         if words[0].text in ("cd", "pushd", "popd"):

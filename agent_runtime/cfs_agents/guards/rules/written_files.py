@@ -12,7 +12,7 @@ _WRITERS = names(
 )
 _UNPACKERS = names(
     "tar unzip gunzip gzip bunzip2 bzip2 unxz xz unzstd zstd cpio patch uudecode 7z 7za ar shar unshar split"
-    " csplit busybox git bsdtar gtar lz4 brotli"
+    " csplit busybox bsdtar gtar lz4 brotli"
 )
 """Programs that write files which their arguments do not name."""
 
@@ -24,6 +24,10 @@ _DATA_FOR_PROGRAMS = re.compile(r".*\.(?:json|jsonl|ya?ml|toml|lock|env)", re.IG
 _SETTINGS = re.compile(r"(?:package|deno|composer|tsconfig)\.json|.*config.*|pyvenv.*")
 
 
+_GIT_UNPACKS = names("apply am fast-import update-index checkout-index stash mv unpack-objects")
+_GIT_FILES = frozenset({".git", "config", "HEAD", ".gitconfig", ".gitmodules", ".gitattributes"})
+
+
 def note_writes(name: str, words: Sequence[Word], result: Inner) -> None:
     """Note the files that a command may write."""
     if name in _WRITERS:
@@ -32,7 +36,7 @@ def note_writes(name: str, words: Sequence[Word], result: Inner) -> None:
             result.writes.append(name_of(text))
             if text.startswith("-") and len(text) > 2:
                 result.writes.append(name_of(text[2:]))
-    if name in _UNPACKERS:
+    if name in _UNPACKERS or (name == "git" and not _GIT_UNPACKS.isdisjoint(word.text for word in words)):
         result.unpacks = True
 
 
@@ -45,7 +49,9 @@ def runs_written(inner: Inner, written: Iterable[str], *, unpacks: bool) -> str:
     """Return why a command may run a file that the same script writes; empty if it does not."""
     name = inner.command.words[0].text.rpartition("/")[2]
     if name == "git":
-        return "`git` runs hooks and settings that the same script writes" if ".git" in written else ""
+        return "" if _GIT_FILES.isdisjoint(written) else "`git` runs hooks and settings that the same script writes"
+    if name in written and not inner.command.free:
+        return f"it runs the program {name}, which the same script writes"
     file = inner.runs_file
     if file is None and not inner.runs_files:
         return ""
@@ -67,6 +73,6 @@ def spelled_of(inner: Inner) -> list[str]:
     return [inner.runs_file.text] if inner.runs_file is not None else [word.text for word in inner.command.words]
 
 
-def with_reason(command: Command, words: Iterable[str], reason: str) -> Command:
-    """Return a command that only patterns with these words allow."""
-    return Command(command.words, command.spelled.union(words), free=False, unread=reason)
+def with_reason(command: Command, words: Sequence[str], reason: str) -> Command:
+    """Return a command that only patterns with these words allow; `reason` says why it cannot be read."""
+    return Command(command.words, command.spelled.union(words), command.free and not words, reason)
