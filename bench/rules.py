@@ -22,10 +22,15 @@ RULES = parse_rules(
 )
 DENSE = 'for f in src tests; do grep -rn "def main" "$f" | head -5 && echo "done: $f" > out.txt; done; git status -s\n'
 PROGRAM = "cat > check.py <<'E'\n" + "    value = compute(first, second, third)  # a line of a program\n" * 28 + "E\n"
+DIFFERENT = (
+    'for f in s{number} t{number}; do grep -rn "def m{number}" "$f" | head -{number} && echo "done {number}: $f"'
+    " > out{number}.txt; done; git show -{number}\n"
+)
 SCRIPTS = {
     "one command": "git status --short",
     "a program of 2 KB in a here-document, and 4 commands": f"{PROGRAM}python check.py && git status | head -5; ls\n",
     "2 KB of commands, 72 of them": DENSE * 18,
+    "2 KB of commands, each another": "".join(DIFFERENT.format(number=number) for number in range(17)),
 }
 
 
@@ -44,7 +49,7 @@ def measured(rounds: int, script: str, scope: Scope) -> str:
     """Return the times of decisions about a script in milliseconds."""
     times = []
     for number in range(rounds):
-        command = f"{script}# {number}"
+        command = f"{script}# {number}".replace("def m", f"def m{number}_")
         begin = time.process_time()
         RULES.decide(Call("execute_command", command, {"command": command}), scope)
         times.append((time.process_time() - begin) * 1000)

@@ -106,6 +106,26 @@ class Target:
         return frozenset((self.written, self.real))
 
 
+class Links:
+    """Where links lead, for one decision: what is known of a folder is not read again for each of its files."""
+
+    def __init__(self) -> None:
+        self._directories: dict[str, str] = {}
+
+    def directory(self, path: str) -> str:
+        """Return the real path of a folder. Raises `OSError` and `ValueError`."""
+        if (real := self._directories.get(path)) is None:
+            real = self._directories[path] = os.path.realpath(path)
+        return real
+
+    def real(self, path: Path) -> str:
+        """Return the real path of a file. Raises `OSError` and `ValueError`."""
+        if not path.name or path.name == "..":
+            return os.path.realpath(path)
+        entry = os.path.join(self.directory(str(path.parent)), path.name)  # noqa: PTH118 - ten times as fast
+        return os.path.realpath(entry) if os.path.islink(entry) else entry  # noqa: PTH114
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """Where calls take place.
@@ -127,14 +147,15 @@ class Scope:
             return self._target(self.root / path[1:], self.root)
         return self._target(self.workspace / path, self.root)
 
-    def command_file(self, path: str, directory: Path | None = None) -> Target:
+    def command_file(self, path: str, directory: Path | None = None, links: "Links | None" = None) -> Target:
         """Return the file that a path of a command names. Reads links."""
-        return self._target((directory or self.directory or self.workspace) / path, None)
+        return self._target((directory or self.directory or self.workspace) / path, None, links)
 
-    def _target(self, path: Path, root: Path | None) -> Target:
+    def _target(self, path: Path, root: Path | None, links: "Links | None" = None) -> Target:
+        links = links or Links()
         try:
-            real = os.path.realpath(path)
-            bases = [os.path.realpath(base) for base in (self.workspace, *([root] if root is not None else []))]
+            real = links.real(path)
+            bases = [links.directory(str(base)) for base in (self.workspace, *([root] if root is not None else []))]
         except (OSError, ValueError):  # NUL, or a name that is too long
             return Target(str(path), str(path), inside=False)
         written = os.path.normpath(path)

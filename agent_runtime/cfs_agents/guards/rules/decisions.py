@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
 
-from cfs_agents.guards.rules.calls import Call, Kind, Scope, Target
+from cfs_agents.guards.rules.calls import Call, Kind, Links, Scope, Target
 from cfs_agents.guards.rules.patterns import Match, Pattern
 from cfs_agents.guards.rules.script import Script, analyse
 from cfs_agents.guards.rules.suggestions import suggestion
@@ -272,13 +272,14 @@ class _Judge:
         """Return the files that redirections open, and why others are not known."""
         targets: list[tuple[Target, bool]] = []
         doubts: list[str] = []
+        links = Links()
         for redirection in script.redirections:
             directories = self._directories(script) if not redirection.path.startswith("/") else [self.scope.workspace]
             if not directories:
                 doubts.append(f"the directory in which {redirection.path} is opened is not known")
                 directories = [self.scope.directory or self.scope.workspace]
             for directory in directories:
-                target = self.scope.command_file(redirection.path, directory)
+                target = self.scope.command_file(redirection.path, directory, links)
                 targets.append((target, redirection.writes))
         return targets, doubts
 

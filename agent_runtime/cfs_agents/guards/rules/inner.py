@@ -34,6 +34,11 @@ class Inner:
     writes: list[str] = field(default_factory=list)
     unpacks: bool = False
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it runs nothing but the command itself."""
+        return not (self.doubts or self.commands or self.scripts or self.hidden or self.hidden_scripts)
+
     def spell(self, words: Iterable[str], unread: str = "") -> None:
         """Let only patterns with these words allow the command; `unread` says why what it runs cannot be read."""
         command = self.command

@@ -10,7 +10,7 @@ from cfs_agents.guards.rules.git import note_git
 from cfs_agents.guards.rules.inner import Inner, suspect_suffixes
 from cfs_agents.guards.rules.interpreters import language_of, note_command_reader, note_interpreter, reads_commands
 from cfs_agents.guards.rules.variables import is_dangerous, may_be_option, note_names
-from cfs_agents.guards.rules.words import Command, Word, names
+from cfs_agents.guards.rules.words import Command, Word, names, plain_words
 from cfs_agents.guards.rules.written_files import note_writes
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash", "fish", "csh", "tcsh"})
@@ -109,6 +109,17 @@ _LONGEST_CACHED = 2_000
 def inner(words: tuple[Word, ...]) -> Inner:
     """Return what a simple command runs. The result may be shared: do not change it."""
     return _cached(words) if sum(len(word.text) for word in words) <= _LONGEST_CACHED else _inner(words)
+
+
+def inner_of(text: str) -> Inner | None:
+    """Return what a command in its plainest form runs; None if its words must be read from the syntax tree."""
+    return _cached_text(text) if len(text) <= _LONGEST_CACHED else None
+
+
+@lru_cache(maxsize=1024)
+def _cached_text(text: str) -> Inner | None:
+    words = plain_words(text)
+    return None if words is None else _inner(words)
 
 
 @lru_cache(maxsize=1024)

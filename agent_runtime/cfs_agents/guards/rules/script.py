@@ -2,18 +2,20 @@
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from cfs_agents.guards.rules.inner import Inner
-from cfs_agents.guards.rules.runners import inner
+from cfs_agents.guards.rules.runners import inner, inner_of
 from cfs_agents.guards.rules.variables import is_dangerous
-from cfs_agents.guards.rules.words import Command, Word, plain_words, text_of, word_of
+from cfs_agents.guards.rules.words import Command, Word, text_of, word_of
 from cfs_agents.guards.rules.written_files import name_of, runs_written, spelled_of, with_reason
 
 _LANGUAGE = Language(tree_sitter_bash.language())
 _LONGEST = 100_000
+_LONGEST_CACHED = 20_000
 _DEEPEST = 60
 _MOST_SCRIPTS = 200
 _MOST_QUOTED = 20
@@ -34,6 +36,9 @@ _WORDS = frozenset(
     | {"arithmetic_expansion", "translated_string", "command_name", "array", "subscript", "heredoc_content"}
     | {"heredoc_start", "heredoc_end", "file_descriptor", "brace_expression"}
 )
+_NAMES = frozenset({"word", "variable_name"})
+"""Parts without parts."""
+
 _EXPANSION = frozenset(
     {
         "${",
@@ -64,6 +69,7 @@ _ARGUMENTS = frozenset(
     {"word", "number", "raw_string", "ansi_c_string", "string", "concatenation", "simple_expansion", "expansion"}
     | {"command_substitution"}
 )
+_MOVES = frozenset({"cd", "pushd", "popd"})
 _NOWHERE = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty"})
 
 
@@ -94,7 +100,16 @@ class Script:
 
 
 def analyse(text: str) -> Script:
-    """Return what a script would run. Takes any text."""
+    """Return what a script would run. Takes any text. The result may be shared: do not change it."""
+    return _cached(text) if len(text) <= _LONGEST_CACHED else _analyse(text)
+
+
+@lru_cache(maxsize=128)
+def _cached(text: str) -> Script:
+    return _analyse(text)
+
+
+def _analyse(text: str) -> Script:
     result = _Analysis()
     result.run(text)
     return result.script
@@ -160,9 +175,10 @@ class _Analysis:
         if self._scripts > _MOST_SCRIPTS or depth > 8:
             self.script.doubts.append("too many scripts within scripts")
             return
-        if (match := _ODD.search(text)) is not None:
+        usual = text.isascii() and text.replace("\n", "").replace("\t", "").isprintable()
+        if not usual and (match := _ODD.search(text)) is not None:
             self._doubt(f"the character U+{ord(match[0]):04X} is not read by rules")
-        if _CONTINUED.search(text) is not None:
+        if "\\\n" in text and _CONTINUED.search(text) is not None:
             self._doubt("a line is continued in the middle of a word")
             self._suspect([text.replace("\\\n", "")], depth + 1)
         data = _encoded(text)
@@ -229,7 +245,7 @@ class _Analysis:
                 self._redirected(children, depth, level)
                 return
             for child in children:
-                if child.is_named:
+                if child.is_named and child.type not in _NAMES:
                     self._visit(child, depth, level + 1)
         elif kind in ("variable_assignment", "declaration_command", "unset_command"):
             self._declaration(node, depth, level)
@@ -365,8 +381,8 @@ class _Analysis:
         return any(map(self._has_split, node.children))
 
     def _command(self, node: Node, depth: int, level: int, more: list[Word] | None = None) -> None:
-        if (plain := plain_words(text_of(node))) is not None:
-            self._runs((*plain, *more) if more else plain, depth)
+        if not more and (plain := inner_of(text_of(node))) is not None:
+            self._note(plain, depth)
             return
         words: list[Word] = []
         end = -1
@@ -398,10 +414,13 @@ class _Analysis:
             self._runs(tuple(words), depth)
 
     def _runs(self, words: tuple[Word, ...], depth: int) -> None:
+        self._note(inner(words), depth)
+
+    def _note(self, result: Inner, depth: int) -> None:
+        """Note what a command runs."""
         if depth > 8 or self._scripts > _MOST_SCRIPTS:
             self.script.doubts.append("too many commands within commands")
             return
-        result = inner(words)
         index = len(self.script.commands)
         if self._hidden:
             self.script.hidden.append(result.command)
@@ -409,9 +428,12 @@ class _Analysis:
         else:
             self._results.append((index, result))
             self.script.commands.append(result.command)
+        if result.command.words[0].text in _MOVES:
+            self._note_directory(result.command.words)
+        if result.is_plain:
+            return
         for doubt in result.doubts:
             self._doubt(doubt)
-        self._note_directory(words)
         self._reads_script |= result.reads_script
         self._evaluates |= result.evaluates
         for nested in result.commands:
@@ -436,10 +458,9 @@ class _Analysis:
         self._suspicion = suspicion or self._suspicion
 
     def _note_directory(self, words: tuple[Word, ...]) -> None:
-        if words[0].text in ("cd", "pushd", "popd"):
-            target = next((word for word in words[1:] if not word.text.startswith("-")), None)
-            clear = target is not None and target.literal and words[0].text != "popd"
-            self.script.directories.append(target.text if clear and target is not None else "")
+        target = next((word for word in words[1:] if not word.text.startswith("-")), None)
+        clear = target is not None and target.literal and words[0].text != "popd"
+        self.script.directories.append(target.text if clear and target is not None else "")
 
     def _assigned(self, name: str, value: str, depth: int) -> None:
         if is_dangerous(name):

@@ -13,7 +13,9 @@ _ANSI = re.compile(
 )
 _ANSI_LETTERS = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _PLAIN_WORD = re.compile(
-    r"""([A-Za-z0-9_./:,@%+-]+)|('[^'\n]*'|"[^"$`\\!\n]*")|("\$[A-Za-z_]\w*"|\$[A-Za-z_]\w*)""", re.ASCII
+    r"""([A-Za-z0-9_./:,@%+-]+)|('[^'\n]*'|"[^"$`\\!\n]*")"""
+    r"""|("[^"$`\\!\n]*(?:\$[A-Za-z_]\w*[^"$`\\!\n]*)+"|\$[A-Za-z_]\w*)""",
+    re.ASCII,
 )
 _PLAIN_COMMAND = re.compile(rf"(?:{_PLAIN_WORD.pattern})(?: +(?:{_PLAIN_WORD.pattern}))*", re.ASCII)
 _SPECIAL = re.compile(r"(?<!\\)(?:\\\\)*[*?\[]|\{.*(?:,|\.\.)|^[~]|^[+@!?*]\(|[=:]~")
