@@ -91,9 +91,9 @@ _SHELL: tuple[Layer, ...] = (
             "echo $(\nBARE\n)",
             "cat <(\nBARE\n)",
             "trap QUOTED EXIT",
-            "x=QUOTED; eval \"$x\"",
-            "x=QUOTED; bash -c \"$x\"",
-            "set -- QUOTED; sh -c \"$1\"",
+            'x=QUOTED; eval "$x"',
+            'x=QUOTED; bash -c "$x"',
+            'set -- QUOTED; sh -c "$1"',
             "find . -maxdepth 0 -exec sh -c QUOTED \\;",
             "echo x | xargs -I{} sh -c QUOTED",
             "printf '%s\\0' QUOTED | xargs -0 sh -c",
@@ -124,7 +124,7 @@ _SHELL: tuple[Layer, ...] = (
             "env bash FILE",
             "timeout 20 sh FILE",
             "cat FILE | sh",
-            "bash -c \"$(cat FILE)\"",
+            'bash -c "$(cat FILE)"',
             "find . -maxdepth 1 -name FILE -exec bash {} \\;",
             "ls FILE | xargs -d '\\n' bash",
             "cd .; bash -x FILE",
@@ -168,8 +168,13 @@ _LANGUAGES: tuple[tuple[str, Layer], ...] = (
     ("sqlite3", _of("printf '%s' QUOTED > hidden; sqlite3 :memory: '.system sh hidden'")),
     ("gdb", _of("printf '%s' QUOTED > hidden; gdb -batch -ex 'shell sh hidden'")),
     ("rsync", _of("printf '%s' QUOTED > hidden; rsync -ave 'sh hidden' a host:b")),
-    ("git", _of("git init -q r; printf '%s' QUOTED > r/hidden; cd r; git bisect start; echo '[alias]' >> .git/config;"
-                " echo 'go = !sh hidden' >> .git/config; git go; cd ..")),
+    (
+        "git",
+        _of(
+            "git init -q r; printf '%s' QUOTED > r/hidden; cd r; git bisect start; echo '[alias]' >> .git/config;"
+            " echo 'go = !sh hidden' >> .git/config; git go; cd .."
+        ),
+    ),
     ("tar", _of("printf '#!/bin/sh\\n%s' QUOTED > hidden; chmod +x hidden; tar cIf ./hidden t.tar hidden")),
     ("tar", _of("printf '#!/bin/sh\\n%s' QUOTED > hidden; chmod +x hidden; tar -cvI./hidden -f t.tar hidden")),
     ("scp", _of("printf '#!/bin/sh\\n%s' QUOTED > hidden; chmod +x hidden; scp -S ./hidden a host:b")),
@@ -199,7 +204,7 @@ _LEAVES = (
 
 def scripts(seed: int, count: int, programs: Callable[[str], object]) -> list[str]:
     """Return `count` scripts of up to three layers. `programs` says of a name whether there is such a program."""
-    source = random.Random(seed)  # noqa: S311 - no secret
+    source = random.Random(seed)
     layers = [*_SHELL, *(layer for program, layer in _LANGUAGES for _ in range(2) if programs(program))]
     result = []
     for _ in range(count):

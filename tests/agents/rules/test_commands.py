@@ -1,21 +1,53 @@
 """Rules about commands: what hides a denied one, and what is harmless (A11)."""
 
 import os
-import stat
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
+import tree_sitter_bash
+from hypothesis import given
+from hypothesis import strategies as st
+from tree_sitter import Language, Parser
 
 from cfs_agents.guards.rules import Call, Decision, Defaults, Rules, Scope, Verdict
 from cfs_agents.guards.rules.rules_file import parse_rules
-from tests.agents.rules.variants import HARMLESS, PROVABLE, USUAL_ALLOWED, USUAL_RULES
+from cfs_agents.guards.rules.words import plain_words, word_of
+from tests.agents.rules.variants import HARMLESS, PROVABLE, THROUGH_PROGRAMS, USUAL_ALLOWED, USUAL_RULES
 
 DENIES = parse_rules(
     f"allow = {[f'execute_command({name}:*)' for name in USUAL_ALLOWED.split()]}\ndeny = ['execute_command(victim:*)']",
     Path("rules.toml"),
 )
+ANY = parse_rules("allow = ['execute_command(*)']\ndeny = ['execute_command(victim:*)']", Path("rules.toml"))
 USUAL = parse_rules(f"allow = {USUAL_RULES}\ndeny = ['execute_command(git push:*)']", Path("rules.toml"))
+
+
+PROGRAMS = {"ed", "gdb", "git", "make", "node", "perl", "python3", "rsync", "scp", "sqlite3", "ssh", "tar", "vim"}
+
+
+def runs_victim(command: str, folder: Path) -> bool:
+    """Return whether bash runs `victim`, which only notes that it ran, in a script."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        home = Path(name)
+        programs, workspace, record = home / "bin", home / "workspace", home / "record"
+        programs.mkdir()
+        workspace.mkdir()
+        for program, text in {"victim": f"echo ran >> '{record}'", "sudo": "exit 1"}.items():
+            (programs / program).write_text(f"#!/bin/sh\n{text}\n")
+            (programs / program).chmod(0o700)
+        subprocess.run(
+            ["bash", "-c", command],
+            cwd=workspace,
+            env={"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(home)},
+            input=b"",
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        return record.exists()
 
 
 def decide(command: str, rules: Rules, workspace: Path, defaults: Defaults | None = None) -> Decision:
@@ -38,34 +70,115 @@ def test_most_hidden_commands_are_found_and_denied(tmp_path: Path) -> None:
     assert len(asked) <= len(PROVABLE) // 6, asked
 
 
+@pytest.mark.parametrize("command", THROUGH_PROGRAMS)
+def test_a_denied_command_does_not_run_through_another_program(command: str, tmp_path: Path) -> None:
+    """Not even under a rule that allows every command, because none names what runs."""
+    for rules in (DENIES, ANY):
+        assert decide(command, rules, tmp_path).verdict is not Verdict.ALLOWED
+    assert decide(command, DENIES, tmp_path, Defaults(commands=Verdict.ALLOWED)).verdict is not Verdict.ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("command", "rule"),
+    [
+        ("python -c 'print(1)'", "python -c:*"),
+        ("echo x > a.py; python a.py", "python a.py"),
+        ("echo x > a.sh; sh a.sh --fast", "sh a.sh:*"),
+        ("echo x > build.conf; npm run build", "npm run build"),
+        ("tar cIf pigz x.tar a", "tar cIf -I pigz:*"),
+        ("git mine", "git mine"),
+    ],
+)
+def test_a_rule_that_names_what_runs_allows_it(command: str, rule: str, tmp_path: Path) -> None:
+    """And a wider one does not."""
+    program = rule.split()[0]
+    text = "allow = ['execute_command(cat:*)', 'execute_command(echo:*)', 'execute_command({})']"
+    named, wide = (parse_rules(text.format(words), Path("r")) for words in (rule, f"{program}:*"))
+    assert decide(command, wide, tmp_path).verdict is Verdict.ASKED
+    if program != "tar":  # a letter of a cluster cannot be named
+        assert decide(command, named, tmp_path).verdict is Verdict.ALLOWED
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python --version",
+        "curl -sS https://example.com/x | head",
+        "tar xzf a.tar.gz -C out",
+        "git config --list && git config user.name 'A B'",
+        "git clone https://example.com/a/b && git fetch --all",
+        "git clean -fdx && git lfs pull",
+        "git checkout -b x && git rebase main",
+        "sqlite3 a.db 'select * from t'",
+        "make -j8 test",
+        "echo done > out.txt && npm test",
+        "perl script.pl < in.txt > out.txt",
+        "sort -u a.txt | uniq > b.txt",
+        "ssh -p 22 host ls",
+        "rsync -av a/ b/",
+        "python use.py < data.json > out.json",
+    ],
+)
+def test_usual_commands_of_these_programs_are_not_asked(command: str, tmp_path: Path) -> None:
+    """Neither where a rule allows every command, nor where commands need no question and one is denied."""
+    assert decide(command, ANY, tmp_path).verdict is Verdict.ALLOWED
+    unasked = parse_rules("deny = ['execute_command(victim:*)']", Path("r"))
+    assert decide(command, unasked, tmp_path, Defaults(commands=Verdict.ALLOWED)).verdict is Verdict.ALLOWED
+
+
 @pytest.mark.timeout(300)
 def test_the_variants_run_what_they_hide(tmp_path: Path) -> None:
     """Real bash runs the recording program in each of them, so none is a straw man."""
-    record = tmp_path / "record"
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    victim = programs / "victim"
-    victim.write_text(f"#!/bin/sh\necho ran >> '{record}'\n")
-    victim.chmod(victim.stat().st_mode | stat.S_IXUSR)
-    sudo = programs / "sudo"
-    sudo.write_text("#!/bin/sh\nexit 1\n")
-    sudo.chmod(0o700)
-    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    idle = []
-    for command in PROVABLE:
-        record.unlink(missing_ok=True)
-        subprocess.run(
-            ["bash", "-c", command],
-            cwd=tmp_path,
-            env=environment,
-            input=b"",
-            capture_output=True,
-            timeout=30,
-            check=False,
-        )
-        if not record.exists():
-            idle.append(command)
+    idle = [command for command in PROVABLE if not runs_victim(command, tmp_path)]
     assert idle == ["command -p -- victim x"]  # -p looks in the system's folders, where a test puts nothing
+
+
+@pytest.mark.timeout(300)
+def test_the_variants_run_through_programs(tmp_path: Path) -> None:
+    """As far as the programs are installed here."""
+    commands = [command for command in THROUGH_PROGRAMS if all(map(shutil.which, PROGRAMS & set(command.split())))]
+    assert len(commands) >= len(THROUGH_PROGRAMS) // 2
+    assert [command for command in commands if not runs_victim(command, tmp_path)] == []
+
+
+PARTS = [
+    *(
+        "ls",
+        "-la",
+        "a/b.py",
+        "--x",
+        "3",
+        "%s",
+        "a:b",
+        "'a b'",
+        "''",
+        "'$x `y`'",
+        '"a b"',
+        '""',
+        '"$f"',
+        "$f",
+        '"a $f b"',
+    ),
+    *("x@y", "+x", "$f$g", "~", "*.py", "{a,b}", "a'b'", "a=b", "$1", "$?", '"!x"', '"a\\b"', "a;b", "#c"),
+]
+
+
+@given(
+    st.lists(
+        st.sampled_from(PARTS),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_plain_commands_are_read_as_the_grammar_reads_them(parts: list[str]) -> None:
+    """The short way, without nodes, gives the same words."""
+    text = " ".join(parts)
+    words = plain_words(text)
+    if words is None:
+        return
+    root = Parser(Language(tree_sitter_bash.language())).parse(text.encode()).root_node
+    if root.child_count == 1 and root.children[0].type == "command":  # another form is judged by its own nodes
+        assert words == tuple(map(word_of, root.children[0].children))
 
 
 def test_harmless_commands_are_hardly_ever_asked(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ from cfs_agents.guards.rules.words import Word
 
 
 class _Options(NamedTuple):
-    """Options that run code or write a file, and the letters of those with a value, which ends a cluster.
+    """Options that run code, those that write a file, and the letters of others with a value, which end a cluster.
 
     Where several letters follow one dash, as in `-xvIPROGRAM`, each is an option, up to one with a value.
     """
 
     names: tuple[str, ...]
     valued: str = ""
+    writes: tuple[str, ...] = ()
 
 
 _REMOTE_SHELL = _Options(("-F", "-I", "-S", "-D"), "BbcEeiJLlmopQRWw")
@@ -28,33 +29,33 @@ _OPTIONS = {
         "fCbgKNTVXHL",
     ),
     "rg": _Options(("--pre", "--hostname-bin")),
-    "sort": _Options(("--compress-program", "-o", "--output"), "kStT"),
+    "sort": _Options(("--compress-program",), "kStT", ("-o", "--output")),
     "split": _Options(("--filter",)),
     "rsync": _Options(("-e", "--rsh", "--rsync-path", "-M", "--remote-option"), "fTB"),
     "ssh": _Options(("-F", "-I"), "BbcDEeiJLlmopQRSWw"),
     "scp": _REMOTE_SHELL,
     "sftp": _Options((*_REMOTE_SHELL.names, "-b"), _REMOTE_SHELL.valued),
-    "find": _Options(("-delete", "-fprint", "-fprint0", "-fprintf", "-fls")),
+    "find": _Options((), "", ("-delete", "-fprint", "-fprint0", "-fprintf", "-fls")),
     "man": _Options(("-P", "--pager", "-H", "--html"), "CRLmMSserEpTX"),
     "zip": _Options(("-TT", "--unzip-command")),
-    "cpio": _Options(("--rsh-command", "--to-stdout")),
+    "cpio": _Options(("--rsh-command",)),
     "cmake": _Options(("-P", "-E"), "SBCDUGTA"),
     "pytest": _Options(("-c", "--rootdir", "-p"), "kmnor"),
     "curl": _Options(
-        ("-o", "-O", "--output", "--remote-name", "-K", "--config", "-T", "--upload-file", "--engine"),
+        ("-K", "--config", "--engine"),
         "HdAXubFxUmEwyYzrQtCce",
+        ("-o", "-O", "--output", "--remote-name", "-T", "--upload-file"),
     ),
     "wget": _Options(("--use-askpass", "-e", "--execute", "--config")),
     "make": _Options(("--eval", "-E", "-f", "--file", "--makefile", "-C", "SHELL"), "IoWjl"),
-    "sed": _Options(("-i", "--in-place", "-f", "--file")),
+    "sed": _Options(("-f", "--file"), "", ("-i", "--in-place")),
     "pandoc": _Options(("-F", "--filter", "-L", "--lua-filter", "--pdf-engine")),
     "tcpdump": _Options(("-z", "--postrotate-command")),
-    "gcc": _Options(("-wrapper", "-specs", "-fplugin", "-B"), ""),
+    "gcc": _Options(("-wrapper", "-specs", "-fplugin", "-B")),
     "nmap": _Options(("--script",)),
     "apt-get": _Options(("-o", "--option", "-c", "--config-file")),
     "dmesg": _Options(("-H", "--human")),
-    "less": _Options(("-o", "-O", "-k"), "bhjpPtTxyz"),
-    "logsave": _Options((), ""),
+    "less": _Options(("-k",), "bhjpPtTxyz", ("-o", "-O")),
 }
 _OPTIONS |= {
     **dict.fromkeys(("gtar", "bsdtar"), _OPTIONS["tar"]),
@@ -76,7 +77,7 @@ _SSH_COMMAND = re.compile(r"command|provider|include|xauth", re.IGNORECASE)
 def note_code(name: str, words: tuple[Word, ...], result: Inner) -> None:
     """Note the options that a pattern must name to allow the command, and scripts in their values."""
     if (options := _OPTIONS.get(name)) is not None:
-        note_options(words, options.names, options.valued, result)
+        note_options(words, options.names, options.valued, result, options.writes)
     if name in ("tar", "gtar", "bsdtar"):
         _old_tar(words, result)
     elif name in ("ssh", "scp", "sftp"):
@@ -94,8 +95,14 @@ def note_code(name: str, words: tuple[Word, ...], result: Inner) -> None:
         result.spell(["tee"])
 
 
-def note_options(words: Sequence[Word], names: Sequence[str], valued: str, result: Inner) -> None:
-    """Note which of the words are options among `names`, also abbreviated, with a value attached, or in a cluster."""
+def note_options(
+    words: Sequence[Word], runs: Sequence[str], valued: str, result: Inner, writes: Sequence[str] = ()
+) -> None:
+    """Note which of the words are options that run code or write files.
+
+    They may be abbreviated, have a value attached, or stand in a cluster.
+    """
+    names = (*runs, *writes)
     letters = {name[1]: name for name in names if len(name) == 2}
     for index, word in enumerate(words[1:], 1):
         text = word.text
@@ -115,6 +122,7 @@ def note_options(words: Sequence[Word], names: Sequence[str], valued: str, resul
             matches, value = _in_cluster(text, letters, valued)
             result.spell(matches)
             mark = value
+        matches = [match for match in matches if match in runs]
         result.runs_files |= bool(matches)
         if matches and mark:
             result.hidden_scripts += scripts_in(value)

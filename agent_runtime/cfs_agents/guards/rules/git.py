@@ -12,7 +12,7 @@ _VALUED = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--c
 
 _OPTIONS = {
     "": ("-c", "--config-env", "--exec-path"),
-    "archive": ("--exec", "-o", "--output"),
+    "archive": ("--exec",),
     "clone": ("-u", "--upload-pack", "-c", "--config", "--template"),
     "difftool": ("-x", "--extcmd"),
     "fetch": ("--upload-pack",),
@@ -24,11 +24,14 @@ _OPTIONS = {
     "push": ("--receive-pack", "--exec"),
     "rebase": ("-x", "--exec"),
     "send-pack": ("--receive-pack", "--exec"),
-    **dict.fromkeys(("diff", "diff-files", "diff-index", "diff-tree"), ("--ext-diff", "--output", "--textconv")),
-    **dict.fromkeys(("format-patch", "log", "range-diff", "shortlog", "show"), ("--ext-diff", "--output")),
-    "stash": ("--ext-diff", "--output"),
+    **dict.fromkeys(("diff", "diff-files", "diff-index", "diff-tree"), ("--ext-diff",)),
+    **dict.fromkeys(("format-patch", "log", "range-diff", "shortlog", "show"), ("--ext-diff",)),
+    "stash": ("--ext-diff",),
 }
-"""Options that run a program or write a file, by subcommand; the first row has those before it."""
+"""Options that run a program, by subcommand; the first row has those before it."""
+
+_WRITES = {"archive": ("-o", "--output"), **dict.fromkeys(("diff", "log", "show", "format-patch"), ("--output",))}
+"""Options that write a file."""
 
 _RUN = frozenset({"bisect run", "submodule foreach"})
 _RUNNERS = names(
@@ -78,7 +81,7 @@ def note_git(words: tuple[Word, ...], result: Inner) -> None:
         result.spell([after[0].text])
         return
     subcommand = after[0].text
-    note_options(after, _OPTIONS.get(subcommand, ()), "", result)
+    note_options(after, _OPTIONS.get(subcommand, ()), "", result, _WRITES.get(subcommand, ()))
     if subcommand == "clone":
         _check_settings(after, ("-c", "--config"), result)
     pair = next((run for run in _RUN if run.split()[0] == subcommand and run.split()[1] in _texts(after)), None)

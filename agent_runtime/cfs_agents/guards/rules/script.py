@@ -1,6 +1,7 @@
 """What a shell script would run: each simple command wherever it hides, and what cannot be known. No I/O (A11)."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -128,7 +129,9 @@ class _Analysis:
         """The first doubt about what is only a suspicion."""
         self._inputs: list[str] = []
         self._results: list[tuple[int, Inner]] = []
-        """What the commands run, each with its index."""
+        """What the commands run, each with the index of the command that runs it."""
+        self._owner = 0
+        """The index of the command whose arguments are searched for others."""
         self._reads_script = False
         self._evaluates = False
         self._quoted: list[str] = []
@@ -152,15 +155,16 @@ class _Analysis:
 
     def _check_written(self) -> None:
         """Let only a rule that names it allow a command that runs a file which this script writes."""
-        written = {name_of(redirection.path) for redirection in self.script.redirections if redirection.writes}
-        written.update(name for _, result in self._results for name in result.writes)
+        written = Counter(name_of(redirection.path) for redirection in self.script.redirections if redirection.writes)
+        written.update(name for _, result in self._results for name in set(result.writes))
         unpacks = bool(written or self._inputs) and any(result.unpacks for _, result in self._results)
         if not written and not unpacks:
             return
         for index, result in self._results:
             if reason := runs_written(result, written, unpacks=unpacks):
                 command = self.script.commands[index]
-                self.script.commands[index] = with_reason(command, spelled_of(result), reason)
+                spelled = spelled_of(result) if command == result.command else ()
+                self.script.commands[index] = with_reason(command, spelled, reason)
                 self._reads_script |= result.shell
 
     def _doubt(self, reason: str, *, evaluates: bool = False) -> None:
@@ -423,6 +427,7 @@ class _Analysis:
             return
         index = len(self.script.commands)
         if self._hidden:
+            self._results.append((self._owner, result))
             self.script.hidden.append(result.command)
             self._suspicion = self._suspicion or result.command.unread
         else:
@@ -446,6 +451,8 @@ class _Analysis:
     def _hide(self, result: Inner, depth: int, index: int) -> None:
         """Let rules that restrict look at what a command may run, and note that it cannot be read."""
         before, self._hidden = self._hidden, True
+        if not before:
+            self._owner = index
         suspicion, self._suspicion = self._suspicion, ""
         for words in result.hidden:
             self._runs(words, depth + 1)
@@ -506,7 +513,11 @@ class _Analysis:
             for child in children:
                 if child.is_named:
                     self._visit(child, depth, level + 1)
-            return [word_of(child) for child in children if child.type in _ARGUMENTS]
+            arguments = [word_of(child) for child in children if child.type in _ARGUMENTS]
+            if any("\n" in word.text for word in arguments):
+                self._doubt("a part of a here-document was read as a part of the command")
+                self._reads_script = True
+            return arguments
         operator = next((child.type for child in children if not child.is_named), "")
         words: list[Word] = []
         for child in children:

@@ -1,7 +1,7 @@
 """Files that a script writes and then runs: what they do stands in the script itself, and is not read. No I/O (A11)."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from cfs_agents.guards.rules.inner import Inner
 from cfs_agents.guards.rules.words import Command, Word, names
@@ -45,8 +45,12 @@ def name_of(path: str) -> str:
     return ".git" if ".git" in path.split("/") else path.rstrip("/").rpartition("/")[2]
 
 
-def runs_written(inner: Inner, written: Iterable[str], *, unpacks: bool) -> str:
-    """Return why a command may run a file that the same script writes; empty if it does not."""
+def runs_written(inner: Inner, writes: Mapping[str, int], *, unpacks: bool) -> str:
+    """Return why a command may run a file that the same script writes; empty if it does not.
+
+    `writes` says how many parts of the script write a file of a name.
+    """
+    written = {other for other, count in writes.items() if other and count > (other in inner.writes)}
     name = inner.command.words[0].text.rpartition("/")[2]
     if name == "git":
         return "" if _GIT_FILES.isdisjoint(written) else "`git` runs hooks and settings that the same script writes"
@@ -63,7 +67,7 @@ def runs_written(inner: Inner, written: Iterable[str], *, unpacks: bool) -> str:
         data = _DATA.fullmatch(other) or (
             file is not None and _DATA_FOR_PROGRAMS.fullmatch(other) and not _SETTINGS.fullmatch(other)
         )
-        if not data and other:
+        if not data:
             return f"`{name}` may run the file {other[:60]}, which the same script writes"
     return ""
 
