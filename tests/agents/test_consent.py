@@ -25,7 +25,7 @@ from tests.client.terminal import CTRL_C, CTRL_D, Terminal, cfs, ended, home_in,
 from tests.server.support import serving
 
 AGENT_COMMANDS = ("run", "chat", "serve", "resume")
-CHOICE = "Run it? y(es), n(o), a(lways: exactly this, in this directory): "
+CHOICE = "Run it? y(es), n(o), a(lways: exactly this, in this directory)"
 
 
 @pytest.fixture(scope="module")

@@ -72,6 +72,7 @@ def test_the_column_of_an_agent_asks_and_an_answer_from_elsewhere_ends_it(
         place = f"/v1/sessions/q-column/questions/{question['id']}"
         client.post(place, json={"answer": "deny"}).raise_for_status()
         expect(card(page).locator("code")).to_have_text(["touch two"])
+        expect(card(page).get_by_role("button", name="always execute_command(touch:*)")).to_be_visible()
         card(page).get_by_role("button", name="Always allow").click()
         expect(card(page)).to_have_count(0)
         client.get("/v1/sessions/q-column/wait", params={"timeout": 30}).raise_for_status()

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import typer
 
@@ -18,12 +18,14 @@ from cfs_agents.tools.consent import Answer, CommandRequest
 
 _LINE, _GOES_ON = "  | ", "  : "
 _NARROWEST = 20
-_ANSWERS = {
+_Answers = Mapping[str, Answer]
+_ANSWERS: _Answers = {
     **dict.fromkeys(("y", "yes"), Answer.YES),
     **dict.fromkeys(("n", "no"), Answer.NO),
     **dict.fromkeys(("a", "always"), Answer.ALWAYS),
 }
-_CHOICE = "Run it? y(es), n(o), a(lways: exactly this, in this directory): "
+_PATTERN_ANSWERS: _Answers = {**_ANSWERS, **dict.fromkeys(("p", "pattern"), Answer.PATTERN)}
+_CHOICE = "Run it? y(es), n(o), a(lways: exactly this, in this directory)"
 
 
 def can_ask() -> bool:
@@ -48,13 +50,15 @@ class CommandQuestions:
         try:
             _write(question(agent, request, shutil.get_terminal_size().columns))
             _forget_typed()
+            answers = _PATTERN_ANSWERS if request.pattern_choice else _ANSWERS
+            pattern = f", p(attern: {shapely(request.pattern_choice)})" if request.pattern_choice else ""
             while True:
-                _write(_CHOICE)
+                _write(f"{_CHOICE}{pattern}: ")
                 typed = await _typed_line()
                 if not typed:
                     _write("\n")
                     return Answer.NO
-                if (answer := _ANSWERS.get(typed.decode("utf-8", "replace").strip().lower())) is not None:
+                if (answer := answers.get(typed.decode("utf-8", "replace").strip().lower())) is not None:
                     return answer
         except asyncio.CancelledError as error:
             reason = shapely(str(error)) or "not answered: the command is not run"

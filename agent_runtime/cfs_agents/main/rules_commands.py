@@ -60,13 +60,14 @@ def check(
             "rule": decision.rule,
             "source": decision.source,
             "reason": decision.reason,
-            "suggestion": decision.suggestion,
+            "patterns": list(decision.patterns),
         }
         show(json.dumps(values) + "\n")
     else:
         show(f"{decision.verdict}: {decision.reason}\n")
-        if decision.suggestion:
-            show(f"A pattern that would allow it: {decision.suggestion}\n")
+        if decision.patterns:
+            patterns = "A pattern that would" if len(decision.patterns) == 1 else "Patterns that would together"
+            show(f"{patterns} allow it: {', '.join(decision.patterns)}\n")
     raise typer.Exit({Verdict.ALLOWED: 0, Verdict.ASKED: 3, Verdict.DENIED: 4}[decision.verdict])
 
 

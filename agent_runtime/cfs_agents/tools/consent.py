@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
 from cfs_agents.tools.errors import ToolError
+
+_LONGEST_CHOICE = 1_000
+"""Characters of an answer that people read before they choose it."""
 
 
 class CommandMode(StrEnum):
@@ -25,28 +28,37 @@ class CommandMode(StrEnum):
 
 
 class Answer(StrEnum):
-    """A person's answer to a request. `ALWAYS` also allows equal ones."""
+    """A person's answer to a request. `ALWAYS` also allows equal ones, `PATTERN` those that its patterns cover."""
 
     YES = "yes"
     NO = "no"
     ALWAYS = "always"
+    PATTERN = "pattern"
 
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
     """A command that an agent wants to run, exactly as it will run, and its directory.
 
-    Without `is_command` it is the call of another tool, with its arguments.
+    Without `is_command` it is the call of another tool, with its arguments. `patterns` are rules that would allow it
+    together, for an answer that lasts; there may be none.
     """
 
     command: str
     directory: str
     background: bool = False
     is_command: bool = True
+    patterns: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def pattern_choice(self) -> str:
+        """The answer that allows all that the patterns cover, in words; empty without any, or if they are too long."""
+        text = f"always {', '.join(self.patterns)}"
+        return text if self.patterns and len(text) <= _LONGEST_CHOICE else ""
 
 
 Ask = Callable[[str, CommandRequest], Awaitable[Answer]]
-"""Asks a person; the arguments are the agent's name and the request. Anything but `YES` and `ALWAYS` means no.
+"""Asks a person; the arguments are the agent's name and the request. What is no answer of the enumeration means no.
 
 It is cancelled with a reason as its message when the same question has been answered elsewhere.
 """
@@ -84,6 +96,8 @@ class Consent:
 
     def __init__(self, ask: Ask | None) -> None:
         self._ask = ask
+        self.patterns: dict[str, None] = {}
+        """Patterns that are always allowed, in the order of the answers."""
         self._always: set[CommandRequest] = set()
         self._turn = asyncio.Lock()
         self._open: dict[asyncio.Future[None], CommandRequest] = {}
@@ -93,22 +107,27 @@ class Consent:
         """Return whether the command is always allowed."""
         return request in self._always
 
-    async def require(self, agent: str, request: CommandRequest, elsewhere: RemoteQuestion | None = None) -> None:
-        """Return if the command may run; raises `ToolError` if it may not."""
+    async def require(self, agent: str, request: CommandRequest, elsewhere: RemoteQuestion | None = None) -> Answer:
+        """Return the answer if the command may run; raises `ToolError` if it may not."""
         if self.holds(request):
-            return
+            return Answer.ALWAYS
         answer = await self._here(agent, request) if elsewhere is None else await self._both(agent, request, elsewhere)
         if answer == Answer.ALWAYS:
             self._always.add(request)
             for known, same in self._open.items():
                 if same == request and not known.done():
                     known.set_result(None)
-        elif answer != Answer.YES:
+            return Answer.ALWAYS
+        if answer == Answer.PATTERN and request.pattern_choice:
+            self.patterns |= dict.fromkeys(request.patterns)
+            return Answer.PATTERN
+        if answer != Answer.YES:
             what = "command" if request.is_command else "call"
             raise ToolError(
                 f"the user did not allow this {what}, and it was not run. Do not try it again: do without it, or say"
                 " in your answer what you would need it for"
             )
+        return Answer.YES
 
     async def _here(self, agent: str, request: CommandRequest) -> Answer:
         if self._ask is None:

@@ -16,6 +16,7 @@ from cfs_agents.base.messages import catalogue
 from cfs_agents.guards.report import Finish, FinishStatus
 from cfs_agents.guards.rules import RulesGate, Scope
 from cfs_agents.tools import (
+    Answer,
     CommandRequest,
     Consent,
     FileAccess,
@@ -74,18 +75,19 @@ def build_toolset(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> 
     return Toolset([*leading, *(tool for tool in working if tool.name in offered), *plan, *config.tools], jobs, gate)
 
 
-async def _require(sub_agent: FibreSubAgent, consent: Consent, request: CommandRequest) -> None:
+async def _require(sub_agent: FibreSubAgent, consent: Consent, request: CommandRequest) -> Answer:
     """Ask a person, at the terminal and in the agent's session. A command that is allowed waits for the end of a pause.
 
     What is asked and not answered has not happened, so a killed agent asks again.
     """
     if consent.holds(request):
-        return
+        return Answer.ALWAYS
     backend, session = sub_agent.tree.backend, sub_agent.session_id
     async with sub_agent.waiting(counts=False), sub_agent.asking():
         question = backend.question(session, request, sub_agent.present_call)
-        await consent.require(sub_agent.agent_id, request, question)
+        answer = await consent.require(sub_agent.agent_id, request, question)
         await backend.unpaused(session)
+    return answer
 
 
 def _reads_all(_: Mapping[str, Any]) -> FileAccess:

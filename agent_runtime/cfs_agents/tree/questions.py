@@ -21,8 +21,6 @@ _WAIT_SECONDS = 25.0
 """How long one request waits for the answer."""
 _PAUSE = 1.0
 _SETTLE_SECONDS = 2.0
-_ANSWERS = {"allow": Answer.YES, "always": Answer.ALWAYS, "deny": Answer.NO}
-_CHOICES = {answer: choice for choice, answer in _ANSWERS.items()}
 _NOT_ASKED = "no person could be asked whether this command may run, and it was not run"
 _NOT_HELD = (NotFound, Forbidden, Conflict)
 
@@ -63,6 +61,8 @@ class ServerQuestion:
         self._retries = retries
         self._question: Question | None = None
         self._attempt: int | None = None
+        pattern = {request.pattern_choice: Answer.PATTERN} if request.pattern_choice else {}
+        self._answers = {"allow": Answer.YES, "always": Answer.ALWAYS, **pattern, "deny": Answer.NO}
 
     async def answer(self) -> tuple[Answer, str]:
         """Ask, and return the answer and who gave it. Raises `ToolError` if the server refuses the question."""
@@ -77,8 +77,8 @@ class ServerQuestion:
                 reason = next(iter(str(error).splitlines()), "")
                 raise ToolError(f"{_NOT_ASKED}: {reason}") from None
             # An answer with the claim of the turn is ignored: only this program has the claim, and it gave none.
-            if question.answer in _ANSWERS and not question.terminal:
-                return _ANSWERS[question.answer], question.by or ""
+            if question.answer in self._answers and not question.terminal:
+                return self._answers[question.answer], question.by or ""
         raise AssertionError("unreachable")  # pragma: no cover
 
     async def _answered(self, attempt: int) -> Question:
@@ -97,9 +97,15 @@ class ServerQuestion:
         """Return the request that asks, and its idempotency key, which is the same after a kill."""
         claim, request = self._lease.record.claim, self._request
         call = api.ask(
-            self._session, claim, request.command, directory=request.directory, background=request.background
+            self._session,
+            claim,
+            request.command,
+            directory=request.directory,
+            background=request.background,
+            choices=tuple(self._answers),
         )
         parts = [claim, self._key, str(attempt), request.command, request.directory, str(request.background)]
+        parts += [request.pattern_choice] if request.pattern_choice else []
         return call, hashlib.blake2b("\n".join(parts).encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
     async def settled(self, answer: Answer | None) -> Answer | None:
@@ -109,7 +115,7 @@ class ServerQuestion:
         """
         if self._attempt is None:
             return answer
-        choice = None if answer is None else _CHOICES[answer]
+        choice = next((choice for choice, other in self._answers.items() if other is answer), None)
         call, key = self._request_of(self._attempt)
 
         async def send() -> None:  # before the server has said its id, the same request says it again
@@ -122,7 +128,7 @@ class ServerQuestion:
             async with asyncio.timeout(_SETTLE_SECONDS):
                 await send()
         except Conflict as error:
-            return _ANSWERS.get(error.extra.get("answer", ""), answer)
+            return self._answers.get(error.extra.get("answer", ""), answer)
         except (CfsError, TimeoutError) as error:
             if not isinstance(error, _NOT_HELD):
                 self._lease.answered(send)

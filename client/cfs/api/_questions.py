@@ -1,5 +1,6 @@
 """Questions of agents."""
 
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from cfs.api._calls import Call, Request, json_request, parse_model, path_of, seconds_text
@@ -7,10 +8,16 @@ from cfs.contract import wire
 
 
 def ask(
-    session: str, claim: str, text: str, *, directory: str | None = None, background: bool = False
+    session: str,
+    claim: str,
+    text: str,
+    *,
+    directory: str | None = None,
+    background: bool = False,
+    choices: Sequence[str] = wire.CHOICES,
 ) -> Call[wire.Question]:
     """`POST /v1/sessions/{id}/questions`: ask a person whether a command may run, as the agent of a claim (A5)."""
-    new = wire.NewQuestion(claim=claim, text=text, directory=directory, background=background)
+    new = wire.NewQuestion(claim=claim, text=text, choices=tuple(choices), directory=directory, background=background)
     return Call(json_request("POST", path_of(session, "questions"), new), parse_model(wire.Question))
 
 

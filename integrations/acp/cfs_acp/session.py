@@ -90,8 +90,8 @@ _CANCELLED = "[Cancelled]"
 _OPTIONS = (
     PermissionOption(option_id=Answer.YES, name="Allow", kind="allow_once"),
     PermissionOption(option_id=Answer.ALWAYS, name="Always allow this exact command", kind="allow_always"),
-    PermissionOption(option_id=Answer.NO, name="Reject", kind="reject_once"),
 )
+_REJECT = PermissionOption(option_id=Answer.NO, name="Reject", kind="reject_once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,12 +415,13 @@ class EditorSession:
                 )
         await self._rules(pending)
 
-    async def _require(self, request: CommandRequest) -> None:
+    async def _require(self, request: CommandRequest) -> Answer:
         """Ask in the editor and in the session on the server."""
         question = self._backend.question(self.id, request, CALL_ID.get())
-        await self._consent.require(self.id, request, question)
+        answer = await self._consent.require(self.id, request, question)
         if (given := self._ids.of(CALL_ID.get())) is not None:
             await self._send(update_tool_call(given, status="in_progress"))
+        return answer
 
     async def _ask(self, agent: str, request: CommandRequest) -> Answer:  # noqa: ARG002 - as consents want it
         """Ask in the editor. The same question is in the session on the server; the first answer counts."""
@@ -433,7 +434,7 @@ class EditorSession:
             content=[tool_content(text_block(f"{request.command}\n\nin {request.directory}{background}"))],
         )
         try:
-            response = await self._editor.request_permission(self.id, call, list(_OPTIONS))
+            response = await self._editor.request_permission(self.id, call, _options(request))
         except RequestError as error:
             raise ToolError(
                 f"the editor could not ask whether this command may run, and it was not run: {error}"
@@ -441,6 +442,14 @@ class EditorSession:
         outcome = response.outcome
         chosen = outcome.option_id if isinstance(outcome, AllowedOutcome) else Answer.NO
         return Answer(chosen) if chosen in list(Answer) else Answer.NO
+
+
+def _options(request: CommandRequest) -> list[PermissionOption]:
+    """Return the answers to a request, with one for its patterns if there are any."""
+    choice = request.pattern_choice
+    name = f"{choice[:1].upper()}{choice[1:]}"
+    pattern = [PermissionOption(option_id=Answer.PATTERN, name=name, kind="allow_always")] if choice else []
+    return [*_OPTIONS, *pattern, _REJECT]
 
 
 def _response(outcome: Outcome) -> PromptResponse:

@@ -587,7 +587,8 @@ async def test_a_command_runs_after_the_editor_has_allowed_it(
         await ask(connection, session, "Run it")
         ((call, options),) = mine.asked
         assert call.title == "cat notes.txt; touch made"
-        assert [option.kind for option in options] == ["allow_once", "allow_always", "reject_once"]
+        assert [option.kind for option in options] == ["allow_once", "allow_always", "allow_always", "reject_once"]
+        assert options[2].name == "Always execute_command(cat:*), execute_command(touch:*)"
         (begun,) = mine.of("tool_call")
         assert call.tool_call_id == begun.tool_call_id
         assert [update.status for update in (begun, *mine.of("tool_call_update"))] == [
@@ -621,6 +622,16 @@ async def test_always_holds_for_the_same_command_only(cfs_server: ScriptedServer
         session = (await connection.new_session(cwd=str(folder))).session_id
         await ask(connection, session, "Run them")
         assert [call.title for call, _ in mine.asked] == ["true", "echo other"]
+
+
+async def test_a_pattern_holds_for_what_it_covers(cfs_server: ScriptedServer, folder: Path, tmp_path: Path) -> None:
+    cfs_server.reply(runs("ls"), runs("ls -a"), runs("make"), "ok")
+    async with editor(tmp_path) as (mine, connection):
+        mine.choose = lambda: "pattern"
+        session = (await connection.new_session(cwd=str(folder))).session_id
+        await ask(connection, session, "Run them")
+        assert [call.title for call, _ in mine.asked] == ["ls", "make"]
+        assert "pattern" not in [option.option_id for option in mine.asked[1][1]]
 
 
 async def test_a_tool_of_a_server_of_the_editor_is_called_after_permission(

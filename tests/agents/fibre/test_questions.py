@@ -121,6 +121,30 @@ def test_always_holds_for_the_same_command_also_in_later_programs(url: str, clie
     assert log.read_text() == "x\nx\nx\n"
 
 
+def test_an_answer_can_be_a_pattern_that_the_question_shows(url: str, client: Client, tmp_path: Path) -> None:
+    """By the command line, which shows it as the question does; it holds for other arguments and later programs."""
+    ready(client, "pattern", run("touch one", "touch two && make"))
+    with serve(url, "pattern", tmp_path):
+        first = asked(client, "pattern")
+        pattern = "always execute_command(touch:*)"
+        assert first.choices == ("allow", "always", pattern, "deny")
+        code, output, _ = ended(cfs(url, "questions", "pattern"))
+        assert (code, pattern in output) == (0, True)
+        code, _, errors = ended(cfs(url, "answer", "pattern", "always execute_command(rm:*)"))
+        assert (code != 0, "the answer is one of" in errors) == (True, True)
+        assert ended(cfs(url, "answer", "pattern", pattern))[0] == 0
+        until(lambda: client.call(api.questions("pattern"))[:1] not in ((), (first,)))
+        second = asked(client, "pattern")
+        assert second.choices == ("allow", "always", "deny"), "a pattern of make would allow any command"
+        client.call(api.answer("pattern", second.id, "deny"))
+        settled(client, "pattern")
+    client.call(api.post("pattern", NewMessage(content=run("touch three"))))
+    with serve(url, "pattern", tmp_path):
+        settled(client, "pattern")
+    names = sorted(path.name for path in workspace(tmp_path, "pattern").glob("[a-z]*"))
+    assert names == ["one", "three"]
+
+
 def test_an_agent_that_no_person_attends_does_without_the_command(url: str, client: Client, tmp_path: Path) -> None:
     ready(client, "alone", run("touch one"))
     flags = ("--root", str(tmp_path), "--commands", "ask", "--unattended")

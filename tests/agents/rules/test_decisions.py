@@ -22,7 +22,6 @@ from cfs_agents.guards.rules import (
     Verdict,
     load_rules,
     remembered_path,
-    suggestion,
     user_rules_path,
 )
 from cfs_agents.guards.rules.patterns import Pattern
@@ -185,8 +184,8 @@ def test_lasting_answers_outlive_the_program(tmp_path: Path, monkeypatch: pytest
     decision = Rules().decide(call, scope)
     assert decision.verdict is ASKED
     Remembered().add_call(tmp_path, call, decision)
-    Remembered().add_pattern(tmp_path, "execute_command(git status:*)")
-    Remembered().add_pattern(tmp_path, "execute_command(git status:*)")
+    Remembered().add_patterns(tmp_path, ["execute_command(git status:*)"])
+    Remembered().add_patterns(tmp_path, ["execute_command(git status:*)"])
     answers = Remembered().answers(tmp_path)
     assert Rules().decide(call, scope, answers=answers).verdict is ALLOWED
     changed = Call.of("execute_command", {**call.arguments, "background": True})
@@ -206,7 +205,7 @@ def test_answers_of_many_programs_are_all_stored(tmp_path: Path) -> None:
     """The file is replaced as a whole, under a lock."""
     path = tmp_path / "remembered.toml"
     threads = [
-        threading.Thread(target=Remembered(path).add_pattern, args=(tmp_path, f"execute_command(run{number})"))
+        threading.Thread(target=Remembered(path).add_patterns, args=(tmp_path, [f"execute_command(run{number})"]))
         for number in range(12)
     ]
     for thread in threads:
@@ -226,7 +225,7 @@ def test_a_damaged_file_of_answers_is_refused(text: str, tmp_path: Path) -> None
     with pytest.raises(RulesError, match=r"remembered\.toml"):
         Remembered(path).answers(tmp_path)
     with pytest.raises(RulesError):
-        Remembered(path).add_pattern(tmp_path, "execute_command(ls)")
+        Remembered(path).add_patterns(tmp_path, ["execute_command(ls)"])
     assert path.read_text() == text
 
 
@@ -245,7 +244,7 @@ def test_a_damaged_file_of_answers_is_refused(text: str, tmp_path: Path) -> None
         ),
         *(
             (command, "")
-            for command in ("./run", "/bin/ls", "rm x", "ls > x", "ls; cat x", "$X", "ls 'x", "make", "npx x")
+            for command in ("./run", "/bin/ls", "rm x", "ls > /x", "ls; rm x", "$X", "ls 'x", "make", "npx x")
         ),
         *((command, "") for command in ("find . -delete", "awk 1", "sed p", "ssh host ls", "uv run x", "docker run x")),
     ],
@@ -253,9 +252,35 @@ def test_a_damaged_file_of_answers_is_refused(text: str, tmp_path: Path) -> None
 def test_suggestions_allow_what_their_words_say(command: str, pattern: str, tmp_path: Path) -> None:
     """Of what runs anything, only the exact call can be remembered."""
     call = Call.of("execute_command", {"command": command})
-    assert suggestion(call, Scope(tmp_path)) == pattern
+    assert Rules().decide(call, Scope(tmp_path)).patterns == ((pattern,) if pattern else ())
     if pattern:
         assert rules(f"allow = ['{pattern}']").decide(call, Scope(tmp_path)).verdict is ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("command", "patterns"),
+    [
+        ("git status && ls; cat x | head", ["git status", "ls", "cat", "head"]),
+        ("git status && git status -s", ["git status"]),
+        ("echo $(date)", ["date", "echo"]),
+        ("grep x y && git diff", ["git diff"]),  # a rule allows grep
+        ("ls > ../x", []),
+        ("ls && make", []),
+        ("ls; cat x; head y; tail z; wc a", []),  # too many to read
+        ("ls; git push", []),  # a rule asks
+    ],
+)
+def test_each_command_of_a_compound_gets_a_pattern_or_none_does(
+    command: str, patterns: list[str], tmp_path: Path
+) -> None:
+    """Together they allow the call, and commands that are allowed already need none."""
+    text = "allow = ['execute_command(grep:*)']\nask = ['execute_command(git push)']"
+    call = Call.of("execute_command", {"command": command})
+    decision = rules(text).decide(call, Scope(tmp_path))
+    assert decision.patterns == tuple(f"execute_command({words}:*)" for words in patterns)
+    if patterns:
+        more = rules(text.replace("[", f"[{', '.join(map(repr, decision.patterns))}, ", 1))
+        assert more.decide(call, Scope(tmp_path)).verdict is ALLOWED
 
 
 _SYMBOLS = [*"'\"\\)`;|{>#\n\0 ", "$(", "<<E\n", "E\n", "$X", "&&", "\\\n", "((", "[[", "]]"]
@@ -270,7 +295,6 @@ def test_any_text_is_decided(text: str) -> None:
     loaded = rules("allow=['execute_command(*)']\ndeny=['execute_command(victim:*)']")
     decision = loaded.decide(Call("execute_command", text), SCOPE)
     assert decision.verdict is not ALLOWED or not analyse(text).doubts
-    suggestion(Call("execute_command", text), SCOPE)
     for tool in ("write_file", "mcp", "other"):
         Rules().decide(Call(tool, text), SCOPE)
     with suppress(ValueError):

@@ -1,7 +1,8 @@
 """The gate of real agents: what rules deny does not happen, what they ask about waits, and answers last (A11)."""
 
 import asyncio
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,15 @@ class Person:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.asked: list[str] = []
+        self.patterns: list[tuple[str, ...]] = []
 
     async def __call__(self, _: str, request: CommandRequest) -> Answer:
         self.asked.append(request.command)
+        self.patterns.append(request.patterns)
         return self.answer
 
 
-async def results(folder: Path, script: Sequence[Line], **config: Any) -> list[str]:
+async def results(folder: Path, script: Iterable[Line], **config: Any) -> list[str]:
     """Run an agent that works alone, and return the results of its calls."""
     made, model = agent(folder, *script, says("ok"), **config)
     async with made:
@@ -97,6 +100,40 @@ async def test_always_outlives_the_program_for_exactly_this_call_in_this_workspa
         rules = policy(tmp_path, remembered=True)
         await results(tmp_path / root, script, commands=CommandMode.ASK, ask=person, policy=rules)
     assert person.asked == ["touch one", "touch two", "touch one"]
+
+
+@pytest.mark.external
+async def test_a_pattern_outlives_the_program_and_does_not_outweigh_rules(tmp_path: Path) -> None:
+    """Each command of a compound has its own; a call that a rule asks about is asked about again."""
+    person = Person(Answer.PATTERN)
+    for root, lines in (
+        ("agent", ["touch one && ls", "touch two; ls -a"]),
+        ("agent", ["ls && touch three", "touch secret", "ls; mkdir x"]),  # another program
+        ("other", ["ls"]),
+    ):
+        rules = policy(tmp_path, 'ask = ["execute_command(touch secret)"]', remembered=True)
+        await results(tmp_path / root, map(command, lines), commands=CommandMode.ASK, ask=person, policy=rules)
+    assert person.asked == ["touch one && ls", "touch secret", "ls; mkdir x", "ls"]
+    assert person.patterns == [
+        ("execute_command(touch:*)", "execute_command(ls:*)"),
+        (),
+        ("execute_command(mkdir:*)",),
+        ("execute_command(ls:*)",),
+    ]
+    stored = tomllib.loads((tmp_path / "remembered.toml").read_text())["answer"]
+    assert [entry["pattern"] for entry in stored if entry["workspace"].endswith("agent/workspace")] == [
+        *("execute_command(touch:*)", "execute_command(ls:*)", "execute_command(mkdir:*)")
+    ]
+
+
+@pytest.mark.external
+async def test_a_pattern_holds_in_this_program_where_nothing_is_stored(tmp_path: Path) -> None:
+    person = Person(Answer.PATTERN)
+    script = [command("touch one"), command("touch two"), command("sh -c 'touch three; make'")]
+    refused = (await results(tmp_path, script, commands=CommandMode.ASK, ask=person))[-1]
+    assert person.asked == ["touch one", "sh -c 'touch three; make'"]
+    assert person.patterns[-1] == ()
+    assert "the user did not allow this command" in refused, "no pattern was shown, so the answer is none"
 
 
 async def test_a_workspace_restricts_at_once_and_cannot_allow(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from cfs_agents.guards.rules.decisions import Decision, Defaults, Rules, Verdict
 from cfs_agents.guards.rules.gate import Policy, RulesGate
 from cfs_agents.guards.rules.remembered import Remembered, remembered_path
 from cfs_agents.guards.rules.rules_file import RulesError, load_rules, user_rules_path
-from cfs_agents.guards.rules.suggestions import suggestion
 
 __all__ = [
     "Call",
@@ -20,6 +19,5 @@ __all__ = [
     "Verdict",
     "load_rules",
     "remembered_path",
-    "suggestion",
     "user_rules_path",
 ]

@@ -12,7 +12,7 @@ from pathlib import Path
 from cfs_agents.guards.rules.calls import Call, Kind, Links, Scope, Target
 from cfs_agents.guards.rules.patterns import Match, Pattern
 from cfs_agents.guards.rules.script import Script, analyse
-from cfs_agents.guards.rules.suggestions import suggestion
+from cfs_agents.guards.rules.suggestions import suggestions
 from cfs_agents.guards.rules.words import Command
 from cfs_agents.tools.files import READ_FILE, WRITE_FILE
 
@@ -77,8 +77,8 @@ class Decision:
     - `rule` is the text of the rule that decided, `source` where it stands; both are empty for a default.
     - `reason` is a sentence for the person who is asked, or for the model that may not.
     - `digest` covers all arguments: a changed call is another call.
-    - `suggestion` is a pattern to remember, and empty where none says what it allows; `always`: whether an answer that
-      lasts has an effect, which it has not against a rule that asks.
+    - `patterns` are rules to remember that would allow it together; there are none where one would allow more than its
+      words say. `always`: whether an answer that lasts has an effect, which it has not against a rule that asks.
     """
 
     verdict: Verdict
@@ -86,7 +86,7 @@ class Decision:
     digest: str
     rule: str = ""
     source: str = ""
-    suggestion: str = ""
+    patterns: tuple[str, ...] = ()
     always: bool = True
 
 
@@ -106,16 +106,16 @@ class Rules:
         defaults, answers = defaults or Defaults(), answers or Answers()
         directory = str(scope.directory or scope.workspace) if call.kind is Kind.COMMAND else ""
         judge = _Judge(self, call, scope, defaults, answers, call.digest(directory))
-        decision = judge.command() if call.kind is Kind.COMMAND else judge.call()
+        decision = judge.decide()
         if decision.verdict is Verdict.ASKED:
-            decision = replace(decision, suggestion=suggestion(call, scope) if decision.always else "")
+            decision = replace(decision, patterns=judge.patterns() if decision.always else ())
             return decision if defaults.attended else _unattended(decision, call)
         return decision
 
 
 def _unattended(decision: Decision, call: Call) -> Decision:
-    pattern = decision.suggestion
-    way = f" To permit it, the user can add {pattern!r} to `allow` in rules.toml." if pattern else ""
+    patterns = ", ".join(map(repr, decision.patterns))
+    way = f" To permit it, the user can add {patterns} to `allow` in rules.toml." if patterns else ""
     reason = (
         f"{call.tool} was not run: {decision.reason}, and no person can be asked."
         f" Do without it, or say in your answer what you would need it for.{way}"
@@ -152,6 +152,19 @@ class _Judge:
     defaults: Defaults
     answers: Answers
     digest: str
+
+    def decide(self) -> Decision:
+        """Decide about the call."""
+        return self.command() if self.called.kind is Kind.COMMAND else self.call()
+
+    def patterns(self) -> tuple[str, ...]:
+        """Return rules that would allow the call together; none if no rules can, or only too wide ones."""
+        rules = self._for_commands() if self.called.kind is Kind.COMMAND else ()
+        patterns = suggestions(self.called, self.scope, lambda command: self._rule_for(command, rules) is not None)
+        added = tuple(Rule(Pattern.parse(pattern), "remembered") for pattern in patterns)
+        answers = Answers((*self.answers.patterns, *added), self.answers.digests)
+        allowed = replace(self, answers=answers).decide().verdict is Verdict.ALLOWED
+        return patterns if allowed else ()
 
     def call(self) -> Decision:
         """Decide about a call that is not a command."""

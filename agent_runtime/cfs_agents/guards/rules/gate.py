@@ -1,28 +1,30 @@
 """The gate of an agent: it decides about each call by the rules, and asks a person where they say so (A11).
 
 A call that is allowed runs. One that is denied is an error that the model reads, with the rule. One that is asked about
-waits for a person. The answer "always" is stored for this exact call in this workspace, and outlives the program.
+waits for a person. An answer that lasts is stored for this workspace, and outlives the program: this exact call, or the
+patterns that the question has shown.
 """
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.threads import in_thread
 from cfs_agents.guards.rules.calls import Call, Scope
-from cfs_agents.guards.rules.decisions import Answers, Decision, Defaults, Rules, Verdict
+from cfs_agents.guards.rules.decisions import Answers, Decision, Defaults, Rule, Rules, Verdict
+from cfs_agents.guards.rules.patterns import Pattern
 from cfs_agents.guards.rules.remembered import Remembered
 from cfs_agents.guards.rules.rules_file import RulesError, WorkspaceRules
 from cfs_agents.tools.call_gate import PendingCall
-from cfs_agents.tools.consent import CommandMode, CommandRequest, Consent
+from cfs_agents.tools.consent import Answer, CommandMode, CommandRequest, Consent
 from cfs_agents.tools.errors import ToolError
 
 _log = get_logger(__name__)
 
-Ask = Callable[[CommandRequest], Awaitable[None]]
+Ask = Callable[[CommandRequest], Awaitable[Answer]]
 """Asks a person, and raises `ToolError` for a call that may not run; `Consent.require` of one agent."""
 
 
@@ -83,15 +85,17 @@ class RulesGate:
             raise ToolError(decision.reason)
         if decision.verdict is Verdict.ALLOWED:
             return
-        await self._ask(request)
-        if decision.always and self._policy.remembered is not None and self._consent.holds(request):
-            await in_thread(lambda: self._remember(call, decision))
+        answer = await self._ask(replace(request, patterns=decision.patterns))
+        if decision.always and self._policy.remembered is not None and answer in (Answer.ALWAYS, Answer.PATTERN):
+            await in_thread(lambda: self._remember(call, decision, answer))
 
     def _decide(self, call: Call, request: CommandRequest) -> tuple[Decision, tuple[str, ...]]:
         remembered, workspace = self._policy.remembered, self._scope.workspace
         try:
             own, warnings = self._workspace_rules.rules()
             answers = Answers() if remembered is None else remembered.answers(workspace)
+            given = tuple(Rule(Pattern.parse(pattern), "remembered") for pattern in tuple(self._consent.patterns))
+            answers = Answers((*answers.patterns, *given), answers.digests)
         except RulesError as error:
             raise ToolError(f"{call.tool} was not run: {error.detail}") from None
         users = self._policy.rules
@@ -99,10 +103,13 @@ class RulesGate:
         scope = Scope(workspace, self._scope.root, Path(request.directory))
         return rules.decide(call, scope, self._defaults(), answers), warnings
 
-    def _remember(self, call: Call, decision: Decision) -> None:
+    def _remember(self, call: Call, decision: Decision, answer: Answer) -> None:
         assert self._policy.remembered is not None  # noqa: S101 - for the type checker
         try:
-            self._policy.remembered.add_call(self._scope.workspace, call, decision)
+            if answer is Answer.ALWAYS:
+                self._policy.remembered.add_call(self._scope.workspace, call, decision)
+            else:
+                self._policy.remembered.add_patterns(self._scope.workspace, decision.patterns)
         except (OSError, RulesError) as error:  # the call runs all the same; the next program asks about it again
             _log.warning("answer.lost", call=call.text, reason=str(error))
 

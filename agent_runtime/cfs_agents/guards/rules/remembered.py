@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,17 +45,22 @@ class Remembered:
         """Remember one exact call."""
         self._add({"workspace": _name(workspace), "call": call.text[:_LONGEST_TEXT], "digest": decision.digest})
 
-    def add_pattern(self, workspace: Path, pattern: str) -> None:
-        """Remember a pattern. Raises `ValueError` if it is malformed."""
-        Pattern.parse(pattern)
-        self._add({"workspace": _name(workspace), "pattern": pattern})
+    def add_patterns(self, workspace: Path, patterns: Iterable[str]) -> None:
+        """Remember patterns. Raises `ValueError` if one is malformed."""
+        for pattern in patterns:
+            Pattern.parse(pattern)
+        self._add(*({"workspace": _name(workspace), "pattern": pattern} for pattern in patterns))
 
-    def _add(self, entry: dict[str, str]) -> None:
+    def _add(self, *added: dict[str, str]) -> None:
         keys = ("workspace", "pattern", "digest")
         with self._locked():
             entries = self._read()
-            if not any(all(other.get(key) == entry.get(key) for key in keys) for other in entries):
-                text = _HEAD + "".join(map(_written, [*entries, entry]))
+            count = len(entries)
+            for entry in added:
+                if not any(all(other.get(key) == entry.get(key) for key in keys) for other in entries):
+                    entries.append(entry)
+            if len(entries) > count:
+                text = _HEAD + "".join(map(_written, entries))
                 replace_file(self._path, text.encode("utf-8", "replace"))
 
     @contextmanager

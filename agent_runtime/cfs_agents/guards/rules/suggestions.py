@@ -1,10 +1,12 @@
-"""A pattern that a person can choose to remember instead of one exact call. It allows what its words say (A11)."""
+"""Patterns that a person can choose to remember instead of one exact call. They allow what their words say (A11)."""
 
 import re
+from collections.abc import Callable
 
 from cfs_agents.guards.rules.calls import Call, Kind, Scope
 from cfs_agents.guards.rules.runners import runs_anything
 from cfs_agents.guards.rules.script import analyse
+from cfs_agents.guards.rules.words import Command
 from cfs_agents.tools.files import READ_FILE
 
 _SUBCOMMANDS = frozenset(
@@ -16,6 +18,7 @@ _RUNS_CODE = frozenset(
     {("cargo", "run"), ("go", "run"), ("go", "generate"), ("git", "bisect"), ("git", "submodule"), ("gh", "alias")}
     | {("dotnet", "run"), ("dotnet", "exec"), ("git", "config"), ("git", "filter-branch"), ("git", "rebase")}
 )
+_MOST_PATTERNS = 4
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 _READS = frozenset(
     {"cat", "cut", "diff", "du", "file", "grep", "head", "ls", "ruff", "mypy", "stat", "tail", "tree", "uniq", "wc"}
@@ -25,10 +28,18 @@ _READS = frozenset(
 """Programs that do one thing, whatever their arguments are."""
 
 
-def suggestion(call: Call, scope: Scope) -> str:
-    """Return a pattern that covers the call; empty where every pattern would allow more than its words say."""
+def suggestions(call: Call, scope: Scope, is_allowed: Callable[[Command], bool]) -> tuple[str, ...]:
+    """Return patterns that cover the call together; none where one would allow more than its words say.
+
+    Commands for which `is_allowed` is true need none.
+    """
     if call.kind is Kind.COMMAND:
-        return _command(call.subject)
+        return _of_script(call.subject, is_allowed)
+    pattern = _of_call(call, scope)
+    return (pattern,) if pattern else ()
+
+
+def _of_call(call: Call, scope: Scope) -> str:
     if call.kind is Kind.MCP:
         return "" if re.search(r"[()*\s]", call.subject) else call.text
     if call.kind in (Kind.READ, Kind.WRITE):
@@ -42,14 +53,20 @@ def suggestion(call: Call, scope: Scope) -> str:
     return "" if re.search(r"[()*]", call.subject) else call.text
 
 
-def _command(text: str) -> str:
+def _of_script(text: str, is_allowed: Callable[[Command], bool]) -> tuple[str, ...]:
+    """Return a pattern for each simple command of a script that is not allowed yet."""
     script = analyse(text)
-    commands = [command for command in script.commands if not command.free]
-    if script.doubts or script.redirections or script.hidden or len(commands) != 1:
-        return ""
-    command = commands[0]
+    commands = [command for command in script.commands if not command.free and not is_allowed(command)]
+    patterns = tuple(dict.fromkeys(map(_of_command, commands)))
+    return () if script.doubts or script.hidden or "" in patterns or len(patterns) > _MOST_PATTERNS else patterns
+
+
+def _of_command(command: Command) -> str:
+    """Return a pattern for a command; empty for programs that run others, and for those that rules do not know."""
     words = [word.text for word in command.words]
-    if command.spelled or runs_anything(words[0]) or not command.words[0].literal or not _WORD.fullmatch(words[0]):
+    if command.spelled or command.unread or runs_anything(words[0]):
+        return ""
+    if not command.words[0].literal or not _WORD.fullmatch(words[0]):
         return ""
     if words[0] in _SUBCOMMANDS:
         if len(words) < 2 or not command.words[1].literal or not _WORD.fullmatch(words[1]):

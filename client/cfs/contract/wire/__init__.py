@@ -36,6 +36,7 @@ from cfs.contract.wire.models import (
 )
 from cfs.contract.wire.problems import Problem
 from cfs.contract.wire.questions import (
+    CHOICES,
     MAX_QUESTION,
     Choice,
     NewQuestion,
@@ -78,6 +79,7 @@ from cfs.contract.wire.tools import FunctionName, FunctionSpec, NamedTool, ToolS
 from cfs.contract.wire.work import MAX_JOBS, MAX_STEPS, AgentJob, AgentWork, BudgetUse, PlanStep, StepStatus
 
 __all__ = [
+    "CHOICES",
     "CURRENCY",
     "ID_PATTERN",
     "LEASE_SECONDS",

@@ -13,19 +13,22 @@ MAX_QUESTION = 65_536
 """Longest text of a question, in characters."""
 
 QuestionId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
-Choice = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+Choice = Annotated[str, StringConstraints(min_length=1, max_length=1_024)]
+CHOICES = ("allow", "always", "deny")
+"""What a question offers where its agent offers nothing else."""
 
 
 class NewQuestion(WireModel):
     """Body of `POST .../questions`: what an agent asks about the turn that it holds with the secret `claim`.
 
     A question of the kind `command` is whether the command `text` may run, in a directory and maybe in the background.
+    A choice is shown as it is written, such as `always execute_command(git status:*)`.
     """  # A5
 
     claim: str
     kind: Literal["command"] = "command"
     text: Annotated[str, StringConstraints(min_length=1, max_length=MAX_QUESTION)]
-    choices: Annotated[tuple[Choice, ...], Field(min_length=1, max_length=8)] = ("allow", "always", "deny")
+    choices: Annotated[tuple[Choice, ...], Field(min_length=1, max_length=8)] = CHOICES
     directory: Annotated[str, StringConstraints(max_length=4_096)] | None = None
     background: bool = False
 
