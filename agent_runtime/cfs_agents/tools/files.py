@@ -54,13 +54,21 @@ LIST_DIRECTORY, SEARCH_FILES = "list_directory", "search_files"
 class FileTools:
     """The file tools of one agent. `handle` has the agent's directory as `/`. Threads may share the object.
 
-    `gate` sees each read and decides about each write. With `look_alikes`, files may be created beside those whose
-    names look the same.
+    `gate` sees each read and decides about each write. `note_of` returns a line that stands before the text of a file
+    that is read, or nothing. With `look_alikes`, files may be created beside those whose names look the same.
     """
 
-    def __init__(self, handle: FsHandle, gate: FileGate | None = None, *, look_alikes: bool = False) -> None:
+    def __init__(
+        self,
+        handle: FsHandle,
+        gate: FileGate | None = None,
+        *,
+        note_of: Callable[[Path], str] = lambda _: "",
+        look_alikes: bool = False,
+    ) -> None:
         self._handle = handle
         self._gate = gate or PartialReads()
+        self._note_of = note_of
         self._look_alikes = look_alikes
         self._changing = threading.Lock()
 
@@ -102,7 +110,9 @@ class FileTools:
             return "[the file is empty]"
         page = page_of(place, text, start_line, end_line, start_column)
         self._gate.read(place, text, page.start, page.end)
-        return CutText(page.text) if page.cut else page.text
+        note = self._note_of(place)
+        shown = f"{note}\n{page.text}" if note else page.text
+        return CutText(shown) if page.cut else shown
 
     def write_file(self, path: _File, content: str) -> str:
         """Write a text atomically; returns a description of the change."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cfs_agents.base.messages import Language
+from cfs_agents.project.instructions import FolderInstructions
 from cfs_agents.tools import (
     AsyncPersistentShell,
     CallGate,
@@ -52,7 +53,8 @@ def working_tools(
     the names that the agent uses. `watched` wraps each tool that may change files without the file tools. `jobs_file`
     holds the list of running jobs. `settings` are further ones of the shell (see `shell_for`).
     """
-    tools = FileTools(handle, file_gate, look_alikes=look_alikes).tools()
+    note_of = FolderInstructions(handle, WORKSPACE).note
+    tools = FileTools(handle, file_gate, note_of=note_of, look_alikes=look_alikes).tools()
     if mode is CommandMode.NONE:
         return tools, None
     shell = AsyncPersistentShell(shell_for(folders, sandbox=mode is CommandMode.BWRAP, **settings))

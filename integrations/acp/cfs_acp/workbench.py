@@ -6,6 +6,7 @@ from cfs.wire import ToolCall
 from cfs_acp.updates import CHANGING, place_of
 from cfs_agents.base.threads import in_thread
 from cfs_agents.context import ContextFileSystem
+from cfs_agents.project.instructions import FolderInstructions
 from cfs_agents.tools import (
     AsyncPersistentShell,
     CommandMode,
@@ -43,6 +44,7 @@ class Workbench:
         self.handle = router.create_handle([Grant(prefix=each, ops=OPERATIONS) for each in (WORKSPACE, STORAGE)])
         self.files = ContextFileSystem(root / _OFFLOADED[1:], "conversation", shown_as=_OFFLOADED, trusted=storage)
         self._root, self._cwd, self._storage, self._keep_variables = root, cwd, storage, keep_variables
+        self._instructions = FolderInstructions(self.handle, WORKSPACE)
         self._reaper = Reaper()
         self._shell: AsyncPersistentShell | None = None
         self.confined = False
@@ -50,7 +52,7 @@ class Workbench:
 
     async def tools(self, mode: CommandMode) -> list[Tool]:
         """Return the tools for a mode of commands."""
-        tools = FileTools(self.handle).tools()
+        tools = FileTools(self.handle, note_of=self._instructions.note).tools()
         if mode is CommandMode.NONE:
             return tools
         confined = mode is CommandMode.BWRAP

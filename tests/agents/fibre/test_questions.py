@@ -25,7 +25,7 @@ from tests.server.restarting import Restarting
 from tests.server.support import ServerHarness, running_server, serving
 from tests.server.support import until as soon
 
-CHOICE = "in this directory): "
+CHOICE = "in this directory)"
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_without_a_terminal_the_session_is_asked(url: str, client: Client, tmp_p
         assert (question.text, question.directory, question.choices) == (
             "echo x >> one",
             str(place),
-            ("allow", "always", "deny"),
+            ("allow", "always", "always execute_command(echo:*)", "deny"),
         )
         assert not (place / "one").exists()
         client.call(api.answer("remote", question.id, "allow"))

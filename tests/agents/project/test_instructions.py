@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cfs_agents.project.instructions import MAX_BYTES, instructions_of
+from cfs_agents.project.instructions import MAX_BYTES, FolderInstructions, instructions_of
 from tests.agents.project.test_skills import ROOT, handle
 
 
@@ -42,3 +42,18 @@ def test_a_link_to_a_file_outside_is_not_read(tmp_path: Path) -> None:
     workspace.mkdir()
     (workspace / "AGENTS.md").symlink_to(secret)
     assert instructions_of(handle(workspace), ROOT) == ""
+
+
+def test_instructions_of_folders_are_named_once_when_a_file_there_is_first_read(tmp_path: Path) -> None:
+    """Also those of the folders between, but not the workspace's own, which the prompt has."""
+    for folder in ("", "web", "web/forms", "docs"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / ("CLAUDE.md" if folder == "docs" else "AGENTS.md")).write_text("Use tabs.")
+    folders = FolderInstructions(handle(tmp_path), ROOT)
+    assert folders.note(f"{ROOT}/a.py") == ""
+    assert folders.note("/storage/web/a.py") == ""
+    note = folders.note(f"{ROOT}/web/forms/a.py")
+    assert "in /workspace/web/AGENTS.md and /workspace/web/forms/AGENTS.md: read them before" in note
+    assert folders.note(f"{ROOT}/web/forms/b.py") == folders.note(f"{ROOT}/web/a.py") == ""
+    assert folders.note(f"{ROOT}/docs/CLAUDE.md") == "", "it is being read"
+    assert folders.note(f"{ROOT}/none/a.py") == ""

@@ -14,6 +14,27 @@ def system_of(model: object) -> list[str]:
     return [asked.messages[0].content for asked in model.asked]  # type: ignore[attr-defined]
 
 
+async def test_an_agent_learns_of_instructions_of_a_folder_when_it_first_reads_there(tmp_path: Path) -> None:
+    """Before the text of the file, at each kind of agent."""
+    for name, workspace in (("alone", "workspace"), ("main", "agent_workspace")):
+        folder = tmp_path / name / workspace / "web"
+        folder.mkdir(parents=True)
+        (folder / "AGENTS.md").write_text("Use tabs.")
+        (folder / "a.py").write_text("print(1)\n")
+    reads = [calls("read_file", path="web/a.py"), calls("read_file", path="web/a.py"), says("ok")]
+    made, model = agent(tmp_path / "alone", *reads, commands=CommandMode.NONE)
+    async with made:
+        await events_of(made, "go")
+    scripted = ScriptedModels(main=reads)
+    async with tree(tmp_path, scripted) as fibre:
+        await fibre.run("go")
+    for asked in (model.asked, scripted.models["main"].asked):
+        first, second = (message.content for message in asked[-1].messages if message.role == "tool")
+        note, _, text = first.partition("\n")
+        assert note.startswith("[The project has instructions for this folder, in /workspace/web/AGENTS.md:")
+        assert text == second == "print(1)\n"
+
+
 async def test_an_agent_that_works_alone_reads_instructions_and_skills(tmp_path: Path) -> None:
     workspace = tmp_path / "agent/workspace"
     workspace.mkdir(parents=True)
