@@ -15,7 +15,7 @@ from cfs_agents.loop.config import Outcome
 from cfs_agents.loop.server_model import ServerModel
 from cfs_agents.main.console import ConsoleStreamHandler
 from cfs_agents.main.runner import Runner, RunnerOptions
-from cfs_agents.tools import Tool
+from cfs_agents.tools import CommandMode, Tool
 from cfs_agents.tools.paths import WORKSPACE
 from cfs_agents.tree.file_agent import FileSystemAgent
 from cfs_agents.tree.file_config import FileSystemAgentConfig
@@ -51,6 +51,10 @@ class AgentSession(Runner[FileSystemAgent]):
     @property
     def _workspace(self) -> Path:
         return self._options.root / WORKSPACE[1:]
+
+    @property
+    def _commands(self) -> CommandMode:
+        return self._config.commands
 
     @property
     def _name(self) -> str:

@@ -22,7 +22,7 @@ from cfs_agents.loop.server_model import ModelSettings, ServerCounter, ServerMod
 from cfs_agents.main.questions import CommandQuestions
 from cfs_agents.mcp.config import McpServer
 from cfs_agents.mcp.tools import McpTools
-from cfs_agents.tools import Tool
+from cfs_agents.tools import CommandMode, Tool
 from cfs_agents.tree.fibre import FibreAgent
 from cfs_agents.tree.file_agent import FileSystemAgent
 
@@ -90,7 +90,8 @@ class Runner(Generic[AgentT]):
             return []
         workspace = self._workspace
         await asyncio.to_thread(workspace.mkdir, parents=True, exist_ok=True)
-        servers = McpTools(self._options.mcp, workspace, warn=self._warn)
+        confined = self._commands is CommandMode.BWRAP
+        servers = McpTools(self._options.mcp, workspace, confined=confined, warn=self._warn)
         await self._stack.enter_async_context(servers)
         window = None
         with suppress(CfsError):  # the server is away: the agent waits for it later
@@ -104,6 +105,11 @@ class Runner(Generic[AgentT]):
     @property
     def _workspace(self) -> Path:
         """The directory with the files that the agent works on."""
+        raise NotImplementedError
+
+    @property
+    def _commands(self) -> CommandMode:
+        """How the agent's commands run, and programs of MCP servers with them."""
         raise NotImplementedError
 
     def _warn(self, sentence: str) -> None:

@@ -49,6 +49,10 @@ class TreeRunner(Runner[FibreAgent]):
     def _workspace(self) -> Path:
         return TreeFolder(self._options.root, self._session).workspace
 
+    @property
+    def _commands(self) -> CommandMode:
+        return self._config.commands
+
     def _warn(self, sentence: str) -> None:
         note(f"[warning: {visible(sentence)}]")
 

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -33,11 +33,22 @@ def _is_http(url: str) -> str:
     return url
 
 
+class McpSandbox(BaseModel):
+    """What a confined server may use besides the workspace: folders to `read` and to `write`, and the `network`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    network: bool = False
+
+
 class McpServer(BaseModel):
     """One server: a program that speaks MCP on its standard input and output, or a URL of a server that runs.
 
     - `env`: variables of the program, in addition to a few harmless ones such as `PATH` and `HOME`.
     - `start_seconds`, `call_seconds`: time limits (keys `startupTimeout` and `timeout`).
+    - `sandbox`: what it may use where commands are confined; false leaves it outside of the sandbox.
     - `disabled`: whether the server is not used.
     """
 
@@ -54,6 +65,7 @@ class McpServer(BaseModel):
     kind: str | None = Field(default=None, alias="type")
     start_seconds: float = Field(default=START_SECONDS, gt=0, alias="startupTimeout")
     call_seconds: float = Field(default=CALL_SECONDS, gt=0, alias="timeout")
+    sandbox: McpSandbox | Literal[False] = McpSandbox()
     disabled: bool = False
 
     @model_validator(mode="after")

@@ -17,9 +17,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from cfs_agents.base.logs import get_logger
+from cfs_agents.base.threads import in_thread
 from cfs_agents.mcp.config import McpServer
 from cfs_agents.mcp.stderr import StderrTail
+from cfs_agents.shell.confined import confined, program_paths
+from cfs_agents.shell.settings import Sandbox
 from cfs_agents.tools.errors import ToolError
+from cfs_agents.tools.paths import WORKSPACE
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -61,6 +65,7 @@ class McpConnection:
         workspace: Path,
         *,
         elicit: Elicit | None = None,
+        confined: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
@@ -71,6 +76,7 @@ class McpConnection:
         self._workspace = workspace
         self._directory = workspace if server.cwd is None else workspace / Path(server.cwd).expanduser()
         self._elicit = elicit
+        self._confined = confined and server.command is not None and server.sandbox is not False
         self._clock = clock
         self._failures = 0
         self._next_start = 0.0
@@ -189,10 +195,11 @@ class McpConnection:
         else:
             self._stderr = stderr = StderrTail()
             stack.callback(stderr.close)
+            command, *args = await in_thread(self._command)
             parameters = StdioServerParameters(
-                command=server.command,
-                args=list(server.args),
-                env=dict(server.env),
+                command=command,
+                args=args,
+                env={"HOME": "/tmp", **server.env} if self._confined else dict(server.env),  # noqa: S108 - the sandbox's
                 cwd=self._directory,
                 encoding_error_handler="replace",
             )
@@ -205,6 +212,22 @@ class McpConnection:
             cache=None,
         )
         return await stack.enter_async_context(client)
+
+    def _command(self) -> list[str]:
+        """Return the command of the program, in the sandbox if it is confined. Raises `FileNotFoundError`."""
+        server = self.server
+        command = [str(server.command), *server.args]
+        if not self._confined or server.sandbox is False:
+            return command
+        write = (self._workspace.resolve(), *(Path(path).expanduser().resolve() for path in server.sandbox.write))
+        read = (*program_paths(command, self._directory), *(Path(path).expanduser() for path in server.sandbox.read))
+        sandbox = Sandbox(
+            writable=write,
+            readable=tuple(path for path in read if not any(path.is_relative_to(folder) for folder in write)),
+            places={WORKSPACE: write[0]},
+            network=server.sandbox.network,
+        )
+        return confined(command, sandbox, self._directory.resolve())
 
     async def _answer(self, context: object, params: "ElicitRequestParams") -> "ElicitResult":  # noqa: ARG002
         """Answer what the server wants to know from a person; its request to open a URL is declined."""

@@ -50,7 +50,8 @@ class RemoteTool:
 class McpTools:
     """The servers of a configuration, and their tools. A server that cannot be reached is a warning, not an error.
 
-    Use it as a context manager around the agents that have the tools.
+    Use it as a context manager around the agents that have the tools. `confined` servers that are programs run in the
+    sandbox of commands.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class McpTools:
         workspace: Path,
         *,
         elicit: Elicit | None = None,
+        confined: bool = False,
         warn: Callable[[str], None] | None = None,
     ) -> None:
         self._workspace = workspace
         self._connections = {
-            name: McpConnection(name, server, workspace, elicit=elicit) for name, server in servers.items()
+            name: McpConnection(name, server, workspace, elicit=elicit, confined=confined)
+            for name, server in servers.items()
         }
         self._warn = warn or (lambda sentence: _log.warning("mcp.warning", text=sentence))
         self.remote: dict[str, RemoteTool] = {}

@@ -40,14 +40,16 @@ _HIDDEN = ("kcore", "keys", "key-users", "timer_list", "sched_debug", "latency_s
 machine's root could change kernel settings, which needs no capability, and bubblewrap does not cover them then."""
 
 
-def bubblewrap(sandbox: Sandbox, directory: str, private: Path, report: int, data: Callable[[bytes], int]) -> list[str]:
+def bubblewrap(
+    sandbox: Sandbox, directory: str, private: Path | None, report: int | None, data: Callable[[bytes], int]
+) -> list[str]:
     """Return the command line of bubblewrap, to which the command is appended.
 
-    `private` is the directory of pipes and scripts. `report` is a descriptor for the pid. `data` returns a descriptor
-    from which bubblewrap reads a text. Raises `ShellUnavailable` if a program or library is missing.
+    `private` is the directory of pipes and scripts of a shell. `report` is a descriptor for the pid. `data` returns a
+    descriptor from which bubblewrap reads a text. Raises `ShellUnavailable` if a program or library is missing.
 
-    Why not `--die-with-parent`: for the system the parent is the thread that starts it, and that thread ends soon. The
-    sandbox ends with its bash, and bash ends when its input closes.
+    Why a shell has no `--die-with-parent`: for the system the parent is the thread that starts it, and that thread ends
+    soon. The sandbox ends with its bash, and bash ends when its input closes. Another program need not end then.
     """
     options = [
         *("--new-session", "--cap-drop", "ALL", "--seccomp", str(data(seccomp_filter()))),
@@ -64,14 +66,16 @@ def bubblewrap(sandbox: Sandbox, directory: str, private: Path, report: int, dat
     options += [*_configuration(sandbox, data), *_devices(sandbox)]
     for each in sandbox.readable:
         options += ["--ro-bind", str(each), str(each)]
-    options += ["--ro-bind", str(private), INSIDE]  # pipes in it can still be written to
+    if private is not None:
+        options += ["--ro-bind", str(private), INSIDE]  # pipes in it can still be written to
     for each in sandbox.writable:
         options += ["--bind", str(each), str(each)]
     for place, real in sandbox.places.items():
         options += ["--bind", str(real), place]
     for place in ("/proc", "/dev", "/run", "/"):
         options += ["--remount-ro", place]
-    return [*_no_cores(), _program(), *options, "--chdir", directory, "--info-fd", str(report), "--"]
+    options += ["--die-with-parent"] if report is None else ["--info-fd", str(report)]
+    return [*_no_cores(), _program(), *options, "--chdir", directory, "--"]
 
 
 def _no_cores() -> list[str]:

@@ -153,7 +153,8 @@ class EditorSession:
             warn=_log.warning,
         )
         self._project = ProjectText(bench.handle, WORKSPACE, warn=_log.warning)
-        self._mcp = McpTools(servers or {}, bench.paths.workspace, warn=_log.warning)
+        confined = options.commands is CommandMode.BWRAP
+        self._mcp = McpTools(servers or {}, bench.paths.workspace, confined=confined, warn=_log.warning)
         self._mcp_started = asyncio.create_task(self._mcp.__aenter__())
         self._ids = CallIds()
         self._items: Sequence[ContextItem] = ()
