@@ -24,7 +24,7 @@ DENSE = 'for f in src tests; do grep -rn "def main" "$f" | head -5 && echo "done
 PROGRAM = "cat > check.py <<'E'\n" + "    value = compute(first, second, third)  # a line of a program\n" * 28 + "E\n"
 DIFFERENT = (
     'for f in s{number} t{number}; do grep -rn "def m{number}" "$f" | head -{number} && echo "done {number}: $f"'
-    " > out{number}.txt; done; git show -{number}\n"
+    " > out{number}.txt; done; git status -{number}\n"
 )
 SCRIPTS = {
     "one command": "git status --short",

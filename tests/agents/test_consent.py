@@ -180,6 +180,24 @@ def test_always_holds_for_the_same_command_in_the_same_directory(url: str, tmp_p
     assert (workspace / "log").read_text() == "x\nx\n"
 
 
+def test_a_pattern_is_shown_before_it_is_chosen_and_holds_for_what_it_covers(url: str, tmp_path: Path) -> None:
+    """`p` is an answer only where the question shows a pattern."""
+    workspace = tmp_path / "root" / "workspace"
+    task = both("touch one && ls", "ls; touch two", "make", "sh -c 'touch three'")
+    arguments = ("agent", "run", task, "--commands", "ask", "--root", str(tmp_path / "root"))
+    with terminal(url, *arguments) as screen:
+        asked(screen)
+        assert screen.expect("): ") == ", p(attern: always execute_command(touch:*), execute_command(ls:*)"
+        screen.type("p\r")
+        assert "  | make\r\n" in asked(screen)
+        assert screen.expect(": ") == "", "no pattern of make says what it allows"
+        screen.type("p\r")
+        asked(screen)
+        screen.type("n\r")
+        screen.end()
+    assert sorted(path.name for path in workspace.glob("[a-z]*")) == ["one", "three", "two"]
+
+
 def test_ctrl_c_at_the_question_ends_the_task(url: str, tmp_path: Path) -> None:
     """The command is not run; the chat goes on, and Ctrl-D at a question is a no."""
     workspace = tmp_path / "root" / "workspace"

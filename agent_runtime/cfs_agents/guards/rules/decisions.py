@@ -161,6 +161,8 @@ class _Judge:
         """Return rules that would allow the call together; none if no rules can, or only too wide ones."""
         rules = self._for_commands() if self.called.kind is Kind.COMMAND else ()
         patterns = suggestions(self.called, self.scope, lambda command: self._rule_for(command, rules) is not None)
+        if not patterns:
+            return ()
         added = tuple(Rule(Pattern.parse(pattern), "remembered") for pattern in patterns)
         answers = Answers((*self.answers.patterns, *added), self.answers.digests)
         allowed = replace(self, answers=answers).decide().verdict is Verdict.ALLOWED
@@ -336,8 +338,13 @@ def _odd_file(target: Target, *, writes: bool) -> str | None:
     """Return why the default for files does not hold for a file."""
     if not target.inside:
         return f"{_short(target.written)} is outside of the workspace" if writes else None
-    own = any(name == _OWN_FOLDER or name.startswith(f"{_OWN_FOLDER}/") for name in target.names)
-    return f"{_short(target.written)} holds rules for agents" if writes and own else None
+    if not writes:
+        return None
+    if any(name == _OWN_FOLDER or name.startswith(f"{_OWN_FOLDER}/") for name in target.names):
+        return f"{_short(target.written)} holds rules for agents"
+    if any(".git" in name.split("/") for name in target.names):
+        return f"{_short(target.written)} holds settings and hooks that git runs"
+    return None
 
 
 def _short(text: str) -> str:

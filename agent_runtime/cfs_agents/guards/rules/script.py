@@ -31,6 +31,9 @@ _STRUCTURE = frozenset(
     | {"do_group", "negated_command", "command_substitution", "process_substitution", "case_statement", "case_item"}
     | {"for_statement", "function_definition", "compound_statement", "redirected_statement", "variable_assignments"}
 )
+_PLAIN_STRUCTURE = _STRUCTURE - {"compound_statement", "for_statement", "program", "redirected_statement"}
+"""Parts of which only the parts count."""
+
 _WORDS = frozenset(
     {"word", "number", "raw_string", "ansi_c_string", "string", "concatenation", "simple_expansion", "expansion"}
     | {"variable_name", "special_variable_name", "string_content", "regex", "extglob_pattern", "test_operator"}
@@ -65,6 +68,7 @@ _EXPANSION = frozenset(
 _TESTS = frozenset({"test_command", "binary_expression", "unary_expression", "parenthesized_expression"})
 _ARITHMETIC_TEST = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"})
 _DESCRIPTORS = re.compile(r"\d+-?|-")
+_PLAIN_REDIRECTION = re.compile(r"\d?(?:(>>|>\||>|<|&>>|&>) ?([A-Za-z_/.][A-Za-z0-9_./-]*)|[<>]&(\d))", re.ASCII)
 _DUPLICATE = frozenset({">&", "<&", ">&-", "<&-"})
 _ARGUMENTS = frozenset(
     {"word", "number", "raw_string", "ansi_c_string", "string", "concatenation", "simple_expansion", "expansion"}
@@ -237,6 +241,11 @@ class _Analysis:
         if kind in _SUBSTITUTIONS:
             self._substitution(node, depth)
         if kind in _STRUCTURE:
+            if kind in _PLAIN_STRUCTURE:
+                for child in node.named_children:
+                    if child.type not in _NAMES:
+                        self._visit(child, depth, level + 1)
+                return
             children = node.children
             if kind == "compound_statement" and children and children[0].type == "((":
                 self._arithmetic(node, depth, level)
@@ -503,6 +512,11 @@ class _Analysis:
 
     def _redirect(self, node: Node, depth: int, level: int) -> list[Word]:
         """Visit a redirection; return the words that the grammar takes for more of its files."""
+        if (plain := _PLAIN_REDIRECTION.fullmatch(text_of(node))) is not None:
+            operator, path, _ = plain.groups()
+            if path is not None:
+                self._opens(Word(path), writes=">" in operator)
+            return []
         kind = node.type
         children = node.children
         if kind == "heredoc_redirect":

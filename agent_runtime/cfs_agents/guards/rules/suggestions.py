@@ -47,7 +47,7 @@ def _of_call(call: Call, scope: Scope) -> str:
         tool = READ_FILE if call.kind is Kind.READ else call.tool
         folder = target.real.rpartition("/")[0]
         exact = re.fullmatch(r"[\w./ -]+", target.real) is not None and target.written == target.real
-        if not exact or target.real.split("/")[0] == ".cfs":
+        if not exact or not {".cfs", ".git"}.isdisjoint(target.real.split("/")):
             return ""
         return f"{tool}({folder}/**)" if folder and target.inside else f"{tool}({target.real})"
     return "" if re.search(r"[()*]", call.subject) else call.text

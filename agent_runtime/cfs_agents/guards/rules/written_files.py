@@ -50,26 +50,32 @@ def runs_written(inner: Inner, writes: Mapping[str, int], *, unpacks: bool) -> s
 
     `writes` says how many parts of the script write a file of a name.
     """
-    written = {other for other, count in writes.items() if other and count > (other in inner.writes)}
     name = inner.command.words[0].text.rpartition("/")[2]
+    file = inner.runs_file
+    runs = file is not None or inner.runs_files
+    if not runs and name != "git" and name not in writes:
+        return ""
+    written = {other for other, count in writes.items() if other and count > (other in inner.writes)}
     if name == "git":
         return "" if _GIT_FILES.isdisjoint(written) else "`git` runs hooks and settings that the same script writes"
     if name in written and not inner.command.free:
         return f"it runs the program {name}, which the same script writes"
-    file = inner.runs_file
-    if file is None and not inner.runs_files:
+    if not runs:
         return ""
     if unpacks:
         return f"`{name}` may run a file that the same script unpacks"
     if file is not None and (not file.literal or name_of(file.text) in written):
         return f"it runs the file {file.text[:60]}, which the same script writes"
-    for other in written:
-        data = _DATA.fullmatch(other) or (
-            file is not None and _DATA_FOR_PROGRAMS.fullmatch(other) and not _SETTINGS.fullmatch(other)
-        )
-        if not data:
-            return f"`{name}` may run the file {other[:60]}, which the same script writes"
-    return ""
+    code = (other for other in written if not _is_data(other, named=file is not None))
+    other = next(code, None)
+    return "" if other is None else f"`{name}` may run the file {other[:60]}, which the same script writes"
+
+
+def _is_data(name: str, *, named: bool) -> bool:
+    """Return whether a file is no code by its name, for a program whose own file is `named` or not."""
+    if _DATA.fullmatch(name):
+        return True
+    return named and _DATA_FOR_PROGRAMS.fullmatch(name) is not None and _SETTINGS.fullmatch(name) is None
 
 
 def spelled_of(inner: Inner) -> list[str]:
