@@ -216,6 +216,9 @@ def test_harmless_commands_are_hardly_ever_asked(tmp_path: Path) -> None:
         "env --split-string='git push'",
         "git 2>/dev/null push",
         "alias x='git push'",
+        f"docker run {'-e A=b ' * 40}sh -c 'npx git push'",
+        "ssh -vo ProxyCommand='git push' host",
+        "psql -c 'select 1' '--command=\\! git push'",
     ],
 )
 def test_a_denied_subcommand_is_found(command: str, tmp_path: Path) -> None:
@@ -289,6 +292,9 @@ def test_denied_options_are_found_in_every_form(command: str, tmp_path: Path) ->
         "git log --ext-diff",
         "sed -i s/a/b/ x",
         "git -c core.pager=x status",
+        f"make {'x ' * 101}",
+        "echo 'print(1)' | python script.py; echo 'print(1)' | python -v",
+        "sub/tool; echo x > sub/tool",
     ],
 )
 def test_what_rules_cannot_know_is_asked(command: str, tmp_path: Path) -> None:

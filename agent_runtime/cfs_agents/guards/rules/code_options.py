@@ -154,12 +154,14 @@ def _old_tar(words: Sequence[Word], result: Inner) -> None:
 
 
 def _ssh(words: Sequence[Word], result: Inner) -> None:
-    for word in words[1:]:
-        if word.text.startswith("-o") or "=" in word.text or " " in word.text:
-            value = word.text.removeprefix("-o")
-            if _SSH_COMMAND.search(value) or not word.literal:
-                result.spell(["-o"])
-                result.hidden_scripts += [*scripts_in(value), value.partition(" ")[2]]
+    for index, word in enumerate(words[1:], 1):
+        match = re.fullmatch(r"-[^-o]*o(.*)", word.text, re.DOTALL)
+        if match is None:
+            continue
+        value = match[1] or "".join(following.text for following in words[index + 1 : index + 2])
+        if _SSH_COMMAND.search(value) or "$" in value or "`" in value:
+            result.spell(["-o"])
+            result.hidden_scripts += [*scripts_in(value), value.partition(" ")[2]]
 
 
 def _makefile(name: str, words: Sequence[Word], result: Inner) -> None:

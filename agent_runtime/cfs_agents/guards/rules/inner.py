@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from cfs_agents.guards.rules.words import Command, Word
 
-_MOST_SUFFIXES = 40
+_MOST_SUFFIXES = 100
 _SCRIPT_MARKS = frozenset(" ;|&\n$`'\"\\")
 
 
@@ -48,6 +48,10 @@ class Inner:
 
 def suspect_suffixes(words: Sequence[Word], result: Inner) -> None:
     """Let denials look for a command that begins at any word, and in words that are scripts."""
+    if len(words) > _MOST_SUFFIXES:
+        result.doubts.append(
+            f"more than {_MOST_SUFFIXES} arguments of a program that runs others are not read by rules"
+        )
     for start in range(min(len(words), _MOST_SUFFIXES)):
         result.hidden.append(tuple(words[start:]))
         text = words[start].text

@@ -15,6 +15,7 @@ class _Language(NamedTuple):
     - `code`: letters of options whose value is code; `long_code`: such options with other names.
     - `valued`: letters of options with another value. `endings`: of the names of its scripts.
     - `module`: the letter of an option that names a module to run.
+    - `ends`: options after which it ends without reading its input.
     """
 
     code: str = ""
@@ -22,18 +23,23 @@ class _Language(NamedTuple):
     endings: tuple[str, ...] = ()
     long_code: tuple[str, ...] = ()
     module: str = ""
+    ends: tuple[str, ...] = ()
 
 
-_PYTHON = _Language("c", "WX", (".py", ".pyw", ".pyc", ".pyz"), module="m")
+_PYTHON = _Language("c", "WX", (".py", ".pyw", ".pyc", ".pyz"), module="m", ends=("-V", "-VV", "-h"))
 _NODE = _Language(
-    "ep", "rC", (".js", ".mjs", ".cjs", ".ts"), ("--eval", "--print", "--import", "--loader", "--experimental-loader")
+    "ep",
+    "rC",
+    (".js", ".mjs", ".cjs", ".ts"),
+    ("--eval", "--print", "--import", "--loader", "--experimental-loader"),
+    ends=("-v", "-h"),
 )
 _LUA = _Language("e", "l", (".lua",))
 _OTHER = _Language("ecEgL", "", (), ("--eval", "--execute", "--command", "-Command", "-eval", "-exec", "--exec"))
 _LANGUAGES = {
     "python": _PYTHON,
     "pypy": _PYTHON,
-    "perl": _Language("eE", "I", (".pl", ".t")),
+    "perl": _Language("eE", "I", (".pl", ".t"), ends=("-v", "-h")),
     "ruby": _Language("e", "ICEF", (".rb",)),
     "lua": _LUA,
     "luajit": _LUA,
@@ -51,7 +57,7 @@ _LANGUAGES = {
     ),
 }
 _VERSION = re.compile(r"[\d.]+$")
-_TELLS = names("--version -V -v --help -h -VV")
+_ENDS = names("--version --help")
 _CODE_MODULES = names(
     "asyncio bdb cProfile code doctest idlelib pdb profile runpy sqlite3 timeit trace IPython ptpython"
     " coverage viztracer py_spy ipdb bpython debugpy ensurepip"
@@ -61,7 +67,7 @@ _CODE_MODULES = names(
 _READS_COMMANDS = names(
     "ed red ex vi vim nvim view rvim rview gvim vimdiff emacs joe jed pico gdb lldb lftp ftp sftp ncftp mail"
     " mailx mutt dc at batch crontab parallel smbclient telnet debugfs sqlmap msfconsole redis-cli mongosh"
-    " mongo nc ncat socat tclsh more tmux screen nsupdate ghci"
+    " mongo nc ncat socat tmux screen nsupdate ghci"
 )
 """Programs that take commands from their input or their arguments, in languages that rules do not read."""
 
@@ -76,6 +82,8 @@ _STRING = re.compile(
     r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|`([^`]*)`|(?:\bqx|\bq|\bqq|%x)\s*[{(/\[|]([^})/\]|]*)", re.DOTALL
 )
 _MOST_STRINGS = 30
+_SQL_OPTION = re.compile(r"-[ce].|-[fLo]|--(?:f|comm|exec|init|out|log|tee|pager|def|login)")
+"""Options of psql and mysql with code attached, or whose value is a file."""
 _SQLITE_FLAGS = names("-json -csv -header -noheader -readonly -line -column -box -table -markdown")
 _INPUT = ("/dev/", "/proc/")
 
@@ -96,7 +104,7 @@ def reads_commands(name: str) -> bool:
 def note_interpreter(name: str, words: tuple[Word, ...], result: Inner) -> None:
     """Note the code, the script or the input that an interpreter runs."""
     language = _LANGUAGES[name]
-    index, operand, tells = 1, False, False
+    index, operand, ends = 1, False, False
     while index < len(words):
         word = words[index]
         text = word.text
@@ -109,8 +117,8 @@ def note_interpreter(name: str, words: tuple[Word, ...], result: Inner) -> None:
                 return
         elif text == "-" or text.startswith(_INPUT):
             break
-        elif text in _TELLS:
-            tells = True
+        elif text in _ENDS or text in language.ends:
+            ends = True
         elif text.startswith("--") or text in language.long_code:
             option, mark, value = text.partition("=")
             if option in language.long_code:
@@ -130,7 +138,7 @@ def note_interpreter(name: str, words: tuple[Word, ...], result: Inner) -> None:
             if text.endswith(language.endings or ("",)):
                 return
     else:
-        if operand or tells:
+        if operand or ends:
             return
     result.doubts.append(f"`{name}` runs what it reads from its input")
     result.reads_script = True
@@ -210,5 +218,7 @@ def _is_plain_sql(name: str, words: Sequence[Word]) -> bool:
             return False
         statements = operands[1:]
     else:
+        if any(_SQL_OPTION.match(text) for text in texts):
+            return False
         statements = [text for option, text in pairwise(texts) if option in ("-c", "-e", "-tAc")]
     return bool(statements) and all(_SQL_READS.fullmatch(text) and not _SQL_RUNS.search(text) for text in statements)

@@ -168,7 +168,7 @@ def _inner(words: tuple[Word, ...]) -> Inner:
         result.hidden_scripts += [word.text.partition("=")[2] or word.text for word in words[1:]]
     elif name in _OPAQUE:
         suspect_suffixes(words[1:], result)
-    if not bare and first.text.startswith((".", "/")) and name not in SHELLS:
+    if not bare and name not in SHELLS:
         result.runs_file, result.shell = first, True
     count = len(result.doubts)
     note_names(name, words, result)

@@ -129,6 +129,8 @@ class _Analysis:
         self._scripts = 0
         self._hidden = False
         """Whether what is read is only a suspicion: it adds to `hidden`, and no doubts."""
+        self._suspected: set[tuple[Word, ...] | str] = set()
+        """Commands and texts that were read as a suspicion already."""
         self._suspicion = ""
         """The first doubt about what is only a suspicion."""
         self._inputs: list[str] = []
@@ -203,7 +205,8 @@ class _Analysis:
         """Read texts that may be scripts, for rules that restrict."""
         before, self._hidden = self._hidden, True
         for text in texts:
-            if text.strip():
+            if text.strip() and text not in self._suspected:
+                self._suspected.add(text)
                 self._parse(text, depth)
         self._hidden = before
 
@@ -464,7 +467,9 @@ class _Analysis:
             self._owner = index
         suspicion, self._suspicion = self._suspicion, ""
         for words in result.hidden:
-            self._runs(words, depth + 1)
+            if words not in self._suspected:
+                self._suspected.add(words)
+                self._runs(words, depth + 1)
         self._suspect(result.hidden_scripts, depth + 1)
         self._hidden = before
         if self._suspicion and not before:
