@@ -156,8 +156,14 @@ class DiskEntries:
 
 def meta_of(path: Path, status: os.stat_result) -> EntryMeta:
     """Return the metadata of a file."""
-    version = f"{status.st_ino:x}-{status.st_ctime_ns:x}-{status.st_size:x}"  # not mtime, which programs can set back
-    return VersionedEntryMeta(path=path, size=status.st_size, updated_at=time_of(status.st_mtime), version=version)
+    return VersionedEntryMeta(
+        path=path, size=status.st_size, updated_at=time_of(status.st_mtime), version=stamp_of(status)
+    )
+
+
+def stamp_of(status: os.stat_result) -> str:
+    """Return what differs after every change of a file. It is not mtime, which programs can set back."""
+    return f"{status.st_ino:x}-{status.st_ctime_ns:x}-{status.st_size:x}"
 
 
 def directory_meta_of(path: Path, status: os.stat_result) -> DirectoryMeta:

@@ -1,0 +1,37 @@
+"""Versions of the files of workspaces: what was at a path at a time, and who changed it.
+
+A store knows no sessions and no HTTP. Its API is `VersionStore`; `SqliteVersions` keeps a store in a file or in memory.
+docs/versions.md describes what is kept.
+"""
+
+from cfs_filesystem.versions.model import (
+    OUTSIDE,
+    Author,
+    Change,
+    Content,
+    DamagedVersionError,
+    Entry,
+    EntryType,
+    Kind,
+    State,
+    VersionRetention,
+)
+from cfs_filesystem.versions.past import PastFileSystem
+from cfs_filesystem.versions.sqlite import SqliteVersions
+from cfs_filesystem.versions.store import VersionStore
+
+__all__ = [
+    "OUTSIDE",
+    "Author",
+    "Change",
+    "Content",
+    "DamagedVersionError",
+    "Entry",
+    "EntryType",
+    "Kind",
+    "PastFileSystem",
+    "SqliteVersions",
+    "State",
+    "VersionRetention",
+    "VersionStore",
+]

@@ -1,0 +1,155 @@
+"""A folder on disk beside its versions: finds what changed there, and records it.
+
+Regular files, folders and symbolic links are recorded, with their permissions, whatever bytes their names have; so are
+nested repositories. Pipes, sockets and devices are not, nor is what is below a mount point. Folders of the names in
+`skip`, which programs make again, are not looked into.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from io import BytesIO
+
+from cfs_filesystem._disk import stamp_of
+from cfs_filesystem._errors import FileSystemError
+from cfs_filesystem._openat import TEMPORARY, Tree
+from cfs_filesystem.versions.model import OUTSIDE, Author, Content, Entry, EntryType, Kind, State
+from cfs_filesystem.versions.store import VersionStore
+
+SKIPPED = frozenset({"node_modules", "__pycache__", ".venv"})
+
+
+class FolderHistory:
+    """The folder of one workspace, at `start` below the root of a tree, and its versions in a store."""
+
+    def __init__(
+        self,
+        store: VersionStore,
+        workspace: str,
+        tree: Tree,
+        start: Iterable[str] = (),
+        skip: frozenset[str] = SKIPPED,
+    ) -> None:
+        self._store = store
+        self._workspace = workspace
+        self._tree = tree
+        self._start = tuple(start)
+        self._skip = skip
+
+    def sync(
+        self,
+        paths: Iterable[str] = ("",),
+        author: Author = OUTSIDE,
+        kind: Kind = Kind.OUTSIDE,
+        sources: Mapping[str, Entry] | None = None,
+    ) -> int | None:
+        """Record everything at and below paths that differs from the newest version, as one change.
+
+        Return its number, or None if nothing differs. A file whose stamp is the recorded one is not read. `sources` has
+        entries that moved or were copied to new paths, so that they need not be read either.
+        """
+        states: dict[str, State | None] = {}
+        stamps: dict[str, str] = {}
+        with self._store.holding():
+            for path in dict.fromkeys(paths):
+                known = self._store.tree_at(self._workspace, None, path)
+                present = dict(self._present(path))
+                for name, status in present.items():
+                    self._compare(name, status, known.get(name), sources or {}, states, stamps)
+                states |= {name: None for name in known if name not in present and not self._is_skipped(name, path)}
+            if stamps:
+                self._store.restamp(self._workspace, stamps)
+            return self._store.record(self._workspace, author, kind, states) if states else None
+
+    def _compare(
+        self,
+        path: str,
+        status: os.stat_result,
+        known: Entry | None,
+        sources: Mapping[str, Entry],
+        states: dict[str, State | None],
+        stamps: dict[str, str],
+    ) -> None:
+        stamp = "" if stat.S_ISDIR(status.st_mode) else stamp_of(status)
+        entry_type, mode = _type_of(status), stat.S_IMODE(status.st_mode)
+        same = known is not None and known.type is entry_type and known.mode == mode
+        if same and known is not None and known.stamp == stamp:
+            return
+        source = sources.get(path)
+        if entry_type is EntryType.FOLDER:
+            content = None
+        elif source is not None and (source.type, source.size) == (entry_type, status.st_size):
+            content = self._store.content_of(source)
+        else:
+            try:
+                content, stamp = self._content(path, entry_type, known)
+            except FileNotFoundError:
+                return  # removed meanwhile: the next look sees it
+        if same and known is not None and (content is None or content.digest.hex() == known.digest):
+            stamps[path] = stamp
+        else:
+            states[path] = State(entry_type, mode, content, stamp)
+
+    def _content(self, path: str, entry_type: EntryType, known: Entry | None) -> tuple[Content, str]:
+        parts = self._parts(path)
+        if entry_type is EntryType.LINK:
+            with self._tree.parent(parts) as (directory, name):
+                stamp = stamp_of(os.stat(name, dir_fd=directory, follow_symlinks=False))
+                target = os.fsencode(os.readlink(name, dir_fd=directory))
+            return self._store.keep(self._workspace, BytesIO(target)), stamp
+        with closing(os.fdopen(self._tree.open(parts), "rb")) as file:
+            stamp = stamp_of(os.fstat(file.fileno()))  # before it is read: a change meanwhile is seen next time
+            return self._store.keep(self._workspace, file, known), stamp
+
+    def status(self, path: str) -> os.stat_result | None:
+        """Return the status of what is at a path, without following links; None if nothing is there."""
+        try:
+            return self._tree.stat(self._parts(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _present(self, path: str) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield what is at and below a path. The workspace itself is left out."""
+        try:
+            status = self._tree.stat(self._parts(path) or ["."])
+        except (OSError, FileSystemError):
+            return
+        if path and _is_recorded(status):
+            yield path, status
+        waiting = [path] if stat.S_ISDIR(status.st_mode) else []
+        while waiting:
+            here = waiting.pop()
+            with suppress(OSError, FileSystemError), self._tree.directory(self._parts(here)) as directory:
+                device = os.fstat(directory).st_dev
+                with os.scandir(directory) as entries:
+                    for entry in entries:
+                        if entry.name.startswith(TEMPORARY):
+                            continue
+                        with suppress(FileNotFoundError):
+                            status = entry.stat(follow_symlinks=False)
+                            if status.st_dev != device or not _is_recorded(status):
+                                continue
+                            name = f"{here}/{entry.name}" if here else entry.name
+                            if stat.S_ISDIR(status.st_mode):
+                                if entry.name in self._skip:
+                                    continue
+                                waiting.append(name)
+                            yield name, status
+
+    def _is_skipped(self, path: str, below: str) -> bool:
+        """Return whether a walk that begins at `below` does not reach a path."""
+        return not self._skip.isdisjoint(path[len(below) :].split("/"))
+
+    def _parts(self, path: str) -> list[str]:
+        return [*self._start, *(path.split("/") if path else ())]
+
+
+def _is_recorded(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode)
+
+
+def _type_of(status: os.stat_result) -> EntryType:
+    if stat.S_ISDIR(status.st_mode):
+        return EntryType.FOLDER
+    return EntryType.LINK if stat.S_ISLNK(status.st_mode) else EntryType.FILE

@@ -1,0 +1,657 @@
+"""A store of versions in a SQLite file, or in memory.
+
+Contents are addressed by their SHA-256 within one scope: a workspace and its forks. Nothing is shared between scopes,
+so that neither the size of the store nor the time of a write tells anything of another workspace.
+
+A commit survives the end of the process at once, and a power loss after the next `checkpoint`. A power loss before it
+takes versions, never files: the next look at the folder records what is there.
+"""
+
+import hashlib
+import os
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from io import BytesIO
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import Any, BinaryIO, cast
+
+import zstandard
+
+from cfs_filesystem._errors import NotFoundError
+from cfs_filesystem.versions.codec import FULL, LARGE, STRIDE, chunks, decode, encode
+from cfs_filesystem.versions.model import (
+    Author,
+    Change,
+    Content,
+    DamagedVersionError,
+    Entry,
+    EntryType,
+    Kind,
+    State,
+    VersionRetention,
+)
+
+SCHEMA = 1
+APPLICATION = 0x43465356
+"""Marks a SQLite file as a store of versions."""
+_TABLES = """
+CREATE TABLE workspaces (
+    id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, scope BLOB NOT NULL,
+    last INTEGER NOT NULL DEFAULT 0, oldest INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE changes (
+    workspace INTEGER, number INTEGER, at REAL NOT NULL, principal TEXT NOT NULL, agent TEXT NOT NULL,
+    call TEXT NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (workspace, number)
+) WITHOUT ROWID;
+-- What a change left at a path; a path without a type was removed. Names are bytes.
+CREATE TABLE entries (
+    workspace INTEGER, path BLOB, number INTEGER, at REAL NOT NULL, type TEXT, mode INTEGER, size INTEGER, digest BLOB,
+    stamp TEXT, PRIMARY KEY (workspace, path, number)
+) WITHOUT ROWID;
+CREATE INDEX entries_by_number ON entries (workspace, number);
+CREATE INDEX entries_by_digest ON entries (digest);
+-- `base` is the content that is the dictionary of this one. A content without data consists of parts.
+CREATE TABLE contents (
+    id INTEGER PRIMARY KEY, scope BLOB NOT NULL, digest BLOB NOT NULL, size INTEGER NOT NULL, base INTEGER,
+    step INTEGER NOT NULL, data BLOB, UNIQUE (scope, digest)
+);
+CREATE INDEX contents_by_base ON contents (base) WHERE base IS NOT NULL;
+CREATE TABLE parts (
+    content INTEGER, position INTEGER, part INTEGER NOT NULL, PRIMARY KEY (content, position)
+) WITHOUT ROWID;
+CREATE INDEX parts_by_part ON parts (part);
+"""
+_PRAGMAS = (
+    "journal_mode = WAL",
+    "synchronous = NORMAL",
+    "wal_autocheckpoint = 0",
+    "secure_delete = ON",
+    "trusted_schema = OFF",
+    "temp_store = MEMORY",
+    "cache_size = -8192",
+)
+_ENTRY = "path, number, at, type, mode, size, digest, stamp"
+_CHAIN = """
+WITH RECURSIVE chain (depth, id, base, size, data) AS (
+    SELECT 0, id, base, size, data FROM contents WHERE id = ?
+    UNION ALL SELECT depth + 1, contents.id, contents.base, contents.size, contents.data
+    FROM chain JOIN contents ON contents.id = chain.base
+) SELECT size, data FROM chain ORDER BY depth DESC
+"""
+_UNUSED = """
+SELECT id FROM contents WHERE scope = :scope
+AND NOT EXISTS (
+    SELECT 1 FROM entries JOIN workspaces ON workspaces.id = entries.workspace
+    WHERE entries.digest = contents.digest AND workspaces.scope = :scope
+) AND NOT EXISTS (SELECT 1 FROM parts WHERE part = contents.id)
+"""
+
+
+class SqliteVersions:
+    """A `VersionStore` in a file that only its owner can read, or, without a path, in memory."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Open or create the file. Raises `OSError`, and `DamagedVersionError` if it is no store of versions."""
+        self.path = path
+        self._lock = threading.RLock()
+        self._syncing = threading.Lock()
+        self._holds = 0
+        if path is not None:
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            path.chmod(0o600)
+        self._database = _connected(path)
+        self._checkpoints = None if path is None else _connected(path)
+        self._synced = self._database.total_changes
+
+    def close(self) -> None:
+        """Copy what is in the write-ahead log to the file, and close it."""
+        with self._syncing, self._lock:
+            if self._checkpoints is not None:
+                self._checkpoints.close()
+                self._checkpoints = None
+            if self.path is not None:
+                self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._database.close()
+
+    def checkpoint(self) -> None:
+        """Flush what was committed to the disk. Writers go on meanwhile."""
+        with self._syncing:
+            if self._checkpoints is not None and self._synced != (changes := self._database.total_changes):
+                self._checkpoints.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                self._synced = changes
+
+    def prepare(
+        self, workspace: str, data: bytes, previous: Entry | None = None, previous_data: bytes | None = None
+    ) -> Content:
+        """See `VersionStore`."""
+        digest = hashlib.sha256(data).digest()
+        base, step, dictionary = None, 0, None
+        if previous is None or not previous_data or hashlib.sha256(previous_data).hexdigest() != previous.digest:
+            previous = previous_data = None  # a wrong dictionary would make the version unreadable
+        with self._lock:
+            scope = self._scope(workspace)
+            if scope is not None and self._content(scope, digest) is not None:
+                return Content(digest, len(data), data)
+            if scope is not None and previous is not None and previous_data:
+                base, step, dictionary = self._base(scope, previous, previous_data)
+        return Content(digest, len(data), data, encode(data, dictionary), base, step)
+
+    def _base(self, scope: bytes, previous: Entry, data: bytes) -> tuple[int | None, int, bytes | None]:
+        """Choose the content that is the dictionary of the version after an entry; return its id, step and bytes."""
+        row = self._content(scope, bytes.fromhex(previous.digest))
+        if row is None or row["data"] is None:
+            return None, 0, None
+        step = row["step"] + 1
+        if step % STRIDE:
+            return row["id"], step, data
+        if step % FULL == 0:
+            return None, 0, None
+        while row["base"] is not None and row["step"] % STRIDE:
+            row = self._one("SELECT id, base, step FROM contents WHERE id = ?", row["base"])
+        return row["id"], step, self._decoded(row["id"])
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """See `VersionStore`."""
+        with self._lock:
+            self._holds += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holds -= 1
+
+    def keep(self, workspace: str, source: BinaryIO, previous: Entry | None = None) -> Content:
+        """See `VersionStore`."""
+        data = source.read(LARGE + 1)
+        if len(data) <= LARGE:
+            usable = previous is not None and previous.type is EntryType.FILE and 0 < previous.size <= LARGE
+            before = self.read(workspace, previous) if previous is not None and usable else None
+            content = self.prepare(workspace, data, previous, before)
+            with self._transaction():
+                self._store(self._made(workspace)[1], content)
+            return Content(content.digest, content.size)
+        return self._keep_chunks(workspace, data, source)
+
+    def _keep_chunks(self, workspace: str, beginning: bytes, source: BinaryIO) -> Content:
+        digest, size, parts = hashlib.sha256(), 0, []
+        for chunk in chunks(beginning, source):
+            digest.update(chunk)
+            size += len(chunk)
+            part = Content(hashlib.sha256(chunk).digest(), len(chunk), chunk, encode(chunk))
+            with self._transaction():
+                self._store(self._made(workspace)[1], part)
+            parts.append(part.digest)
+        with self._transaction():
+            self._store(self._made(workspace)[1], Content(digest.digest(), size, parts=tuple(parts)))
+        return Content(digest.digest(), size)
+
+    def content_of(self, entry: Entry) -> Content:
+        """See `VersionStore`."""
+        return Content(bytes.fromhex(entry.digest), entry.size)
+
+    def record(self, workspace: str, author: Author, kind: Kind, states: Mapping[str, State | None]) -> int:
+        """See `VersionStore`."""
+        with self._transaction():
+            name, scope, last = self._made(workspace)
+            number, now = last + 1, time.time()
+            before = self._one("SELECT at FROM changes WHERE workspace = ? AND number = ?", name, last)
+            now = now if before is None else max(now, before["at"])
+            row = (name, number, now, author.principal, author.agent, author.call, kind)
+            self._database.execute("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            self._database.execute("UPDATE workspaces SET last = ? WHERE id = ?", (number, name))
+            for path, state in states.items():
+                content = None if state is None else state.content
+                if content is not None:
+                    self._store(scope, content)
+                values = (
+                    (None, None, None, None, "")
+                    if state is None
+                    else (
+                        state.type,
+                        state.mode,
+                        0 if content is None else content.size,
+                        None if content is None else content.digest,
+                        state.stamp,
+                    )
+                )
+                self._database.execute(
+                    "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (name, os.fsencode(path), number, now, *values),
+                )
+        return int(number)
+
+    def _store(self, scope: bytes, content: Content) -> None:
+        """Store a content unless it is there. Its base may have been removed since it was prepared."""
+        if self._content(scope, content.digest) is not None:
+            return
+        encoded, base, step = content.encoded, content.base, content.step
+        gone = base is not None and self._one("SELECT 1 FROM contents WHERE id = ?", base) is None
+        if content.parts is None and (encoded is None or gone):
+            if content.raw is None:
+                raise NotFoundError("the content is no longer kept")
+            encoded, base, step = encode(content.raw), None, 0
+        cursor = self._database.execute(
+            "INSERT INTO contents (scope, digest, size, base, step, data) VALUES (?, ?, ?, ?, ?, ?)",
+            (scope, content.digest, content.size, base, step, encoded),
+        )
+        for position, part in enumerate(content.parts or ()):
+            row = self._content(scope, part)
+            if row is None:
+                raise NotFoundError("the content is no longer kept")  # the workspace was purged meanwhile
+            self._database.execute("INSERT INTO parts VALUES (?, ?, ?)", (cursor.lastrowid, position, row["id"]))
+
+    def restamp(self, workspace: str, stamps: Mapping[str, str]) -> None:
+        """See `VersionStore`."""
+        with self._transaction():
+            name = self._made(workspace)[0]
+            for path, stamp in stamps.items():
+                key = (name, os.fsencode(path))
+                self._database.execute(
+                    "UPDATE entries SET stamp = ? WHERE workspace = ? AND path = ? AND number ="
+                    " (SELECT max(number) FROM entries WHERE workspace = ? AND path = ?)",
+                    (stamp, *key, *key),
+                )
+
+    def last(self, workspace: str) -> int:
+        """See `VersionStore`."""
+        with self._lock:
+            row = self._workspace(workspace)
+            return 0 if row is None else int(row["last"])
+
+    def oldest(self, workspace: str) -> int:
+        """See `VersionStore`."""
+        with self._lock:
+            row = self._workspace(workspace)
+            return 0 if row is None else int(row["oldest"])
+
+    def number_at(self, workspace: str, time: float) -> int:
+        """See `VersionStore`."""
+        with self._lock:
+            row = self._workspace(workspace)
+            if row is None:
+                return 0
+            found = self._one("SELECT max(number) n FROM changes WHERE workspace = ? AND at <= ?", row["id"], time)
+            if found["n"] is None and row["oldest"] > 0:
+                raise NotFoundError(f"the past of {workspace!r} before its change {row['oldest']} is no longer kept")
+            return int(found["n"] or 0)
+
+    def at(self, workspace: str, path: str, number: int | None = None) -> Entry | None:
+        """See `VersionStore`."""
+        with self._lock:
+            row = self._required(workspace, number)
+            if row is None:
+                return None
+            found = self._one(
+                f"SELECT {_ENTRY} FROM entries WHERE workspace = ? AND path = ? AND number <= ?"  # noqa: S608
+                " ORDER BY number DESC LIMIT 1",
+                row["id"],
+                os.fsencode(path),
+                row["last"] if number is None else number,
+            )
+        return None if found is None else _entry(found)
+
+    def tree_at(self, workspace: str, number: int | None = None, below: str = "") -> dict[str, Entry]:
+        """See `VersionStore`."""
+        with self._lock:
+            row = self._required(workspace, number)
+            if row is None:
+                return {}
+            rows = self._all(
+                # SQLite takes the other columns from the row with the maximum
+                "SELECT path, max(number) number, at, type, mode, size, digest, stamp FROM entries"  # noqa: S608
+                f" WHERE workspace = ? AND number <= ? AND {_BELOW} GROUP BY path HAVING type IS NOT NULL",
+                row["id"],
+                row["last"] if number is None else number,
+                *_below(below),
+            )
+        return {entry.path: entry for found in rows if (entry := _entry(found)) is not None}
+
+    def changes(
+        self, workspace: str, path: str = "", before: int | None = None, limit: int | None = None
+    ) -> Sequence[Change]:
+        """See `VersionStore`."""
+        with self._lock:
+            row = self._workspace(workspace)
+            if row is None:
+                return ()
+            numbers = [
+                found["number"]
+                for found in self._all(
+                    f"SELECT DISTINCT number FROM entries WHERE workspace = ? AND number < ? AND {_BELOW}"  # noqa: S608
+                    " AND EXISTS (SELECT 1 FROM changes WHERE changes.workspace = entries.workspace"
+                    " AND changes.number = entries.number) ORDER BY number DESC LIMIT ?",
+                    row["id"],
+                    row["last"] + 1 if before is None else before,
+                    *_below(path),
+                    -1 if limit is None else limit,
+                )
+            ]
+            return [self._change(row["id"], number, path) for number in numbers]
+
+    def _change(self, name: int, number: int, below: str) -> Change:
+        made = self._one("SELECT * FROM changes WHERE workspace = ? AND number = ?", name, number)
+        rows = self._all(
+            f"SELECT {_ENTRY} FROM entries WHERE workspace = ? AND number = ? AND {_BELOW} ORDER BY path",  # noqa: S608
+            name,
+            number,
+            *_below(below),
+        )
+        author = Author(made["principal"], made["agent"], made["call"])
+        return Change(
+            number, made["at"], author, Kind(made["kind"]), {os.fsdecode(row["path"]): _entry(row) for row in rows}
+        )
+
+    def changes_between(self, workspace: str, first: int, last: int) -> dict[str, tuple[Entry | None, Entry | None]]:
+        """See `VersionStore`."""
+        with self._lock:
+            row = self._required(workspace, first)
+            self._required(workspace, last)
+            if row is None:
+                return {}
+            low, high = sorted((first, last))
+            paths = [
+                os.fsdecode(found["path"])
+                for found in self._all(
+                    "SELECT DISTINCT path FROM entries WHERE workspace = ? AND number > ? AND number <= ?",
+                    row["id"],
+                    low,
+                    high,
+                )
+            ]
+            pairs = {path: (self.at(workspace, path, first), self.at(workspace, path, last)) for path in sorted(paths)}
+        return {path: (one, other) for path, (one, other) in pairs.items() if not _equal(one, other)}
+
+    def read(self, workspace: str, entry: Entry) -> bytes:
+        """See `VersionStore`."""
+        with self.open(workspace, entry) as content:
+            return content.read()
+
+    def open(self, workspace: str, entry: Entry) -> BinaryIO:
+        """See `VersionStore`."""
+        if not entry.digest:
+            return BytesIO()
+        with self._lock:
+            scope = self._scope(workspace)
+            row = None if scope is None else self._content(scope, bytes.fromhex(entry.digest))
+            if row is None:
+                raise NotFoundError(f"the content of {entry.path!r} at {entry.number} is no longer kept", entry.path)
+            if row["data"] is not None:
+                chain = self._all(_CHAIN, row["id"])
+        content: BinaryIO = BytesIO(_decoded(chain)) if row["data"] is not None else self._joined(row["id"])
+        if hashlib.file_digest(cast("Any", content), "sha256").hexdigest() != entry.digest:
+            content.close()
+            raise DamagedVersionError(f"the content of {entry.path!r} at {entry.number} is damaged")
+        content.seek(0)
+        return content
+
+    def _joined(self, content: int) -> BinaryIO:
+        joined = cast("BinaryIO", SpooledTemporaryFile(max_size=LARGE))  # noqa: SIM115 - the caller closes it
+        with self._lock:
+            parts = [
+                row["part"] for row in self._all("SELECT part FROM parts WHERE content = ? ORDER BY position", content)
+            ]
+        for part in parts:
+            joined.write(self._decoded(part))
+        joined.seek(0)
+        return joined
+
+    def _decoded(self, content: int) -> bytes:
+        with self._lock:
+            chain = self._all(_CHAIN, content)
+        return _decoded(chain)
+
+    def workspaces(self) -> Sequence[str]:
+        """See `VersionStore`."""
+        with self._lock:
+            return [os.fsdecode(row["name"]) for row in self._all("SELECT name FROM workspaces ORDER BY name")]
+
+    def usage(self, workspace: str) -> int:
+        """See `VersionStore`."""
+        with self._lock:
+            scope = self._scope(workspace)
+            row = self._one("SELECT coalesce(sum(length(data)), 0) bytes FROM contents WHERE scope = ?", scope)
+            return int(row["bytes"])
+
+    def fork(self, workspace: str, copy: str) -> None:
+        """See `VersionStore`."""
+        with self._transaction():
+            self._forget(copy)
+            row = self._workspace(workspace)
+            if row is None:
+                return
+            made = self._database.execute(
+                "INSERT INTO workspaces (name, scope, last, oldest) VALUES (?, ?, ?, ?)",
+                (os.fsencode(copy), row["scope"], row["last"], row["oldest"]),
+            ).lastrowid
+            for table, columns in (
+                ("changes", "number, at, principal, agent, call, kind"),
+                ("entries", "path, number, at, type, mode, size, digest, ''"),
+            ):
+                self._database.execute(
+                    f"INSERT INTO {table} SELECT ?, {columns} FROM {table} WHERE workspace = ?",  # noqa: S608
+                    (made, row["id"]),
+                )
+
+    def rename(self, workspace: str, name: str) -> None:
+        """See `VersionStore`."""
+        with self._transaction():
+            self._forget(name)
+            self._database.execute(
+                "UPDATE workspaces SET name = ? WHERE name = ?", (os.fsencode(name), os.fsencode(workspace))
+            )
+
+    def purge(self, workspace: str) -> None:
+        """See `VersionStore`."""
+        with self._transaction():
+            self._forget(workspace)
+        self._shrink()
+
+    def _forget(self, workspace: str) -> None:
+        row = self._workspace(workspace)
+        if row is None:
+            return
+        for table, column in (("entries", "workspace"), ("changes", "workspace"), ("workspaces", "id")):
+            self._database.execute(f"DELETE FROM {table} WHERE {column} = ?", (row["id"],))  # noqa: S608
+        self._collect(row["scope"])
+
+    def prune(self, workspace: str, retention: VersionRetention) -> int:
+        """See `VersionStore`."""
+        with self._transaction():
+            row = self._workspace(workspace)
+            if row is None or self._holds:
+                return 0 if row is None else int(row["oldest"])
+            oldest = row["oldest"]
+            if retention.changes is not None:
+                oldest = max(oldest, row["last"] - retention.changes)
+            if retention.seconds is not None:
+                found = self._one(
+                    "SELECT max(number) n FROM changes WHERE workspace = ? AND at <= ?",
+                    row["id"],
+                    time.time() - retention.seconds,
+                )
+                oldest = max(oldest, found["n"] or 0)
+            self._cut(row, oldest)
+            while retention.size is not None and self.usage(workspace) > retention.size and oldest < row["last"]:
+                oldest += max(1, (row["last"] - oldest) // 8)
+                self._cut(row, oldest)
+        if oldest != row["oldest"]:
+            self._shrink()
+        return int(oldest)
+
+    def _cut(self, row: sqlite3.Row, oldest: int) -> None:
+        """Forget what can be read only before the change `oldest`."""
+        self._database.execute("DELETE FROM changes WHERE workspace = ? AND number < ?", (row["id"], oldest))
+        self._database.execute(
+            "DELETE FROM entries WHERE workspace = ? AND number <= ? AND (EXISTS (SELECT 1 FROM entries later"
+            " WHERE later.workspace = entries.workspace AND later.path = entries.path"
+            " AND later.number > entries.number AND later.number <= ?) OR (type IS NULL AND number < ?))",
+            (row["id"], oldest, oldest, oldest),
+        )
+        self._database.execute("UPDATE workspaces SET oldest = ? WHERE id = ?", (oldest, row["id"]))
+        self._collect(row["scope"])
+
+    def _collect(self, scope: bytes) -> None:
+        """Delete the contents of a scope that no entry has. Encode those anew that were encoded against one of them."""
+        unused = {row["id"] for row in self._all(_UNUSED, {"scope": scope})}
+        for row in self._all(
+            "SELECT id, base, size FROM contents WHERE scope = ? AND base IS NOT NULL ORDER BY id", scope
+        ):
+            if row["base"] in unused and row["id"] not in unused:
+                data = encode(self._decoded(row["id"]))
+                self._database.execute(
+                    "UPDATE contents SET base = NULL, step = 0, data = ? WHERE id = ?", (data, row["id"])
+                )
+        for content in unused:
+            self._database.execute("DELETE FROM parts WHERE content = ?", (content,))
+            self._database.execute("DELETE FROM contents WHERE id = ?", (content,))
+        if unused and self._all(_UNUSED + " LIMIT 1", {"scope": scope}):  # the chunks of what was deleted
+            self._collect(scope)
+
+    def _shrink(self) -> None:
+        """Remove what was deleted from the write-ahead log, too, and give its space back."""
+        with self._syncing, self._lock:
+            self._database.execute("PRAGMA incremental_vacuum").fetchall()
+            if self.path is not None:
+                self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def check_integrity(self) -> None:
+        """See `VersionStore`."""
+        with self._lock:
+            problems = [row[0] for row in self._all("PRAGMA integrity_check(20)") if row[0] != "ok"]
+            if problems:
+                raise DamagedVersionError(f"the store of versions is damaged: {problems[0]}")
+        for workspace in self.workspaces():
+            name = self._made(workspace)[0]
+            for row in self._all(f"SELECT {_ENTRY} FROM entries WHERE workspace = ?", name):  # noqa: S608
+                if (entry := _entry(row)) is not None and entry.digest:
+                    self.open(workspace, entry).close()
+
+    def backup(self, target: Path) -> None:
+        """Write a copy of the store, which is in use, to a new file that only its owner can read."""
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        with closing(sqlite3.connect(target, isolation_level=None)) as copy, self._lock:
+            self._database.backup(copy)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._lock:
+            if self._database.in_transaction:
+                yield
+                return
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._database.execute("COMMIT")
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+
+    def _workspace(self, workspace: str) -> Any:
+        return self._one("SELECT * FROM workspaces WHERE name = ?", os.fsencode(workspace))
+
+    def _required(self, workspace: str, number: int | None) -> Any:
+        """Return the row of a workspace, None if it has no changes. Raises `NotFoundError` for a wrong number."""
+        row = self._workspace(workspace)
+        last, oldest = (0, 0) if row is None else (row["last"], row["oldest"])
+        if number is not None and not oldest <= number <= last:
+            if 0 <= number < oldest:
+                raise NotFoundError(f"version {number} of {workspace!r} is no longer kept: the oldest is {oldest}")
+            raise NotFoundError(f"there is no version {number} of {workspace!r}: the last is {last}")
+        return row
+
+    def _made(self, workspace: str) -> tuple[int, bytes, int]:
+        """Return the id, scope and last number of a workspace, which is created if it does not exist."""
+        row = self._workspace(workspace)
+        if row is None:
+            self._database.execute(
+                "INSERT INTO workspaces (name, scope) VALUES (?, ?)", (os.fsencode(workspace), secrets.token_bytes(16))
+            )
+            row = self._workspace(workspace)
+        return row["id"], row["scope"], row["last"]
+
+    def _scope(self, workspace: str) -> bytes | None:
+        row = self._workspace(workspace)
+        return None if row is None else row["scope"]
+
+    def _content(self, scope: bytes, digest: bytes) -> Any:
+        return self._one("SELECT * FROM contents WHERE scope = ? AND digest = ?", scope, digest)
+
+    def _one(self, statement: str, *values: object) -> Any:
+        return self._database.execute(statement, values).fetchone()
+
+    def _all(self, statement: str, *values: object) -> list[sqlite3.Row]:
+        bound: Any = values[0] if values and isinstance(values[0], dict) else values
+        return self._database.execute(statement, bound).fetchall()
+
+
+_BELOW = "(? = X'' OR path = ? OR (path > ? AND path < ?))"
+
+
+def _below(path: str) -> tuple[bytes, bytes, bytes, bytes]:
+    name = os.fsencode(path)
+    return name, name, name + b"/", name + b"0"  # "0" follows "/"
+
+
+def _equal(one: Entry | None, other: Entry | None) -> bool:
+    return one is None and other is None if one is None or other is None else one.equals(other)
+
+
+def _entry(row: sqlite3.Row) -> Entry | None:
+    if row["type"] is None:
+        return None
+    digest = "" if row["digest"] is None else row["digest"].hex()
+    return Entry(
+        os.fsdecode(row["path"]),
+        row["number"],
+        row["at"],
+        EntryType(row["type"]),
+        row["mode"],
+        row["size"],
+        digest,
+        row["stamp"],
+    )
+
+
+def _decoded(chain: Sequence[sqlite3.Row]) -> bytes:
+    """Decode a content: the last of a chain, in which each one is the dictionary of the next."""
+    content: bytes | None = None
+    for row in chain:
+        try:
+            content = decode(row["data"], row["size"], content)
+        except zstandard.ZstdError as error:
+            raise DamagedVersionError(f"a stored version is damaged: {error}") from None
+    return content or b""
+
+
+def _connected(path: Path | None) -> sqlite3.Connection:
+    """Open the file and create its tables. Raises `DamagedVersionError`."""
+    database = sqlite3.connect(":memory:" if path is None else path, isolation_level=None, check_same_thread=False)
+    database.row_factory = sqlite3.Row
+    try:
+        (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not tables:
+            database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        for pragma in _PRAGMAS:
+            database.execute(f"PRAGMA {pragma}").fetchall()
+        if not tables:
+            database.executescript(
+                f"BEGIN IMMEDIATE; {_TABLES} PRAGMA application_id = {APPLICATION};"
+                f" PRAGMA user_version = {SCHEMA}; COMMIT;"
+            )
+        (application,) = database.execute("PRAGMA application_id").fetchone()
+        (schema,) = database.execute("PRAGMA user_version").fetchone()
+        if (application, schema) != (APPLICATION, SCHEMA):
+            raise DamagedVersionError(f"{path} is no store of versions that this CFS knows")
+    except sqlite3.DatabaseError as error:
+        database.close()
+        raise DamagedVersionError(f"{path} cannot be read: {error}") from None
+    except BaseException:
+        database.close()
+        raise
+    return database
