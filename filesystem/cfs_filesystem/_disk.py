@@ -56,6 +56,11 @@ class DiskEntries:
         self._hard_links = hard_links
         self._tree = Tree(root, private=private, durable=durable)
 
+    @property
+    def tree(self) -> Tree:
+        """The directory itself."""
+        return self._tree
+
     def look(self, path: Path) -> EntryMeta:
         """Return the metadata of an entry; raises `NotFoundError`, and `InvalidPathError` for links."""
         parts = self._parts(path)

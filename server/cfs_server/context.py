@@ -69,7 +69,7 @@ async def open_context(
             sessions.spending = store.spending  # completions without a session are counted there
         folders = workspaces
         if folders is None:
-            folders = await enter(open_workspaces(settings.workspaces, settings.data_dir))
+            folders = await enter(open_workspaces(settings.workspaces, settings.data_dir, settings.version_retention))
         principals = Principals(
             lambda name: Principal(name, sessions, folders, traffic_of and traffic_of(name)),
             settings.principal_limits,

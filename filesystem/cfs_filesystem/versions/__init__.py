@@ -4,6 +4,7 @@ A store knows no sessions and no HTTP. Its API is `VersionStore`; `SqliteVersion
 docs/versions.md describes what is kept.
 """
 
+from cfs_filesystem.versions.folder import FolderHistory
 from cfs_filesystem.versions.model import (
     OUTSIDE,
     Author,
@@ -28,6 +29,7 @@ __all__ = [
     "DamagedVersionError",
     "Entry",
     "EntryType",
+    "FolderHistory",
     "Kind",
     "PastFileSystem",
     "SqliteVersions",

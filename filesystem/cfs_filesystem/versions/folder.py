@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from io import BytesIO
+from typing import BinaryIO
 
 from cfs_filesystem._disk import stamp_of
 from cfs_filesystem._errors import FileSystemError
@@ -46,17 +47,19 @@ class FolderHistory:
     ) -> int | None:
         """Record everything at and below paths that differs from the newest version, as one change.
 
-        Return its number, or None if nothing differs. A file whose stamp is the recorded one is not read. `sources` has
-        entries that moved or were copied to new paths, so that they need not be read either.
+        The folders above a path are recorded with it, if they have no version. Return the number of the change, or None
+        if nothing differs. A file whose stamp is the recorded one is not read. `sources` has entries that moved or were
+        copied to new paths, so that they need not be read either.
         """
         states: dict[str, State | None] = {}
         stamps: dict[str, str] = {}
         with self._store.holding():
             for path in dict.fromkeys(paths):
                 known = self._store.tree_at(self._workspace, None, path)
-                present = dict(self._present(path))
+                present = {**self._above(path), **dict(self._present(path))}
                 for name, status in present.items():
-                    self._compare(name, status, known.get(name), sources or {}, states, stamps)
+                    newest = known.get(name) or self._store.at(self._workspace, name)
+                    self._compare(name, status, newest, sources or {}, states, stamps)
                 states |= {name: None for name in known if name not in present and not self._is_skipped(name, path)}
             if stamps:
                 self._store.restamp(self._workspace, stamps)
@@ -102,12 +105,43 @@ class FolderHistory:
             stamp = stamp_of(os.fstat(file.fileno()))  # before it is read: a change meanwhile is seen next time
             return self._store.keep(self._workspace, file, known), stamp
 
+    def is_current(self, path: str) -> bool:
+        """Return whether what is at a path is what its newest version says."""
+        status, known = self.status(path), self._store.at(self._workspace, path)
+        if status is None or known is None:
+            return status is None and known is None
+        if stat.S_ISDIR(status.st_mode):
+            return known.type is EntryType.FOLDER
+        return known.stamp == stamp_of(status) and known.mode == stat.S_IMODE(status.st_mode)
+
+    def missing_above(self, path: str) -> dict[str, State | None]:
+        """Return the folders above a path that have no version, as they are now."""
+        states: dict[str, State | None] = {}
+        for parent, status in self._above(path).items():
+            known = self._store.at(self._workspace, parent)
+            if known is None or known.type is not EntryType.FOLDER:
+                states[parent] = State(EntryType.FOLDER, stat.S_IMODE(status.st_mode))
+        return states
+
+    def open(self, path: str) -> BinaryIO | None:
+        """Open a file for reading; None if it cannot be."""
+        try:
+            return os.fdopen(self._tree.open(self._parts(path)), "rb")
+        except OSError:
+            return None
+
     def status(self, path: str) -> os.stat_result | None:
         """Return the status of what is at a path, without following links; None if nothing is there."""
         try:
             return self._tree.stat(self._parts(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def _above(self, path: str) -> dict[str, os.stat_result]:
+        parts = path.split("/")[:-1]
+        parents = ["/".join(parts[: count + 1]) for count in range(len(parts))]
+        found = {parent: self.status(parent) for parent in parents}
+        return {name: status for name, status in found.items() if status is not None and stat.S_ISDIR(status.st_mode)}
 
     def _present(self, path: str) -> Iterator[tuple[str, os.stat_result]]:
         """Yield what is at and below a path. The workspace itself is left out."""

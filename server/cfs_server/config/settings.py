@@ -14,7 +14,8 @@ import platformdirs
 from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from cfs.wire import CURRENCY, Keep, Price
+from cfs.wire import CURRENCY, Keep, Price, seconds_of
+from cfs_filesystem.versions import VersionRetention
 from cfs_server.base.limits import ConnectionLimits, Network, PrincipalLimits
 from cfs_server.domain.placement import SLOTS
 from cfs_server.domain.quotas import Limits
@@ -199,6 +200,23 @@ class Settings(BaseSettings):
         description="Where the files of workspaces are: a folder, or an object store such as `s3://BUCKET/PREFIX` that"
         " several servers share (extra `cluster`). Credentials come from the environment. Default: `workspaces` in the"
         " data folder.",
+    )
+    versions: bool = Field(
+        True,
+        description="Keep the versions of files of workspaces, in `versions.db` in the data folder. Versions of files"
+        " in an object store, or of several servers that share a database, are not kept.",
+    )
+    versions_keep: Keep = Field(
+        "forever", description="Forget changes of files that are older than this, such as `90d`; see `keep`."
+    )
+    versions_changes: Count | None = Field(
+        None, description="Number of changes that are kept of each workspace. Default: no limit."
+    )
+    versions_bytes: ByteSize = Field(
+        "1GiB",
+        validate_default=True,
+        description="Maximum bytes of the versions of each workspace, as they are stored. The oldest changes are"
+        " forgotten first; what is there now stays.",
     )
     keep: Keep = Field(
         "forever",
@@ -399,6 +417,14 @@ class Settings(BaseSettings):
             unfinished=self.max_unfinished,
             trusted_proxies=_networks(self.trusted_proxies),
         )
+
+    @property
+    def version_retention(self) -> VersionRetention | None:
+        """Which versions of files are kept; None if none are."""
+        if not self.versions or self.databases:
+            return None
+        seconds = None if self.versions_keep == "forever" else seconds_of(self.versions_keep)
+        return VersionRetention(seconds, self.versions_changes, self.versions_bytes)
 
     @property
     def principal_limits(self) -> PrincipalLimits:

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path as DiskPath
@@ -25,7 +25,9 @@ from cfs_filesystem import (
     RouterFileSystem,
     open_store,
 )
+from cfs_filesystem.versions import Kind, SqliteVersions, VersionRetention
 from cfs_server.domain.ids import WORKSPACES
+from cfs_server.workspaces.history import WorkspaceHistory
 
 _log = structlog.get_logger(__name__)
 
@@ -39,9 +41,11 @@ class Workspaces(RouterFileSystem):
     A workspace has the id of its session. It is neither created nor deleted with the session.
     """
 
-    def __init__(self, files: DiskFileSystem | ObjectFileSystem) -> None:
+    def __init__(self, files: DiskFileSystem | ObjectFileSystem, history: WorkspaceHistory | None = None) -> None:
         super().__init__({WORKSPACES: files})
         self._files = files
+        self.history = history
+        """The versions of the files; None if they are not kept."""
         self.identity = files.store.identity() if isinstance(files, ObjectFileSystem) else None
         """The name of the object store, the same for all servers that share it. None for a folder."""
         self.changes = 0
@@ -56,51 +60,83 @@ class Workspaces(RouterFileSystem):
         return self._files.entries(prefix)
 
     def close(self) -> None:
-        """Close the folder, or the connections to the store."""
+        """Close the folder, or the connections to the store, and the versions."""
+        if self.history is not None:
+            self.history.close()
         self._files.close()
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
-        _require_in_a_workspace(path)
-        written = super()._write_impl(path, data, overwrite)
-        self.changes += 1
-        return written
+        return self._write_from_impl(path, [data], overwrite)
 
     def _write_from_impl(self, path: Path, source: Iterable[bytes], overwrite: bool) -> EntryMeta:
         _require_in_a_workspace(path)
-        written = super()._write_from_impl(path, source, overwrite)
-        self.changes += 1
-        return written
+        write = super()._write_from_impl
+        return self._written(path, source, lambda chunks: write(path, chunks, overwrite))
 
     def _replace_impl(self, path: Path, source: Iterable[bytes], version: str) -> EntryMeta:
-        written = super()._replace_impl(path, source, version)
+        replace = super()._replace_impl
+        return self._written(path, source, lambda chunks: replace(path, chunks, version))
+
+    def _written(self, path: Path, source: Iterable[bytes], write: Callable[[Iterable[bytes]], EntryMeta]) -> EntryMeta:
+        written = write(source) if self.history is None else self.history.write(path, source, write)
         self.changes += 1
         return written
 
     def _delete_impl(self, path: Path) -> None:
-        super()._delete_impl(path)
-        self.changes += 1
+        self._deleted(path, partial(super()._delete_impl, path))
 
     def _delete_version_impl(self, path: Path, version: str) -> None:
-        super()._delete_version_impl(path, version)
+        self._deleted(path, partial(super()._delete_version_impl, path, version))
+
+    def _remove_directory_impl(self, path: Path) -> None:
+        self._deleted(path, partial(super()._remove_directory_impl, path))
+
+    def _deleted(self, path: Path, delete: Callable[[], None]) -> None:
+        if self.history is None:
+            delete()
+        else:
+            self.history.delete(path, delete)
         self.changes += 1
 
+    def _make_directory_impl(self, path: Path) -> None:
+        make = partial(super()._make_directory_impl, path)
+        if self.history is None:
+            make()
+        else:
+            self.history.make_folder(path, make)
+
     def _remove_tree_impl(self, path: Path) -> None:
-        super()._remove_tree_impl(path)
+        remove = partial(super()._remove_tree_impl, path)
+        if self.history is None:
+            remove()
+        else:
+            self.history.remove_tree(path, remove)
         self.changes += 1
 
     def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
         self._require_in_a_workspace_unless_directory(path, target)
-        super()._move_impl(path, target, overwrite)
-        self.changes += 1
+        self._moved(path, target, partial(super()._move_impl, path, target, overwrite))
 
     def _move_over_impl(self, path: Path, target: Path) -> None:
         self._require_in_a_workspace_unless_directory(path, target)
-        super()._move_over_impl(path, target)
+        self._moved(path, target, partial(super()._move_over_impl, path, target))
+
+    def _moved(self, path: Path, target: Path, move: Callable[[], None]) -> None:
+        if self.history is None:
+            move()
+        elif "/" in path.removeprefix(WORKSPACES) or "/" in target.removeprefix(WORKSPACES):
+            self.history.change_trees([path, target], Kind.MOVE, move)
+        else:
+            self.history.move_workspace(path, target, move)
         self.changes += 1
 
     def _copy_impl(self, path: Path, target: Path, *, members: bool, overwrite: bool) -> None:
         self._require_in_a_workspace_unless_directory(path, target)
-        super()._copy_impl(path, target, members=members, overwrite=overwrite)
+        copy = partial(super()._copy_impl, path, target, members=members, overwrite=overwrite)
+        if self.history is None:
+            copy()
+        else:
+            self.history.change_trees([path, target], Kind.COPY, copy)
         self.changes += 1
 
     def _require_in_a_workspace_unless_directory(self, path: Path, target: Path) -> None:
@@ -112,11 +148,20 @@ class DiskWorkspaces(Workspaces):
     """A folder on disk with one folder for each workspace.
 
     With `durable` a change is on the disk when it returns, so no interface acknowledges what a power loss could take
-    back.
+    back. With `versions` each change is recorded there.
     """
 
-    def __init__(self, root: DiskPath, *, durable: bool = True) -> None:
-        super().__init__(DiskFileSystem(root, prefix=WORKSPACES, durable=durable))
+    def __init__(
+        self,
+        root: DiskPath,
+        *,
+        durable: bool = True,
+        versions: SqliteVersions | None = None,
+        retention: VersionRetention | None = None,
+    ) -> None:
+        files = DiskFileSystem(root, prefix=WORKSPACES, durable=durable)
+        kept = None if versions is None else WorkspaceHistory(versions, files, retention or VersionRetention())
+        super().__init__(files, kept)
 
 
 def _require_in_a_workspace(path: Path) -> None:
@@ -125,11 +170,14 @@ def _require_in_a_workspace(path: Path) -> None:
 
 
 @asynccontextmanager
-async def open_workspaces(place: str | None, data_dir: DiskPath | None) -> AsyncIterator[Workspaces]:
+async def open_workspaces(
+    place: str | None, data_dir: DiskPath | None, retention: VersionRetention | None = None
+) -> AsyncIterator[Workspaces]:
     """Open the workspaces in the folder or object store `place`, by default in the data folder.
 
-    Without a data folder they are deleted when the server ends. Raises `OSError` if the folder cannot be used, and
-    `Unavailable` or `Unsupported` if the store cannot.
+    Without a data folder they are deleted when the server ends. With a `retention`, versions of the files in a folder
+    are kept, without a data folder in memory. Raises `OSError` if the folder cannot be used, and `Unavailable` or
+    `Unsupported` if the store cannot.
     """
     scratch = None
     if place is not None and "://" in place:
@@ -139,13 +187,20 @@ async def open_workspaces(place: str | None, data_dir: DiskPath | None) -> Async
         if root is None:
             scratch = DiskPath(await asyncio.to_thread(tempfile.mkdtemp, prefix="cfs-"))
         folder = root or DiskPath(scratch or "", "workspaces")
-        workspaces = await asyncio.to_thread(partial(DiskWorkspaces, folder, durable=scratch is None))
+        workspaces = await asyncio.to_thread(_in_folder, folder, data_dir, retention, durable=scratch is None)
     try:
         yield workspaces
     finally:
         await asyncio.to_thread(workspaces.close)
         if scratch is not None:
             await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+
+
+def _in_folder(
+    folder: DiskPath, data_dir: DiskPath | None, retention: VersionRetention | None, *, durable: bool
+) -> Workspaces:
+    versions = None if retention is None else SqliteVersions(data_dir and data_dir / "versions.db")
+    return DiskWorkspaces(folder, durable=durable, versions=versions, retention=retention)
 
 
 def _in_store(url: str) -> Workspaces:
@@ -167,6 +222,8 @@ class WorkspaceUsage:
     been written or deleted since the last scan, or, where other servers may have done so, if that is a second old.
     Writes of this server between scans are added. Only what others write between scans can exceed the limit: programs
     that write directly to disk, and other servers that share an object store.
+
+    Versions of the files may take what the files leave of the limit. At each scan the oldest beyond that are forgotten.
     """
 
     def __init__(self, handle: FsHandle, workspaces: Workspaces) -> None:
@@ -213,9 +270,9 @@ class WorkspaceUsage:
 
     def _require(self, more: int, limit: int) -> None:
         if time.monotonic() - self._looked_at >= _TRUSTED_SECONDS:
-            self._look()
+            self._look(limit)
         if self._bytes + self._coming + more > limit and self._may_have_changed():
-            self._look()
+            self._look(limit)
         if self._bytes + self._coming + more > limit:
             raise StorageFull(
                 f"your token may fill workspaces with {limit} bytes; {self._bytes} are there; delete some"
@@ -227,10 +284,12 @@ class WorkspaceUsage:
         shared = self._workspaces.identity is not None
         return shared and time.monotonic() - self._looked_at >= _SHARED_SECONDS
 
-    def _look(self) -> None:
+    def _look(self, limit: int) -> None:
         self._looked_at, self._seen = time.monotonic(), self._workspaces.changes
         scopes = self._handle.scopes("write", WORKSPACES)
         self._bytes = sum(meta["size"] for scope in scopes for _, meta in self._workspaces.entries(scope))
+        if self._workspaces.history is not None:
+            self._workspaces.history.trim(scopes, max(0, limit - self._bytes - self._coming))
 
     def _size_of_all(self, path: Path) -> int:
         return sum(meta["size"] for _, meta in self._workspaces.entries(path))

@@ -1,0 +1,267 @@
+"""Records each change of the workspaces in a folder as a version, and finds those that other programs made.
+
+Before a change, what it touches is compared with its newest version: what a program changed directly becomes a version
+of its own, so that nothing is overwritten that is in no version. After it, the change is recorded, and only then
+acknowledged. If the process is killed in between, the new state is recorded at the next look, without its author.
+"""
+
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+from typing import TypeVar, cast
+
+from cfs_filesystem import DiskFileSystem, EntryMeta, Path
+from cfs_filesystem.versions import (
+    Author,
+    Content,
+    Entry,
+    EntryType,
+    FolderHistory,
+    Kind,
+    SqliteVersions,
+    State,
+    VersionRetention,
+)
+from cfs_filesystem.versions.codec import LARGE
+from cfs_server.domain.changes import author
+from cfs_server.domain.ids import WORKSPACES
+
+T = TypeVar("T")
+_BESIDE = 32 << 10
+"""Contents of more bytes are encoded in another thread while they are written to the disk."""
+_STRIPES = 32
+
+
+class WorkspaceHistory:
+    """The versions of all workspaces in a folder."""
+
+    def __init__(self, store: SqliteVersions, files: DiskFileSystem, retention: VersionRetention) -> None:
+        self.store = store
+        self._tree = files.tree
+        self._retention = retention
+        self._gates: dict[str, _Gate] = {}
+        self._guard = threading.Lock()
+        self._encoders = ThreadPoolExecutor(2, "versions")
+        self._closed = threading.Event()
+        self._keeper = threading.Thread(target=self._maintain, name="versions", daemon=True)
+        self._keeper.start()
+
+    def close(self) -> None:
+        """Flush the store, and close it."""
+        self._closed.set()
+        self._keeper.join()
+        self._encoders.shutdown()
+        self.store.close()
+
+    def write(self, path: Path, source: Iterable[bytes], store: Callable[[Iterable[bytes]], EntryMeta]) -> EntryMeta:
+        """Write a file through `store`, and record it."""
+        with self._changing(path) as (workspace, name, folder):
+            chunks = iter(source)
+            pieces, size = [], 0
+            for chunk in chunks:
+                pieces.append(chunk)
+                size += len(chunk)
+                if size > LARGE:
+                    break
+            if size > LARGE:
+                meta = store(chain(pieces, chunks))
+                folder.sync([name], _author(), Kind.WRITE)
+                return meta
+            data = b"".join(pieces)
+            before = self.store.at(workspace, name)
+            with ExitStack() as stack:
+                old = None
+                if before is not None and before.type is EntryType.FILE and 0 < before.size <= LARGE:
+                    old = folder.open(name)
+                if old is not None:
+                    stack.enter_context(old)
+
+                def prepare() -> Content:
+                    return self.store.prepare(workspace, data, before, None if old is None else old.read())
+
+                beside = self._encoders.submit(prepare) if size > _BESIDE else None
+                try:
+                    meta = store([data])
+                finally:
+                    if beside is not None:
+                        beside.exception()  # it reads a file that is closed next
+                content = prepare() if beside is None else beside.result()
+            status = folder.status(name)
+            mode = 0o644 if status is None else stat.S_IMODE(status.st_mode)
+            stamp = cast("str", meta["version"])  # type: ignore[typeddict-item]
+            states = folder.missing_above(name)
+            if before is not None and before.type is EntryType.FOLDER:  # it was empty, or had empty ones in it
+                states |= dict.fromkeys(self.store.tree_at(workspace, None, name))
+            states[name] = State(EntryType.FILE, mode, content, stamp)
+            self.store.record(workspace, _author(), Kind.WRITE, states)
+            return meta
+
+    def delete(self, path: Path, delete: Callable[[], None], kind: Kind = Kind.DELETE) -> None:
+        """Delete a file or an empty folder, and record it. A workspace that is removed loses its past."""
+        with self._changing(path) as (workspace, name, _):
+            delete()
+            if name:
+                self.store.record(workspace, _author(), kind, {name: None})
+            else:
+                self.store.purge(workspace)
+
+    def make_folder(self, path: Path, make: Callable[[], None]) -> None:
+        """Create a folder, and record it."""
+        with self._changing(path) as (workspace, name, folder):
+            make()
+            if name and (states := folder.missing_above(f"{name}/")):
+                self.store.record(workspace, _author(), Kind.FOLDER, states)
+
+    def remove_tree(self, path: Path, remove: Callable[[], None]) -> None:
+        """Remove a folder with everything in it, and record it. A workspace that is removed loses its past."""
+        workspace, name = _split(path)
+        if name:
+            self.change_trees([path], Kind.DELETE, remove)
+            return
+        with self._gate(workspace).exclusive():
+            remove()
+            self.store.purge(workspace)
+
+    def change_trees(self, paths: list[Path], kind: Kind, change: Callable[[], T]) -> T:
+        """Change everything at and below paths, the first of which is where new content comes from; record it."""
+        places = [_split(path) for path in paths]
+        with ExitStack() as stack:
+            for workspace in sorted({workspace for workspace, _ in places}):
+                stack.enter_context(self._gate(workspace).exclusive())
+            for workspace, name in places:
+                self._folder(workspace).sync([name])
+            trees = self._sources(*places) if len(places) == 2 else {}
+            try:
+                return change()
+            finally:  # also what a change did that failed in the middle
+                for workspace in dict.fromkeys(workspace for workspace, _ in places):
+                    names = [name for there, name in places if there == workspace]
+                    self._folder(workspace).sync(names, _author(), kind, trees)
+
+    def move_workspace(self, path: Path, target: Path, move: Callable[[], None]) -> None:
+        """Move a whole workspace to another name, with its past."""
+        workspace, name = _split(path)[0], _split(target)[0]
+        with ExitStack() as stack:
+            for each in sorted({workspace, name}):
+                stack.enter_context(self._gate(each).exclusive())
+            self._folder(workspace).sync()
+            move()
+            self.store.rename(workspace, name)
+
+    def look(self, workspace: str) -> None:
+        """Record what programs changed in a whole workspace."""
+        with self._gate(workspace).exclusive():
+            self._folder(workspace).sync()
+
+    def forget(self, workspace: str) -> None:
+        """Delete the past of a workspace. Its files stay."""
+        with self._gate(workspace).exclusive():
+            self.store.purge(workspace)
+
+    def prune(self) -> None:
+        """Forget what is older or more than the settings allow."""
+        for workspace in self.store.workspaces():
+            self.store.prune(workspace, self._retention)
+
+    def trim(self, scopes: Iterable[Path], size: int) -> None:
+        """Forget the oldest changes of the workspaces that prefixes cover until they take at most `size` bytes.
+
+        The newest version of each file stays, whatever it takes.
+        """
+        scopes = tuple(scopes)
+        covered = [name for name in self.store.workspaces() if f"{WORKSPACES}{name}/".startswith(scopes)]
+        usage = {name: self.store.usage(name) for name in covered}
+        excess = sum(usage.values()) - size
+        for name in sorted(covered, key=lambda name: -usage[name]):
+            if excess <= 0:
+                break
+            self.store.prune(name, VersionRetention(size=max(0, usage[name] - excess)))
+            excess -= usage[name] - self.store.usage(name)
+
+    def _sources(self, source: tuple[str, str], target: tuple[str, str]) -> dict[str, Entry]:
+        """Return the entries that a move or copy within a workspace brings, by their new paths."""
+        if source[0] != target[0]:
+            return {}
+        tree = self.store.tree_at(source[0], None, source[1])
+        return {target[1] + path.removeprefix(source[1]): entry for path, entry in tree.items()}
+
+    @contextmanager
+    def _changing(self, path: Path) -> Iterator[tuple[str, str, FolderHistory]]:
+        """Let one change of a path happen at a time. What programs changed there before is recorded first."""
+        workspace, name = _split(path)
+        gate, folder = self._gate(workspace), self._folder(workspace)
+        if not self.store.last(workspace):  # a workspace that is older than its versions: they begin with all of it
+            with gate.exclusive():
+                folder.sync()
+        with gate.shared(name):
+            if name and not folder.is_current(name):
+                folder.sync([name])
+            yield workspace, name, folder
+
+    def _folder(self, workspace: str) -> FolderHistory:
+        return FolderHistory(self.store, workspace, self._tree, [workspace])
+
+    def _gate(self, workspace: str) -> "_Gate":
+        with self._guard:
+            return self._gates.setdefault(workspace, _Gate())
+
+    def _maintain(self) -> None:
+        """Flush commits to the disk every second, and prune at the start and every hour."""
+        seconds = 0
+        while True:
+            if seconds % 3600 == 0:
+                self.prune()
+            if self._closed.wait(1):
+                return
+            seconds += 1
+            self.store.checkpoint()
+
+
+class _Gate:
+    """Lets many changes of single paths happen at a time, one for each path, or one change of everything."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._shared = 0
+        self._exclusive = 0
+        self._paths = [threading.Lock() for _ in range(_STRIPES)]
+
+    @contextmanager
+    def shared(self, path: str) -> Iterator[None]:
+        with self._condition:
+            self._condition.wait_for(lambda: not self._exclusive)
+            self._shared += 1
+        try:
+            with self._paths[hash(path) % _STRIPES]:
+                yield
+        finally:
+            with self._condition:
+                self._shared -= 1
+                self._condition.notify_all()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        with self._condition:
+            self._condition.wait_for(lambda: not self._exclusive)
+            self._exclusive += 1  # before the others have left, so that no new ones come
+            self._condition.wait_for(lambda: not self._shared)
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._exclusive -= 1
+                self._condition.notify_all()
+
+
+def _split(path: Path) -> tuple[str, str]:
+    """Return the workspace of a path, and the path in it."""
+    workspace, _, name = path.removeprefix(WORKSPACES).partition("/")
+    return workspace, name
+
+
+def _author() -> Author:
+    given = author.get()
+    return Author("local") if given is None else Author(given.principal, given.agent or "", given.call or "")
