@@ -91,6 +91,12 @@ class Gate:
         child._rights = Rights(grants, self._rights, self._rights.undeletable)
         return child
 
+    def on(self, filesystem: FileSystemHooks) -> Self:
+        """Create a handle with the same rights on another file system. Rights that this one loses, that one loses."""
+        other = type(self)(filesystem, ())
+        other._rights = self._rights
+        return other
+
     def describe_grants(self) -> str:
         """Describe in a few lines, for a model's prompt, which operations are allowed where (G7)."""
         return self._rights.describe()

@@ -49,8 +49,13 @@ class PastFileSystem(FileSystemBase):
         return ((name, "") for name in names)
 
     def _number(self, workspace: str) -> int:
-        if isinstance(self._at, datetime):
-            return self._store.number_at(workspace, self._at.timestamp())
+        """Return the number in a workspace. Raises `InvalidArgumentError` if there is no such version."""
+        try:
+            if isinstance(self._at, datetime):
+                return self._store.number_at(workspace, self._at.timestamp())
+            self._store.at(workspace, "", self._at)
+        except NotFoundError as error:
+            raise InvalidArgumentError(error.detail, self._prefix + workspace) from None
         return self._at
 
     def _entry(self, path: Path) -> tuple[str, Entry]:

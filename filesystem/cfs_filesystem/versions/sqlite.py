@@ -7,6 +7,7 @@ A commit survives the end of the process at once, and a power loss after the nex
 takes versions, never files: the next look at the folder records what is there.
 """
 
+import errno
 import hashlib
 import os
 import secrets
@@ -14,7 +15,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -114,16 +115,16 @@ class SqliteVersions:
             if self._checkpoints is not None:
                 self._checkpoints.close()
                 self._checkpoints = None
-            if self.path is not None:
-                self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._truncate_log()
             self._database.close()
 
     def checkpoint(self) -> None:
         """Flush what was committed to the disk. Writers go on meanwhile."""
         with self._syncing:
             if self._checkpoints is not None and self._synced != (changes := self._database.total_changes):
-                self._checkpoints.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-                self._synced = changes
+                with suppress(sqlite3.OperationalError):  # the disk is full: it stays in the log
+                    self._checkpoints.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                    self._synced = changes
 
     def prepare(
         self, workspace: str, data: bytes, previous: Entry | None = None, previous_data: bytes | None = None
@@ -516,9 +517,13 @@ class SqliteVersions:
     def _shrink(self) -> None:
         """Remove what was deleted from the write-ahead log, too, and give its space back."""
         with self._syncing, self._lock:
-            self._database.execute("PRAGMA incremental_vacuum").fetchall()
-            if self.path is not None:
-                self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            with suppress(sqlite3.OperationalError):
+                self._database.execute("PRAGMA incremental_vacuum").fetchall()
+            self._truncate_log()
+
+    def _truncate_log(self) -> None:
+        with suppress(sqlite3.OperationalError):  # the disk is full: the next one does it
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def check_integrity(self) -> None:
         """See `VersionStore`."""
@@ -544,12 +549,16 @@ class SqliteVersions:
             if self._database.in_transaction:
                 yield
                 return
-            self._database.execute("BEGIN IMMEDIATE")
             try:
+                self._database.execute("BEGIN IMMEDIATE")
                 yield
                 self._database.execute("COMMIT")
-            except BaseException:
-                self._database.execute("ROLLBACK")
+            except BaseException as error:
+                if self._database.in_transaction:  # a full disk may have ended it
+                    self._database.execute("ROLLBACK")
+                if isinstance(error, sqlite3.OperationalError):
+                    full = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL
+                    raise OSError(errno.ENOSPC if full else errno.EIO, f"versions cannot be stored: {error}") from None
                 raise
 
     def _workspace(self, workspace: str) -> Any:

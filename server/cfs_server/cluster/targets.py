@@ -78,7 +78,7 @@ def target_of(method: str, raw_path: bytes, query: bytes, headers: Mapping[bytes
             return ALL
         case ["v1", "files", "sessions", root, *_] if root:
             return Target(Kind.SESSION, root)
-        case ["v1", "files", "workspaces", root, *_] if root:
+        case ["v1", "files" | "versions", "workspaces", root, *_] if root:
             return Target(Kind.SESSION, root)
         case ["dav", *rest]:
             return _in_dav(method, rest, headers)

@@ -3,6 +3,8 @@
 The caller's grants decide. Each way to read a file is a separate operation.
 """
 
+import os
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 from urllib.parse import quote
 
@@ -21,17 +23,22 @@ from cfs.errors import (
     TooLarge,
     TooMany,
     Unavailable,
+    Unsupported,
 )
 from cfs_filesystem import EntryMeta
+from cfs_filesystem.versions import Change, Entry
+from cfs_server.domain.ids import SESSIONS, WORKSPACES
 from cfs_server.http.caller import IfMatch, IfNoneMatch, Me
 from cfs_server.http.etags import content_etag, matches, seconds_of, unchanged
 from cfs_server.http.file_content import SAFE, content_of, headers_of
 from cfs_server.http.openapi import FILE_HEADERS, LIST_HEADERS, NOT_MODIFIED, answer, body, problems
 from cfs_server.http.representations import as_json
-from cfs_server.workspaces.file_service import Condition, etag_of, received
+from cfs_server.workspaces.file_service import Condition, Files, etag_of, received
 
-router = APIRouter(prefix="/v1/files", tags=["files"])
+router = APIRouter(tags=["files"])
 
+_FILES, _VERSIONS = "/v1/files", "/v1/versions"
+_DIGITS = 15
 _ERRORS = (InvalidPath, InvalidParameters, Forbidden, NotGranted)
 
 
@@ -53,8 +60,34 @@ IfUnmodifiedSince = Annotated[
 ]
 
 
+async def _moment(
+    at: Annotated[
+        str | None,
+        Query(
+            description="The files of a workspace as they were: the number of a change (`GET /v1/versions/{path}`), or"
+            " a time such as `2026-11-27T12:00:00Z`. The rights of the present hold.",
+            json_schema_extra={"pattern": r"^[0-9]{1,15}$"},
+        ),
+    ] = None,
+) -> int | datetime | None:
+    if at is None:
+        return None
+    if at.isascii() and at.isdigit() and len(at) <= _DIGITS:
+        return int(at)
+    try:
+        time = datetime.fromisoformat(at)
+        return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    except ValueError:
+        raise InvalidParameters(
+            f"at={at[:40]!r} is neither the number of a change nor a time such as 2026-11-27T12:00:00Z"
+        ) from None
+
+
+Moment = Annotated[int | datetime | None, Depends(_moment)]
+
+
 @router.get(
-    "",
+    _FILES,
     responses={
         200: answer("A page", headers=LIST_HEADERS, json=wire.FilePage),
         304: NOT_MODIFIED,
@@ -72,10 +105,13 @@ async def list_files(
     ] = "",
     after: Annotated[str, Query(description="Last path of the page before.")] = "",
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    at: Moment = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """List the files that the caller may list, ordered by path, one page at a time."""
-    found = [meta for meta in await me.files.list(prefix or None) if meta["path"] > after]
+    if at is not None and not prefix:
+        prefix = WORKSPACES
+    found = [meta for meta in await _files(me, prefix, at).list(prefix or None) if meta["path"] > after]
     page = wire.FilePage(
         files=tuple(_info(meta) for meta in found[:limit]),
         next=found[limit - 1]["path"] if len(found) > limit else None,
@@ -87,7 +123,7 @@ async def list_files(
 
 
 @router.get(
-    "/{path:path}",
+    _FILES + "/{path:path}",
     responses={
         200: answer(
             "The file, or what is known of it",
@@ -115,30 +151,32 @@ async def read_file(
     overlap: Annotated[int | None, Query(description="For `matches`: characters shared with the match before.")] = None,
     range_: Annotated[str | None, Header(alias="range", description="For `bytes`: one range of them.")] = None,
     if_range: Annotated[str | None, Header(description="Take the range only of this version.")] = None,
+    at: Moment = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Read a file in one of four ways. Each way is a separate operation that must be granted."""
+    files = _files(me, path, at)
     if view == "meta":
-        meta = await me.files.file(path)
+        meta = await files.file(path)
         headers = headers_of(meta)
         return _conditional(as_json(_info(meta), headers=headers), headers, if_none_match)
     if view == "text":
-        text = await me.files.read_file(path, index, line)
+        text = await files.read_file(path, index, line)
         headers = headers_of(text.meta)
         lines = Response(text.found.encode(), headers=headers | SAFE, media_type="text/plain")
         return _conditional(lines, headers, if_none_match)
     if view == "matches":
         if pattern is None:
             raise InvalidParameters("view=matches needs a pattern")
-        matching = await me.files.read_re(path, pattern, overlap)
+        matching = await files.read_re(path, pattern, overlap)
         headers = headers_of(matching.meta)
         found = as_json(wire.Matches(matches=tuple(matching.found)), headers=headers)
         return _conditional(found, headers, if_none_match)
-    return content_of(request, path, await me.files.open(path), range_, if_range, if_none_match)
+    return content_of(request, path, await files.open(path), range_, if_range, if_none_match)
 
 
 @router.put(
-    "/{path:path}",
+    _FILES + "/{path:path}",
     responses={
         200: answer("Stored", headers=FILE_HEADERS, json=wire.FileInfo),
         201: answer("Stored, and new", headers=FILE_HEADERS, location=True, json=wire.FileInfo),
@@ -170,7 +208,7 @@ async def write_file(
 
 
 @router.delete(
-    "/{path:path}",
+    _FILES + "/{path:path}",
     status_code=204,
     responses={204: answer("Deleted"), **problems(*_ERRORS, Conflict, PreconditionFailed)},
 )
@@ -180,6 +218,82 @@ async def delete_file(
     """Delete a file. In `/sessions/` this deletes the session and everything below it."""
     await me.files.delete(path, _condition(if_match, None, if_unmodified_since))
     return Response(status_code=204)
+
+
+@router.get(
+    _VERSIONS + "/{path:path}",
+    responses={200: answer("A page", headers=LIST_HEADERS, json=wire.FileChanges), **problems(*_ERRORS, Unsupported)},
+)
+async def list_versions(
+    path: LogicalPath,
+    me: Me,
+    before: Annotated[int | None, Query(ge=0, description="Number of the last change of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """List the changes of a workspace, or of a file or folder in it, the newest first, one page at a time.
+
+    A change has the files for which the caller has the right `file`. `?at=NUMBER` reads one as it was then.
+    """
+    _require_workspace(path)
+    page = await me.files.changes(path, before, limit)
+    workspace = "/".join(path.split("/")[:3])
+    listed = as_json(
+        wire.FileChanges(
+            changes=tuple(_change(workspace, change) for change in page.changes),
+            oldest=page.oldest,
+            last=page.last,
+            next=page.changes[-1].number if page.more else None,
+        )
+    )
+    headers = {"Cache-Control": "no-cache", "ETag": content_etag(bytes(listed.body))}
+    listed.headers.update(headers)
+    return _conditional(listed, headers, if_none_match)
+
+
+@router.delete(
+    _VERSIONS + "/{path:path}",
+    status_code=204,
+    responses={204: answer("Deleted"), **problems(*_ERRORS, Unsupported)},
+)
+async def forget_versions(path: LogicalPath, me: Me) -> Response:
+    """Delete the past of a workspace for ever. Its files stay as they are. Needs `delete` on all of it."""
+    _require_workspace(path)
+    await me.files.forget(path)
+    return Response(status_code=204)
+
+
+def _files(me: Me, path: str, at: int | datetime | None) -> Files:
+    if at is not None:
+        _require_workspace(path)
+    return me.files.at(at)
+
+
+def _require_workspace(path: str) -> None:
+    if path.startswith(SESSIONS):
+        raise InvalidParameters("these versions are those of files in /workspaces/, not of sessions")
+
+
+def _change(workspace: str, change: Change) -> wire.FileChange:
+    author = change.author
+    return wire.FileChange(
+        number=change.number,
+        at=change.at,
+        kind=change.kind.value,
+        principal=author.principal or None,
+        agent=author.agent or None,
+        tool_call=author.call or None,
+        files=tuple(_version(f"{workspace}/{path}", entry) for path, entry in change.entries.items()),
+    )
+
+
+def _version(path: str, entry: Entry | None) -> wire.FileVersion:
+    shown = os.fsencode(path).decode(errors="backslashreplace")
+    if entry is None:
+        return wire.FileVersion(path=shown, type="removed")
+    return wire.FileVersion(
+        path=shown, type=entry.type.value, mode=entry.mode, size=entry.size, sha256=entry.digest or None
+    )
 
 
 def _conditional(response: Response, headers: dict[str, str], if_none_match: str | None) -> Response:

@@ -6,7 +6,9 @@ import errno
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from io import BytesIO
 from os import SEEK_END
@@ -27,6 +29,7 @@ from cfs.errors import (
     PreconditionFailed,
     StorageFull,
     TooLarge,
+    Unsupported,
 )
 from cfs_filesystem import (
     AccessDeniedError,
@@ -40,9 +43,11 @@ from cfs_filesystem import (
     Path,
     VersionError,
 )
+from cfs_filesystem.versions import Change, PastFileSystem
 from cfs_server.domain.ids import SESSIONS, WORKSPACES, id_of
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.authorized import AuthorizedSessions
+from cfs_server.workspaces.history import WorkspaceHistory, split
 from cfs_server.workspaces.workspaces import WorkspaceUsage
 
 # Large bodies are received into a temporary file before they are used.
@@ -131,6 +136,16 @@ class Read(Generic[_T]):
     meta: EntryMeta | None
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """A page of changes, whether there are older ones, and the oldest and the last number that can be read."""
+
+    changes: tuple[Change, ...]
+    more: bool
+    oldest: int
+    last: int
+
+
 class Files:
     """File operations of one caller. All methods raise errors of `cfs.errors`."""
 
@@ -148,6 +163,71 @@ class Files:
         self._limit = limit
         self._searches = searches
         self._sessions = sessions
+
+    def at(self, moment: int | datetime | None) -> "Files":
+        """Return the files of workspaces as they were after a change, or at a time; None means now.
+
+        Raises `Unsupported` if no versions are kept.
+        """
+        if moment is None:
+            return self
+        past = copy(self)
+        past._handle = self._handle.on(PastFileSystem(self.history.store, WORKSPACES, moment))  # noqa: SLF001
+        return past
+
+    @property
+    def history(self) -> WorkspaceHistory:
+        """The versions of all workspaces. Raises `Unsupported` if none are kept."""
+        if self._usage.history is None:
+            raise Unsupported("versions of files are not kept here (setting `versions`; docs/versions.md says where)")
+        return self._usage.history
+
+    async def changes(self, path: Path, before: int | None, limit: int) -> Changes:
+        """Return the changes of a workspace, or at and below a path in it, the newest first.
+
+        Each has only the paths for which the caller has the right `file`; changes without any are left out. What
+        programs changed directly is recorded first.
+        """
+        return await to_thread.run_sync(
+            self._translate_errors, "file", path, partial(self._changes, path, before, limit)
+        )
+
+    def _changes(self, path: Path, before: int | None, limit: int) -> Changes:
+        if not self._handle.scopes("file", path):
+            self._handle.require("file", path)
+        workspace, name = split(path)
+        if not workspace:
+            raise InvalidArgumentError(f"name a workspace, as in {WORKSPACES}NAME", path)
+        self.history.look(workspace)
+        store, found = self.history.store, list[Change]()
+        while len(found) <= limit:
+            page = store.changes(workspace, name, before, limit + 1)
+            for change in page:
+                entries = {path: entry for path, entry in change.entries.items() if self._may_see(workspace, path)}
+                if entries:
+                    found.append(replace(change, entries=entries))
+            if len(page) <= limit:
+                break
+            before = page[-1].number
+        return Changes(tuple(found[:limit]), len(found) > limit, store.oldest(workspace), store.last(workspace))
+
+    def _may_see(self, workspace: str, name: str) -> bool:
+        try:
+            return self._handle.allows("file", f"{WORKSPACES}{workspace}/{name}")
+        except InvalidPathError:  # no path that could be granted: it needs the right to all of the workspace
+            whole = f"{WORKSPACES}{workspace}/"
+            return self._handle.scopes("file", whole) == [whole]
+
+    async def forget(self, path: Path) -> None:
+        """Delete the past of a workspace. Its files stay. Needs the right to delete all of it."""
+        await to_thread.run_sync(self._translate_errors, "delete", path, partial(self._forget, path))
+
+    def _forget(self, path: Path) -> None:
+        self._handle.require("delete", path)
+        workspace, name = split(path)
+        if name or not workspace:
+            raise InvalidArgumentError(f"the past is deleted of a whole workspace: {WORKSPACES}NAME", path)
+        self.history.forget(workspace)
 
     async def list(self, prefix: Path | None) -> list[EntryMeta]:
         """Return the metadata of all entries at and below a prefix that the caller may list. It may be empty."""

@@ -2,16 +2,19 @@
 
 Before a change, what it touches is compared with its newest version: what a program changed directly becomes a version
 of its own, so that nothing is overwritten that is in no version. After it, the change is recorded, and only then
-acknowledged. If the process is killed in between, the new state is recorded at the next look, without its author.
+acknowledged. If the process is killed in between, or the disk takes no more versions, the new state is recorded at the
+next look, without its author. What a full disk cannot record is not overwritten.
 """
 
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import TypeVar, cast
+
+import structlog
 
 from cfs_filesystem import DiskFileSystem, EntryMeta, Path
 from cfs_filesystem.versions import (
@@ -28,6 +31,8 @@ from cfs_filesystem.versions import (
 from cfs_filesystem.versions.codec import LARGE
 from cfs_server.domain.changes import author
 from cfs_server.domain.ids import WORKSPACES
+
+_log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 _BESIDE = 32 << 10
@@ -96,7 +101,7 @@ class WorkspaceHistory:
             if before is not None and before.type is EntryType.FOLDER:  # it was empty, or had empty ones in it
                 states |= dict.fromkeys(self.store.tree_at(workspace, None, name))
             states[name] = State(EntryType.FILE, mode, content, stamp)
-            self.store.record(workspace, _author(), Kind.WRITE, states)
+            self._record(workspace, Kind.WRITE, states)
             return meta
 
     def delete(self, path: Path, delete: Callable[[], None], kind: Kind = Kind.DELETE) -> None:
@@ -104,7 +109,7 @@ class WorkspaceHistory:
         with self._changing(path) as (workspace, name, _):
             delete()
             if name:
-                self.store.record(workspace, _author(), kind, {name: None})
+                self._record(workspace, kind, {name: None})
             else:
                 self.store.purge(workspace)
 
@@ -113,11 +118,11 @@ class WorkspaceHistory:
         with self._changing(path) as (workspace, name, folder):
             make()
             if name and (states := folder.missing_above(f"{name}/")):
-                self.store.record(workspace, _author(), Kind.FOLDER, states)
+                self._record(workspace, Kind.FOLDER, states)
 
     def remove_tree(self, path: Path, remove: Callable[[], None]) -> None:
         """Remove a folder with everything in it, and record it. A workspace that is removed loses its past."""
-        workspace, name = _split(path)
+        workspace, name = split(path)
         if name:
             self.change_trees([path], Kind.DELETE, remove)
             return
@@ -127,7 +132,7 @@ class WorkspaceHistory:
 
     def change_trees(self, paths: list[Path], kind: Kind, change: Callable[[], T]) -> T:
         """Change everything at and below paths, the first of which is where new content comes from; record it."""
-        places = [_split(path) for path in paths]
+        places = [split(path) for path in paths]
         with ExitStack() as stack:
             for workspace in sorted({workspace for workspace, _ in places}):
                 stack.enter_context(self._gate(workspace).exclusive())
@@ -143,7 +148,7 @@ class WorkspaceHistory:
 
     def move_workspace(self, path: Path, target: Path, move: Callable[[], None]) -> None:
         """Move a whole workspace to another name, with its past."""
-        workspace, name = _split(path)[0], _split(target)[0]
+        workspace, name = split(path)[0], split(target)[0]
         with ExitStack() as stack:
             for each in sorted({workspace, name}):
                 stack.enter_context(self._gate(each).exclusive())
@@ -164,7 +169,10 @@ class WorkspaceHistory:
     def prune(self) -> None:
         """Forget what is older or more than the settings allow."""
         for workspace in self.store.workspaces():
-            self.store.prune(workspace, self._retention)
+            try:
+                self.store.prune(workspace, self._retention)
+            except OSError as error:
+                _log.error("versions.not_pruned", workspace=workspace, reason=error.strerror)
 
     def trim(self, scopes: Iterable[Path], size: int) -> None:
         """Forget the oldest changes of the workspaces that prefixes cover until they take at most `size` bytes.
@@ -188,10 +196,17 @@ class WorkspaceHistory:
         tree = self.store.tree_at(source[0], None, source[1])
         return {target[1] + path.removeprefix(source[1]): entry for path, entry in tree.items()}
 
+    def _record(self, workspace: str, kind: Kind, states: Mapping[str, State | None]) -> None:
+        """Record a change that is on the disk. If the store is full, the next look at the folder does it."""
+        try:
+            self.store.record(workspace, _author(), kind, states)
+        except OSError as error:
+            _log.error("versions.not_recorded", workspace=workspace, paths=len(states), reason=error.strerror)
+
     @contextmanager
     def _changing(self, path: Path) -> Iterator[tuple[str, str, FolderHistory]]:
         """Let one change of a path happen at a time. What programs changed there before is recorded first."""
-        workspace, name = _split(path)
+        workspace, name = split(path)
         gate, folder = self._gate(workspace), self._folder(workspace)
         if not self.store.last(workspace):  # a workspace that is older than its versions: they begin with all of it
             with gate.exclusive():
@@ -256,7 +271,7 @@ class _Gate:
                 self._condition.notify_all()
 
 
-def _split(path: Path) -> tuple[str, str]:
+def split(path: Path) -> tuple[str, str]:
     """Return the workspace of a path, and the path in it."""
     workspace, _, name = path.removeprefix(WORKSPACES).partition("/")
     return workspace, name

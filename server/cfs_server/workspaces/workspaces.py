@@ -237,6 +237,11 @@ class WorkspaceUsage:
         self._coming = 0
         """Bytes of writes in progress. They may be on disk already."""
 
+    @property
+    def history(self) -> WorkspaceHistory | None:
+        """The versions of the files; None if they are not kept."""
+        return self._workspaces.history
+
     @contextmanager
     def room(self, path: Path, size: int, limit: int | None) -> Iterator[None]:
         """Reserve space for a file while it is written. Raises `StorageFull` if the limit would be exceeded."""

@@ -9,7 +9,7 @@ from cfs.contract.wire.base import ID_PATTERN
 from cfs.contract.wire.claims import LEASE_SECONDS, AgentFinish, AgentUpdate, Claim, ClaimRequest
 from cfs.contract.wire.costs import CostRow, Costs
 from cfs.contract.wire.events import Event, EventType
-from cfs.contract.wire.files import FileInfo, FilePage, Matches
+from cfs.contract.wire.files import FileChange, FileChanges, FileInfo, FilePage, FileVersion, Matches
 from cfs.contract.wire.imports import Import, Imported, ImportResult, NamedSession
 from cfs.contract.wire.messages import (
     RESPONSE_FORMAT,
@@ -109,8 +109,11 @@ __all__ = [
     "Costs",
     "Event",
     "EventType",
+    "FileChange",
+    "FileChanges",
     "FileInfo",
     "FilePage",
+    "FileVersion",
     "FinishReason",
     "Fork",
     "ForkRequest",

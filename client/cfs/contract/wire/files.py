@@ -1,5 +1,7 @@
 """Files of workspaces (G2)."""
 
+from typing import Literal
+
 from cfs.contract.wire.base import WireModel
 
 
@@ -23,3 +25,40 @@ class Matches(WireModel):
     """What a regular expression matched in a file, in its order."""
 
     matches: tuple[str, ...]
+
+
+class FileVersion(WireModel):
+    """What a change left at a path: a `file`, `folder` or `link` with its permission bits, size and SHA-256.
+
+    `removed` if nothing is there any more. Bytes of a name that are no UTF-8 are written as `\\xNN`.
+    """
+
+    path: str
+    type: Literal["file", "folder", "link", "removed"]
+    mode: int = 0
+    size: int = 0
+    sha256: str | None = None
+
+
+class FileChange(WireModel):
+    """A change of a workspace, with its number there and its author. `outside` is one by a program on the disk."""
+
+    number: int
+    at: float
+    kind: Literal["write", "delete", "move", "copy", "folder", "rewind", "outside"]
+    principal: str | None = None
+    agent: str | None = None
+    tool_call: str | None = None
+    files: tuple[FileVersion, ...]
+
+
+class FileChanges(WireModel):
+    """A page of changes, the newest first; `next` is the `before` of the next page.
+
+    Versions from `oldest` to `last` can be read.
+    """
+
+    changes: tuple[FileChange, ...]
+    oldest: int
+    last: int
+    next: int | None = None
