@@ -29,7 +29,18 @@ from cfs.api._calls import (
 )
 from cfs.api._claims import claim, finish, update
 from cfs.api._completions import complete, complete_in_chunks, connections, count_tokens, models
-from cfs.api._files import FilePart, WrittenFile, delete_file, file, files, read_file, write_file
+from cfs.api._files import (
+    FilePart,
+    Moment,
+    WrittenFile,
+    delete_file,
+    file,
+    file_changes,
+    files,
+    forget_versions,
+    read_file,
+    write_file,
+)
 from cfs.api._lives import Life, life_in
 from cfs.api._messages import append, converse, events, post, say, turn_events
 from cfs.api._questions import answer, ask, question, questions
@@ -73,6 +84,7 @@ __all__ = [
     "ChunkStream",
     "FilePart",
     "Life",
+    "Moment",
     "Request",
     "Stream",
     "Transcript",
@@ -99,9 +111,11 @@ __all__ = [
     "error_of",
     "events",
     "file",
+    "file_changes",
     "files",
     "files_store",
     "finish",
+    "forget_versions",
     "fork",
     "import_sessions",
     "life_in",

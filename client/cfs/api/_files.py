@@ -1,6 +1,8 @@
-"""Files of workspaces."""
+"""Files of workspaces, and their versions."""
 
 from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
 from urllib.parse import quote
 
 from cfs.api._calls import ApiResponse, Call, Request, parse_model, parse_nothing
@@ -25,23 +27,30 @@ class WrittenFile:
     new: bool
 
 
-def files(prefix: str = "", after: str = "", limit: int = 1000) -> Call[wire.FilePage]:
-    """`GET /v1/files`: one page in the order of the paths; `prefix` is an entry, or a directory that ends with `/`."""
-    params = {"prefix": prefix, "after": after, "limit": str(limit)}
+Moment: TypeAlias = int | datetime | str | None
+"""The number of a change of a workspace, or a time (an aware datetime, or ISO 8601); None means now."""
+
+
+def files(prefix: str = "", after: str = "", limit: int = 1000, at: Moment = None) -> Call[wire.FilePage]:
+    """`GET /v1/files`: one page in the order of the paths; `prefix` is an entry, or a directory that ends with `/`.
+
+    `at` reads the files of workspaces as they were.
+    """
+    params = {"prefix": prefix, "after": after, "limit": str(limit), **_at(at)}
     request = Request("GET", "/v1/files", {key: value for key, value in params.items() if value})
     return Call(request, parse_model(wire.FilePage))
 
 
-def file(path: str) -> Call[wire.FileInfo]:
-    """`GET /v1/files/{path}?view=meta`: what is known of the file at a logical path."""
-    return Call(Request("GET", _file(path), {"view": "meta"}), parse_model(wire.FileInfo))
+def file(path: str, at: Moment = None) -> Call[wire.FileInfo]:
+    """`GET /v1/files/{path}?view=meta`: what is known of the file at a logical path, now or `at` a version."""
+    return Call(Request("GET", _file(path), {"view": "meta", **_at(at)}), parse_model(wire.FileInfo))
 
 
-def read_file(path: str, first: int = 0, size: int | None = None) -> Call[FilePart]:
-    """`GET /v1/files/{path}`: the bytes of a file, or `size` of them from byte `first`."""
+def read_file(path: str, first: int = 0, size: int | None = None, at: Moment = None) -> Call[FilePart]:
+    """`GET /v1/files/{path}`: the bytes of a file, or `size` of them from byte `first`, now or `at` a version."""
     end = "" if size is None else str(first + size - 1)
     headers = {} if not first and size is None else {"Range": f"bytes={first}-{end}"}
-    return Call(Request("GET", _file(path), headers=headers), _part)
+    return Call(Request("GET", _file(path), _at(at), headers=headers), _part)
 
 
 def write_file(path: str, content: bytes, *, etag: str | None = None, new: bool = False) -> Call[WrittenFile]:
@@ -57,6 +66,30 @@ def write_file(path: str, content: bytes, *, etag: str | None = None, new: bool 
 def delete_file(path: str, *, etag: str | None = None) -> Call[None]:
     """`DELETE /v1/files/{path}`, with an `etag` only that version."""
     return Call(Request("DELETE", _file(path), headers={} if etag is None else {"If-Match": etag}), parse_nothing)
+
+
+def file_changes(path: str, before: int | None = None, limit: int = 100) -> Call[wire.FileChanges]:
+    """`GET /v1/versions/{path}`: the changes of a workspace, or of a file or folder in it, the newest first.
+
+    `path` is a logical one, such as `/workspaces/main`. Their numbers are the `at` of `files` and `read_file`.
+    """
+    params = {"limit": str(limit)} | ({} if before is None else {"before": str(before)})
+    return Call(Request("GET", _versions(path), params), parse_model(wire.FileChanges))
+
+
+def forget_versions(path: str) -> Call[None]:
+    """`DELETE /v1/versions/{path}`: delete the past of a workspace for ever. Its files stay as they are."""
+    return Call(Request("DELETE", _versions(path)), parse_nothing)
+
+
+def _at(moment: Moment) -> dict[str, str]:
+    if moment is None:
+        return {}
+    return {"at": moment.isoformat() if isinstance(moment, datetime) else str(moment)}
+
+
+def _versions(path: str) -> str:
+    return f"/v1/versions{quote(path if path.startswith('/') else f'/{path}')}"
 
 
 def _file(path: str) -> str:

@@ -35,6 +35,7 @@ _OWN = {
     "set": _SESSIONS,
     "rename": _SESSIONS,
     "fork": _SESSIONS,
+    "files": _SESSIONS,
     "share": _SESSIONS,
     "rm": _SESSIONS,
     "questions": _SESSIONS,

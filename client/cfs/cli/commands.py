@@ -326,6 +326,77 @@ def fork(
         show(client.call(api.fork(session, copy, messages)).id + "\n")
 
 
+files = CommandGroup("Look into the files of a workspace, and into their past.")
+
+FilePlace = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME[/PATH][@VERSION]",
+        help="A workspace, which has the name of its session, or a file or folder in it, now or at a version: the"
+        " number of a change, or a time such as 2026-11-27T12:00:00Z.",
+        show_default=False,
+    ),
+]
+
+
+@files.command(name="ls")
+def list_files(place: FilePlace, as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
+    """List files with their sizes and times: `cfs files ls main@12`."""
+    from cfs.cli.actions.files import list_files
+
+    with connect(url, token_file) as client:
+        list_files(client, place, as_json=as_json)
+
+
+@files.command(name="log")
+def log_files(
+    place: FilePlace,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of changes, the newest first.")] = 50,
+    as_json: Json = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """List the changes of a workspace, a file or a folder: number, time, author and files.
+
+    A change of kind `outside` was made by a program on the disk, not through the server.
+    """
+    from cfs.cli.actions.files import list_changes
+
+    with connect(url, token_file) as client:
+        list_changes(client, place, limit, as_json=as_json)
+
+
+@files.command(name="show")
+def show_file(place: FilePlace, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
+    """Write a file to standard output, byte for byte: `cfs files show main/src/a.py@12`."""
+    from cfs.cli.actions.files import print_file
+
+    with connect(url, token_file) as client:
+        print_file(client, place)
+
+
+@files.command(name="diff")
+def diff_files(
+    old: FilePlace,
+    new: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME[/PATH][@VERSION]]",
+            help="What to compare with (default: the same as it is now).",
+            show_default=False,
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Compare files, folders or workspaces: `cfs files diff main@12 main@15`. The exit status is 1 if they differ."""
+    from cfs.cli.actions.files import compare
+
+    with connect(url, token_file) as client:
+        if compare(client, old, new):
+            raise typer.Exit(1)
+
+
 share = CommandGroup("Make, list and revoke links that let others read a session, or write to it.")
 
 
