@@ -24,6 +24,7 @@ from cfs_server.journal.memory import MemoryBackend
 from cfs_server.sessions.joint_store import JointStore
 from cfs_server.sessions.retention import Retention
 from cfs_server.sessions.store import Part, SessionStore
+from cfs_server.workspaces.forgetting import Forgetting
 from cfs_server.workspaces.workspaces import Workspaces, open_workspaces
 
 
@@ -106,6 +107,10 @@ async def open_context(
         ]
         if settings.tokens is not None:
             watches.append(principals.watch(settings.tokens))
+        if folders.history is not None:
+            forgetting = Forgetting(folders.history, log)
+            store.on_deleted = forgetting.session_deleted
+            watches.append(forgetting.run())
         stack.enter_context(dav.opened(store))
         await enter(background(watches))
         yield context

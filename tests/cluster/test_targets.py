@@ -21,7 +21,11 @@ NO_SESSION = {
 }
 """Routes that are about no session."""
 NAMED_BY_HEADER = {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/api/chat", "/api/generate"}
-NAMED_BY_PATH = {"/v1/files/{path}": "/v1/files/workspaces/a/b", "/v1/responses/{response}": "/v1/responses/resp_{key}"}
+NAMED_BY_PATH = {
+    "/v1/files/{path}": "/v1/files/workspaces/a/b",
+    "/v1/versions/{path}": "/v1/versions/workspaces/a",
+    "/v1/responses/{response}": "/v1/responses/resp_{key}",
+}
 """Routes whose paths contain a session in another form, and an example of it."""
 KEY = "0003" + "a" * 28
 

@@ -75,6 +75,7 @@ WRITES: list[tuple[str, str, dict[str, Any]]] = [
     ("PUT", "/v1/files/workspaces/a/x", {"content": "x"}),
     ("PUT", "/v1/files/workspaces/a/x", {"content": "x" * 3_000_000}),
     ("DELETE", "/v1/files/workspaces/a/old", {}),
+    ("DELETE", "/v1/versions/workspaces/a", {}),
     ("PUT", "/dav/sessions/a", {"content": "x"}),
     ("DELETE", "/dav/sessions/a", {}),
     ("MOVE", "/dav/sessions/a", {"headers": {"Destination": "/dav/sessions/b"}}),

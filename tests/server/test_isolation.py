@@ -129,6 +129,7 @@ SHARED: AbstractSet[Operation] = {"list", "file", "read_binary", "read_file", "r
 ANY = {"If-Match": "*"}
 S = "/v1/sessions"
 F = "/v1/files/{path}"
+V = "/v1/versions/{path}"
 R = "/v1/responses"
 C = "/v1/conversations"
 RECORDED = {"X-CFS-Session": "{id}"}
@@ -288,6 +289,8 @@ CALLS: dict[tuple[str, str], list[Call]] = {
             Call(needs=DELETE | {"file"}, path=path, headers=ANY, status=204),
         )
     ],
+    ("GET", V): [Call(needs={"file"}, path=f"workspaces/{path}", status=200) for path in ("{id}", "{id}/notes.txt")],
+    ("DELETE", V): [Call(needs=DELETE, path="workspaces/{id}", status=204)],
 }
 FOR_ALL = {
     ("GET", path)

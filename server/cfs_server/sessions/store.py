@@ -118,6 +118,8 @@ class SessionStore:
         self.former = FormerNames(journal, self.clock)
         self.on_removed: Callable[[Session], None] = lambda _session: None
         """Called when a session is deleted or gets another name."""
+        self.on_deleted: Callable[[str], None] = lambda _id: None
+        """Called with the id of a session that is deleted."""
         part = self._part
         self.spending = Spending(journal, self.clock, model_of, part.spent_elsewhere, part.durable_spending)
         self._changed: dict[str, Session] = {}
@@ -309,6 +311,7 @@ class SessionStore:
         for session in self._end(session_id, Session.delete):
             self.former.add(session.id, session.nonce, session.key)
             self.on_removed(session)
+            self.on_deleted(session.id)
             self._services.engine.forget(session.key)
 
     def _end(self, session_id: str, end: Callable[[Session], None]) -> list[Session]:

@@ -195,7 +195,7 @@ class Files:
     def _changes(self, path: Path, before: int | None, limit: int) -> Changes:
         if not self._handle.scopes("file", path):
             self._handle.require("file", path)
-        workspace, name = split(path)
+        workspace, name = split(path.removesuffix("/"))
         if not workspace:
             raise InvalidArgumentError(f"name a workspace, as in {WORKSPACES}NAME", path)
         self.history.look(workspace)
@@ -224,7 +224,7 @@ class Files:
 
     def _forget(self, path: Path) -> None:
         self._handle.require("delete", path)
-        workspace, name = split(path)
+        workspace, name = split(path.removesuffix("/"))
         if name or not workspace:
             raise InvalidArgumentError(f"the past is deleted of a whole workspace: {WORKSPACES}NAME", path)
         self.history.forget(workspace)

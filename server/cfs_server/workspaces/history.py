@@ -47,6 +47,8 @@ class WorkspaceHistory:
         self.store = store
         self._tree = files.tree
         self._retention = retention
+        self.names = set(store.workspaces())
+        """The workspaces that may have versions."""
         self._gates: dict[str, _Gate] = {}
         self._guard = threading.Lock()
         self._encoders = ThreadPoolExecutor(2, "versions")
@@ -221,6 +223,7 @@ class WorkspaceHistory:
 
     def _gate(self, workspace: str) -> "_Gate":
         with self._guard:
+            self.names.add(workspace)
             return self._gates.setdefault(workspace, _Gate())
 
     def _maintain(self) -> None:

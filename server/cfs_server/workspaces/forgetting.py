@@ -1,0 +1,42 @@
+"""Deletes the past of a workspace with its session. A deletion that a crash interrupts goes on at the next start."""
+
+import asyncio
+from typing import Protocol
+
+from anyio import to_thread
+
+from cfs_server.workspaces.history import WorkspaceHistory
+
+SPACE = "versions.forget"
+
+
+class _Documents(Protocol):
+    """The small documents of a journal."""
+
+    def keep(self, space: str, name: str, value: str | None) -> None: ...
+
+    def kept(self, space: str) -> dict[str, str]: ...
+
+
+class Forgetting:
+    """Deletes the pasts of workspaces whose sessions are deleted. The files of a workspace stay."""
+
+    def __init__(self, history: WorkspaceHistory, journal: _Documents) -> None:
+        self._history = history
+        self._journal = journal
+        self._noted = asyncio.Event()
+
+    def session_deleted(self, session_id: str) -> None:
+        """Note, with the deletion of the session itself, that the past of its workspace is to be deleted."""
+        if session_id in self._history.names:
+            self._journal.keep(SPACE, session_id, "")
+            self._noted.set()
+
+    async def run(self) -> None:
+        """Delete what is noted, until cancelled."""
+        while True:
+            self._noted.clear()
+            for workspace in self._journal.kept(SPACE):
+                await to_thread.run_sync(self._history.forget, workspace)
+                self._journal.keep(SPACE, workspace, None)
+            await self._noted.wait()
