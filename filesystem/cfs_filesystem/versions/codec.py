@@ -1,9 +1,10 @@
 """How contents are encoded: zstd, with an earlier version as dictionary, and content-defined chunks of large files.
 
-Measured with 1 MB of text in which one line changes: 176 bytes and 2.6 ms a version with the previous version as a raw
-dictionary; chunks of 16 KiB take 11,871 bytes.
+What two versions have in common at their beginning and end is not compressed again: with 1 MB of text in which one line
+changes, zstd alone takes 2.6 ms and 176 bytes with the previous version as a raw dictionary.
 """
 
+import struct
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -20,26 +21,76 @@ FULL = STRIDE * STRIDE
 _LEVEL = 3
 _BUFFER = 32 << 20
 _CHUNK, _MAX_CHUNK = 64 << 10, 512 << 10
+_NEAR = 4 << 10
+_HEAD = struct.Struct(">II")
+"""The lengths of the common beginning and of the common end."""
 _WINDOW = range(zstandard.WINDOWLOG_MIN, 28)
 
 
 def encode(content: bytes, base: bytes | None = None) -> bytes:
-    """Compress a content, with the content of its base as dictionary."""
+    """Compress a content. With the content of a base, only what is between their common beginning and end is."""
     if not base:
         return zstandard.ZstdCompressor(level=_LEVEL).compress(content)
-    window = min(max((len(content) + len(base)).bit_length(), _WINDOW.start), _WINDOW.stop - 1)
+    beginning = _common(content, base)
+    end = _common_end(content[beginning:], base[beginning:])
+    middle = content[beginning : len(content) - end]
+    head = _HEAD.pack(beginning, end)
+    if not middle:
+        return head
+    dictionary = _dictionary(base, beginning, end, len(middle))
+    window = min(max((len(middle) + len(dictionary)).bit_length(), _WINDOW.start), _WINDOW.stop - 1)
     parameters = zstandard.ZstdCompressionParameters.from_level(
-        _LEVEL, source_size=len(content), dict_size=len(base), window_log=window
+        _LEVEL, source_size=len(middle), dict_size=len(dictionary), window_log=window
     )
-    dictionary = zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-    return zstandard.ZstdCompressor(compression_params=parameters, dict_data=dictionary).compress(content)
+    raw = zstandard.ZstdCompressionDict(dictionary, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    return head + zstandard.ZstdCompressor(compression_params=parameters, dict_data=raw).compress(middle)
 
 
 def decode(encoded: bytes, size: int, base: bytes | None = None) -> bytes:
-    """Return the content. Raises `zstandard.ZstdError` if the bytes are damaged."""
-    dictionary = None if not base else zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-    decompressor = zstandard.ZstdDecompressor(dict_data=dictionary, max_window_size=1 << _WINDOW.stop)
-    return decompressor.decompress(encoded, max_output_size=size)
+    """Return a content of `size` bytes. Raises `ValueError` or `zstandard.ZstdError` if the bytes are damaged."""
+    if base is None:
+        return zstandard.ZstdDecompressor().decompress(encoded, max_output_size=size)
+    if len(encoded) < _HEAD.size:
+        raise ValueError("it is too short")
+    beginning, end = _HEAD.unpack_from(encoded)
+    length = size - beginning - end
+    middle = b""
+    if length > 0:
+        dictionary = _dictionary(base, beginning, end, length)
+        raw = zstandard.ZstdCompressionDict(dictionary, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+        decompressor = zstandard.ZstdDecompressor(dict_data=raw, max_window_size=1 << _WINDOW.stop)
+        middle = decompressor.decompress(encoded[_HEAD.size :], max_output_size=length)
+    return base[:beginning] + middle + base[len(base) - end :]
+
+
+def _dictionary(base: bytes, beginning: int, end: int, length: int) -> bytes:
+    """Return what of a base is the dictionary of `length` bytes: what is near, or all if they are many."""
+    if length > _NEAR:
+        return base
+    return base[max(0, beginning - _NEAR) : len(base) - max(0, end - _NEAR)][: 4 * _NEAR]
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """Return the length of the common beginning, by comparing halves, which is faster than comparing bytes."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _common_end(one: bytes, other: bytes) -> int:
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[len(one) - middle : len(one) - low] == other[len(other) - middle : len(other) - low]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def chunks(beginning: bytes, source: BinaryIO) -> Iterator[bytes]:

@@ -14,8 +14,10 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -38,6 +40,8 @@ from cfs_filesystem.versions.model import (
 )
 
 SCHEMA = 1
+_RECENT = 16 << 20
+"""Maximum bytes of memory for contents that were written last."""
 APPLICATION = 0x43465356
 """Marks a SQLite file as a store of versions."""
 _TABLES = """
@@ -102,6 +106,7 @@ class SqliteVersions:
         self._lock = threading.RLock()
         self._syncing = threading.Lock()
         self._holds = 0
+        self._recent = _RecentContents()
         if path is not None:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             path.chmod(0o600)
@@ -127,19 +132,28 @@ class SqliteVersions:
                     self._synced = changes
 
     def prepare(
-        self, workspace: str, data: bytes, previous: Entry | None = None, previous_data: bytes | None = None
+        self,
+        workspace: str,
+        data: bytes,
+        previous: Entry | None = None,
+        previous_data: Callable[[], bytes] | None = None,
     ) -> Content:
         """See `VersionStore`."""
         digest = hashlib.sha256(data).digest()
         base, step, dictionary = None, 0, None
-        if previous is None or not previous_data or hashlib.sha256(previous_data).hexdigest() != previous.digest:
-            previous = previous_data = None  # a wrong dictionary would make the version unreadable
         with self._lock:
             scope = self._scope(workspace)
-            if scope is not None and self._content(scope, digest) is not None:
+            if scope is None:
+                return Content(digest, len(data), data, encode(data))
+            if self._content(scope, digest) is not None:
                 return Content(digest, len(data), data)
-            if scope is not None and previous is not None and previous_data:
-                base, step, dictionary = self._base(scope, previous, previous_data)
+            if previous is not None and previous_data is not None and previous.size:
+                before = bytes.fromhex(previous.digest)
+                known = self._recent.get(scope, before) or previous_data()
+                # a wrong dictionary would make the version unreadable
+                if self._recent.get(scope, before) is not None or hashlib.sha256(known).digest() == before:
+                    base, step, dictionary = self._base(scope, previous, known)
+            self._recent.add(scope, digest, data)
         return Content(digest, len(data), data, encode(data, dictionary), base, step)
 
     def _base(self, scope: bytes, previous: Entry, data: bytes) -> tuple[int | None, int, bytes | None]:
@@ -172,7 +186,7 @@ class SqliteVersions:
         data = source.read(LARGE + 1)
         if len(data) <= LARGE:
             usable = previous is not None and previous.type is EntryType.FILE and 0 < previous.size <= LARGE
-            before = self.read(workspace, previous) if previous is not None and usable else None
+            before = partial(self.read, workspace, previous) if previous is not None and usable else None
             content = self.prepare(workspace, data, previous, before)
             with self._transaction():
                 self._store(self._made(workspace)[1], content)
@@ -459,6 +473,7 @@ class SqliteVersions:
             return
         for table, column in (("entries", "workspace"), ("changes", "workspace"), ("workspaces", "id")):
             self._database.execute(f"DELETE FROM {table} WHERE {column} = ?", (row["id"],))  # noqa: S608
+        self._recent.forget(row["scope"])
         self._collect(row["scope"])
 
     def prune(self, workspace: str, retention: VersionRetention) -> int:
@@ -599,6 +614,29 @@ class SqliteVersions:
         return self._database.execute(statement, bound).fetchall()
 
 
+class _RecentContents:
+    """The contents that were written last, by scope and digest: most writes are edits of one of them."""
+
+    def __init__(self) -> None:
+        self._contents: OrderedDict[tuple[bytes, bytes], bytes] = OrderedDict()
+        self._size = 0
+
+    def get(self, scope: bytes, digest: bytes) -> bytes | None:
+        return self._contents.get((scope, digest))
+
+    def add(self, scope: bytes, digest: bytes, content: bytes) -> None:
+        if len(content) > _RECENT // 4 or (scope, digest) in self._contents:
+            return
+        self._contents[scope, digest] = content
+        self._size += len(content)
+        while self._size > _RECENT:
+            self._size -= len(self._contents.popitem(last=False)[1])
+
+    def forget(self, scope: bytes) -> None:
+        for key in [key for key in self._contents if key[0] == scope]:
+            self._size -= len(self._contents.pop(key))
+
+
 _BELOW = "(? = X'' OR path = ? OR (path > ? AND path < ?))"
 
 
@@ -633,7 +671,7 @@ def _decoded(chain: Sequence[sqlite3.Row]) -> bytes:
     for row in chain:
         try:
             content = decode(row["data"], row["size"], content)
-        except zstandard.ZstdError as error:
+        except (ValueError, zstandard.ZstdError) as error:
             raise DamagedVersionError(f"a stored version is damaged: {error}") from None
     return content or b""
 

@@ -1,6 +1,6 @@
 """What a store of versions does. `VersionStoreConformance` in `cfs_filesystem.versions.testing` tests it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import BinaryIO, Protocol
 
@@ -18,9 +18,13 @@ class VersionStore(Protocol):
     # Record.
 
     def prepare(
-        self, workspace: str, data: bytes, previous: Entry | None = None, previous_data: bytes | None = None
+        self,
+        workspace: str,
+        data: bytes,
+        previous: Entry | None = None,
+        previous_data: Callable[[], bytes] | None = None,
     ) -> Content:
-        """Encode a content, so that `record` is fast. `previous_data` is the content of the entry that it replaces.
+        """Encode a content, so that `record` is fast. `previous_data` reads that of the entry which it replaces.
 
         It may run while the file is written. A content that is never recorded takes no space.
         """

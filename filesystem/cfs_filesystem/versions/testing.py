@@ -8,6 +8,7 @@ class TestMine(VersionStoreConformance):
 # ruff: noqa: S101  a test asserts
 
 import random
+from functools import partial
 from io import BytesIO
 
 import pytest
@@ -24,7 +25,7 @@ FOLDER = State(EntryType.FOLDER, 0o755)
 def write(store: VersionStore, workspace: str, path: str, data: bytes, author: Author = ALICE) -> int:
     """Record a write as a server does: with the content that it replaces as dictionary."""
     before = store.at(workspace, path)
-    known = store.read(workspace, before) if before is not None and before.type is EntryType.FILE else None
+    known = partial(store.read, workspace, before) if before is not None else None
     content = store.prepare(workspace, data, before, known)
     return store.record(workspace, author, Kind.WRITE, {path: State(EntryType.FILE, 0o644, content)})
 
@@ -238,7 +239,7 @@ def _walk(store: VersionStore, workspace: str, generator: random.Random, steps: 
             else:
                 data = generator.randbytes(generator.randint(0, 3000))
             before = store.at(workspace, path)
-            known = None if before is None else store.read(workspace, before)
+            known = None if before is None else partial(store.read, workspace, before)
             mode = generator.choice([0o644, 0o755])
             entry_type = generator.choice([EntryType.FILE, EntryType.FILE, EntryType.LINK])
             content = store.prepare(workspace, data, before, known)

@@ -87,7 +87,7 @@ class WorkspaceHistory:
                     stack.enter_context(old)
 
                 def prepare() -> Content:
-                    return self.store.prepare(workspace, data, before, None if old is None else old.read())
+                    return self.store.prepare(workspace, data, before, None if old is None else old.read)
 
                 beside = self._encoders.submit(prepare) if size > _BESIDE else None
                 try:
