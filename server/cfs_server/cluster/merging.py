@@ -57,12 +57,16 @@ def merge_files(pages: list[bytes], scope: Scope) -> bytes:
 
 
 def merge_search(pages: list[bytes], scope: Scope) -> bytes:
-    """Merge search results, the newest first."""
+    """Merge search results: the best first, of equal ones the newest."""
     limit = _limit(scope, 20)
-    found = [wire.SearchResults.model_validate_json(page) for page in pages]
-    rows = sorted((row for page in found for row in page.results), key=lambda row: row.time, reverse=True)
-    more = len(rows) > limit or any(page.truncated for page in found)
-    return wire.SearchResults(results=tuple(rows[:limit]), truncated=more).model_dump_json().encode() + b"\n"
+    parts = [wire.SearchResults.model_validate_json(page) for page in pages]
+    rows = sorted((row for part in parts for row in part.results), key=lambda row: (row.score, row.time), reverse=True)
+    merged = wire.SearchResults(
+        results=tuple(rows[:limit]),
+        truncated=len(rows) > limit or any(part.truncated for part in parts),
+        indexing=any(part.indexing for part in parts),
+    )
+    return merged.model_dump_json().encode() + b"\n"
 
 
 def merge_costs(parts: list[bytes], scope: Scope) -> bytes:  # noqa: ARG001 - as the others

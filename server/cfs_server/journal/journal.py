@@ -26,13 +26,12 @@ from cfs.wire import Message
 from cfs_server.domain.changes import Record
 from cfs_server.domain.events import Event
 from cfs_server.domain.state import Head
+from cfs_server.domain.words import Criteria
 from cfs_server.journal.records import DELETED, HISTORY, Row, decode_events, decode_messages, encode, encode_head
 
 _T = TypeVar("_T")
 _DELAY_SECONDS = 0.05
 """The longest time in seconds until a commit for which no request waits."""
-_SEARCHED_ROWS = 20_000
-"""Rows that one step of a search looks at. A step delays the next commit by some milliseconds."""
 _RETRY_SECONDS = 1.0
 _PATIENCE_SECONDS = 10.0
 """How long a call of the backend may take before it is interrupted."""
@@ -78,6 +77,24 @@ class Opened:
     rows: Sequence[Row] = ()
     kept: dict[str, dict[str, str]] = field(default_factory=dict)
     repairs: Sequence[str] = ()
+
+
+class Hit(NamedTuple):
+    """A stored message: a row, and which of its messages."""
+
+    row: Row
+    part: int
+
+
+class Hits(NamedTuple):
+    """Some of the messages that may match. `before` continues the search; None at the end.
+
+    `behind` says that the index is being built, and newer messages are not in it yet.
+    """
+
+    hits: Sequence[Hit] = ()
+    before: int | None = None
+    behind: bool = False
 
 
 class StoreFull(Exception):
@@ -141,10 +158,10 @@ class Backend(Protocol):
         """Return the rows of a session of these kinds, from a sequence number on, in order."""
         ...
 
-    def candidates(self, pattern: str, before: int | None, span: int, most: int) -> tuple[list[Row], int | None]:
-        """Return rows with messages that match a pattern of LIKE, newest first: `most` of the `span` rows before a row.
+    def search(self, criteria: Criteria, keys: Sequence[str] | None, before: int | None, max_hits: int) -> Hits:
+        """Return messages that may match, newest first: in the sessions with these keys, or in all, before a hit.
 
-        Also returns the number of the row to go on before; None at the end.
+        All that has been committed is in the index.
         """
         ...
 
@@ -201,6 +218,8 @@ class Journal:
         """Whether there is room for deletions, although there is a problem."""
         self._kept: dict[str, dict[str, str]] = {}
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._untidy = False
+        """Whether maintenance was interrupted by other work."""
         self._queued = self._done = 0
         """What the thread was given to do, and what of it is done."""
         self._watch: asyncio.Handle | None = None
@@ -279,6 +298,8 @@ class Journal:
             work()
             self._done += 1
             del work  # with what it has read
+            if self._untidy and self._work.empty():
+                self._tidy()
 
     def _put(self, work: Callable[[], None]) -> None:
         """Give the thread something to do."""
@@ -448,9 +469,12 @@ class Journal:
 
     def _tidy(self) -> None:
         """Maintain the store while nothing else is to be done, but at least one step after each commit."""
+        self._untidy = False
         try:
-            while self._backend.tidy() and self._work.empty():
-                pass
+            while self._backend.tidy():
+                if not self._work.empty():
+                    self._untidy = True
+                    return
         except Exception as error:  # noqa: BLE001 - the loop decides; the thread must go on
             self._loop.call_soon_threadsafe(self._committed, [], error)
 
@@ -538,9 +562,9 @@ class Journal:
 
         return await self._reading(read)
 
-    async def candidates(self, pattern: str, before: int | None, most: int) -> tuple[list[Row], int | None]:
-        """Return some of the rows whose messages may match a pattern, newest first, and where to go on."""
-        return await self._reading(lambda backend: backend.candidates(pattern, before, _SEARCHED_ROWS, most))
+    async def search(self, criteria: Criteria, keys: Sequence[str] | None, before: int | None, max_hits: int) -> Hits:
+        """Return stored messages that may match, newest first; see `Backend.search`."""
+        return await self._reading(lambda backend: backend.search(criteria, keys, before, max_hits))
 
     async def events(self, key: str | None, after: int, most: int) -> list[Event] | None:
         """Return stored events after a number of a session's log, or after a position of the common log.

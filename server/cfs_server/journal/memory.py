@@ -1,10 +1,11 @@
 """The backend that stores nothing (`--store memory`): all sessions end with the process."""
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from cfs_server.journal.journal import Batch, Opened, StoreFailed
+from cfs_server.domain.words import Criteria
+from cfs_server.journal.journal import Batch, Hits, Opened, StoreFailed
 from cfs_server.journal.records import Row
 
 
@@ -29,9 +30,9 @@ class MemoryBackend:
         """Return nothing."""
         return []
 
-    def candidates(self, pattern: str, before: int | None, span: int, most: int) -> tuple[list[Row], int | None]:  # noqa: ARG002
-        """Return nothing."""
-        return [], None
+    def search(self, criteria: Criteria, keys: Sequence[str] | None, before: int | None, max_hits: int) -> Hits:  # noqa: ARG002
+        """Return nothing: all messages are in the memory of the sessions."""
+        return Hits()
 
     def events(self, session: str | None, after: int, most: int) -> list[Row] | None:  # noqa: ARG002
         """Return None: earlier events do not exist."""

@@ -19,7 +19,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from cfs_server.domain.state import Head
-from cfs_server.journal.journal import Batch, Opened, StoreDamaged, StoreFailed, StoreFull
+from cfs_server.domain.words import Criteria
+from cfs_server.journal.journal import Batch, Hits, Opened, StoreDamaged, StoreFailed, StoreFull
 from cfs_server.journal.records import DELETED, HISTORY, TOKENS, Row, decode_head, require_known
 from cfs_server.journal.reserve import FULL, MAX_BYTES, Reserve
 from cfs_server.journal.salvage import salvage, set_aside
@@ -36,6 +37,7 @@ from cfs_server.journal.sqlite_file import (
     require_local,
     require_store,
 )
+from cfs_server.journal.sqlite_index import AT_ONCE, SqliteIndex
 from cfs_server.journal.sqlite_wal import PAGE, require_whole_wal, size_of, whole_frames
 
 EVENT_WINDOW = 65_536
@@ -55,8 +57,16 @@ _INSERT = (
     "INSERT INTO records (seq, session, at, kind, version, author, body, events, number, position, sum)"
     " VALUES (?, (SELECT id FROM sessions WHERE key = ?), ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_DAMAGED_INDEX = 267
+"""SQLITE_CORRUPT_VTAB: the index of words is damaged, and nothing else."""
+_CATCH_UP_STEPS = 4
+"""Steps of the index that a search waits for."""
 _open_files: set[tuple[int, int]] = set()
 """Devices and inodes that this process has open. SQLite's locks do not exclude the process itself."""
+
+
+class IndexDamaged(StoreFailed):
+    """The index of words is damaged. It is built anew, so this is not final."""
 
 
 class SqliteBackend:
@@ -94,6 +104,8 @@ class SqliteBackend:
         self._removing: dict[int, int] = {}
         """Deleted sessions that still have records, and the record of the deletion, which stays."""
         self._removed = False
+        self._index = SqliteIndex()
+        self._merging = False
         self._pruned = self._prune_at = 0
 
     def open(self) -> Opened:
@@ -171,6 +183,7 @@ class SqliteBackend:
         ]
         seq, self._position = (max(column) for column in zip((0, 0), *marks, strict=True))
         self._pruned = int(meta.get("pruned", 0))
+        self._index.load(connection, meta)
         self._removing = dict(
             connection.execute(
                 "SELECT id, deleted FROM sessions WHERE deleted IS NOT NULL AND EXISTS"
@@ -239,6 +252,7 @@ class SqliteBackend:
         with self._transaction() as connection:
             if self._epoch is not None:
                 connection.execute("INSERT INTO epochs (label, seq, position, at) VALUES (?, ?, ?, ?)", self._epoch)
+                self._index.begin_epoch(connection, self._epoch[0])
             connection.executemany(
                 "INSERT INTO sessions (key) VALUES (?)", [(row.session,) for row in rows if row.kind == _CREATED]
             )
@@ -263,6 +277,7 @@ class SqliteBackend:
         self._removing.update(deleted)
         if rows:
             self._position = rows[-1].position
+            self._index.waiting += sum(row.kind in HISTORY for row in rows)
         self._wal_pages += 4 + 2 * len(batch.heads) + sum(1 + _size(row) // 4_000 for row in rows)
 
     @contextmanager
@@ -284,6 +299,9 @@ class SqliteBackend:
             raise
 
     def _failed(self, error: sqlite3.Error) -> StoreFull | StoreFailed:
+        if getattr(error, "sqlite_errorcode", 0) == _DAMAGED_INDEX:
+            self._index.discard()
+            return IndexDamaged(f"the index of {self.path} is damaged, and is built again")
         if self._is_full(error):
             return StoreFull(f"{self.path}: {error}")
         self._failure = f"{self.path}: {error} ({getattr(error, 'sqlite_errorname', 'unknown')})"
@@ -329,17 +347,49 @@ class SqliteBackend:
                 self._checkpoint("PASSIVE")
             elif self._removing:
                 self._remove(*next(iter(self._removing.items())))
+            elif self._index.purging and self.shortage is None:
+                self._merge()
             elif self._removed:
                 return self._free()
+            elif self._can_index and (self._index.behind or self._index.waiting >= AT_ONCE):
+                self._index_some()
             elif self._position > max(self._window, self._prune_at):
                 self._prune()
             else:
                 self._restock()
                 return False
+        except IndexDamaged:
+            return True
         except StoreFull as error:
             self._run_short(str(error))
             return self._reserve.spend(last=self._room >= self._room_before)
         return True
+
+    @property
+    def _can_index(self) -> bool:
+        return self.shortage is None and self._failure is None
+
+    def _index_some(self) -> None:
+        try:
+            with self._transaction() as connection:
+                self._index.step(connection)
+        except StoreFull:
+            self._reload_index()
+            raise
+        self._wal_pages += 100
+
+    def _reload_index(self) -> None:
+        """Read again how far the index is, after a step that was not stored."""
+        meta: dict[str, str] = dict(self.connection.execute("SELECT name, value FROM meta"))
+        self._index.load(self.connection, meta)
+        self._index.behind = True
+
+    def _merge(self) -> None:
+        """Remove words of deleted messages from the index. Then their pages are freed."""
+        with self._transaction() as connection:
+            self._merging = self._index.merge(connection, first=not self._merging)
+        self._removed = True
+        self._wal_pages += 130
 
     def _can_copy(self) -> bool:
         """Return whether the pages that the file lacks have room during a shortage: part of them would fill it."""
@@ -370,12 +420,16 @@ class SqliteBackend:
             raise self._failed(error) from error
 
     def _remove(self, session: int, tombstone: int) -> None:
+        part = (session, tombstone, chunk := self._chunk)
+        some = "SELECT seq FROM records WHERE session = ? AND seq <> ? ORDER BY seq LIMIT ?"
         with self._transaction() as connection:
-            removed = connection.execute(
-                "DELETE FROM records WHERE seq IN"
-                " (SELECT seq FROM records WHERE session = ? AND seq <> ? ORDER BY seq LIMIT ?)",
-                (session, tombstone, chunk := self._chunk),
-            ).rowcount
+            rows = connection.execute(
+                f"SELECT {ROW} FROM records JOIN sessions ON session = id"  # noqa: S608
+                f" WHERE records.seq IN ({some}) AND kind IN (?, ?, ?)",
+                (*part, *HISTORY),
+            )
+            self._index.remove(connection, map(read_row, rows.fetchall()))
+            removed = connection.execute(f"DELETE FROM records WHERE seq IN ({some})", part).rowcount  # noqa: S608
         self._wal_pages += 4 + removed
         if removed < chunk:
             del self._removing[session]
@@ -444,24 +498,15 @@ class SqliteBackend:
             )
             return [read_row(values) for values in found]
 
-    def candidates(self, pattern: str, before: int | None, span: int, most: int) -> tuple[list[Row], int | None]:
-        """Return rows with messages that match a pattern of LIKE, newest first: `most` of the `span` rows before a row.
-
-        Also returns the number of the row to go on before; None at the end.
-        """
+    def search(self, criteria: Criteria, keys: Sequence[str] | None, before: int | None, max_hits: int) -> Hits:
+        """Return messages that may match, newest first; see `Backend.search`. First the index catches up."""
+        for _ in range(_CATCH_UP_STEPS):
+            if not (self._can_index and (self._index.behind or self._index.waiting)):
+                break
+            with suppress(StoreFull, IndexDamaged):
+                self._index_some()
         with self._reading() as connection:
-            if before is None:
-                before = int(connection.execute("SELECT coalesce(max(seq), 0) + 1 FROM records").fetchone()[0])
-            begin = max(0, before - span)
-            found = connection.execute(
-                f"SELECT {ROW} FROM records JOIN sessions ON session = id"  # noqa: S608
-                f" WHERE records.seq >= ? AND records.seq < ? AND deleted IS NULL"
-                f" AND kind IN ({', '.join('?' * len(HISTORY))}) AND body LIKE ? ORDER BY records.seq DESC"
-                " LIMIT ?",
-                (begin, before, *HISTORY, pattern, most),
-            )
-            rows = [read_row(values) for values in found]
-        return rows, (rows[-1].seq if len(rows) == most else begin) or None
+            return self._index.search(connection, criteria, keys, before, max_hits)
 
     def events(self, session: str | None, after: int, most: int) -> list[Row] | None:
         """Return rows with events after a number of a session's log, or after a position of the common log.
@@ -512,6 +557,8 @@ class SqliteBackend:
         try:
             yield self.connection
         except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) == _DAMAGED_INDEX:
+                raise self._failed(error) from error
             raise StoreDamaged(f"{self.path} cannot be read: {error}") from error
 
     def backup(self, target: Path, between: Callable[[], None] = lambda: None) -> None:

@@ -11,12 +11,12 @@ from starlette.routing import Route
 
 from cfs import wire
 from cfs.errors import InvalidParameters, NotFound, TooLarge, Unavailable, UnsupportedMedia
+from cfs_server.domain.words import Criteria, SearchQuery
 from cfs_server.http.bodies import json_body
 from cfs_server.http.caller import AppContext, Me
 from cfs_server.http.etags import unchanged
 from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json
-from cfs_server.sessions.search import excerpt
 
 router = APIRouter(prefix="/v1", tags=["dashboard"])
 
@@ -118,33 +118,43 @@ async def render(
 @router.get(
     "/search",
     responses={
-        200: answer("The newest messages with these words", json=wire.SearchResults),
+        200: answer("The best matches", json=wire.SearchResults),
         **problems(InvalidParameters, Unavailable),
     },
 )
 async def search(
     me: Me,
     q: Annotated[
-        str, Query(description="Words as they stand in a message; case does not matter.", min_length=1, max_length=200)
+        str,
+        Query(
+            description='Words that must all occur, "phrases" and beginnings (`word*`). Case does not matter.',
+            min_length=1,
+            max_length=200,
+        ),
     ],
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     prefix: Annotated[str, Query(description="Only sessions whose id begins like this.")] = "",
+    within: Annotated[str, Query(alias="in", description="Only this session and those below it.")] = "",
+    role: Annotated[list[wire.Role] | None, Query(description="Only messages of this role; may be repeated.")] = None,
+    since: Annotated[float, Query(description="Only what is not older: seconds since 1970.", ge=0)] = 0.0,
 ) -> Response:
-    """Search in the messages of all sessions that the caller may read, newest first."""
+    """Search in the messages and titles of all sessions that the caller may read."""
+    criteria = Criteria(SearchQuery.parse(q), frozenset(role or ()), since)
     async with me.principal.searches:
-        found, more = await me.sessions.search(q, prefix, limit)
-    results = []
-    for match in found:
-        part = excerpt(match.message.content, q)
-        results.append(
-            wire.SearchResult(
-                session=match.session.id,
-                title=match.session.title,
-                index=match.index,
-                role=match.message.role,
-                time=match.time,
-                text=part.text,
-                ranges=part.ranges,
-            )
+        found = await me.sessions.search(criteria, prefix, within, limit)
+    results = tuple(
+        wire.SearchResult(
+            kind="title" if match.message is None else "message",
+            session=match.session.id,
+            title=match.session.title,
+            index=match.index,
+            role=None if match.message is None else match.message.role,
+            time=match.time,
+            text=match.excerpt.text,
+            ranges=match.excerpt.ranges,
+            score=match.score,
         )
-    return as_json(wire.SearchResults(results=tuple(results), truncated=more), headers={"Cache-Control": "no-store"})
+        for match in found.matches
+    )
+    content = wire.SearchResults(results=results, truncated=found.more, indexing=found.indexing)
+    return as_json(content, headers={"Cache-Control": "no-store"})

@@ -30,14 +30,15 @@ from cfs.errors import (
 from cfs.wire import SettingsPatch
 from cfs_filesystem import OPERATIONS, InvalidPathError, Operation, Path
 from cfs_server.domain.events import Event, EventLog
-from cfs_server.domain.ids import SESSIONS, copy_ids, id_of, new_id, parent_of, path_of
+from cfs_server.domain.ids import SESSIONS, copy_ids, id_of, is_within, new_id, parent_of, path_of
 from cfs_server.domain.look_alikes import difference
 from cfs_server.domain.quotas import Limits, StorageUsage
 from cfs_server.domain.rights import SETTINGS, Right
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import TURN_EVENTS, Turn, TurnRequest, ended_turn, has_ended
+from cfs_server.domain.words import Criteria
 from cfs_server.sessions.authorization import Access, Authorization
-from cfs_server.sessions.search import Match
+from cfs_server.sessions.search import Matches
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 
@@ -232,14 +233,24 @@ class AuthorizedSessions:
             roots = sorted(_existing(self._store, named), key=lambda session: session.id)
         return [root for root in roots if self._store.children(root) and (SESSIONS in scopes or self.below(root.id))]
 
-    async def search(self, words: str, prefix: str, limit: int) -> tuple[list[Match], bool]:
-        """Return the newest messages with these words in sessions that the caller may read."""
+    async def search(self, criteria: Criteria, prefix: str, root: str, limit: int) -> Matches:
+        """Return the best matches in sessions that the caller may read.
+
+        Their ids begin with `prefix`, and they are the session `root` or below it. An empty text selects all.
+        """
         every = SESSIONS in self._handle.scopes("read_binary", SESSIONS)
-        readable = [each for each in self._store if each.id.startswith(prefix)]
-        if not every:
-            readable = [each for each in readable if self.may("read_binary", each.id)]
-        found, more = await self._store.search(readable, words, limit, self._authorization.name)
-        return [each for each in found if not each.session.deleted and self.may("read_binary", each.session.id)], more
+        readable = [
+            session
+            for session in self._store
+            if session.id.startswith(prefix)
+            and (not root or is_within(session.id, root))
+            and (every or self.may("read_binary", session.id))
+        ]
+        found = await self._store.search(readable, criteria, limit, self._authorization.name)
+        allowed = [
+            match for match in found.matches if not match.session.deleted and self.may("read_binary", match.session.id)
+        ]
+        return replace(found, matches=allowed)
 
     def new_name(self) -> str | None:
         """Return a free id for a session; None if the caller may write to named sessions only."""

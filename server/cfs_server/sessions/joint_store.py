@@ -8,8 +8,9 @@ from itertools import chain, islice
 
 from cfs.wire import CostRow
 from cfs_server.domain.quotas import Limits
+from cfs_server.domain.words import Criteria
 from cfs_server.engine.contract.interface import Engine
-from cfs_server.sessions.search import Match, newest
+from cfs_server.sessions.search import Matches, joined
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.spending import newest_first
 from cfs_server.sessions.store import Part, SessionStore
@@ -58,17 +59,16 @@ class JointStore(SessionStore):
         """Return what was spent in all stores, the newest day first."""
         return newest_first(chain.from_iterable(store.costs() for store in self._stores()))
 
-    async def search(self, sessions: Sequence[Session], words: str, limit: int, owner: str) -> tuple[list[Match], bool]:
-        """Return the newest messages with these words; see `SessionStore.search`. Each store reads its own journal."""
+    async def search(self, sessions: Sequence[Session], criteria: Criteria, limit: int, owner: str) -> Matches:
+        """Return the best matches in some sessions; see `SessionStore.search`. Each store reads its own journal."""
         stores = self._stores()
         own: list[list[Session]] = [[] for _ in stores]
         for session in sessions:
             own[next(index for index, store in enumerate(stores) if store.find(session.id) is session)].append(session)
         results = await asyncio.gather(
-            *[store.search(part, words, limit, owner) for store, part in zip(stores, own, strict=True) if part]
+            *[store.search(part, criteria, limit, owner) for store, part in zip(stores, own, strict=True) if part]
         )
-        matches, more = newest((match for part, _ in results for match in part), limit)
-        return matches, more or any(goes_on for _, goes_on in results)
+        return joined(results, limit)
 
     def _store_of(self, session_id: str) -> SessionStore | None:
         return next((store for store in self._stores() if store.find(session_id) is not None), None)

@@ -1,142 +1,173 @@
-"""Searches in the messages of sessions: a scan of those in memory, and of the rows of the others in the store.
+"""Searches in the messages and titles of sessions, for those that are in memory only and for those in the store.
 
-There is no index. An index of 100,000 messages would save some milliseconds of a search, cost every accepted message a
-second write, and keep words of deleted messages until it is cleaned.
+The store finds the newest messages that may match, by its index. They are read, ordered by how much they are about the
+words and then by time, and compared exactly, until there are enough. Titles are compared in memory.
 """
 
-import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
+from operator import attrgetter
 
+from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message
 from cfs_server.domain.loop_bridge import AT_ONCE_BYTES, aside
-from cfs_server.journal.journal import Journal
+from cfs_server.domain.words import Criteria, Excerpt, SearchQuery
+from cfs_server.journal.journal import Hit, Journal
 from cfs_server.journal.records import Row, decode_events, decode_messages
 from cfs_server.sessions.session import Session
 
-_BEFORE, _AFTER = 60, 140
-"""Characters of an excerpt before and after the beginning of the first match."""
+_POOL = 256
+"""Messages from which the best are chosen: the newest ones that may match."""
+_MAX_PAGES = 16
+"""How many times that many are read, if few of them really match."""
+_SESSIONS_AT_ONCE = 400
+"""Sessions that one query of the index names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A message that contains the words. `index` is its place in the history, `time` when it was added."""
+    """A message that contains the words, or a title: then `message` is None. `index` is its place in the history."""
 
     session: Session
     index: int
     time: float
-    message: Message
+    message: Message | None
+    score: float
+    excerpt: Excerpt
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
-    """A part of a message, and where the words are in it, in characters."""
+class Matches:
+    """The best matches first, whether there may be more, and whether the index is still being built."""
 
+    matches: Sequence[Match] = ()
+    more: bool = False
+    indexing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    session: Session
+    index: int
+    time: float
+    message: Message | None
     text: str
-    ranges: tuple[tuple[int, int], ...]
+    score: float
+
+    def match(self, query: SearchQuery) -> Match | None:
+        excerpt = query.match(self.text)
+        if excerpt is None:
+            return None
+        return Match(self.session, self.index, self.time, self.message, self.score, excerpt)
 
 
 async def search(
-    sessions: Iterable[Session], journal: Journal | None, words: str, limit: int, owner: str
-) -> tuple[list[Match], bool]:
-    """Return the newest messages that contain the words, ignoring case, and whether there may be more."""
-    needle = words.casefold()
-    absent: dict[str, Session] = {}
-    present: list[tuple[Session, tuple[Message, ...], tuple[float, ...]]] = []
-    for session in sessions:
-        if session.history.loaded:
-            present.append((session, session.history.messages, session.history.times))
-        elif len(session.history):
-            absent[session.key] = session
-    size = sum(session.history.size for session, _, _ in present)
-    found = await aside(max(size, AT_ONCE_BYTES + 1), owner, lambda: _scan(present, needle, limit))
-    if absent and journal is not None:
-        found += await _stored(absent, journal, needle, limit)
-    return newest(found, limit)
+    sessions: Sequence[Session],
+    journal: Journal | None,
+    criteria: Criteria,
+    limit: int,
+    owner: str,
+    *,
+    all_of_store: bool,
+) -> Matches:
+    """Return the best matches in some sessions. `all_of_store` says that the store has no others."""
+    titles = [] if criteria.roles else _titles(sessions, criteria)
+    if journal is None or not journal.durable_store:
+        loaded = [(session, session.history.messages, session.history.times) for session in sessions]
+        size = sum(session.history.size for session in sessions)
+        return await aside(
+            max(size, AT_ONCE_BYTES + 1), owner, lambda: _best([*titles, *_scan(loaded, criteria)], criteria, limit)
+        )
+    with suppress(StorageFull, Unavailable):  # what is stored can be found
+        await journal.durable()
+    by_key = {session.key: session for session in sessions}
+    keys = list(by_key)
+    parts = (
+        [None] if all_of_store else [keys[at : at + _SESSIONS_AT_ONCE] for at in range(0, len(keys), _SESSIONS_AT_ONCE)]
+    )
+    results = [await _stored(by_key, part, journal, criteria, limit, owner) for part in parts]
+    matches = _best(titles, criteria, limit)
+    return joined([matches, *results], limit)
 
 
-def newest(matches: Iterable[Match], limit: int) -> tuple[list[Match], bool]:
-    """Return the newest matches first, and whether there are more."""
-    ordered = sorted(matches, key=lambda match: (match.time, match.index), reverse=True)
-    return ordered[:limit], len(ordered) > limit
+def joined(results: Iterable[Matches], limit: int) -> Matches:
+    """Return the best of several results."""
+    parts = list(results)
+    matches = sorted((match for part in parts for match in part.matches), key=_order, reverse=True)
+    more = len(matches) > limit or any(part.more for part in parts)
+    return Matches(matches[:limit], more, any(part.indexing for part in parts))
+
+
+_order = attrgetter("score", "time", "index")
+
+
+def _titles(sessions: Iterable[Session], criteria: Criteria) -> list[_Candidate]:
+    """Return sessions whose set title or name may match. Another title is the beginning of a message."""
+    return [
+        _Candidate(session, 0, session.updated_at, None, text, score)
+        for session in sessions
+        for text in [session.settings.title or session.id]
+        if session.updated_at >= criteria.since and (score := criteria.query.score(text))
+    ]
 
 
 def _scan(
-    present: Sequence[tuple[Session, tuple[Message, ...], tuple[float, ...]]], needle: str, limit: int
-) -> list[Match]:
-    """Search the histories in memory. The newest messages of each are enough."""
-    found: list[Match] = []
-    for session, messages, times in present:
-        most = len(found) + limit + 1
-        for index in range(len(messages) - 1, -1, -1):
-            if needle in messages[index].content.casefold():
-                found.append(Match(session, index, times[index], messages[index]))
-                if len(found) == most:
-                    break
-    return found
+    loaded: Iterable[tuple[Session, Sequence[Message], Sequence[float]]], criteria: Criteria
+) -> Iterator[_Candidate]:
+    for session, messages, times in loaded:
+        for index, (message, time) in enumerate(zip(messages, times, strict=True)):
+            if candidate := _candidate(session, index, time, message, criteria):
+                yield candidate
 
 
-async def _stored(absent: dict[str, Session], journal: Journal, needle: str, limit: int) -> list[Match]:
-    """Search the histories in the store, newest rows first, a part at a time: commits come in between."""
-    found: list[Match] = []
-    pattern, end = like(needle), None
-    while len(found) <= limit:
-        rows, end = await journal.candidates(pattern, end, 2 * limit)
-        for row in rows:
-            session = absent.get(row.session)
-            if session is not None and not session.deleted and row.seq >= session.begins_at:
-                found += _of_row(session, row, needle)
-        if end is None:
+def _candidate(session: Session, index: int, time: float, message: Message, criteria: Criteria) -> _Candidate | None:
+    if time < criteria.since or (criteria.roles and message.role not in criteria.roles):
+        return None
+    score = criteria.query.score(message.content)
+    return _Candidate(session, index, time, message, message.content, score) if score else None
+
+
+def _best(candidates: Iterable[_Candidate], criteria: Criteria, limit: int) -> Matches:
+    """Compare the best candidates exactly, until there are enough."""
+    matches: list[Match] = []
+    for candidate in sorted(candidates, key=_order, reverse=True):
+        if match := candidate.match(criteria.query):
+            if len(matches) == limit:
+                return Matches(matches, more=True)
+            matches.append(match)
+    return Matches(matches)
+
+
+async def _stored(
+    by_key: dict[str, Session], keys: Sequence[str] | None, journal: Journal, criteria: Criteria, limit: int, owner: str
+) -> Matches:
+    """Search in the store, a pool of messages at a time: commits come in between."""
+    results: list[Matches] = []
+    before: int | None = None
+    behind = False
+    for _ in range(_MAX_PAGES):
+        hits, before, late = await journal.search(criteria, keys, before, _POOL)
+        behind = behind or late
+        size = sum(len(hit.row.body) for hit in hits)
+        results.append(
+            await aside(size, owner, lambda hits=hits: _best(_read(hits, by_key, criteria), criteria, limit))
+        )  # type: ignore[misc]
+        if before is None or sum(len(result.matches) for result in results) > limit:
             break
-    return found
+    matches = joined(results, limit)
+    return Matches(matches.matches, matches.more or before is not None, behind)
 
 
-def _of_row(session: Session, row: Row, needle: str) -> list[Match]:
-    added = decode_messages(row)
-    hits = [at for at, (message, _) in enumerate(added) if needle in message.content.casefold()]
-    if not hits:
-        return []
-    first = next((event.data["index"] for event in decode_events(row) if event.type == "message.added"), 0)
-    return [Match(session, first + at, added[at][1], added[at][0]) for at in hits]
-
-
-def like(needle: str) -> str:
-    """Return a pattern of SQL's LIKE for stored rows that may contain a folded text. The match is checked later.
-
-    It is the longest part that rows contain as it is: LIKE ignores the case of ASCII letters only, and JSON writes some
-    characters as escapes.
-    """
-    return f"%{max(_PLAIN.findall(needle), key=len, default='')}%"
-
-
-_PLAIN = re.compile(r"(?:[^\W\d_\x80-\U0010ffff]|[0-9 !#$&\'()*+,./:;<=>?@\[\]^`{|}~-]|[\u3040-\u30ff\u3400-\u9fff])+")
-"""ASCII without `%`, `_`, quotes and backslashes, and Chinese and Japanese characters, which have no case.
-
-The letters k and s are also the folded forms of the Kelvin sign and of the long s, which are not found in the store.
-"""
-
-
-def excerpt(content: str, words: str) -> Excerpt:
-    """Return the part of a message around the first match."""
-    needle, folded = words.casefold(), content.casefold()
-    at = _mapping(content, folded)
-    first = at(folded.index(needle))
-    begin, end = max(0, first - _BEFORE), min(len(content), first + _AFTER + len(words))
-    text = ("…" if begin else "") + content[begin:end] + ("…" if end < len(content) else "")
-    shift = (1 if begin else 0) - begin
-    ranges: list[tuple[int, int]] = []
-    place = folded.index(needle)
-    while place >= 0 and at(place + len(needle) - 1) < end:
-        ranges.append((at(place) + shift, at(place + len(needle) - 1) + 1 + shift))
-        place = folded.find(needle, place + len(needle))
-    return Excerpt(text, tuple(ranges))
-
-
-def _mapping(content: str, folded: str) -> Callable[[int], int]:
-    """Return a function from places in a folded text to places in the text. Folding makes a few characters longer."""
-    if len(folded) == len(content):
-        return lambda place: place
-    starts = [0, *accumulate(len(each.casefold()) for each in content)]
-    return lambda place: bisect_right(starts, place) - 1
+def _read(hits: Iterable[Hit], by_key: dict[str, Session], criteria: Criteria) -> Iterator[_Candidate]:
+    row: Row | None = None
+    for hit in hits:
+        session = by_key.get(hit.row.session)
+        if session is None or session.deleted or hit.row.seq < session.begins_at:
+            continue
+        if hit.row is not row and (row is None or hit.row.seq != row.seq):
+            row, messages = hit.row, decode_messages(hit.row)
+            first = next((event.data["index"] for event in decode_events(row) if event.type == "message.added"), 0)
+        message, time = messages[hit.part]
+        if candidate := _candidate(session, first + hit.part, time, message, criteria):
+            yield candidate

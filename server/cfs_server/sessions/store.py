@@ -31,6 +31,7 @@ from cfs_server.domain.quotas import Limits, Quota, StorageUsage, Used
 from cfs_server.domain.spending import Spent
 from cfs_server.domain.transcripts import SizedMessages, read_history
 from cfs_server.domain.turns import Turn, TurnRequest, kind_of
+from cfs_server.domain.words import Criteria
 from cfs_server.engine.contract.interface import Engine, ModelInfo, predicted_wait
 from cfs_server.journal.journal import Journal
 from cfs_server.journal.records import decode
@@ -39,7 +40,7 @@ from cfs_server.sessions.answering import answer
 from cfs_server.sessions.former import FormerNames
 from cfs_server.sessions.hints import Hints
 from cfs_server.sessions.history_cache import HistoryCache
-from cfs_server.sessions.search import Match, search
+from cfs_server.sessions.search import Matches, search
 from cfs_server.sessions.session import Services, Session
 from cfs_server.sessions.spending import Spending
 
@@ -244,9 +245,10 @@ class SessionStore:
         """Return what was spent on models, the newest day first."""
         return self.spending.rows()
 
-    async def search(self, sessions: Sequence[Session], words: str, limit: int, owner: str) -> tuple[list[Match], bool]:
-        """Return the newest messages with these words in some sessions, and whether there may be more."""
-        return await search(sessions, self.journal, words, limit, owner)
+    async def search(self, sessions: Sequence[Session], criteria: Criteria, limit: int, owner: str) -> Matches:
+        """Return the best matches in some sessions."""
+        all_of_store = len(sessions) == len(self._sessions)
+        return await search(sessions, self.journal, criteria, limit, owner, all_of_store=all_of_store)
 
     def children(self, session: Session) -> list[Session]:
         """Return the direct sub-sessions by id."""

@@ -1,26 +1,37 @@
-"""Results of a search in messages."""
+"""Results of a search in messages, titles and files."""
+
+from typing import Literal
 
 from cfs.contract.wire.base import WireModel
 from cfs.contract.wire.messages import Role
 
 
 class SearchResult(WireModel):
-    """A message that contains the words: its session, its index in the history, and a part of its text.
+    """Something that contains the words, and the part of its text around the first of them.
 
-    `ranges` are the places of the words in `text`, in characters.
+    A message has its `role`, and its `index` in the history of its session. For the title or name of a session,
+    `index` is 0. For a file, `path` is its path below the workspace, and `index` its line, from 1. `ranges` are the
+    places of the words in `text`, in characters. `score`, from 0 to 1, says how much it is about the words.
     """
 
+    kind: Literal["message", "title", "file"] = "message"
     session: str
     title: str | None
     index: int
-    role: Role
+    role: Role | None
     time: float
     text: str
     ranges: tuple[tuple[int, int], ...]
+    score: float = 0.0
+    path: str | None = None
 
 
 class SearchResults(WireModel):
-    """The newest messages that contain some words; `truncated` says whether there may be more."""
+    """The best matches first; of equal ones, the newest. `truncated` says whether there may be more.
+
+    `indexing` says that the server still builds its index, so that newer messages may be missing.
+    """
 
     results: tuple[SearchResult, ...]
     truncated: bool
+    indexing: bool = False
