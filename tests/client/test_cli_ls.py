@@ -21,15 +21,33 @@ def test_names_come_one_a_line_in_their_order(http_harness: HttpHarness) -> None
 
 def test_messages_are_searched(http_harness: HttpHarness) -> None:
     http_harness.write("garden", "Plan a\nGarden")
+    http_harness.write("garden/shed", "Plan a shed in the garden")
     http_harness.write("pond", "no fish")
-    code, shown, said = ended(cfs(http_harness.url, "search", "a\ngarden", "--limit", "1", "--in", "gard"))
-    assert code == 0
-    assert re.fullmatch(r"garden #[01] (user|assistant): Plan a Garden\n", shown)
-    code, shown, said = ended(cfs(http_harness.url, "search", "orchid"))
+    url = http_harness.url
+    code, shown, said = ended(
+        cfs(url, "search", "a", "garden", "--limit", "1", "--in", "garden/shed", "--role", "user")
+    )
+    assert (code, shown) == (0, "garden/shed #0 user: Plan a shed in the garden\n")
+    assert (
+        ended(cfs(url, "search", '"a garden"', "--role", "user", "--since", "1h"))[1]
+        == "garden #0 user: Plan a Garden\n"
+    )
+    assert ended(cfs(url, "search", "shed", "--role", "tool"))[1] == ""
+    code, shown, said = ended(cfs(url, "search", "orchid", "--since", "2026-11-01"))
     assert (code, shown) == (0, "")
-    assert "No message" in said
-    as_json = json.loads(cfs(http_harness.url, "search", "FISH", "--json").stdout)
+    assert "Nothing contains" in said
+    as_json = json.loads(cfs(url, "search", "FI*", "--json").stdout)
     assert {each["session"] for each in as_json["results"]} == {"pond"}
+    for wrong, reason in {"--role=robot": "use one of", "--since=soon": "no time"}.items():
+        code, shown, said = ended(cfs(url, "search", "x", wrong))
+        assert (code != 0, shown, said.count("\n")) == (True, "", 1)
+        assert reason in said
+
+
+def test_matches_are_marked_on_a_terminal(http_harness: HttpHarness) -> None:
+    http_harness.write("pond", "no fish")
+    with terminal(http_harness.url, "search", "fish", "--role", "user", NO_COLOR="") as running:
+        running.expect("no \x1b[33m\x1b[1mfish\x1b[0m")
 
 
 def test_a_prefix_chooses(http_harness: HttpHarness) -> None:

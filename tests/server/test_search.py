@@ -3,7 +3,6 @@
 from typing import Any
 
 import httpx
-import pytest
 
 from cfs.wire import SearchResults
 from tests.filesystem.support import grant
@@ -86,9 +85,67 @@ async def test_best_and_newest_messages_come_first(server: ServerHarness) -> Non
     assert found.results[0].title == "hello a"
     assert not (await find(server.client, "hello")).truncated
     await server.say("c", "hello hello hello", wait="true")
-    await server.say("d", "hello " + "and much else " * 20, wait="true")
-    assert [match.session for match in (await find(server.client, "hello", role="user")).results] == [*"cabad"] or True
+    await server.say("d", "hello " + "and much else " * 40, wait="true")
+    best = await find(server.client, "hello", role="user")
+    assert [match.session for match in best.results] == ["c", "a", "b", "a", "d"]
+    assert {match.role for match in best.results} == {"user"}
+    since = best.results[0].time
+    assert {match.session for match in (await find(server.client, "hello", since=since)).results} == {"c", "d"}
     assert [match.session for match in (await find(server.client, "hello", prefix="b")).results] == ["b", "b"]
     await server.client.delete("/v1/sessions/a")
     await server.client.put("/v1/sessions/b/transcript", content="Tool: bye\n", headers={"If-Match": "*"})
     assert {match.session for match in (await find(server.client, "hello")).results} == {"c", "d"}
+
+
+async def test_what_cannot_be_searched_for_is_refused(server: ServerHarness) -> None:
+    for params in ({}, {"q": ""}, {"q": "x" * 201}, {"q": "x", "limit": "0"}, {"q": "x", "limit": "101"}):
+        assert (await server.client.get("/v1/search", params=params)).status_code == 422
+    for params, reason in (
+        ({"q": '*" ( '}, "contains no word"),
+        ({"q": "fox a*"}, "'a*' stands for too many words"),
+        ({"q": "x", "role": "robot"}, "role"),
+        ({"q": "x", "since": "soon"}, "since"),
+    ):
+        answer = await server.client.get("/v1/search", params=params)
+        assert answer.status_code == 422
+        assert reason in answer.text
+
+
+async def test_a_tenant_finds_its_own_messages_only(server: ServerHarness) -> None:
+    """G9: nor does it learn that there are others: neither by results, nor by their number."""
+    mine = {"alice": [grant("/sessions/alice")], "bob": [grant("/sessions/bob")]}
+    listing = [grant("/sessions", "list", "file", "write")]
+    async with guests(server, **mine, carol=listing) as who:
+        for name in ("alice", "bob"):
+            await who[name].create(f"{name}/notes", f"User: a secret of {name}\nAssistant: yes\n")
+        for name in ("alice", "bob"):
+            found = await find(who[name].client, "secret", limit=1)
+            assert [match.session for match in found.results] == [f"{name}/notes"]
+            assert not found.truncated
+        assert (await find(who["alice"].client, "secret", prefix="bob")).results == ()
+        assert (await find(who["carol"].client, "secret")) == SearchResults(results=(), truncated=False)
+        who["alice"].may(*listing)
+        assert (await find(who["alice"].client, "secret")).results == ()
+
+
+async def test_a_search_can_be_limited_to_a_session_and_those_below_it(server: ServerHarness) -> None:
+    for session in ("main", "main/coder", "main2"):
+        await server.client.post(
+            "/v1/sessions", json={"id": session, "messages": [{"role": "tool", "content": "apple"}]}
+        )
+    for root, sessions in {"main": ["main", "main/coder"], "main/coder": ["main/coder"], "no-such": []}.items():
+        found = await find(server.client, "apple", **{"in": root})
+        assert sorted(match.session for match in found.results) == sessions
+
+
+async def test_titles_and_names_are_found(server: ServerHarness) -> None:
+    await server.client.post("/v1/sessions", json={"id": "a", "settings": {"title": "A plan for the garden"}})
+    await server.client.post("/v1/sessions", json={"id": "garden-shed"})
+    found = await find(server.client, "garden")
+    assert {(match.session, match.kind, match.role) for match in found.results} == {
+        ("a", "title", None),
+        ("garden-shed", "title", None),
+    }
+    assert (await find(server.client, "garden", role="user")).results == ()
+    await server.client.patch("/v1/sessions/a/settings", json={"title": "A house"})
+    assert [match.session for match in (await find(server.client, "garden")).results] == ["garden-shed"]

@@ -2,14 +2,15 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from cfs.errors import Unavailable
-from cfs_server.journal.journal import Backend, Batch, Journal, Opened, batch_of
-from cfs_server.journal.records import DELETED, HISTORY, Row, decode_head
+from cfs_server.domain.words import Criteria
+from cfs_server.journal.journal import Backend, Batch, Hit, Hits, Journal, Opened, batch_of
+from cfs_server.journal.records import DELETED, HISTORY, Row, decode_head, decode_messages
 
 _T = TypeVar("_T")
 
@@ -69,9 +70,10 @@ class DiskBackend:
         wanted = set(kinds)
         return [row for row in self.disk.rows if row.session == session and row.seq >= begins_at and row.kind in wanted]
 
-    def candidates(self, pattern: str, before: int | None, span: int, most: int) -> tuple[list[Row], int | None]:  # noqa: ARG002
-        """Return all rows with messages, newest first."""
-        return [row for row in reversed(self.disk.rows) if row.kind in HISTORY], None
+    def search(self, criteria: Criteria, keys: Sequence[str] | None, before: int | None, max_hits: int) -> Hits:  # noqa: ARG002
+        """Return all messages, newest first."""
+        rows = [row for row in reversed(self.disk.rows) if row.kind in HISTORY]
+        return Hits([Hit(row, part) for row in rows for part in reversed(range(len(decode_messages(row))))])
 
     def events(self, session: str | None, after: int, most: int) -> list[Row] | None:  # noqa: ARG002
         """Return rows with events after a number."""

@@ -44,9 +44,22 @@ def list_sessions(
     )
 
 
-def search(words: str, prefix: str = "", limit: int = 20) -> Call[wire.SearchResults]:
-    """`GET /v1/search`: the newest messages that contain the words, in sessions that the caller may read."""
-    params = {"q": words, "limit": str(limit)} | ({"prefix": prefix} if prefix else {})
+def search(
+    words: str,
+    prefix: str = "",
+    limit: int = 20,
+    *,
+    within: str = "",
+    role: wire.Role | None = None,
+    since: float | None = None,
+) -> Call[wire.SearchResults]:
+    """`GET /v1/search`: the best matches in messages, titles and files that the caller may read.
+
+    `words` must all occur; they may be "phrases" and beginnings (`word*`). Only the session `within` and those below
+    it, only messages of this role, and only what is not older than `since`, in seconds since 1970.
+    """
+    optional = {"prefix": prefix, "in": within, "role": role, "since": None if since is None else repr(since)}
+    params = {"q": words, "limit": str(limit)} | {name: value for name, value in optional.items() if value}
     return Call(Request("GET", "/v1/search", params), parse_model(wire.SearchResults))
 
 

@@ -189,18 +189,24 @@ def ls(
 
 
 def search(
-    words: Annotated[str, typer.Argument(help="Words as they stand in a message; case does not matter.")],
-    prefix: Annotated[str, typer.Option("--in", help="Only sessions whose names begin with this.")] = "",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="Maximum number of messages.")] = 20,
+    words: Annotated[
+        list[str], typer.Argument(help="Words that must all occur, \"phrases\" and beginnings ('word*').")
+    ],
+    within: Annotated[str, typer.Option("--in", metavar="SESSION", help="Only this session and those below it.")] = "",
+    role: Annotated[str | None, typer.Option("--role", help="Only messages of this role: system, user, ...")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Only what is newer: 30m, 12h, 7d, or 2026-11-30.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="Maximum number of matches.")] = 20,
     as_json: Json = False,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Search in the messages of all sessions that you may read, newest first."""
-    from cfs.cli.actions.sessions import print_matches
+    """Search in the messages and titles of all sessions that you may read, the best match first."""
+    from cfs.cli.actions.search import print_matches
 
     with connect(url, token_file) as client:
-        print_matches(client, words, prefix=prefix, limit=limit, as_json=as_json)
+        print_matches(client, " ".join(words), within=within, role=role, since=since, limit=limit, as_json=as_json)
 
 
 def ps(as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:

@@ -15,7 +15,7 @@ import httpx
 from cfs import api
 from cfs.contract.errors import AlreadyExists, Busy, CfsError, EngineError, Timeout, Unreachable
 from cfs.contract.transcript import Turn, parse
-from cfs.contract.wire import NewMessage, Question, SearchResults, Settings, SettingsPatch
+from cfs.contract.wire import NewMessage, Question, Role, SearchResults, Settings, SettingsPatch
 from cfs.state import TurnReader
 from cfs.state.event_types import SessionEvent
 from cfs.state.replies import Outcome
@@ -65,12 +65,24 @@ class AsyncClient:
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
             )
 
-    async def search(self, words: str, *, prefix: str = "", limit: int = 20) -> SearchResults:
-        """Return the newest messages that contain the words, in sessions that the caller may read.
+    async def search(
+        self,
+        words: str,
+        *,
+        prefix: str = "",
+        limit: int = 20,
+        within: str = "",
+        role: Role | None = None,
+        since: float | None = None,
+    ) -> SearchResults:
+        """Return the best matches in messages, titles and files that the caller may read.
+
+        `words` must all occur; they may be "phrases" and beginnings (`word*`). Only the session `within` and those
+        below it, only messages of this role, and only what is not older than `since`, in seconds since 1970.
 
         Over HTTP: `GET /v1/search`.
         """
-        return await self.call(api.search(words, prefix, limit))
+        return await self.call(api.search(words, prefix, limit, within=within, role=role, since=since))
 
     async def call(self, call: api.Call[T], *, idempotency_key: str | None = None) -> T:
         """Send a call and return its parsed response.

@@ -199,13 +199,13 @@ class Cancelled(Result):
 class Search(Arguments):
     """Arguments of `search`."""
 
-    words: str = Field(min_length=1, description="Text to find as it stands; case does not matter.")
+    words: str = Field(min_length=1, description='Words that must all occur, "phrases" and beginnings (`word*`).')
     prefix: Prefix = ""
     limit: int = Field(20, ge=1, le=100)
 
 
 class Found(Result):
-    """Result of `search`: the newest messages first."""
+    """Result of `search`: the best matches first."""
 
     results: list[SearchResult]
     truncated: bool = Field(description="Whether there may be more.")

@@ -6,6 +6,7 @@ The stores index these words, so what they find and what `SearchQuery.match` fin
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -140,8 +141,30 @@ def _excerpt(text: str, ranges: list[tuple[int, int]]) -> Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """Which messages to find: those with some words, of some roles (none: of all), and since a time in seconds."""
+    """Which messages to find: those with some words, of one role or all, and since a time in seconds."""
 
     query: SearchQuery
-    roles: frozenset[str] = frozenset()
+    role: str | None = None
     since: float = 0.0
+
+    def alternatives(self, keys: Sequence[str] | None) -> list[list[str]]:
+        """Return words of which a document must have one each: of the role, and of the sessions with these keys."""
+        roles, sessions = [self.role] if self.role else [], keys or ()
+        return [words for words in (list(map(_role_word, roles)), list(map(_session_word, sessions))) if words]
+
+
+def document_words(role: str, key: str, content: str) -> list[str]:
+    """Return the words under which a message of a session is indexed; none if its content has none.
+
+    The first two, for its role and its session, cannot occur in a content.
+    """
+    words = words_of(content)
+    return [_role_word(role), _session_word(key), *words] if words else []
+
+
+def _role_word(role: str) -> str:
+    return f"\ue000{role[0]}"
+
+
+def _session_word(key: str) -> str:
+    return f"\ue001{key}"

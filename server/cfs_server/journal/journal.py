@@ -248,6 +248,7 @@ class Journal:
         self._kept = {space: dict(names) for space, names in self.opened.kept.items()}
         if self._backend.shortage is not None:
             self._report(StoreFull(self._backend.shortage, reserve=True))
+        self._put(self._tidy)  # the index of words may have to be built
         return self.opened
 
     async def close(self) -> None:

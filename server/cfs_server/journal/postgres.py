@@ -13,7 +13,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from json import loads
@@ -24,7 +24,8 @@ from typing import TypeVar
 import psycopg
 from psycopg import errors
 
-from cfs_server.journal.journal import Batch, Opened, StoreFailed, StoreFull, StoreUnavailable
+from cfs_server.domain.words import Criteria
+from cfs_server.journal.journal import Batch, Hits, Opened, StoreFailed, StoreFull, StoreUnavailable
 from cfs_server.journal.postgres_connection import (
     Connection,
     connect,
@@ -35,6 +36,7 @@ from cfs_server.journal.postgres_connection import (
     unescape,
 )
 from cfs_server.journal.postgres_database import require_schema
+from cfs_server.journal.postgres_index import PostgresIndex
 from cfs_server.journal.postgres_locks import end_holder, try_lock
 from cfs_server.journal.records import DELETED, HISTORY, TOKENS, Row, UnknownRecord, decode_head, require_known
 
@@ -44,6 +46,10 @@ EVENT_WINDOW = 65_536
 _CREATED = HISTORY[0]
 _CHUNK = 1_000
 """Records that one step of maintenance, or one step of reading events, touches."""
+_INDEX_AT_ONCE = 64
+"""Records that wait for the index of words at most, unless it is being built."""
+_CATCH_UP_STEPS = 8
+"""Steps of the index that a search waits for."""
 _WAIT_SECONDS = 0.5
 """After a failed attempt to connect, reads fail at once for this time: each attempt could take seconds."""
 _COLUMNS = "records.seq, session, at, kind, version, author, body, events, number, position"
@@ -137,6 +143,11 @@ class PostgresBackend:
         self._removing: dict[str, int] = {}
         """Deleted sessions that still have records, and the record of the deletion, which stays."""
         self._pruned = self._prune_at = 0
+        self._index = PostgresIndex(slot)
+        self._indexing = True
+        """Whether the index is being built, or was not looked at since the start."""
+        self._unindexed = 0
+        """Records with messages that have been stored since the last step of the index."""
 
     @property
     def epoch(self) -> int:
@@ -353,6 +364,7 @@ class PostgresBackend:
         """
         self._unreachable = 0.0, ""
         self._removing.update(self._attempt(lambda connection: self._write(connection, batch)))
+        self._unindexed += sum(row.kind in HISTORY for row in batch.rows)
 
     def _write(self, connection: Connection, batch: Batch) -> dict[str, int]:
         """Send a transaction in one round trip. Returns the deleted sessions and the records of their deletion."""
@@ -423,11 +435,22 @@ class PostgresBackend:
                 self._remove(*next(iter(self._removing.items())))
             elif self._position > max(self._window, self._prune_at):
                 self._attempt(self._prune)
+            elif self._indexing or self._unindexed >= _INDEX_AT_ONCE:
+                self._attempt(self._index_some)
             else:
                 return False
         except (StoreFull, StoreUnavailable):  # the next commit says so
             return False
         return True
+
+    def _index_some(self, connection: Connection) -> None:
+        try:
+            with self._transaction(connection):
+                self._index.step(connection)
+        except psycopg.Error:
+            self._index.forget()
+            raise
+        self._indexing, self._unindexed = self._index.behind, 0
 
     @contextmanager
     def _transaction(self, connection: Connection) -> Iterator[None]:
@@ -439,6 +462,11 @@ class PostgresBackend:
     def _remove(self, session: str, tombstone: int) -> None:
         def remove(connection: Connection) -> int:
             with self._transaction(connection):
+                connection.execute(
+                    "DELETE FROM cfs.words WHERE slot = %s AND seq IN (SELECT seq FROM cfs.records"
+                    " WHERE slot = %s AND session = %s AND seq <> %s ORDER BY seq LIMIT %s)",
+                    (self.slot, self.slot, session, tombstone, _CHUNK),
+                )
                 return connection.execute(
                     "DELETE FROM cfs.records WHERE slot = %s AND seq IN (SELECT seq FROM cfs.records"
                     " WHERE slot = %s AND session = %s AND seq <> %s ORDER BY seq LIMIT %s)",
@@ -493,21 +521,14 @@ class PostgresBackend:
             (self.slot, session, begins_at, list(kinds)),
         )
 
-    def candidates(self, pattern: str, before: int | None, span: int, most: int) -> tuple[list[Row], int | None]:
-        """Return rows with messages that match a pattern of LIKE, newest first: `most` of the `span` rows before a row.
-
-        Also returns the number of the row to go on before; None at the end.
-        """
-        before = self._seq + 1 if before is None else before
-        begin = max(0, before - span)
-        rows = self._read(
-            f"SELECT {_COLUMNS} FROM cfs.records JOIN cfs.sessions ON sessions.slot = records.slot AND key = session"  # noqa: S608
-            " WHERE records.slot = %s AND records.seq >= %s AND records.seq < %s AND deleted IS NULL"
-            ' AND kind = ANY(%s) AND body COLLATE "C"'
-            " ILIKE %s ESCAPE '' ORDER BY records.seq DESC LIMIT %s",
-            (self.slot, begin, before, list(HISTORY), pattern, most),
-        )
-        return rows, (rows[-1].seq if len(rows) == most else begin) or None
+    def search(self, criteria: Criteria, keys: Sequence[str] | None, before: int | None, max_hits: int) -> Hits:
+        """Return messages that may match, newest first; see `Backend.search`. First the index catches up."""
+        for _ in range(_CATCH_UP_STEPS):
+            if not (self._indexing or self._unindexed):
+                break
+            with suppress(StoreFull):
+                self._attempt(self._index_some)
+        return self._attempt(lambda connection: self._index.search(connection, criteria, keys, before, max_hits))
 
     def _read(self, query: str, values: tuple[object, ...]) -> list[Row]:
         found = self._attempt(lambda connection: connection.execute(query, values).fetchall())

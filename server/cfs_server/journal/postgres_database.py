@@ -19,7 +19,7 @@ from cfs_server.journal.journal import StoreFailed
 from cfs_server.journal.postgres_connection import Connection, connect, line_of, place_of, translated, user_of
 from cfs_server.journal.postgres_locks import NAMESPACE, NO_LOCKS
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of the schema that this program writes."""
 TABLES = """
 CREATE SCHEMA IF NOT EXISTS cfs;
@@ -92,8 +92,21 @@ CREATE TABLE cfs.kept (
     value text NOT NULL,
     PRIMARY KEY (slot, space, digest)
 );
+""" + (
+    _WORDS := """
+-- The words of each message. `indexed` is the last record whose messages are there, divided as `format` says.
+CREATE TABLE cfs.words (
+    slot integer NOT NULL,
+    seq bigint NOT NULL,
+    part integer NOT NULL,
+    words tsvector NOT NULL,
+    PRIMARY KEY (slot, seq, part)
+);
+CREATE INDEX words_of_messages ON cfs.words USING gin (words);
+CREATE TABLE cfs.indexes (slot integer PRIMARY KEY, format text NOT NULL, indexed bigint NOT NULL);
 """
-MIGRATIONS: Mapping[int, str] = MappingProxyType({})
+)
+MIGRATIONS: Mapping[int, str] = MappingProxyType({2: _WORDS})
 """The statements that bring a database to a version of the schema from the version before it."""
 _MIGRATION = -1
 _ATTEMPTS = 5

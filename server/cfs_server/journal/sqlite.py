@@ -428,7 +428,7 @@ class SqliteBackend:
                 f" WHERE records.seq IN ({some}) AND kind IN (?, ?, ?)",
                 (*part, *HISTORY),
             )
-            self._index.remove(connection, map(read_row, rows.fetchall()))
+            self._index.remove(connection, rows.fetchall())
             removed = connection.execute(f"DELETE FROM records WHERE seq IN ({some})", part).rowcount  # noqa: S608
         self._wal_pages += 4 + removed
         if removed < chunk:
@@ -505,8 +505,11 @@ class SqliteBackend:
                 break
             with suppress(StoreFull, IndexDamaged):
                 self._index_some()
-        with self._reading() as connection:
-            return self._index.search(connection, criteria, keys, before, max_hits)
+        try:
+            with self._reading() as connection:
+                return self._index.search(connection, criteria, keys, before, max_hits)
+        except IndexDamaged:
+            return Hits(behind=True)
 
     def events(self, session: str | None, after: int, most: int) -> list[Row] | None:
         """Return rows with events after a number of a session's log, or after a position of the common log.

@@ -11,11 +11,12 @@ all segments are merged afterwards, step by step.
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from typing import Any
 
 from cfs.wire import Message
-from cfs_server.domain.words import FORMAT, Criteria, words_of
-from cfs_server.journal.journal import Hit, Hits
+from cfs_server.domain.words import FORMAT, Criteria, document_words
+from cfs_server.journal.journal import Hit, Hits, StoreDamaged
 from cfs_server.journal.records import HISTORY, Row, decode_messages
 from cfs_server.journal.sqlite_file import ROW, read_row
 
@@ -32,14 +33,6 @@ _BEGINS = HISTORY[:2]
 _FORMAT, _SEQ, _EPOCH, _PURGE = "search.format", "search.seq", "search.epoch", "search.purge"
 """Names in `meta`: how texts are divided, the last indexed record, the last epoch in which the index was cared for,
 and whether words of deleted messages are still in it."""
-
-
-def _role(role: str) -> str:
-    return f"\ue000{role[0]}"
-
-
-def _session(key: str) -> str:
-    return f"\ue001{key}"
 
 
 class SqliteIndex:
@@ -85,10 +78,10 @@ class SqliteIndex:
                 " AND records.seq <= ? AND kind IN (?, ?, ?) ORDER BY records.seq",
                 (self._seq, end, *HISTORY),
             ):
-                row = read_row(values)
-                if deleted is None:
-                    self._add(connection, row)
-                self._seq, count, size = row.seq, count + 1, size + len(row.body)
+                with suppress(StoreDamaged):  # reads of it say so
+                    if deleted is None:
+                        self._add(connection, read_row(values))
+                self._seq, count, size = values[0], count + 1, size + len(values[6])
                 if count == _STEP_ROWS or size >= _STEP_BYTES:
                     break
             else:
@@ -111,15 +104,23 @@ class SqliteIndex:
         if row.kind == _BEGINS[1]:
             self._remove(connection, _former(connection, row))
         for part, (message, _) in enumerate(decode_messages(row)):
-            if text := _text(message, row.session):
+            if text := _text(row, message):
                 number = connection.execute(
                     "INSERT INTO search_documents (seq, part) VALUES (?, ?)", (row.seq, part)
                 ).lastrowid
                 connection.execute("INSERT INTO search_words (rowid, text) VALUES (?, ?)", (number, text))
 
-    def remove(self, connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
+    def remove(self, connection: sqlite3.Connection, records: Iterable[Sequence[Any]]) -> None:
         """Take the messages of some records out, before the records are deleted. `merge` then removes their words."""
-        if not self._stale and self._remove(connection, rows) and not self.purging:
+        if self._stale:
+            return
+        try:
+            count = self._remove(connection, [read_row(values) for values in records])
+        except StoreDamaged:  # then it is unknown which words to take out
+            connection.execute("DELETE FROM meta WHERE name = ?", (_FORMAT,))
+            self.discard()
+            return
+        if count and not self.purging:
             _note(connection, _PURGE, "1")
             self.purging = True
 
@@ -129,7 +130,7 @@ class SqliteIndex:
             documents = _documents(connection, row.seq)
             messages = decode_messages(row) if documents else []
             for number, part in documents:
-                text = _text(messages[part][0], row.session)
+                text = _text(row, messages[part][0])
                 connection.execute(
                     "INSERT INTO search_words (search_words, rowid, text) VALUES ('delete', ?, ?)", (number, text)
                 )
@@ -186,15 +187,12 @@ class SqliteIndex:
 def expression(criteria: Criteria, keys: Sequence[str] | None) -> str:
     """Return a query of FTS5. Words have no characters that mean something there."""
     terms = [f'"{" ".join(term.words)}"' + (" *" if term.prefix else "") for term in criteria.query.terms]
-    alternatives = (sorted(map(_role, criteria.roles)), [] if keys is None else [_session(key) for key in keys])
-    terms += ["(" + " OR ".join(f'"{word}"' for word in words) + ")" for words in alternatives if words]
+    terms += ["(" + " OR ".join(f'"{word}"' for word in words) + ")" for words in criteria.alternatives(keys)]
     return " AND ".join(terms)
 
 
-def _text(message: Message, key: str) -> str:
-    """Return the words of a message as indexed; empty if it has none."""
-    words = words_of(message.content)
-    return " ".join([_role(message.role), _session(key), *words]) if words else ""
+def _text(row: Row, message: Message) -> str:
+    return " ".join(document_words(message.role, row.session, message.content))
 
 
 def _former(connection: sqlite3.Connection, row: Row) -> list[Row]:

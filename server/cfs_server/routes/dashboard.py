@@ -135,11 +135,11 @@ async def search(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     prefix: Annotated[str, Query(description="Only sessions whose id begins like this.")] = "",
     within: Annotated[str, Query(alias="in", description="Only this session and those below it.")] = "",
-    role: Annotated[list[wire.Role] | None, Query(description="Only messages of this role; may be repeated.")] = None,
+    role: Annotated[wire.Role | None, Query(description="Only messages of this role.")] = None,
     since: Annotated[float, Query(description="Only what is not older: seconds since 1970.", ge=0)] = 0.0,
 ) -> Response:
     """Search in the messages and titles of all sessions that the caller may read."""
-    criteria = Criteria(SearchQuery.parse(q), frozenset(role or ()), since)
+    criteria = Criteria(SearchQuery.parse(q), role, since)
     async with me.principal.searches:
         found = await me.sessions.search(criteria, prefix, within, limit)
     results = tuple(

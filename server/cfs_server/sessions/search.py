@@ -7,6 +7,7 @@ words and then by time, and compared exactly, until there are enough. Titles are
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 
 from cfs.errors import StorageFull, Unavailable
@@ -72,7 +73,7 @@ async def search(
     all_of_store: bool,
 ) -> Matches:
     """Return the best matches in some sessions. `all_of_store` says that the store has no others."""
-    titles = [] if criteria.roles else _titles(sessions, criteria)
+    titles = [] if criteria.role else _titles(sessions, criteria)
     if journal is None or not journal.durable_store:
         loaded = [(session, session.history.messages, session.history.times) for session in sessions]
         size = sum(session.history.size for session in sessions)
@@ -122,7 +123,7 @@ def _scan(
 
 
 def _candidate(session: Session, index: int, time: float, message: Message, criteria: Criteria) -> _Candidate | None:
-    if time < criteria.since or (criteria.roles and message.role not in criteria.roles):
+    if time < criteria.since or (criteria.role is not None and message.role != criteria.role):
         return None
     score = criteria.query.score(message.content)
     return _Candidate(session, index, time, message, message.content, score) if score else None
@@ -150,13 +151,15 @@ async def _stored(
         hits, before, late = await journal.search(criteria, keys, before, _POOL)
         behind = behind or late
         size = sum(len(hit.row.body) for hit in hits)
-        results.append(
-            await aside(size, owner, lambda hits=hits: _best(_read(hits, by_key, criteria), criteria, limit))
-        )  # type: ignore[misc]
+        results.append(await aside(size, owner, partial(_best_of, hits, by_key, criteria, limit)))
         if before is None or sum(len(result.matches) for result in results) > limit:
             break
     matches = joined(results, limit)
     return Matches(matches.matches, matches.more or before is not None, behind)
+
+
+def _best_of(hits: Iterable[Hit], by_key: dict[str, Session], criteria: Criteria, limit: int) -> Matches:
+    return _best(_read(hits, by_key, criteria), criteria, limit)
 
 
 def _read(hits: Iterable[Hit], by_key: dict[str, Session], criteria: Criteria) -> Iterator[_Candidate]:

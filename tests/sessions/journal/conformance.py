@@ -2,17 +2,29 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from cfs.wire import Message, Settings
-from cfs_server.domain.changes import Change, Created, Deleted, MessageAdded, Record, ReplyExtended, StateAnnounced
+from cfs_server.domain.changes import (
+    Change,
+    Created,
+    Deleted,
+    HistoryReplaced,
+    MessageAdded,
+    Record,
+    ReplyExtended,
+    StateAnnounced,
+)
 from cfs_server.domain.events import Event
 from cfs_server.domain.history import HistoryHead, Window
 from cfs_server.domain.state import Head
+from cfs_server.domain.transcripts import SizedMessages
+from cfs_server.domain.words import Criteria, SearchQuery
 from cfs_server.engine.contract.interface import Delta
 from cfs_server.journal.journal import Backend, Batch, Opened, StoredDocument
-from cfs_server.journal.records import DELETED, HISTORY, Row, decode, encode, encode_head
+from cfs_server.journal.records import DELETED, HISTORY, Row, decode, decode_messages, encode, encode_head
 
 MOST = 1 << 30
 
@@ -229,24 +241,68 @@ class BackendConformance(ABC):
         assert backend.rows("no-such", 0, HISTORY) == []
         backend.close()
 
-    def test_candidates_are_found_in_any_case_newest_first_and_a_part_at_a_time(self, backend: Backend) -> None:
-        """A search looks at some rows in each step, so that commits come in between."""
+    def search(self, backend: Backend, words: str, *keys: str, **criteria: Any) -> list[str]:
+        """Return the texts of all messages that the index has for some words, newest first, two at a time."""
+        texts: list[str] = []
+        before: int | None = None
+        while True:
+            found = Criteria(SearchQuery.parse(words), **criteria)
+            hits, before, behind = backend.search(found, keys or None, before, 2)
+            assert not behind
+            texts += [decode_messages(hit.row)[hit.part][0].content for hit in hits]
+            if before is None:
+                return texts
+
+    def test_messages_are_found_by_all_of_their_words(self, backend: Backend) -> None:
         self.only_if_kept(backend)
         writer = Writer(self.opened)
-        texts = ["A Needle", "hay", "a nEEdle, too", "50 \\% _", "四 needles", "hay"]
+        texts = ["A Needle", "hay", "a nEEdle, too", "50 \\% _", "四川 needles", "hay"]
         backend.commit(Batch([writer.created("a"), *(writer.message("a", text) for text in texts)]))
-        backend.commit(Batch([writer.created("b"), writer.message("b", "deleted needle"), writer.deleted("b")]))
-        found, end = backend.candidates("%needle%", None, 100, 10)
-        assert (contents(found), end) == ([texts[4], texts[2], texts[0]], None)
-        found, end = backend.candidates("%needle%", None, 100, 2)
-        assert (contents(found), end) == ([texts[4], texts[2]], found[-1].seq)
-        assert contents(backend.candidates("%needle%", end, 100, 2)[0]) == [texts[0]]
-        steps: list[list[str]] = []
-        before: int | None = None
-        while not steps or before is not None:
-            rows, before = backend.candidates("%四%", before, 4, 10)
-            steps.append(contents(rows))
-        assert steps == [[], [texts[4]], []]
+        backend.commit(Batch([writer.created("b"), writer.message("b", "another needle")]))
+        backend.commit(Batch([writer.created("c"), writer.message("c", "deleted needle"), writer.deleted("c")]))
+        assert self.search(backend, "needle") == ["another needle", texts[2], texts[0]]
+        assert self.search(backend, "needle", "a") == [texts[2], texts[0]]
+        assert self.search(backend, "needle", "b", "c") == ["another needle"]
+        assert self.search(backend, "need*", "a") == [texts[4], texts[2], texts[0]]
+        assert self.search(backend, "too needle") == [texts[2]]
+        assert self.search(backend, "四川") == [texts[4]]
+        assert self.search(backend, "needle", role="tool") == []
+        assert len(self.search(backend, "needle", role="user")) == 3
+        assert self.search(backend, "needle", since=2.0) == []
+        while backend.tidy():
+            pass
+        assert self.search(backend, "needle") == ["another needle", texts[2], texts[0]]
+        backend, _ = self.reopened(backend)
+        assert self.search(backend, "needle") == ["another needle", texts[2], texts[0]]
+        backend.close()
+
+    def test_the_index_follows_replaced_histories(self, backend: Backend) -> None:
+        """Only the last one is found, whether it is indexed with the one before it or later."""
+        self.only_if_kept(backend)
+        writer = Writer(self.opened)
+        backend.commit(Batch([writer.created("a"), writer.message("a", "first word"), writer.message("a", "an apple")]))
+        for text in ("second word", "third word"):
+            new = SizedMessages.of([Message(role="user", content=text), Message(role="tool", content="a pear")])
+            backend.commit(Batch([writer.row("a", HistoryReplaced(new), "history.replaced")]))
+            if text == "second word":
+                assert self.search(backend, "word") == [text]
+        backend.commit(Batch([writer.message("a", "more of it")]))
+        assert self.search(backend, "word") == ["third word"]
+        assert self.search(backend, "pear", role="tool") == ["a pear"]
+        assert self.search(backend, "pear", role="user") == []
+        assert self.search(backend, "apple") == []
+        assert self.search(backend, "more") == ["more of it"]
+        backend.close()
+
+    def test_many_messages_are_indexed_while_nobody_searches(self, backend: Backend) -> None:
+        self.only_if_kept(backend)
+        writer = Writer(self.opened)
+        backend.commit(Batch([writer.created("a"), *(writer.message("a", f"number n{n}") for n in range(1_500))]))
+        while backend.tidy():
+            pass
+        assert self.search(backend, "n1499") == ["number n1499"]
+        assert self.search(backend, "n7") == ["number n7"]
+        assert len(self.search(backend, "number")) == 1_500
         backend.close()
 
     @pytest.mark.parametrize("key", ["a", None])

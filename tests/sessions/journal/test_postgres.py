@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from cfs_server.domain.words import Criteria, SearchQuery
 from cfs_server.journal import postgres_database
 from cfs_server.journal.journal import Batch, Opened, StoredDocument, StoreFailed
 from cfs_server.journal.postgres import EVENT_WINDOW, PostgresBackend, SlotLost, SlotTaken
 from cfs_server.journal.postgres_connection import connect
-from cfs_server.journal.postgres_database import prepare
+from cfs_server.journal.postgres_database import SCHEMA, prepare
 from cfs_server.journal.postgres_locks import holder_of, try_lock
 from cfs_server.journal.records import HISTORY, TOKENS
 from tests.documentation import block
@@ -126,7 +127,7 @@ def test_a_slot_that_was_given_back_is_free_although_a_lost_connection_has_its_l
 def test_slots_know_nothing_of_each_other(postgres: PostgresServer) -> None:
     url = postgres.url(postgres.new_database())
     assert prepare(url, 3).slots == 3
-    lives = set()
+    lives, criteria = set(), Criteria(SearchQuery.parse("in"))
     for slot in range(3):
         with opened(url, slot) as (backend, found):
             lives.add(found.life)
@@ -143,7 +144,7 @@ def test_slots_know_nothing_of_each_other(postgres: PostgresServer) -> None:
         with opened(url, slot) as (backend, found):
             assert found.kept == ({} if slot == 1 else {"locks": {"a": f"{slot}"}})
             assert contents(backend.rows("a", 0, HISTORY))[-1:] == ([] if slot == 1 else [f"in {slot}"])
-            assert len(backend.candidates("%in %", None, 1_000, 10)[0]) == (slot != 1)
+            assert len(backend.search(criteria, None, None, 10).hits) == (slot != 1)
     with pytest.raises(StoreFailed, match=r"slot 3 of .* does not exist: the database has fewer slots"):
         PostgresBackend(url, 3).open()
 
@@ -448,11 +449,12 @@ def test_a_database_without_tables_is_no_store(postgres: PostgresServer) -> None
 
 
 def test_a_newer_schema_is_refused_and_not_changed(database: str) -> None:
-    execute(database, "UPDATE cfs.meta SET value = '2' WHERE name = 'schema'")
+    newer = SCHEMA + 1
+    execute(database, f"UPDATE cfs.meta SET value = '{newer}' WHERE name = 'schema'")  # noqa: S608
     for attempt in (lambda: prepare(database), PostgresBackend(database).open):
-        with pytest.raises(StoreFailed, match="written by a newer CFS: schema 2, and this one knows 1"):
+        with pytest.raises(StoreFailed, match=f"written by a newer CFS: schema {newer}, and this one knows {SCHEMA}"):
             attempt()
-    assert execute(database, "SELECT value FROM cfs.meta WHERE name = 'schema'") == [("2",)]
+    assert execute(database, "SELECT value FROM cfs.meta WHERE name = 'schema'") == [(f"{newer}",)]
     assert execute(database, "SELECT epoch FROM cfs.slots") == [(0,)]
 
 
@@ -466,16 +468,22 @@ def test_a_schema_of_another_program_is_refused(postgres: PostgresServer) -> Non
 
 def test_an_old_schema_is_migrated_once(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By one of several new servers. Steps come in order, and a step that fails changes nothing."""
-    steps = {2: "ALTER TABLE cfs.sessions ADD COLUMN mood text", 3: "ALTER TABLE cfs.sessions RENAME mood TO temper"}
-    monkeypatch.setattr(postgres_database, "SCHEMA", 3)
-    monkeypatch.setattr(postgres_database, "MIGRATIONS", {2: steps[2], 3: "ALTER TABLE cfs.no_such RENAME TO other"})
+    first, second = SCHEMA + 1, SCHEMA + 2
+    steps = {
+        first: "ALTER TABLE cfs.sessions ADD COLUMN mood text",
+        second: "ALTER TABLE cfs.sessions RENAME mood TO temper",
+    }
+    monkeypatch.setattr(postgres_database, "SCHEMA", second)
+    monkeypatch.setattr(
+        postgres_database, "MIGRATIONS", {first: steps[first], second: "ALTER TABLE cfs.no_such RENAME TO other"}
+    )
     with pytest.raises(StoreFailed, match=r'relation "cfs\.no_such" does not exist'):
         prepare(database)
-    assert execute(database, "SELECT value FROM cfs.meta WHERE name = 'schema'") == [("1",)]
+    assert execute(database, "SELECT value FROM cfs.meta WHERE name = 'schema'") == [(f"{SCHEMA}",)]
     monkeypatch.setattr(postgres_database, "MIGRATIONS", steps)
     with ThreadPoolExecutor(4) as pool:
         assert [found.slots for found in pool.map(prepare, [database] * 4)] == [1] * 4
-    assert execute(database, "SELECT value FROM cfs.meta WHERE name = 'schema'") == [("3",)]
+    assert execute(database, "SELECT value FROM cfs.meta WHERE name = 'schema'") == [(f"{second}",)]
     assert execute(database, "SELECT count(temper) FROM cfs.sessions") == [(0,)]
 
 

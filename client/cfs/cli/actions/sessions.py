@@ -1,4 +1,4 @@
-"""`cfs ls`, `cfs ps`, `cfs search`, `cfs set` and `cfs rm`: list, configure and delete sessions."""
+"""`cfs ls`, `cfs ps`, `cfs set` and `cfs rm`: list, configure and delete sessions."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,20 +28,6 @@ def list_sessions(client: Client, prefix: str, *, long: bool, as_json: bool) -> 
         show(f"{'STATE':<10} {'QUEUED':>6} {'MESSAGES':>8} {'BYTES':>9}  {'CHANGED':<19} {'BELOW':>5}  NAME\n")
     for page in pages:
         show("".join((_line(info) if long else info.id) + "\n" for info in page))
-
-
-def print_matches(client: Client, words: str, *, prefix: str, limit: int, as_json: bool) -> None:
-    """Print the messages that contain some words: session, index of the message, and the line with the first match."""
-    results = client.search(words, prefix=prefix, limit=limit)
-    if as_json:
-        show(results.model_dump_json() + "\n")
-        return
-    for match in results.results:
-        show(f"{match.session} #{match.index} {match.role}: {' '.join(match.text.split())}\n")
-    if not results.results:
-        note("No message contains these words.")
-    elif results.truncated:
-        note(f"There are more: --limit {min(100, limit * 5)} shows more of them.")
 
 
 def list_active(client: Client, *, as_json: bool) -> None:
