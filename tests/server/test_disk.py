@@ -93,6 +93,8 @@ def test_a_full_disk_is_emptied_by_deletions(mount: Mount, tmp_path: Path) -> No
         assert httpx.delete(f"{server.url}/v1/sessions/one", timeout=60).status_code == 204
         assert httpx.get(f"{server.url}/v1/sessions/one").status_code == 404
         assert httpx.delete(f"{server.url}/v1/files/workspaces/main/a", timeout=60).status_code == 204
+        stop(server)
+    with serving(*flags) as server:  # all that was deleted has left the disk
         fill(disk, "again")
         write_until_refused(server)
         stop(server)

@@ -532,7 +532,7 @@ def test_a_standby_is_refused(database: str, postgres: PostgresServer) -> None:
 def test_missing_rights_are_named(database: str, postgres: PostgresServer) -> None:
     partly = with_user(postgres, database, "SELECT, INSERT")
     with pytest.raises(
-        StoreFailed, match=r"lacks the rights UPDATE, DELETE on cfs\.epochs; UPDATE, DELETE on cfs\.kept"
+        StoreFailed, match=r"lacks the rights UPDATE, DELETE on cfs\.epochs; UPDATE, DELETE on cfs\.indexes"
     ):
         prepare(partly)
     user = partly.partition("//")[2].partition(":")[0]
