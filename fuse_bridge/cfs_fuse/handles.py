@@ -261,6 +261,10 @@ class BridgeContext:
             entry.written_at = time.monotonic()
 
 
+SEARCH_LINES = 100
+"""Most lines of the results of a search."""
+
+
 class SessionHandle:
     """An open session. Reads return one settled transcript; writes collect a message."""
 
@@ -405,6 +409,38 @@ class ScratchHandle:
     def attributes(self) -> Attributes:
         """Describe the file."""
         return self._context.attributes.file(len(self._file.data), self._file.changed_at, mode=MODE)
+
+    def close(self) -> None:
+        """Nothing is to be done."""
+
+
+class SearchHandle:
+    """The results of a search when the file was opened, one a line."""
+
+    def __init__(self, context: BridgeContext, words: str) -> None:
+        """Search. Raises `CfsError`: the words may be none."""
+        self._context = context
+        found = context.server.call(api.search(words, limit=SEARCH_LINES))
+        lines = [f"{match.place}: {' '.join(match.text.split())}\n" for match in found.results]
+        self._data = "".join(lines).encode()
+
+    def read(self, size: int, offset: int, *, blocking: bool) -> bytes:  # noqa: ARG002 - it never blocks
+        """Return a part of the lines."""
+        return self._data[offset : offset + size]
+
+    def write(self, data: bytes, offset: int) -> None:  # noqa: ARG002 - whatever it is
+        """Refuse."""
+        raise Forbidden("results of a search can only be read")
+
+    def commit(self) -> None:
+        """Nothing is to be done."""
+
+    def truncate(self, size: int) -> None:
+        """Nothing is to be done."""
+
+    def attributes(self) -> Attributes:
+        """Describe the file."""
+        return self._context.attributes.file(len(self._data), self._context.cache.changed_at)
 
     def close(self) -> None:
         """Nothing is to be done."""

@@ -29,6 +29,7 @@ from cfs_fuse.handles import (
     Handle,
     LiveHandle,
     ScratchHandle,
+    SearchHandle,
     SessionHandle,
     StatusHandle,
     status,
@@ -42,6 +43,8 @@ from cfs_fuse.paths import (
     MountPath,
     Root,
     ScratchPath,
+    Searches,
+    SearchPath,
     SessionPath,
     filesystem,
 )
@@ -302,7 +305,7 @@ class Operations:
             case SessionPath(name):
                 entry = context.cache.get(name)
                 return context.attributes.file(entry.size, entry.changed_at)
-            case Root() | ControlDirectory() | Families():
+            case Root() | ControlDirectory() | Families() | Searches():
                 return context.attributes.directory(context.cache.changed_at)
             case Family(root):
                 context.cache.get(root)
@@ -310,6 +313,8 @@ class Operations:
             case ControlPath("status", name):
                 entry = context.cache.get(name)
                 return context.attributes.file(len(status(context.cache, entry)), entry.changed_at)
+            case SearchPath():
+                return context.attributes.file(0, context.cache.changed_at)
             case ControlPath(_, name):
                 return context.attributes.file(0, context.cache.get(name).changed_at)
             case ScratchPath(name):
@@ -382,6 +387,10 @@ class Operations:
                 if flags & os.O_ACCMODE != os.O_RDONLY:
                     raise OSError(errno.EACCES, "control files can only be read")
                 handle = _CONTROL[kind](context, context.cache.get(name))
+            case SearchPath(words):
+                if flags & os.O_ACCMODE != os.O_RDONLY:
+                    raise OSError(errno.EACCES, "results of a search can only be read")
+                handle = SearchHandle(context, words)
             case ScratchPath(name):
                 handle = ScratchHandle(context, context.scratch.open(name, flags), flags)
             case _:

@@ -14,6 +14,7 @@ ControlKind = Literal["live", "status", "events"]
 
 CONTROL_KINDS: tuple[ControlKind, ...] = ("live", "status", "events")
 SUB_SESSIONS = ".sub_sessions"
+SEARCH = ".search"
 NAME_MAX = 255
 """Maximum length of a name in bytes."""
 
@@ -43,6 +44,18 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
+class Searches:
+    """The hidden directory of searches. It lists none: each name in it is a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPath:
+    """The results of a search: its name is the words."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class SessionPath:
     """The transcript of a session."""
 
@@ -64,8 +77,8 @@ class ScratchPath:
     name: str
 
 
-Directory = Root | ControlDirectory | Families | Family
-File = SessionPath | ControlPath | ScratchPath
+Directory = Root | ControlDirectory | Families | Family | Searches
+File = SessionPath | ControlPath | ScratchPath | SearchPath
 MountPath = Directory | File
 
 
@@ -89,6 +102,8 @@ def parse_path(path: str) -> MountPath:
             return Family(name)
         case [directory, root, name] if directory == SUB_SESSIONS:
             return SessionPath(id_below(root, name))
+        case [directory, words] if directory == SEARCH:
+            return SearchPath(words)
         case [directory, name]:
             for kind in CONTROL_KINDS:
                 if directory == f".{kind}":
@@ -99,6 +114,8 @@ def parse_path(path: str) -> MountPath:
 def _at_root(name: str) -> MountPath:
     if name == SUB_SESSIONS:
         return Families()
+    if name == SEARCH:
+        return Searches()
     for kind in CONTROL_KINDS:
         if name == f".{kind}":
             return ControlDirectory(kind)

@@ -231,3 +231,30 @@ def test_unknown_attributes_are_no_data(mount: Mount, stage: Stage, key: str) ->
         with pytest.raises(OSError, match=r".*") as failure:
             call(mount / "no-data", key)
         assert failure.value.errno == errno.ENODATA
+
+
+def test_searches_are_files(mount: Mount, stage: Stage, name: str) -> None:
+    """`cat .search/WORDS` prints where they occur; the directory is hidden, and other dot names are temporary files."""
+    stage.make(name)
+    until((mount / name).exists)
+    append(mount / name, f"the quick brown fox of {name}")
+    stage.text(name)
+    found = (mount / ".search" / f'"quick brown" {name}').read_text(encoding="utf-8")
+    assert f"{name} #0 user: the quick brown fox of {name}\n" in found
+    assert all(line.startswith(f"{name} ") for line in found.splitlines())
+    assert (mount / ".search" / f"nothing{name}").read_bytes() == b""
+    assert names(mount / ".search") == []
+    assert ".search" not in names(mount.path)
+    assert (mount / ".search").is_dir()
+    for act in (
+        lambda: (mount / ".search" / "fox").write_text("x"),
+        lambda: (mount / ".search" / "fox").unlink(),
+        lambda: (mount / ".search").rename(mount / ".other"),
+    ):
+        with pytest.raises(PermissionError):
+            act()
+    with pytest.raises(OSError, match="Invalid argument"):
+        (mount / ".search" / "***").read_bytes()
+    (mount / ".searches").write_text("scratch", encoding="utf-8")
+    assert (mount / ".searches").read_text(encoding="utf-8") == "scratch"
+    (mount / ".searches").unlink()

@@ -63,16 +63,16 @@ async def crashed(tmp_path: Path) -> tuple[Path, Histories]:
         d.store.journal.checkpoint(session.head() for session in list(d.store)[:30])
         await d.store.journal.durable()
         await d.store.journal.call(lambda backend: cast("SqliteBackend", backend)._checkpoint("TRUNCATE"))
+        d.store.rename("s1", "renamed")
+        d.store.replace("s2", "User: edited\nAssistant: yes\n", "*")
         d.store.delete("s4")
         await d.store.journal.durable()
         while await d.store.journal.call(lambda backend: backend.tidy()):
             pass  # the end of a deletion empties the log
-        for change in (
-            lambda: d.store.rename("s1", "renamed"),
-            lambda: d.store.replace("s2", "User: edited\nAssistant: yes\n", "*"),
-            lambda: d.store.fork("s3", "fork"),
-        ):
-            change()
+        d.store.fork("s3", "fork")
+        for number in range(10, 14):
+            d.say(f"s{number}", f"{number} {LONG}")
+            await d.settled(f"s{number}")
             await d.store.journal.durable()
         d.store.get("s5").change_settings(SettingsPatch(driver="agent"))
         d.say("s5", "waits for an agent")

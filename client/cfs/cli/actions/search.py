@@ -51,10 +51,7 @@ def _time(text: str) -> float:
 
 
 def _print(match: SearchResult) -> None:
-    place = {"message": f" #{match.index} {match.role}", "file": f"/{match.path}:{match.index}"}.get(
-        match.kind, " title"
-    )
-    begin = f"{match.session}{place}: "
+    begin = f"{match.place}: "
     if not has_colours(sys.stdout):
         show(begin + " ".join(match.text.split()) + "\n")
         return

@@ -25,6 +25,16 @@ class SearchResult(WireModel):
     score: float = 0.0
     path: str | None = None
 
+    @property
+    def place(self) -> str:
+        """Where it is, for a line of text: session and message, file and line, or the session whose title it is."""
+        match self.kind:
+            case "message":
+                return f"{self.session} #{self.index} {self.role}"
+            case "file":
+                return f"{self.session}/{self.path}:{self.index}"
+        return f"{self.session} title"
+
 
 class SearchResults(WireModel):
     """The best matches first; of equal ones, the newest. `truncated` says whether there may be more.
