@@ -57,10 +57,11 @@ def merge_files(pages: list[bytes], scope: Scope) -> bytes:
 
 
 def merge_search(pages: list[bytes], scope: Scope) -> bytes:
-    """Merge search results: the best first, of equal ones the newest."""
+    """Merge search results: the best first, of equal ones the newest. All replicas may know a file."""
     limit = _limit(scope, 20)
     parts = [wire.SearchResults.model_validate_json(page) for page in pages]
     rows = sorted((row for part in parts for row in part.results), key=lambda row: (row.score, row.time), reverse=True)
+    rows = list({(row.kind, row.session, row.index, row.path): row for row in rows}.values())
     merged = wire.SearchResults(
         results=tuple(rows[:limit]),
         truncated=len(rows) > limit or any(part.truncated for part in parts),

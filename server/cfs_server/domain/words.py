@@ -45,10 +45,11 @@ def _fold(word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A part of a text, and where the words are in it, in characters."""
+    """A part of a text, and where the words are in it, in characters. `begin` is the first match in the whole text."""
 
     text: str
     ranges: tuple[tuple[int, int], ...]
+    begin: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ def _excerpt(text: str, ranges: list[tuple[int, int]]) -> Excerpt:
             marks[-1] = marks[-1][0], max(stop + shift, marks[-1][1])
         else:
             marks.append((start + shift, stop + shift))
-    return Excerpt(("…" if begin else "") + text[begin:end] + ("…" if end < len(text) else ""), tuple(marks))
+    return Excerpt(("…" if begin else "") + text[begin:end] + ("…" if end < len(text) else ""), tuple(marks), first)
 
 
 @dataclass(frozen=True, slots=True)

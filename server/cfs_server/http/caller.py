@@ -11,12 +11,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cfs.api import LIFE
 from cfs.completions import ModelCard
 from cfs.wire import CostRow
+from cfs_filesystem import Path
 from cfs_server.access.auth import Principal, Principals
 from cfs_server.access.shares import Shares
 from cfs_server.completions.run import AuthorizedCompletions, EphemeralCompletions
 from cfs_server.completions.stored import StoredResponses, UnnamedSessions
 from cfs_server.config.settings import Settings
 from cfs_server.connect.manager import ModelConnections
+from cfs_server.domain.ids import WORKSPACES
+from cfs_server.domain.words import Criteria
 from cfs_server.engine.contract.interface import Engine, HasModels, ModelInfo
 from cfs_server.http.errors import invalid
 from cfs_server.http.event_streams import EventStream, Frames, Streams
@@ -25,6 +28,7 @@ from cfs_server.http.markup import Renderer
 from cfs_server.http.metrics import Metrics
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.store import SessionStore
+from cfs_server.workspaces.file_index import FileMatch
 from cfs_server.workspaces.file_service import Files
 from cfs_server.workspaces.workspaces import Workspaces
 
@@ -104,6 +108,21 @@ class Caller:
         """The files that the principal may use."""
         me = self.principal
         return Files(me.authorization, me.usage, me.limits.bytes, me.searches, self.sessions)
+
+    async def search_files(self, criteria: Criteria, prefix: str, within: str, limit: int) -> list[FileMatch]:
+        """Return the best matches in text files of workspaces that the principal may read."""
+        index, handle = self._parts.workspaces.index, self.principal.authorization.handle
+        if index is None or "/" in within:  # sub-sessions share the workspace of their root
+            return []
+
+        def may_read(path: Path) -> bool:
+            if not path.startswith(f"{WORKSPACES}{prefix}"):
+                return False
+            if path.endswith("/"):
+                return bool(handle.scopes("read_binary", path))
+            return handle.allows("read_binary", path)
+
+        return await index.search(criteria, may_read, within, limit)
 
     @property
     def completions(self) -> AuthorizedCompletions:

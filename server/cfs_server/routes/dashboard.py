@@ -138,11 +138,12 @@ async def search(
     role: Annotated[wire.Role | None, Query(description="Only messages of this role.")] = None,
     since: Annotated[float, Query(description="Only what is not older: seconds since 1970.", ge=0)] = 0.0,
 ) -> Response:
-    """Search in the messages and titles of all sessions that the caller may read."""
+    """Search in the messages, titles and workspace files of all sessions that the caller may read."""
     criteria = Criteria(SearchQuery.parse(q), role, since)
     async with me.principal.searches:
         found = await me.sessions.search(criteria, prefix, within, limit)
-    results = tuple(
+        files = [] if role else await me.search_files(criteria, prefix, within, limit + 1)
+    results = [
         wire.SearchResult(
             kind="title" if match.message is None else "message",
             session=match.session.id,
@@ -155,6 +156,24 @@ async def search(
             score=match.score,
         )
         for match in found.matches
-    )
-    content = wire.SearchResults(results=results, truncated=found.more, indexing=found.indexing)
+    ]
+    results += [
+        wire.SearchResult(
+            kind="file",
+            session=file.workspace,
+            title=None,
+            index=file.line,
+            role=None,
+            time=file.time,
+            text=file.excerpt.text,
+            ranges=file.excerpt.ranges,
+            score=file.score,
+            path=file.path,
+        )
+        for file in files
+    ]
+    if files:
+        results.sort(key=lambda result: (result.score, result.time), reverse=True)
+    more = found.more or len(results) > limit
+    content = wire.SearchResults(results=tuple(results[:limit]), truncated=more, indexing=found.indexing)
     return as_json(content, headers={"Cache-Control": "no-store"})

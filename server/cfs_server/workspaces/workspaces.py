@@ -27,6 +27,7 @@ from cfs_filesystem import (
 )
 from cfs_filesystem.versions import Kind, SqliteVersions, VersionRetention
 from cfs_server.domain.ids import WORKSPACES
+from cfs_server.workspaces.file_index import FileIndex
 from cfs_server.workspaces.history import WorkspaceHistory
 
 _log = structlog.get_logger(__name__)
@@ -50,6 +51,18 @@ class Workspaces(RouterFileSystem):
         """The name of the object store, the same for all servers that share it. None for a folder."""
         self.changes = 0
         """The number of writes, deletions and moves by this server so far."""
+
+        self.index: FileIndex | None = None
+        """The index of text files; only of a folder, because only this server changes it."""
+
+    def _changed(self, *paths: Path) -> None:
+        self.changes += 1
+        if self.index is not None:
+            self.index.changed(*paths)
+
+    def read(self, path: Path) -> bytes:
+        """Return the content of an entry; raises `NotFoundError`."""
+        return self._read_binary_impl(path)
 
     def look(self, path: Path) -> EntryMeta:
         """Return the metadata of an entry; raises `NotFoundError`."""
@@ -79,7 +92,7 @@ class Workspaces(RouterFileSystem):
 
     def _written(self, path: Path, source: Iterable[bytes], write: Callable[[Iterable[bytes]], EntryMeta]) -> EntryMeta:
         written = write(source) if self.history is None else self.history.write(path, source, write)
-        self.changes += 1
+        self._changed(path)
         return written
 
     def _delete_impl(self, path: Path) -> None:
@@ -96,7 +109,7 @@ class Workspaces(RouterFileSystem):
             delete()
         else:
             self.history.delete(path, delete)
-        self.changes += 1
+        self._changed(path)
 
     def _make_directory_impl(self, path: Path) -> None:
         make = partial(super()._make_directory_impl, path)
@@ -111,7 +124,7 @@ class Workspaces(RouterFileSystem):
             remove()
         else:
             self.history.remove_tree(path, remove)
-        self.changes += 1
+        self._changed(path)
 
     def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
         self._require_in_a_workspace_unless_directory(path, target)
@@ -128,7 +141,7 @@ class Workspaces(RouterFileSystem):
             self.history.change_trees([path, target], Kind.MOVE, move)
         else:
             self.history.move_workspace(path, target, move)
-        self.changes += 1
+        self._changed(path, target)
 
     def _copy_impl(self, path: Path, target: Path, *, members: bool, overwrite: bool) -> None:
         self._require_in_a_workspace_unless_directory(path, target)
@@ -137,7 +150,7 @@ class Workspaces(RouterFileSystem):
             copy()
         else:
             self.history.change_trees([path, target], Kind.COPY, copy)
-        self.changes += 1
+        self._changed(target)
 
     def _require_in_a_workspace_unless_directory(self, path: Path, target: Path) -> None:
         if self._directory_impl(path + "/") is None:
@@ -188,9 +201,12 @@ async def open_workspaces(
             scratch = DiskPath(await asyncio.to_thread(tempfile.mkdtemp, prefix="cfs-"))
         folder = root or DiskPath(scratch or "", "workspaces")
         workspaces = await asyncio.to_thread(_in_folder, folder, data_dir, retention, durable=scratch is None)
+        workspaces.index = FileIndex(workspaces, data_dir and data_dir / "files.db")
     try:
         yield workspaces
     finally:
+        if workspaces.index is not None:
+            await asyncio.to_thread(workspaces.index.close)
         await asyncio.to_thread(workspaces.close)
         if scratch is not None:
             await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
