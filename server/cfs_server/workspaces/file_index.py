@@ -26,6 +26,7 @@ MAX_BYTES = 1 << 20
 """Larger files are not indexed."""
 _POOL = 256
 """Files that are read for one search at most: the newest ones that may match."""
+_MERGED_PAGES = 64
 _TABLES = f"""
 CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, workspace TEXT, size INTEGER, time REAL);
 CREATE VIRTUAL TABLE words USING fts5(text, tokenize='ascii', columnsize=0);
@@ -72,6 +73,8 @@ class FileIndex:
         self._place = place
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._scan: Iterator[None] | None = None
+        self._merge = -_MERGED_PAGES
+        """Pages that the next step of a merge rewrites; negative for the first step, 0 if there is none to do."""
         self._thread = threading.Thread(target=self._run, name="file-index", daemon=True)
         self._thread.start()
 
@@ -117,16 +120,31 @@ class FileIndex:
                     work()
                 except sqlite3.Error as error:
                     _log.error("a file cannot be indexed", reason=str(error))
+        self._scan = None
+        while self._work_on():
+            pass
         self._connection.close()
 
     def _next(self) -> Callable[[], None] | None:
-        """Return what is to be done next; the scan goes on while there is nothing."""
-        while self._scan is not None and self._queue.empty():
-            try:
-                next(self._scan)
-            except (StopIteration, sqlite3.Error, FileSystemError):
-                self._scan = None
+        """Return what is to be done next; do other work while there is nothing."""
+        while self._queue.empty() and self._work_on():
+            pass
         return self._queue.get()
+
+    def _work_on(self) -> bool:
+        """Do a step of the scan, or remove words of deleted files. Returns whether there was something to do."""
+        try:
+            if self._scan is not None:
+                next(self._scan)
+            elif self._merge != 0:
+                before = self._connection.total_changes
+                self._connection.execute("INSERT INTO words (words, rank) VALUES ('merge', ?)", (self._merge,))
+                self._merge = _MERGED_PAGES if self._connection.total_changes - before >= 2 else 0
+            else:
+                return False
+        except (StopIteration, sqlite3.Error, FileSystemError):
+            self._scan = None
+        return True
 
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._place or ":memory:", isolation_level=None, check_same_thread=False)
@@ -165,8 +183,8 @@ class FileIndex:
         for number, *_ in stored.values():
             removed = True
             self._delete(number)
-        if removed:  # FTS5 keeps deleted words until it merges its segments
-            self._connection.execute("INSERT INTO words (words) VALUES ('optimize')")
+        if removed:  # FTS5 keeps deleted words until it merges all of its segments
+            self._merge = -_MERGED_PAGES
 
     def _put(self, name: str, number: int | None, facts: tuple[int, float]) -> None:
         text = self._text(name) if facts[0] <= MAX_BYTES else None
