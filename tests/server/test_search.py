@@ -1,4 +1,4 @@
-"""Search in the messages of sessions: what is found, in which order, and for whom (G9)."""
+"""Search in the messages of sessions: what is found, in which order, and for whom (G9, S15)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Search: words of texts, and the same results from the index, from memory and from a comparison of all texts."""
+"""Search: words of texts, and the same results from the index, from memory and from a comparison of all texts (S15)."""
 
 import random
 import sqlite3

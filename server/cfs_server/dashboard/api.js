@@ -102,7 +102,8 @@ export class Api {
   }
 
   search(query) {
-    return this.json(`/v1/search?limit=30&q=${encodeURIComponent(query)}`);
+    const words = /[\p{L}\p{N}]{2}$/u.test(query) && !query.includes('"') ? `${query}*` : query; // it is still being typed
+    return this.json(`/v1/search?limit=30&q=${encodeURIComponent(words)}`);
   }
 
   share(session, access, expires) {

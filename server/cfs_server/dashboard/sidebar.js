@@ -155,7 +155,7 @@ export class CfsSidebar extends HTMLElement {
 }
 customElements.define("cfs-sidebar", CfsSidebar);
 
-function resultOf({ session, title, index, time, text, ranges }) {
+function resultOf({ kind, session, title, index, time, text, ranges, path }) {
   const excerpt = el("span", { className: "excerpt" });
   const signs = Array.from(text); // ranges count characters, as Python does
   const piece = (from, to) => signs.slice(from, to).join("");
@@ -166,6 +166,9 @@ function resultOf({ session, title, index, time, text, ranges }) {
   }
   excerpt.append(piece(from));
   const when = time ? ` · ${ago(time)}` : "";
-  return el("li", {}, el("a", { href: `#conversation/${encoded(session)}?message=${index}`, title: session },
-    el("span", {}, title ?? session, el("span", { className: "quiet" }, when)), excerpt));
+  const href = { message: `#conversation/${encoded(session)}?message=${index}`, title: `#conversation/${encoded(session)}`,
+    file: `#files/${encoded(session)}` }[kind];
+  const name = kind === "file" ? `${session}/${path}:${index}` : title ?? session;
+  return el("li", {}, el("a", { href, title: session },
+    el("span", {}, name, el("span", { className: "quiet" }, when)), excerpt));
 }
