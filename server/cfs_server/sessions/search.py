@@ -4,7 +4,7 @@ The store finds the newest messages that may match, by its index. They are read,
 words and then by time, and compared exactly, until there are enough. Titles are compared in memory.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -69,10 +69,9 @@ async def search(
     criteria: Criteria,
     limit: int,
     owner: str,
-    *,
-    all_of_store: bool,
+    with_key: Callable[[str], Session | None] | None = None,
 ) -> Matches:
-    """Return the best matches in some sessions. `all_of_store` says that the store has no others."""
+    """Return the best matches in some sessions. If they are all of the store, `with_key` finds one by its key."""
     titles = [] if criteria.role else _titles(sessions, criteria)
     if journal is None or not journal.durable_store:
         loaded = [(session, session.history.messages, session.history.times) for session in sessions]
@@ -82,14 +81,16 @@ async def search(
         )
     with suppress(StorageFull, Unavailable):  # what is stored can be found
         await journal.durable()
-    by_key = {session.key: session for session in sessions}
-    keys = list(by_key)
-    parts = (
-        [None] if all_of_store else [keys[at : at + _SESSIONS_AT_ONCE] for at in range(0, len(keys), _SESSIONS_AT_ONCE)]
-    )
-    results = [await _stored(by_key, part, journal, criteria, limit, owner) for part in parts]
-    matches = _best(titles, criteria, limit)
-    return joined([matches, *results], limit)
+    results = [_best(titles, criteria, limit)]
+    if with_key is not None:
+        results.append(await _stored(with_key, None, journal, criteria, limit, owner))
+    else:
+        by_key = {session.key: session for session in sessions}
+        keys = list(by_key)
+        for at in range(0, len(keys), _SESSIONS_AT_ONCE):
+            part = keys[at : at + _SESSIONS_AT_ONCE]
+            results.append(await _stored(by_key.get, part, journal, criteria, limit, owner))
+    return joined(results, limit)
 
 
 def joined(results: Iterable[Matches], limit: int) -> Matches:
@@ -105,12 +106,19 @@ _order = attrgetter("score", "time", "index")
 
 def _titles(sessions: Iterable[Session], criteria: Criteria) -> list[_Candidate]:
     """Return sessions whose set title or name may match. Another title is the beginning of a message."""
-    return [
-        _Candidate(session, 0, session.updated_at, None, text, score)
-        for session in sessions
-        for text in [session.settings.title or session.id]
-        if session.updated_at >= criteria.since and (score := criteria.query.score(text))
-    ]
+    words, since = tuple(criteria.query.words), criteria.since
+    candidates: list[_Candidate] = []
+    for session in sessions:  # there may be very many
+        text = session.settings.title or session.id
+        folded = text.lower() if text.isascii() else text.casefold()
+        for word in words:
+            if word not in folded:
+                break
+        else:
+            if session.updated_at >= since:
+                score = criteria.query.score(text) or 1.0
+                candidates.append(_Candidate(session, 0, session.updated_at, None, text, score))
+    return candidates
 
 
 def _scan(
@@ -141,7 +149,12 @@ def _best(candidates: Iterable[_Candidate], criteria: Criteria, limit: int) -> M
 
 
 async def _stored(
-    by_key: dict[str, Session], keys: Sequence[str] | None, journal: Journal, criteria: Criteria, limit: int, owner: str
+    with_key: Callable[[str], Session | None],
+    keys: Sequence[str] | None,
+    journal: Journal,
+    criteria: Criteria,
+    limit: int,
+    owner: str,
 ) -> Matches:
     """Search in the store, a pool of messages at a time: commits come in between."""
     results: list[Matches] = []
@@ -151,21 +164,21 @@ async def _stored(
         hits, before, late = await journal.search(criteria, keys, before, _POOL)
         behind = behind or late
         size = sum(len(hit.row.body) for hit in hits)
-        results.append(await aside(size, owner, partial(_best_of, hits, by_key, criteria, limit)))
+        results.append(await aside(size, owner, partial(_best_of, hits, with_key, criteria, limit)))
         if before is None or sum(len(result.matches) for result in results) > limit:
             break
     matches = joined(results, limit)
     return Matches(matches.matches, matches.more or before is not None, behind)
 
 
-def _best_of(hits: Iterable[Hit], by_key: dict[str, Session], criteria: Criteria, limit: int) -> Matches:
-    return _best(_read(hits, by_key, criteria), criteria, limit)
+def _best_of(hits: Iterable[Hit], with_key: Callable[[str], Session | None], criteria: Criteria, limit: int) -> Matches:
+    return _best(_read(hits, with_key, criteria), criteria, limit)
 
 
-def _read(hits: Iterable[Hit], by_key: dict[str, Session], criteria: Criteria) -> Iterator[_Candidate]:
+def _read(hits: Iterable[Hit], with_key: Callable[[str], Session | None], criteria: Criteria) -> Iterator[_Candidate]:
     row: Row | None = None
     for hit in hits:
-        session = by_key.get(hit.row.session)
+        session = with_key(hit.row.session)
         if session is None or session.deleted or hit.row.seq < session.begins_at:
             continue
         if hit.row is not row and (row is None or hit.row.seq != row.seq):

@@ -247,8 +247,8 @@ class SessionStore:
 
     async def search(self, sessions: Sequence[Session], criteria: Criteria, limit: int, owner: str) -> Matches:
         """Return the best matches in some sessions."""
-        all_of_store = len(sessions) == len(self._sessions)
-        return await search(sessions, self.journal, criteria, limit, owner, all_of_store=all_of_store)
+        with_key = self.with_key if len(sessions) == len(self._sessions) else None
+        return await search(sessions, self.journal, criteria, limit, owner, with_key)
 
     def children(self, session: Session) -> list[Session]:
         """Return the direct sub-sessions by id."""
