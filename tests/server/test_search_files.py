@@ -82,6 +82,7 @@ def test_a_start_finds_what_has_changed_meanwhile(tmp_path: Path) -> None:
     with serving(*flags) as server:
         until(lambda: search(server.url, "apple") == ["added", "kept"])
         assert search(server.url, "pear") == ["edited"]
+    assert (tmp_path / "files.db").stat().st_mode & 0o777 == 0o600
     stored = (tmp_path / "files.db").read_bytes()
     assert b"keptsecret" in stored
     assert b"removedsecret" not in stored

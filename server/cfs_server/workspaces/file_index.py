@@ -6,6 +6,7 @@ the index, and indexes what has changed meanwhile.
 """
 
 import asyncio
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -109,7 +110,7 @@ class FileIndex:
     def _run(self) -> None:
         try:
             self._connection = self._open()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             _log.error("the index of files cannot be opened; it is in memory", reason=str(error))
             self._place = None
             self._connection = self._open()
@@ -147,6 +148,8 @@ class FileIndex:
         return True
 
     def _open(self) -> sqlite3.Connection:
+        if self._place is not None:
+            os.close(os.open(self._place, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         connection = sqlite3.connect(self._place or ":memory:", isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA synchronous = OFF")  # it can be built again
