@@ -167,6 +167,12 @@ class Cache:
         with self.lock:
             return [member for member in self._families.get(root, ()) if member != root]
 
+    def asking(self) -> list[str]:
+        """List the sessions with open questions."""
+        self._require_server()
+        with self.lock:
+            return [name for name, entry in self._entries.items() if entry.open_questions]
+
     def totals(self) -> tuple[int, int]:
         """Count sessions and their bytes."""
         self._require_server()

@@ -41,13 +41,17 @@ from cfs_fuse.paths import (
     Families,
     Family,
     MountPath,
+    QuestionPath,
+    QuestionSessions,
     Root,
     ScratchPath,
     Searches,
     SearchPath,
     SessionPath,
+    SessionQuestions,
     filesystem,
 )
+from cfs_fuse.questions import QuestionHandle, attributes_of, questions_of, session_names
 
 # Extended attributes: the settings of a session as `user.cfs.*` (F6, S9)
 
@@ -305,11 +309,13 @@ class Operations:
             case SessionPath(name):
                 entry = context.cache.get(name)
                 return context.attributes.file(entry.size, entry.changed_at)
-            case Root() | ControlDirectory() | Families() | Searches():
+            case Root() | ControlDirectory() | Families() | Searches() | QuestionSessions():
                 return context.attributes.directory(context.cache.changed_at)
-            case Family(root):
-                context.cache.get(root)
+            case Family(name) | SessionQuestions(name):
+                context.cache.get(name)
                 return context.attributes.directory(context.cache.changed_at)
+            case QuestionPath(name, question):
+                return attributes_of(context, name, question)
             case ControlPath("status", name):
                 entry = context.cache.get(name)
                 return context.attributes.file(len(status(context.cache, entry)), entry.changed_at)
@@ -342,6 +348,10 @@ class Operations:
                 directories += cache.parents()
             case Family(root):
                 files = [name_below(root, member) for member in cache.family(root)]
+            case QuestionSessions():
+                directories += session_names(self._context)
+            case SessionQuestions(session):
+                files = list(questions_of(self._context, session))
         kinds = ((directories, attributes.directory_type), (files, attributes.file_type))
         return ((name, mode, 0) for names, mode in kinds for name in names)
 
@@ -391,6 +401,8 @@ class Operations:
                 if flags & os.O_ACCMODE != os.O_RDONLY:
                     raise OSError(errno.EACCES, "results of a search can only be read")
                 handle = SearchHandle(context, words)
+            case QuestionPath(name, question):
+                handle = QuestionHandle(context, name, question, flags)
             case ScratchPath(name):
                 handle = ScratchHandle(context, context.scratch.open(name, flags), flags)
             case _:

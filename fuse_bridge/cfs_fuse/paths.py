@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cfs.contract.ids import id_below
+from cfs.contract.ids import id_below, id_of_file_name
 from cfs.contract.scratch_files import is_scratch
 
 ControlKind = Literal["live", "status", "events"]
@@ -15,6 +15,7 @@ ControlKind = Literal["live", "status", "events"]
 CONTROL_KINDS: tuple[ControlKind, ...] = ("live", "status", "events")
 SUB_SESSIONS = ".sub_sessions"
 SEARCH = ".search"
+QUESTIONS = ".questions"
 NAME_MAX = 255
 """Maximum length of a name in bytes."""
 
@@ -56,6 +57,18 @@ class SearchPath:
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionSessions:
+    """The hidden directory with a directory for each session with open questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionQuestions:
+    """The directory of the open questions of one session."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
 class SessionPath:
     """The transcript of a session."""
 
@@ -71,14 +84,22 @@ class ControlPath:
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionPath:
+    """A question of a session's agent."""
+
+    session: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ScratchPath:
     """A temporary file of an editor or a desktop."""
 
     name: str
 
 
-Directory = Root | ControlDirectory | Families | Family | Searches
-File = SessionPath | ControlPath | ScratchPath | SearchPath
+Directory = Root | ControlDirectory | Families | Family | Searches | QuestionSessions | SessionQuestions
+File = SessionPath | ControlPath | QuestionPath | ScratchPath | SearchPath
 MountPath = Directory | File
 
 
@@ -104,6 +125,10 @@ def parse_path(path: str) -> MountPath:
             return SessionPath(id_below(root, name))
         case [directory, words] if directory == SEARCH:
             return SearchPath(words)
+        case [directory, name] if directory == QUESTIONS and (session := id_of_file_name(name)):
+            return SessionQuestions(session)
+        case [directory, name, question] if directory == QUESTIONS and (session := id_of_file_name(name)):
+            return QuestionPath(session, question)
         case [directory, name]:
             for kind in CONTROL_KINDS:
                 if directory == f".{kind}":
@@ -116,6 +141,8 @@ def _at_root(name: str) -> MountPath:
         return Families()
     if name == SEARCH:
         return Searches()
+    if name == QUESTIONS:
+        return QuestionSessions()
     for kind in CONTROL_KINDS:
         if name == f".{kind}":
             return ControlDirectory(kind)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cfs.cli.base.output import shapely
+from cfs.contract.invisible import shapely
 from cfs_agents import FibreAgent
 from cfs_agents.file_agent import FileSystemAgentConfig
 from cfs_agents.main.cli import app

@@ -49,6 +49,41 @@ def test_open_questions_are_listed_with_all_of_their_text(http_harness: HttpHarn
     assert [(each["session"], each["question"]["id"]) for each in listed] == [("main/coder", asked[1].id)]
 
 
+def test_questions_of_all_sessions_are_answered_at_one_terminal(http_harness: HttpHarness) -> None:
+    """One after the other; an empty line leaves one open, and one that was answered meanwhile says so."""
+    url = http_harness.url
+    assert "needs a terminal" in ended(cfs(url, "questions", "--all", "--answer"))[2]
+    assert ended(cfs(url, "questions", "--all", "main"))[0] == 2
+    with Client(url) as client:
+        names = ("a", "b", "b/c", "d")
+        asked = {
+            name: client.call(
+                api.ask(name, held(client, name).claim, f'mcp(files/write) {{"n": "{name}"}}', kind="mcp")
+            )
+            for name in names
+        }
+        listed = ended(cfs(url, "questions", "--all"))[1]
+        assert listed.count("call this tool of an MCP server?") == len(names)
+        with terminal(url, "questions", "--all", "-a") as screen:
+            assert "a " in screen.expect("(empty: later)? ")
+            screen.type("perhaps\r")
+            screen.expect("(empty: later)? ")
+            screen.type("al\r")  # two choices begin like this
+            screen.expect("(empty: later)? ")
+            screen.type("d\r")
+            assert '{"n": "b"}' in screen.expect("(empty: later)? ")
+            screen.type("\r")
+            assert "b/c " in screen.expect("(empty: later)? ")
+            client.call(api.answer("b/c", asked["b/c"].id, "always"))
+            screen.type("deny\r")
+            screen.expect("answered already, by local: always]")
+            screen.expect("(empty: later)? ")
+            screen.type("allow\r")
+            assert screen.end()[0] == 0
+        answers = [client.call(api.question(name, asked[name].id)).answer for name in names]
+        assert answers == ["deny", None, "always", "allow"]
+
+
 def test_a_question_is_answered_and_the_second_answer_is_refused(http_harness: HttpHarness) -> None:
     url = http_harness.url
     assert ended(cfs(url, "answer", "none", "allow"))[0] != 0
@@ -189,7 +224,8 @@ def test_without_a_terminal_send_says_how_to_answer(http_harness: HttpHarness) -
     """It does not wait for what nobody may ever say. The turn goes on, and its reply can be read."""
     with agent(http_harness, "main") as main, Running(http_harness.url, "send", "main", "build it") as program:
         question = main.ask("make all")
-        line = f"cfs: main asks whether to run 'make all': cfs answer main {question[:8]} allow (or always, deny); "
+        command = f"cfs answer main {question[:8]} allow (or always, deny)"
+        line = f"cfs: main asks whether to run this command 'make all': {command}; "
         assert program.end() == (5, "", f"{line}then: cfs cat main\n")
         assert cfs(http_harness.url, "answer", "main", question[:8], "allow").returncode == 0
         main.finish()

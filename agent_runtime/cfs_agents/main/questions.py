@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping
 
 import typer
 
-from cfs.cli.base.output import is_terminal, shapely
+from cfs.cli.base.output import is_terminal
+from cfs.contract.invisible import shapely
+from cfs.contract.question_text import WISHES
 from cfs_agents.tools.consent import Answer, CommandRequest
 
 _LINE, _GOES_ON = "  | ", "  : "
@@ -73,8 +75,7 @@ def question(agent: str, request: CommandRequest, columns: int) -> str:
     lines = request.command.split("\n")
     long = f" ({len(lines)} lines)" if len(lines) > 1 else ""
     background = " in the background" if request.background else ""
-    wish = "run this command" if request.is_command else "make this call"
-    shown = [f"{shapely(agent)} wants to {wish}{background}{long}, in {shapely(request.directory)}:"]
+    shown = [f"{shapely(agent)} wants to {WISHES[request.kind]}{background}{long}, in {shapely(request.directory)}:"]
     width = max(_NARROWEST, columns - len(_LINE) - 1)
     for line in lines:
         for number, part in enumerate(_parts(shapely(line), width)):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from cfs.wire import QuestionKind
 from cfs_agents.tools.errors import ToolError
 
 _LONGEST_CHOICE = 1_000
@@ -40,14 +41,14 @@ class Answer(StrEnum):
 class CommandRequest:
     """A command that an agent wants to run, exactly as it will run, and its directory.
 
-    Without `is_command` it is the call of another tool, with its arguments. `patterns` are rules that would allow it
-    together, for an answer that lasts; there may be none.
+    Of another kind than `command` it is the call of a tool, with its arguments. `patterns` are rules that would allow
+    it together, for an answer that lasts; there may be none.
     """
 
     command: str
     directory: str
     background: bool = False
-    is_command: bool = True
+    kind: QuestionKind = "command"
     patterns: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -122,7 +123,7 @@ class Consent:
             self.patterns |= dict.fromkeys(request.patterns)
             return Answer.PATTERN
         if answer != Answer.YES:
-            what = "command" if request.is_command else "call"
+            what = "command" if request.kind == "command" else "call"
             raise ToolError(
                 f"the user did not allow this {what}, and it was not run. Do not try it again: do without it, or say"
                 " in your answer what you would need it for"

@@ -1,4 +1,4 @@
-"""Asks a person about a command in the session of a sub-agent, where anyone who may write to it answers (A5)."""
+"""Asks a person about a call in the session of a sub-agent, where anyone who may write to it answers (A5)."""
 
 import asyncio
 import hashlib
@@ -21,7 +21,7 @@ _WAIT_SECONDS = 25.0
 """How long one request waits for the answer."""
 _PAUSE = 1.0
 _SETTLE_SECONDS = 2.0
-_NOT_ASKED = "no person could be asked whether this command may run, and it was not run"
+_NOT_ASKED = "no person could be asked whether this may run, and it was not run"
 _NOT_HELD = (NotFound, Forbidden, Conflict)
 
 
@@ -44,7 +44,7 @@ class Lease(Protocol):
 
 
 class ServerQuestion:
-    """A question whether a command may run, in a session on the server; an `RemoteQuestion` of `Consent`.
+    """A question whether a call may run, in a session on the server; an `RemoteQuestion` of `Consent`.
 
     `key` identifies the call that asks, also after a kill: then the same question is found again, maybe answered. An
     outage is waited out. If the server has withdrawn the question, because the lease had expired, it is asked again.
@@ -100,6 +100,7 @@ class ServerQuestion:
             self._session,
             claim,
             request.command,
+            kind=request.kind,
             directory=request.directory,
             background=request.background,
             choices=tuple(self._answers),

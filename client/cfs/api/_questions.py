@@ -12,12 +12,15 @@ def ask(
     claim: str,
     text: str,
     *,
+    kind: wire.QuestionKind = "command",
     directory: str | None = None,
     background: bool = False,
     choices: Sequence[str] = wire.CHOICES,
 ) -> Call[wire.Question]:
-    """`POST /v1/sessions/{id}/questions`: ask a person whether a command may run, as the agent of a claim (A5)."""
-    new = wire.NewQuestion(claim=claim, text=text, choices=tuple(choices), directory=directory, background=background)
+    """`POST /v1/sessions/{id}/questions`: ask a person about a call, as the agent of a claim (A5)."""
+    new = wire.NewQuestion(
+        claim=claim, text=text, kind=kind, choices=tuple(choices), directory=directory, background=background
+    )
     return Call(json_request("POST", path_of(session, "questions"), new), parse_model(wire.Question))
 
 

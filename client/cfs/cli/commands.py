@@ -237,15 +237,26 @@ def open_(
 
 def questions(
     session: Annotated[str | None, session_argument("Name of the session (default: all sessions).")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="The questions of all sessions; the default.")] = False,
+    answer: Annotated[
+        bool, typer.Option("--answer", "-a", help="Ask you each question at the terminal, and send your answers.")
+    ] = False,
     as_json: Json = False,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
     """List the open questions of agents: of a session and its sub-sessions, or of all sessions."""
-    from cfs.cli.actions.questions import list_questions
+    from cfs.cli.actions.questions import answer_each, list_questions
 
+    if everything and session is not None:
+        raise typer.BadParameter("name a session, or use --all")
+    if answer and as_json:
+        raise typer.BadParameter("--answer asks at the terminal: it has no --json")
     with connect(url, token_file) as client:
-        list_questions(client, session, as_json=as_json)
+        if answer:
+            answer_each(client, session)
+        else:
+            list_questions(client, session, as_json=as_json)
 
 
 def answer(

@@ -43,6 +43,17 @@ def id_below(root: str, name: str) -> str:
     return f"{root}/{name.replace('.', '/')}"
 
 
+def file_name_of(session_id: str) -> str:
+    """Return a session's id as one file name: `main%2Fcoder` for `main/coder`, and `%25` for a percent sign."""
+    return session_id.replace("%", "%25").replace("/", "%2F")
+
+
+def id_of_file_name(name: str) -> str | None:
+    """Return the id for such a name, without validating it; None if no id has this name."""
+    session_id = name.replace("%2F", "/").replace("%25", "%")
+    return session_id if file_name_of(session_id) == name else None
+
+
 def _check_root(root: str) -> None:
     try:
         size = len(root.encode())

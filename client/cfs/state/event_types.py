@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, NotRequired, TypedDict, TypeVar
 
 from cfs.contract.options import SessionOptions
-from cfs.contract.wire import FinishReason, Role, State, StepStatus
+from cfs.contract.wire import FinishReason, QuestionKind, Role, State, StepStatus
 from cfs.state.stream import EventName, StreamEvent
 
 
@@ -116,7 +116,7 @@ class QuestionAsked(TypedDict):
 
     turn: str
     id: str
-    kind: Literal["command"]
+    kind: QuestionKind
     text: str
     choices: list[str]
     directory: str | None

@@ -1,4 +1,4 @@
-"""A question of an agent to a person, such as whether a command may run (A5).
+"""A question of an agent to a person, whether a command may run or a tool be called (A5).
 
 A question belongs to a turn that an agent answers, and leaves with it. It is open until somebody answers it, or until
 it is withdrawn: by its agent, at the end of the turn, or with the agent's lease. The first answer counts.
@@ -7,9 +7,10 @@ it is withdrawn: by its agent, at the end of the turn, or with the agent's lease
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Literal, Self
+from typing import Self
 
 from cfs.errors import Conflict
+from cfs.wire import QuestionKind
 from cfs_server.domain.message_sizes import MESSAGE_COST
 
 MOST_OPEN = 16
@@ -38,7 +39,7 @@ class Question:
     turn: str
     text: str
     choices: tuple[str, ...]
-    kind: Literal["command"] = "command"
+    kind: QuestionKind = "command"
     directory: str | None = None
     background: bool = False
     asker: str = ""

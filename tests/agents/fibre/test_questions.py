@@ -392,7 +392,7 @@ async def test_a_command_that_is_too_long_to_be_asked_about_is_not_run(here: Ser
     async with tree(tmp_path, scripted, here.url, commands=CommandMode.ASK) as agent:
         await agent.run("go")
     told = (await messages(tmp_path))[-2]["content"]
-    assert "no person could be asked whether this command may run, and it was not run" in told
+    assert "no person could be asked whether this may run, and it was not run" in told
     assert not (tmp_path / "main/agent_workspace/one").exists()
 
 

@@ -126,4 +126,4 @@ async def _request_of(pending: PendingCall, call: Call, scope: Scope) -> Command
         return await pending.tool.command_of(**pending.values)
     arguments = json.dumps(dict(call.arguments), ensure_ascii=False, default=str)
     name = f"mcp({call.subject})" if pending.tool.remote_of is not None else pending.call.name
-    return CommandRequest(f"{name} {arguments}", str(scope.workspace), is_command=False)
+    return CommandRequest(f"{name} {arguments}", str(scope.workspace), kind=call.kind.value)

@@ -1,10 +1,14 @@
 """`cfs questions` and `cfs answer`: list and answer the open questions of agents (A5)."""
 
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 
 from cfs import api
-from cfs.cli.base.output import note, shapely, show
-from cfs.contract.errors import Conflict, InvalidRequest, NotFound
+from cfs.cli.base.output import is_terminal, note, show
+from cfs.contract.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from cfs.contract.invisible import shapely
+from cfs.contract.question_text import subject_of, wish_of
 from cfs.contract.wire import Question, SessionTree
 from cfs.transports.http import Client
 
@@ -21,6 +25,47 @@ def list_questions(client: Client, session: str | None, *, as_json: bool) -> Non
         note("No question is open.")
     for name, question in questions:
         show(f"{as_lines(name, question)}  {', '.join(question.choices)}\n")
+
+
+def answer_each(client: Client, session: str | None) -> None:
+    """Ask the user each open question at the terminal, and send the answers. An empty line leaves one open."""
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        raise InvalidRequest("--answer needs a terminal: list the questions, and answer one by `cfs answer`")
+    questions = [(name, question) for name in _asking(client, session) for question in client.call(api.questions(name))]
+    if not questions:
+        note("No question is open.")
+    for name, question in questions:
+        discard_typed()
+        note(as_lines(name, question).rstrip("\n"))
+        while True:
+            sys.stderr.write(f"{', '.join(question.choices)} (empty: later)? ")
+            sys.stderr.flush()
+            line = sys.stdin.readline()
+            if not line:
+                note("")
+                return
+            if not line.strip():
+                break
+            if (choice := match_choice(line.strip(), question)) is not None:
+                try:
+                    client.call(api.answer(name, question.id, choice))
+                except (Conflict, Forbidden, NotFound) as error:
+                    note(f"[{error.detail}]")
+                break
+
+
+def discard_typed() -> None:
+    """Drop what was typed before a question: it is no answer to it."""
+    import termios
+
+    with suppress(termios.error):
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+
+
+def match_choice(word: str, question: Question) -> str | None:
+    """Return the choice that a word is, or is the only one to begin with it."""
+    choices = [word] if word in question.choices else [choice for choice in question.choices if choice.startswith(word)]
+    return choices[0] if word and len(choices) == 1 else None
 
 
 def answer_question(client: Client, session: str, words: list[str]) -> None:
@@ -69,11 +114,7 @@ def _below(tree: SessionTree) -> Iterable[str]:
 
 def as_lines(session: str, question: Question) -> str:
     """Return a question with all of its command visible."""
-    directory = f" in {shapely(question.directory)}" if question.directory else ""
-    background = " in the background" if question.background else ""
-    lines = [f"{shapely(session)} {question.id[:8]}: run this command{background}{directory}?"]
-    lines += [f"  | {shapely(line)}" for line in question.text.split("\n")]
-    return "\n".join([*lines, ""])
+    return f"{shapely(session)} {question.id[:8]}: {wish_of(question)}?\n{subject_of(question)}"
 
 
 def _text(name: str) -> str:

@@ -12,9 +12,11 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from cfs import api
-from cfs.cli.actions.questions import as_lines, sessions_with_questions
-from cfs.cli.base.output import is_terminal, note, print_error, shapely
+from cfs.cli.actions.questions import as_lines, discard_typed, match_choice, sessions_with_questions
+from cfs.cli.base.output import is_terminal, note, print_error
 from cfs.contract.errors import CfsError, Conflict
+from cfs.contract.invisible import shapely
+from cfs.contract.question_text import WISHES
 from cfs.contract.wire import Question
 from cfs.state.stream import StreamEvent
 from cfs.transports.http import Client
@@ -137,7 +139,7 @@ class TerminalQuestions:
                     self._ask(session, question, wakeup)
 
     def _ask(self, session: str, question: Question, wakeup: int) -> None:
-        _discard_typed()  # what was typed before the question is no answer to it
+        discard_typed()  # what was typed before the question is no answer to it
         prompt = f"{_choices(question)}? "
         _write(as_lines(session, question) + prompt)
         while True:
@@ -152,7 +154,7 @@ class TerminalQuestions:
                     return
             if _INPUT in ready:
                 line = os.read(_INPUT, 4096)
-                answer = _match(line.decode(errors="replace").strip(), question)
+                answer = match_choice(line.decode(errors="replace").strip(), question)
                 if answer or not line:
                     self._close(session, question, answer)
                     return
@@ -179,7 +181,8 @@ def how_to_answer(session: str, question: Question) -> str:
     text = text if len(text) <= 200 else f"{text[:200]}..."
     first, *others = question.choices
     answers = f"{first} (or {', '.join(others)})" if others else first
-    return f"{shapely(session)} asks whether to run {text!r}: cfs answer {shapely(session)} {question.id[:8]} {answers}"
+    command = f"cfs answer {shapely(session)} {question.id[:8]} {answers}"
+    return f"{shapely(session)} asks whether to {WISHES[question.kind]} {text!r}: {command}"
 
 
 def _question_of(event: StreamEvent) -> Question:
@@ -192,21 +195,8 @@ def _choices(question: Question) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _match(word: str, question: Question) -> str | None:
-    """Return the choice that a word is, or is the beginning of."""
-    choices = [word] if word in question.choices else [choice for choice in question.choices if choice.startswith(word)]
-    return choices[0] if word and len(choices) == 1 else None
-
-
 def _closed(answer: str | None) -> str:
     return "withdrawn" if answer is None else f"answered elsewhere: {answer}"
-
-
-def _discard_typed() -> None:
-    import termios
-
-    with suppress(termios.error):
-        termios.tcflush(_INPUT, termios.TCIFLUSH)
 
 
 def _write(text: str) -> None:

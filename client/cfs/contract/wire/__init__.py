@@ -43,6 +43,7 @@ from cfs.contract.wire.questions import (
     Question,
     QuestionAnswer,
     QuestionId,
+    QuestionKind,
     QuestionList,
 )
 from cfs.contract.wire.rendering import Rendered, RenderedItem, RenderItem, RenderRequest
@@ -144,6 +145,7 @@ __all__ = [
     "Question",
     "QuestionAnswer",
     "QuestionId",
+    "QuestionKind",
     "QuestionList",
     "RenameRequest",
     "RenderItem",

@@ -13,6 +13,8 @@ MAX_QUESTION = 65_536
 """Longest text of a question, in characters."""
 
 QuestionId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+QuestionKind = Literal["command", "write", "read", "mcp", "spawn", "other"]
+"""What a question is about: a command, a file, a tool of an MCP server, another agent, or any other tool."""
 Choice = Annotated[str, StringConstraints(min_length=1, max_length=1_024)]
 CHOICES = ("allow", "always", "deny")
 """What a question offers where its agent offers nothing else."""
@@ -22,11 +24,12 @@ class NewQuestion(WireModel):
     """Body of `POST .../questions`: what an agent asks about the turn that it holds with the secret `claim`.
 
     A question of the kind `command` is whether the command `text` may run, in a directory and maybe in the background.
-    A choice is shown as it is written, such as `always execute_command(git status:*)`.
+    Of any other kind, `text` is the call of a tool: its name, and its arguments as JSON. A choice is shown as it is
+    written, such as `always execute_command(git status:*)`.
     """  # A5
 
     claim: str
-    kind: Literal["command"] = "command"
+    kind: QuestionKind = "command"
     text: Annotated[str, StringConstraints(min_length=1, max_length=MAX_QUESTION)]
     choices: Annotated[tuple[Choice, ...], Field(min_length=1, max_length=8)] = CHOICES
     directory: Annotated[str, StringConstraints(max_length=4_096)] | None = None
@@ -43,7 +46,7 @@ class Question(WireModel):
 
     id: str
     turn: str
-    kind: Literal["command"]
+    kind: QuestionKind
     text: str
     choices: tuple[str, ...]
     directory: str | None = None
