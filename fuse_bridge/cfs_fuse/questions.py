@@ -6,8 +6,8 @@ import threading
 
 from cfs import api
 from cfs.contract.ids import file_name_of
-from cfs.contract.question_text import question_text
 from cfs.errors import Conflict, InvalidParameters, TooLarge, UnsupportedMedia
+from cfs.state.question_text import question_text
 from cfs.wire import Question
 from cfs_fuse.cache import Entry
 from cfs_fuse.handles import SEEN_SECONDS, BridgeContext

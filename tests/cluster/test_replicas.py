@@ -115,6 +115,29 @@ def test_webdav_shows_all_sessions_and_writes_to_each(three: Replicas, name: str
             assert read.text == "User: hello\nAssistant: hello\n"
 
 
+def test_webdav_shows_the_questions_of_all_replicas_and_takes_answers_at_each(three: Replicas, name: str) -> None:
+    asked = {}
+    for number in range(6):
+        url, session = three.urls[number % 3], f"{name}-{number}"
+        assert post(url, "/v1/sessions", {"id": session, "settings": {"driver": "agent"}}).status_code == 201
+        assert post(url, f"/v1/sessions/{session}/messages", {"content": "go"}).status_code < 300
+        claim = post(url, f"/v1/sessions/{session}/claim", {}).json()["claim"]
+        new = {"claim": claim, "text": "make"}
+        asked[session] = post(url, f"/v1/sessions/{session}/questions", new).json()["id"]
+    for url in three.urls:
+        listed = get(url, "/dav/questions").text.splitlines()
+        assert [entry for entry in listed if entry.startswith(f"{name}-")] == [f"{session}/" for session in asked]
+        found = httpx.request("PROPFIND", f"{url}/dav/questions/", headers={"Depth": "1"}, timeout=60, trust_env=False)
+        assert all(found.text.count(f"/dav/questions/{session}/<") == 1 for session in asked)
+    for number, (session, question) in enumerate(asked.items()):
+        path = f"/dav/questions/{session}/{question}"
+        assert "run this command" in get(three.urls[number % 3], path).text
+        answers = [
+            httpx.put(f"{url}{path}", content=b"deny", timeout=60, trust_env=False).status_code for url in three.urls
+        ]
+        assert answers == [204, 409, 409]
+
+
 def test_a_renamed_session_is_found_by_its_new_name_only(three: Replicas, name: str) -> None:
     for number in range(6):  # some of these names have their home in the same slot, most in another one
         old, new = f"{name}-old-{number}", f"{name}-new-{number}"

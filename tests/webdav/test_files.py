@@ -71,7 +71,7 @@ async def test_a_collection_is_read_as_the_names_in_it() -> None:
         listing = await dav("GET", f"{MAIN}/")
         assert (listing.status_code, listing.text) == (200, "a/\nb\n")
         assert listing.headers["content-type"].startswith("text/plain")
-        assert (await dav("GET", "/")).text.split() == ["sessions/", "sub_sessions/", "workspaces/"]
+        assert (await dav("GET", "/")).text.split() == ["sessions/", "sub_sessions/", "questions/", "workspaces/"]
 
 
 async def test_conditions_of_a_put_hold_in_one_piece_with_it() -> None:

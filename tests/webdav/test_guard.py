@@ -148,5 +148,5 @@ async def test_hostile_names_go_nowhere(encode: Callable[[str], bytes]) -> None:
                 if reply.status < 300:
                     await dav("PUT", "/workspaces/main/note", b"kept")
         assert (await dav("GET", "/workspaces/main/note")).content == b"kept"
-        assert await dav.names("/") == ["sessions/", "sub_sessions/", "workspaces/"]
+        assert await dav.names("/") == ["questions/", "sessions/", "sub_sessions/", "workspaces/"]
         assert await dav.names("/workspaces/") == ["main/"]

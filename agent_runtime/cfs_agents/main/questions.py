@@ -15,7 +15,7 @@ import typer
 
 from cfs.cli.base.output import is_terminal
 from cfs.contract.invisible import shapely
-from cfs.contract.question_text import WISHES
+from cfs.state.question_text import WISHES
 from cfs_agents.tools.consent import Answer, CommandRequest
 
 _LINE, _GOES_ON = "  | ", "  : "

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 
 from cfs.api import KEY, SESSION
+from cfs.contract.ids import id_of_file_name
 
 _SPLIT_DAV = frozenset({"sessions", "sub_sessions", "workspaces"})
 _RESPONSE = re.compile(r"resp_([0-9a-f]{32})")
@@ -127,7 +128,9 @@ def _in_dav(method: str, parts: list[str], headers: Mapping[bytes, bytes]) -> Ta
         case [mount, root, *_] if mount in _SPLIT_DAV and root:
             new, below = _destination(headers) if method in _MOVING and mount != "workspaces" else ("", False)
             return Target(Kind.SESSION, root, new=new, below=below)
-        case ["sessions" | "sub_sessions", *_] if method in ("GET", "PROPFIND"):
+        case ["questions", name, *_] if name:
+            return Target(Kind.SESSION, _root(id_of_file_name(name)))
+        case ["sessions" | "sub_sessions" | "questions", *_] if method in ("GET", "PROPFIND"):
             return ALL
         case _:
             return ANYWHERE

@@ -18,6 +18,8 @@ from cfs.errors import CfsError, Forbidden, InvalidRequest, NotFound, from_probl
 from cfs_filesystem import OPERATIONS, FileSystemError, Path
 from cfs_server.access.auth import Principal
 from cfs_server.dav import ROOT, get
+from cfs_server.dav.fixed import FixedTree
+from cfs_server.dav.questions import QuestionTree
 from cfs_server.dav.scratch import ClientStates
 from cfs_server.dav.sessions import SessionPath, SessionTree, SubSessionTree, in_sub_sessions
 from cfs_server.domain.events import EventLog
@@ -31,7 +33,7 @@ from cfs_server.http.middleware import plain_path
 from cfs_server.journal.journal import Journal
 from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces.file_service import alone, problem_of, received, stored
-from cfs_webdav import Call, Conditions, Documents, Entry, HandleTree, Mount, Tree
+from cfs_webdav import Call, Documents, Entry, HandleTree, Mount, Tree
 
 # The workspaces as a mount: real files, within the grants and limits of the caller (W3).
 
@@ -84,7 +86,7 @@ class WorkspaceTree(HandleTree):
 # `/dav` itself: a read-only collection of the mounts.
 
 
-class RootTree(Tree):
+class RootTree(FixedTree):
     """Lists the mounts by name."""
 
     flat = True
@@ -104,41 +106,9 @@ class RootTree(Tree):
         """Refuse: the root has no content."""
         raise NotFound(f"there is nothing at {path!r}")
 
-    def require_write(self, path: str) -> None:
-        """Refuse."""
-        raise _refused(path)
-
-    def write(self, path: str, body: BinaryIO, conditions: Conditions) -> str | None:  # noqa: ARG002
-        """Refuse."""
-        raise _refused(path)
-
-    def make(self, path: str) -> None:
-        """Refuse."""
-        raise _refused(path)
-
-    def make_collection(self, path: str) -> None:
-        """Refuse."""
-        raise _refused(path)
-
-    def delete(self, path: str) -> None:
-        """Refuse."""
-        raise _refused(path)
-
-    def copy(self, path: str, target: str, *, overwrite: bool = True, members: bool = True) -> None:  # noqa: ARG002
-        """Refuse."""
-        raise _refused(path)
-
-    def move(self, path: str, target: str, *, overwrite: bool = True) -> None:  # noqa: ARG002
-        """Refuse."""
-        raise _refused(path)
-
-    def may_write(self, path: str) -> bool:  # noqa: ARG002
-        """Return False: nothing can be written here."""
-        return False
-
-
-def _refused(path: str) -> Forbidden:
-    return Forbidden(f"nothing can be changed at /dav{path}: go into sessions, sub_sessions or workspaces")
+    def refused(self, path: str) -> Forbidden:
+        """Return why nothing can be changed here."""
+        return Forbidden(f"nothing can be changed at /dav{path}: go into {', '.join(_NAMES[:-1])} or {_NAMES[-1]}")
 
 
 # The `Destination` of COPY and MOVE, validated as strictly as the path of the request (RFC 4918, 10.3).
@@ -181,13 +151,14 @@ def _plain(value: bytes, scheme: str) -> bytes:
 
 
 T = TypeVar("T")
-MountTree = SessionTree | WorkspaceTree | RootTree
+MountTree = SessionTree | QuestionTree | WorkspaceTree | RootTree
 
 SESSIONS = f"{ROOT}/sessions"
 SUB_SESSIONS = f"{ROOT}/sub_sessions"
+QUESTIONS = f"{ROOT}/questions"
 WORKSPACES_MOUNT = f"{ROOT}/workspaces"
-_MOUNTS = (SESSIONS, SUB_SESSIONS, WORKSPACES_MOUNT, ROOT)
-_NAMES = ("sessions", "sub_sessions", "workspaces")
+_MOUNTS = (SESSIONS, SUB_SESSIONS, QUESTIONS, WORKSPACES_MOUNT, ROOT)
+_NAMES = ("sessions", "sub_sessions", "questions", "workspaces")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,21 +223,25 @@ class Dav:
             await mount(scope, receive, send, Call(principal.name, tree, body, size))
 
     def _tree(self, mount: str, caller: Caller, user_agent: str, ticket: Ticket) -> MountTree:
-        if mount in (SESSIONS, SUB_SESSIONS):
+        if mount in (SESSIONS, SUB_SESSIONS, QUESTIONS):
             assert self._client_states is not None  # noqa: S101 - requests arrive only within the block
-            kind = SessionTree if mount == SESSIONS else SubSessionTree
             state = self._client_states.of(caller.principal)
-            on_loop = _NotingBridge(caller.sessions.log, ticket) if ticket.is_open else None
+            on_loop = _NotingBridge(caller.sessions.log, ticket) if ticket.is_open else state.on_loop
+            if mount == QUESTIONS:
+                return QuestionTree(caller, on_loop)
+            kind = SessionTree if mount == SESSIONS else SubSessionTree
             return kind(caller.sessions, state, user_agent, on_loop)
         return WorkspaceTree(caller.principal) if mount == WORKSPACES_MOUNT else RootTree(_NAMES)
 
     async def _read(self, request: Request, caller: Caller, tree: Tree, path: str) -> Response:
         if isinstance(tree, SessionTree):
             return await get.read(request, tree, path)
+        if isinstance(tree, QuestionTree) and (content := tree.text(path)) is not None:
+            return PlainTextResponse(content[0], headers={"Cache-Control": "no-cache", "ETag": f'"{content[1]}"'})
         logical = WORKSPACES + path[1:]
         header = request.headers.get
         try:
-            if isinstance(tree, RootTree) or path == "/":
+            if isinstance(tree, FixedTree) or path == "/":
                 raise NotFound(f"{path!r} is no file")
             opened = await caller.files.open(logical)
         except NotFound:

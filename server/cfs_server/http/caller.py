@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cfs.api import LIFE
 from cfs.completions import ModelCard
+from cfs.errors import Forbidden
 from cfs.wire import CostRow
 from cfs_filesystem import Path
 from cfs_server.access.auth import Principal, Principals
@@ -18,7 +19,10 @@ from cfs_server.completions.run import AuthorizedCompletions, EphemeralCompletio
 from cfs_server.completions.stored import StoredResponses, UnnamedSessions
 from cfs_server.config.settings import Settings
 from cfs_server.connect.manager import ModelConnections
+from cfs_server.domain.changes import author
 from cfs_server.domain.ids import WORKSPACES
+from cfs_server.domain.questions import Question
+from cfs_server.domain.rights import Right
 from cfs_server.domain.words import Criteria
 from cfs_server.engine.contract.interface import Engine, HasModels, ModelInfo
 from cfs_server.http.errors import invalid
@@ -147,6 +151,29 @@ class Caller:
     def has_token(self) -> bool:
         """Whether the server requires tokens, so that it can tell callers apart."""
         return self._parts.principals.closed
+
+    def question_to_answer(self, session_id: str, question_id: str) -> Question:
+        """Return a question that the caller may answer as a person.
+
+        Raises `NotFound`, or `Forbidden` without the right, for the bearer of a share, and for an agent that would
+        answer itself, as far as the server can know.
+        """
+        question = self.sessions.get_for(Right.STEER, session_id).question(question_id)
+        acting = author.get()
+        if acting is not None and acting.agent is not None:
+            raise Forbidden("an agent does not answer questions: a person does")
+        if self.has_token and question.asker == self.principal.account.owner:
+            raise Forbidden(
+                f"this question was asked with the same token, {question.asker!r}: answer it with another token, or at"
+                " the agent's terminal"
+            )
+        return question
+
+    def answer_question(self, session_id: str, question_id: str, answer: str) -> Question:
+        """Answer a question as a person. Raises as `question_to_answer` and `Session.answer_question` do."""
+        self.question_to_answer(session_id, question_id)
+        session = self.sessions.get_for(Right.STEER, session_id)
+        return session.answer_question(question_id, answer, self.principal.name)
 
     def wait_limit(self, seconds: float | None) -> float:
         """Limit a wait to the maximum of one request."""

@@ -8,8 +8,8 @@ from cfs import api
 from cfs.cli.base.output import is_terminal, note, show
 from cfs.contract.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from cfs.contract.invisible import shapely
-from cfs.contract.question_text import subject_of, wish_of
 from cfs.contract.wire import Question, SessionTree
+from cfs.state.question_text import subject_of, wish_of
 from cfs.transports.http import Client
 
 

@@ -16,8 +16,8 @@ from cfs.cli.actions.questions import as_lines, discard_typed, match_choice, ses
 from cfs.cli.base.output import is_terminal, note, print_error
 from cfs.contract.errors import CfsError, Conflict
 from cfs.contract.invisible import shapely
-from cfs.contract.question_text import WISHES
 from cfs.contract.wire import Question
+from cfs.state.question_text import WISHES
 from cfs.state.stream import StreamEvent
 from cfs.transports.http import Client
 
