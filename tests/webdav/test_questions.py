@@ -63,7 +63,7 @@ async def test_a_question_is_listed_read_and_answered(server: ServerHarness) -> 
 
 
 async def test_a_sub_session_has_one_name_in_its_collection(server: ServerHarness) -> None:
-    """In a URL its percent sign is escaped; the path of its id names the same question."""
+    """In a URL its percent sign is escaped."""
     await server.client.post("/v1/sessions", json={"id": "a"})
     await server.client.post("/v1/sessions", json={"id": "a/b", "settings": {"driver": "agent"}})
     await server.client.post("/v1/sessions/a/b/messages", content=b"go")
@@ -76,8 +76,9 @@ async def test_a_sub_session_has_one_name_in_its_collection(server: ServerHarnes
     text = (
         'a/b asks: may it change this file?\n  | write_file {"path": "x"}\nAnswer with one word: allow, always, deny\n'
     )
-    assert [(await dav("GET", f"{ROOT}{name}/{question}")).text for name in ("a%252Fb", "a/b")] == [text] * 2
-    assert (await dav("PUT", f"{ROOT}a/b/{question}", b"deny")).status_code == 204
+    assert (await dav("GET", f"{ROOT}a%252Fb/{question}")).text == text
+    assert (await dav("GET", f"{ROOT}a/b/{question}")).status_code == 404
+    assert (await dav("PUT", f"{ROOT}a%252Fb/{question}", b"deny")).status_code == 204
     assert server.store.get("a/b").questions[question].answer == "deny"
 
 

@@ -46,26 +46,20 @@ class QuestionPath:
 
 
 def parse_path(path: str) -> Root | SessionQuestions | QuestionPath | None:
-    """Parse a path of the mount; None if nothing can exist there.
-
-    A sub-session has the name `main%2Fcoder`. Its questions can also be named by the path of its id, `main/coder/ID`.
-    """
+    """Parse a path of the mount, where a sub-session is called `main%2Fcoder`; None if nothing can exist there."""
     match path.strip("/").split("/"):
         case [""]:
             return Root()
-        case [name]:
-            session = _session_of([name])
-            return None if session is None else SessionQuestions(session)
-        case [*names, question]:
-            session = _session_of(names)
-            return None if session is None else QuestionPath(session, question)
+        case [name] if (session := _session_of(name)) is not None:
+            return SessionQuestions(session)
+        case [name, question] if (session := _session_of(name)) is not None:
+            return QuestionPath(session, question)
     return None
 
 
-def _session_of(names: list[str]) -> str | None:
-    ids = [id_of_file_name(name) for name in names]
+def _session_of(name: str) -> str | None:
     with suppress(InvalidIdentifier):
-        return check_id("/".join(name for name in ids if name is not None)) if None not in ids else None
+        return check_id(id_of_file_name(name) or "")
     return None
 
 
