@@ -24,7 +24,7 @@ from cfs_agents.guards.rules import Policy, RulesGate, Scope
 from cfs_agents.guards.rules.rules_file import parse_rules
 from cfs_agents.mcp.config import McpServer
 from cfs_agents.mcp.tools import McpTools
-from cfs_agents.tools import Answer, CommandMode, Consent, Registry
+from cfs_agents.tools import CommandMode, Consent, Permission, Registry
 from rest import verdict
 
 BAR_MS = 5.0
@@ -52,7 +52,7 @@ async def measure(calls: int, folder: Path) -> tuple[list[float], list[float]]:
     program.write_text(SERVER)
     policy, consent = Policy(rules=parse_rules("allow = ['mcp(adder/*)']", Path("rules.toml"))), Consent(None)
 
-    async def never(_: object) -> Answer:
+    async def never(_: object) -> Permission:
         raise AssertionError("the rule allows the call")
 
     gate = RulesGate(

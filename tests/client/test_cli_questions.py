@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from cfs import Conflict, NotFound, Session, api
+from cfs.cli.actions.send import decided
 from cfs.transports.http import Client
 from cfs.wire import AgentFinish, Claim, NewMessage, SettingsPatch
 from tests.client.harness import HttpHarness
@@ -115,6 +116,24 @@ def test_a_session_object_answers(http_harness: HttpHarness) -> None:
                 asked.answer("deny", first.id)
             asked.answer("deny")
             assert asked.questions() == ()
+
+
+def test_what_was_decided_about_a_call_is_one_line() -> None:
+    decision = {
+        "tool": "execute_command",
+        "subject": "git\npush\u202e",
+        "verdict": "denied",
+        "asked": False,
+        "by": None,
+    }
+    rule = {"rule": "execute_command(git push:*)", "source": "rules.toml:3"}
+    call = "execute_command(git push<U+202E>)".replace("git ", "git<U+000A>")
+    assert decided(decision | rule) == f"denied: {call}, rule execute_command(git push:*) (rules.toml:3)"
+    asked = {"verdict": "allowed", "asked": True, "rule": "", "source": ""}
+    assert decided(decision | asked) == f"allowed: {call}, at the agent's terminal"
+    assert decided(decision | asked | {"by": "alice"}) == f"allowed: {call}, by alice"
+    assert decided(decision | {"rule": "", "source": ""}) == f"denied: {call}, no person can be asked"
+    assert decided(decision | {"rule": "", "source": "remembered"}) == f"denied: {call}, remembered"
 
 
 # While a reply is awaited

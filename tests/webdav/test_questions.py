@@ -118,7 +118,7 @@ async def test_of_many_answers_one_counts(server: ServerHarness) -> None:
 
 
 def grants(*operations: Operation) -> Sequence[Grant]:
-    return [Grant(prefix="/sessions/a", ops=operations)] if operations else []
+    return [Grant(prefix="/sessions/a", ops=frozenset(operations))] if operations else []
 
 
 async def test_rights_decide_what_is_seen_and_answered() -> None:

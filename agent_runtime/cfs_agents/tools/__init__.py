@@ -15,7 +15,16 @@ from cfs_agents.shell import (
 from cfs_agents.shell.errors import ShellClosed, ShellError, ShellUnavailable
 from cfs_agents.tools.call_gate import CallGate, PendingCall
 from cfs_agents.tools.commands import CommandTools, agent_shell, failure_of, shell_for
-from cfs_agents.tools.consent import Answer, Ask, CommandMode, CommandRequest, Consent, RemoteQuestion, command_mode
+from cfs_agents.tools.consent import (
+    Answer,
+    Ask,
+    CommandMode,
+    CommandRequest,
+    Consent,
+    Permission,
+    RemoteQuestion,
+    command_mode,
+)
 from cfs_agents.tools.definition import FileAccess, Tool, tool
 from cfs_agents.tools.errors import ToolDefinitionError, ToolError
 from cfs_agents.tools.files import FileTools
@@ -41,6 +50,7 @@ __all__ = [
     "Limits",
     "PathManager",
     "PendingCall",
+    "Permission",
     "PersistentShell",
     "Reaper",
     "Registry",

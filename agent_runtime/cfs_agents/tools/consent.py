@@ -58,11 +58,27 @@ class CommandRequest:
         return text if self.patterns and len(text) <= _LONGEST_CHOICE else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """A person has allowed a call, with this answer: who, or None for somebody here."""
+
+    answer: Answer
+    by: str | None = None
+
+
 Ask = Callable[[str, CommandRequest], Awaitable[Answer]]
 """Asks a person; the arguments are the agent's name and the request. What is no answer of the enumeration means no.
 
 It is cancelled with a reason as its message when the same question has been answered elsewhere.
 """
+
+
+class Refusal(ToolError):
+    """A person has not allowed a call. `by` names who; None for the agent's own terminal or editor."""
+
+    def __init__(self, message: str, by: str | None) -> None:
+        super().__init__(message)
+        self.by = by
 
 
 class RemoteQuestion(Protocol):
@@ -108,27 +124,32 @@ class Consent:
         """Return whether the command is always allowed."""
         return request in self._always
 
-    async def require(self, agent: str, request: CommandRequest, elsewhere: RemoteQuestion | None = None) -> Answer:
-        """Return the answer if the command may run; raises `ToolError` if it may not."""
+    async def require(self, agent: str, request: CommandRequest, elsewhere: RemoteQuestion | None = None) -> Permission:
+        """Return the permission if the command may run; raises `ToolError` if it may not."""
         if self.holds(request):
-            return Answer.ALWAYS
-        answer = await self._here(agent, request) if elsewhere is None else await self._both(agent, request, elsewhere)
+            return Permission(Answer.ALWAYS)
+        answer: Answer | None
+        if elsewhere is None:
+            answer, by = await self._here(agent, request), None
+        else:
+            answer, by = await self._both(agent, request, elsewhere)
         if answer == Answer.ALWAYS:
             self._always.add(request)
             for known, same in self._open.items():
                 if same == request and not known.done():
                     known.set_result(None)
-            return Answer.ALWAYS
+            return Permission(Answer.ALWAYS, by)
         if answer == Answer.PATTERN and request.pattern_choice:
             self.patterns |= dict.fromkeys(request.patterns)
-            return Answer.PATTERN
+            return Permission(Answer.PATTERN, by)
         if answer != Answer.YES:
             what = "command" if request.kind == "command" else "call"
-            raise ToolError(
+            raise Refusal(
                 f"the user did not allow this {what}, and it was not run. Do not try it again: do without it, or say"
-                " in your answer what you would need it for"
+                " in your answer what you would need it for",
+                by,
             )
-        return Answer.YES
+        return Permission(Answer.YES, by)
 
     async def _here(self, agent: str, request: CommandRequest) -> Answer:
         if self._ask is None:
@@ -136,12 +157,14 @@ class Consent:
         async with self._turn:
             return Answer.YES if self.holds(request) else await self._ask(agent, request)
 
-    async def _both(self, agent: str, request: CommandRequest, elsewhere: RemoteQuestion) -> Answer | None:
-        """Ask here and elsewhere; return the first answer. The other question ends."""
+    async def _both(
+        self, agent: str, request: CommandRequest, elsewhere: RemoteQuestion
+    ) -> tuple[Answer | None, str | None]:
+        """Ask here and elsewhere; return the first answer, and who gave it elsewhere. The other question ends."""
         here = None if self._ask is None else asyncio.create_task(self._here(agent, request))
         await asyncio.sleep(0)
         if here is not None and here.done():
-            return here.result()  # a function that decides by itself: no person is bothered
+            return here.result(), None  # a function that decides by itself: no person is bothered
         there = asyncio.create_task(elsewhere.answer())
         known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open[known] = request
@@ -151,13 +174,13 @@ class Consent:
             if there.done() and there.exception() is None:
                 answer, by = there.result()
                 said = f"{by} has answered {answer}"
-                return answer
+                return answer, by
             await _end(there)
             if known.done():
                 said = "always allowed by now"
                 await elsewhere.settled(None)
-                return Answer.YES
-            return await elsewhere.settled(here.result() if here is not None else there.result()[0])
+                return Answer.YES, None
+            return await elsewhere.settled(here.result() if here is not None else there.result()[0]), None
         except BaseException:
             await _end(there)
             await elsewhere.settled(None)

@@ -20,6 +20,7 @@ from cfs_agents.tools import (
     CommandRequest,
     Consent,
     FileAccess,
+    Permission,
     Tool,
     ToolError,
     tool,
@@ -69,25 +70,27 @@ def build_toolset(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> 
         consent=consent,
         ask=partial(_require, sub_agent, consent),
         warn=sub_agent.folder.warn,
+        report=lambda decision: sub_agent.tree.backend.decided(sub_agent.session_id, decision),
     )
     offered = {*config.file_tools, *((JOB,) if COMMAND in config.file_tools else ())}
     plan = [Plan(changed=sub_agent.plan_changed).tool()] if config.plan else []
     return Toolset([*leading, *(tool for tool in working if tool.name in offered), *plan, *config.tools], jobs, gate)
 
 
-async def _require(sub_agent: FibreSubAgent, consent: Consent, request: CommandRequest) -> Answer:
-    """Ask a person, at the terminal and in the agent's session. A command that is allowed waits for the end of a pause.
+async def _require(sub_agent: FibreSubAgent, consent: Consent, request: CommandRequest) -> Permission:
+    """Ask a person, at the terminal and in the agent's session.
 
-    What is asked and not answered has not happened, so a killed agent asks again.
+    A command that is allowed waits for the end of a pause. What is asked and not answered has not happened, so a killed
+    agent asks again.
     """
     if consent.holds(request):
-        return Answer.ALWAYS
+        return Permission(Answer.ALWAYS)
     backend, session = sub_agent.tree.backend, sub_agent.session_id
     async with sub_agent.waiting(counts=False), sub_agent.asking():
         question = backend.question(session, request, sub_agent.present_call)
-        answer = await consent.require(sub_agent.agent_id, request, question)
+        permission = await consent.require(sub_agent.agent_id, request, question)
         await backend.unpaused(session)
-    return answer
+    return permission
 
 
 def _reads_all(_: Mapping[str, Any]) -> FileAccess:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from cfs.wire import AgentWork, Message, Usage
+from cfs.wire import AgentWork, CallDecision, Message, Usage
 from cfs_agents.tools import CommandRequest, RemoteQuestion
 from cfs_agents.tree.record import LeaseRecord
 from cfs_agents.tree.session_backend import ClaimedTurn, DeletedCallback, LostCallback
@@ -81,6 +81,9 @@ class NoSessions:
         await asyncio.Event().wait()
 
     async def cancel(self, session_id: str) -> None:
+        """Do nothing."""
+
+    def decided(self, session_id: str, decision: CallDecision) -> None:
         """Do nothing."""
 
     def question(self, session_id: str, request: CommandRequest, key: str) -> RemoteQuestion | None:  # noqa: ARG002

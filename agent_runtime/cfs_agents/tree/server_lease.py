@@ -21,6 +21,7 @@ from cfs.wire import (
     AgentFinish,
     AgentUpdate,
     AgentWork,
+    CallDecision,
     Message,
     SessionDetail,
     Usage,
@@ -35,6 +36,9 @@ _TEXT_SECONDS = 0.05
 """How long text is collected before it is sent, so that fifty fast agents do not send a request for each token."""
 _MESSAGE_SECONDS = 0.01
 """The same for whole messages: a call and its quick result are sent together."""
+
+_MOST_DECISIONS = 100
+"""How many decisions about calls one request has."""
 
 
 class ServerLease:
@@ -68,6 +72,8 @@ class ServerLease:
         """All of the turn; the first `_sent` have arrived."""
         self._sent = 0
         self._work: AgentWork | None = None
+        self._decisions: list[CallDecision] = []
+        """Those that have not arrived."""
         self._answers: list[Callable[[], Awaitable[object]]] = []
         """Requests with answers to questions that were given here."""
         self._answering = asyncio.Lock()
@@ -93,6 +99,10 @@ class ServerLease:
     def work(self, work: AgentWork) -> None:
         """Send what the agent says of its work."""
         self._work = work
+
+    def decided(self, decision: CallDecision) -> None:
+        """Send what was decided about a call, before the messages that come after it."""
+        self._decisions.append(decision)
         self._woken.set()
 
     def catch_up(self, messages: Sequence[Message], arrived: int) -> None:
@@ -185,7 +195,7 @@ class ServerLease:
 
     @property
     def _left(self) -> bool:
-        return self._sent < len(self._messages)
+        return self._sent < len(self._messages) or bool(self._decisions)
 
     async def _or_regain(self, action: Callable[[], Awaitable[None]]) -> None:
         """Run an action on the turn; if the server does not know the lease, claim the turn again and repeat it."""
@@ -203,10 +213,14 @@ class ServerLease:
         text, count = "".join(self._pieces), len(self._messages)
         self._pieces.clear()
         left = tuple(self._messages[self._sent : count])
+        decisions = tuple(self._decisions[:_MOST_DECISIONS])
         update = AgentUpdate(claim=self.record.claim, text=text, messages=left, lease=self._seconds, work=self._work)
+        if decisions:  # else the member is left out, which older servers do not know
+            update = update.model_copy(update={"decisions": decisions})
         call, key = in_life(self.record.life, api.update(self.session, self.record.turn, update)), new_key()
         await self._retries.call(lambda: self._client.call(call, idempotency_key=key), forever=lambda: not self.ended)
         self._sent = max(self._sent, count)
+        del self._decisions[: len(decisions)]
         await self.send_answers()
 
 

@@ -35,6 +35,7 @@ from cfs.wire import (
     LEASE_SECONDS,
     AgentFinish,
     AgentUpdate,
+    CallDecision,
     Message,
     NewMessage,
     SessionDetail,
@@ -225,6 +226,11 @@ class ServerSessions:
     async def cancel(self, session_id: str) -> None:
         """Cancel all turns of a session and of those below it."""
         await self._ask(session_id, api.cancel(session_id, queued=True, cascade=True))
+
+    def decided(self, session_id: str, decision: CallDecision) -> None:
+        """Report what was decided about a call in the running turn, if there is one."""
+        if (lease := self._leases.get(session_id)) is not None:
+            lease.decided(decision)
 
     def question(self, session_id: str, request: CommandRequest, key: str) -> RemoteQuestion | None:
         """Return a question about a command in the running turn; None if there is no turn."""

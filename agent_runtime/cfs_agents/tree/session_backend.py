@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cfs.wire import AgentWork, Message, Usage
+from cfs.wire import AgentWork, CallDecision, Message, Usage
 from cfs_agents.tools import CommandRequest, RemoteQuestion
 from cfs_agents.tree.record import LeaseRecord
 from cfs_agents.tree.session_journal import SessionJournal
@@ -113,6 +113,10 @@ class SessionBackend(Protocol):
 
     async def cancel(self, session_id: str) -> None:
         """Cancel all turns of a session and of those below it."""
+        ...
+
+    def decided(self, session_id: str, decision: CallDecision) -> None:
+        """Report what was decided about a call in the running turn, with the next message of the turn."""
         ...
 
     def question(self, session_id: str, request: CommandRequest, key: str) -> RemoteQuestion | None:

@@ -111,6 +111,22 @@ class TurnFailed(TurnFinished):
     error: str
 
 
+class CallDecided(TypedDict):
+    """Data of `call.decided`: see `cfs.wire.CallDecision`; `principal` is the agent's."""
+
+    turn: str
+    principal: str
+    call: str
+    tool: str
+    subject: str
+    verdict: Literal["allowed", "denied"]
+    asked: bool
+    by: str | None
+    rule: str
+    source: str
+    digest: str
+
+
 class QuestionAsked(TypedDict):
     """Data of `question.asked`."""
 
@@ -245,6 +261,7 @@ if TYPE_CHECKING:
         | _EventOf[Literal["token"], Token]
         | _EventOf[Literal["turn.finished"], TurnFinished]
         | _EventOf[Literal["turn.failed"], TurnFailed]
+        | _EventOf[Literal["call.decided"], CallDecided]
         | _EventOf[Literal["question.asked"], QuestionAsked]
         | _EventOf[Literal["question.answered"], QuestionAnswered]
         | _EventOf[Literal["work.reported"], WorkReported]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from acp import (
     RequestError,
@@ -27,6 +28,7 @@ from acp.schema import (
     PromptResponse,
     SessionInfoUpdate,
     ToolCallUpdate,
+    ToolKind,
     UsageUpdate,
 )
 from acp.schema import Usage as EditorUsage
@@ -34,7 +36,7 @@ from acp.schema import Usage as EditorUsage
 from cfs import api
 from cfs.errors import CfsError, Conflict, NotFound, Unavailable
 from cfs.transports.async_http import AsyncClient
-from cfs.wire import Message, SessionDetail, ToolCall, Usage
+from cfs.wire import Message, QuestionKind, SessionDetail, ToolCall, Usage
 from cfs_acp import records
 from cfs_acp.turn import Shown, TurnOutput, repaired
 from cfs_acp.updates import CallIds, Update, call_finished, call_started, plan_of, replay
@@ -70,6 +72,7 @@ from cfs_agents.tools import (
     CommandRequest,
     Consent,
     PendingCall,
+    Permission,
     Tool,
     ToolError,
     ToolResult,
@@ -87,9 +90,13 @@ _NEXT_SECONDS = 20.0
 _GIVE_UP_SECONDS = 5.0
 _CANCELLED = "[Cancelled]"
 """What the server, too, writes at the end of a reply that was cancelled; the dashboard knows it."""
+_KINDS: Mapping[QuestionKind, ToolKind] = MappingProxyType(
+    {"command": "execute", "write": "edit", "read": "read", "mcp": "other", "spawn": "other", "other": "other"}
+)
+"""What an editor shows a call as, by the kind of the question."""
 _OPTIONS = (
     PermissionOption(option_id=Answer.YES, name="Allow", kind="allow_once"),
-    PermissionOption(option_id=Answer.ALWAYS, name="Always allow this exact command", kind="allow_always"),
+    PermissionOption(option_id=Answer.ALWAYS, name="Always allow exactly this", kind="allow_always"),
 )
 _REJECT = PermissionOption(option_id=Answer.NO, name="Reject", kind="reject_once")
 
@@ -151,6 +158,7 @@ class EditorSession:
             consent=self._consent,
             ask=self._require,
             warn=_log.warning,
+            report=lambda decision: self._backend.decided(session, decision),
         )
         self._project = ProjectText(bench.handle, WORKSPACE, warn=_log.warning)
         confined = options.commands is CommandMode.BWRAP
@@ -416,20 +424,20 @@ class EditorSession:
                 )
         await self._rules(pending)
 
-    async def _require(self, request: CommandRequest) -> Answer:
+    async def _require(self, request: CommandRequest) -> Permission:
         """Ask in the editor and in the session on the server."""
         question = self._backend.question(self.id, request, CALL_ID.get())
-        answer = await self._consent.require(self.id, request, question)
+        permission = await self._consent.require(self.id, request, question)
         if (given := self._ids.of(CALL_ID.get())) is not None:
             await self._send(update_tool_call(given, status="in_progress"))
-        return answer
+        return permission
 
     async def _ask(self, agent: str, request: CommandRequest) -> Answer:  # noqa: ARG002 - as consents want it
         """Ask in the editor. The same question is in the session on the server; the first answer counts."""
         background = " in the background" if request.background else ""
         call = ToolCallUpdate(
             tool_call_id=self._ids.of(CALL_ID.get()) or CALL_ID.get(),
-            kind="execute",
+            kind=_KINDS[request.kind],
             status="pending",
             title=request.command,
             content=[tool_content(text_block(f"{request.command}\n\nin {request.directory}{background}"))],
@@ -437,9 +445,7 @@ class EditorSession:
         try:
             response = await self._editor.request_permission(self.id, call, _options(request))
         except RequestError as error:
-            raise ToolError(
-                f"the editor could not ask whether this command may run, and it was not run: {error}"
-            ) from None
+            raise ToolError(f"the editor could not ask whether this may run, and it was not run: {error}") from None
         outcome = response.outcome
         chosen = outcome.option_id if isinstance(outcome, AllowedOutcome) else Answer.NO
         return Answer(chosen) if chosen in list(Answer) else Answer.NO

@@ -23,6 +23,7 @@ export class Node extends SessionState {
   turns = new Map(); // by turn: { start, end, tokens, reason }
   calls = []; // { number, index, id, name, about, time, until, failed } of tool calls
   asked = new Map(); // by question: { time, until, text, answer }
+  decided = new Map(); // by the id of a call: what a rule or a person has decided about it
   pastRead = false;
 
   constructor(id) {
@@ -67,6 +68,7 @@ export class Node extends SessionState {
     this.turns = older.turns;
     this.calls = older.calls.filter(({ number }) => number <= this.event); // a crash may have taken back the last ones
     this.asked = older.asked;
+    this.decided = older.decided;
     this.pastRead = older.pastRead;
     if (this.busy) this.tool = older.tool;
   }
@@ -94,6 +96,9 @@ export class Node extends SessionState {
       this.#endCalls(time, (call) => call.number < number);
     } else if (type === "message.added") {
       this.#rememberMessage(data.message, data.index, time, number);
+    } else if (type === "call.decided") {
+      this.decided.set(data.call, data);
+      if (this.decided.size > KEPT_TURNS) this.decided.delete(this.decided.keys().next().value);
     } else if (type === "question.asked") {
       if (!this.asked.has(data.id)) this.asked.set(data.id, { time, until: null, text: data.text, answer: null });
       if (this.asked.size > KEPT_TURNS) this.asked.delete(this.asked.keys().next().value);

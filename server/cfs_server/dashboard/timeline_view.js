@@ -470,7 +470,7 @@ function itemsOf(node, now) {
     const end = call.until ?? (running ? now : call.time);
     const parts = [call.failed ? t("failed") : running ? t("running") : null, end > call.time ? duration(end - call.time) : null];
     add("tick", `call ${call.index} ${call.id}`, call.time, end, call.failed ? "error" : running ? "running" : "stop",
-      [`${call.name} ${call.about}`.trim(), parts.filter(Boolean).join(" · ")].filter(Boolean));
+      [`${call.name} ${call.about}`.trim(), parts.filter(Boolean).join(" · "), decisionOf(node.decided.get(call.id))].filter(Boolean));
   }
   for (const [id, { time, until, text, answer }] of node.asked) {
     const end = until ?? (node.busy ? now : time);
@@ -478,6 +478,18 @@ function itemsOf(node, now) {
       [t("Question: {text}", { text: String(text).slice(0, 80) }), [answer, duration(end - time)].filter(Boolean).join(" · ")]);
   }
   return found.sort((one, other) => one.start - other.start || (one.kind === "turn" ? -1 : 1));
+}
+
+/** What was decided about a call before it happened, and by what. @param {any} decision */
+function decisionOf(decision) {
+  if (decision === undefined) return "";
+  const allowed = decision.verdict === "allowed";
+  if (decision.asked) {
+    const name = decision.by ?? t("the agent's terminal");
+    return allowed ? t("Allowed by {name}", { name }) : t("Denied by {name}", { name });
+  }
+  const rule = [decision.rule, decision.source].filter(Boolean).join(", ") || t("no person can be asked");
+  return allowed ? t("Allowed by a rule: {rule}", { rule }) : t("Denied by a rule: {rule}", { rule });
 }
 
 /** Calls that are too near to each other to be seen apart. */

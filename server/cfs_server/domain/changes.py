@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from cfs.wire import AgentWork, FinishReason, Message, Origin, Settings, Usage
+from cfs.wire import AgentWork, CallDecision, FinishReason, Message, Origin, Settings, Usage
 from cfs_server.domain.events import Event
 from cfs_server.domain.history import History, Window
 from cfs_server.domain.questions import Question, oldest_closed
@@ -405,6 +405,20 @@ class WorkReported:
         session.account.add(size=cost_of_work(self.work) - cost_of_work(session.work))
         session.work = self.work
         return (EventDraft(session.id, "work.reported", {"turn": self.turn, "work": self.work.model_dump()}),)
+
+
+@dataclass(frozen=True, slots=True)
+class CallDecided:
+    """An agent says what was decided about a call of a tool, by a rule or a person (A11). No state depends on it."""
+
+    turn: str
+    principal: str
+    decision: CallDecision
+
+    def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
+        """Announce it."""
+        data = {"turn": self.turn, "principal": self.principal, **self.decision.model_dump()}
+        return (EventDraft(session.id, "call.decided", data),)
 
 
 @dataclass(frozen=True, slots=True)

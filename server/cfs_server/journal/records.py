@@ -47,6 +47,7 @@ KINDS: Mapping[str, type[Any]] = MappingProxyType(
         "lease.expired": changes.LeaseExpired,
         "cancel.requested": changes.CancelRequested,
         "turn.ended": changes.TurnEnded,
+        "call.decided": changes.CallDecided,
         "question.asked": changes.QuestionAsked,
         "question.closed": changes.QuestionClosed,
         "work.reported": changes.WorkReported,
@@ -65,6 +66,9 @@ _SHARED: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "message.added": MappingProxyType({"message": ("message",), "turn": ("turn",)}),
         "reply.extended": MappingProxyType({"text": ("delta", "text"), "turn": ("turn",)}),
         "turn.ended": MappingProxyType({"reply": ("reply",), "turn": ("turn",)}),
+        "call.decided": MappingProxyType(
+            {"turn": ("turn",)} | {name: ("decision", name) for name in ("subject", "rule", "source", "digest")}
+        ),
         "question.asked": MappingProxyType({"text": ("question", "text"), "turn": ("question", "turn")}),
     }
 )

@@ -76,19 +76,26 @@ async def update(
     id: SessionId,  # noqa: A002
     turn: TurnId,
     news: Annotated[wire.AgentUpdate, Depends(json_body(wire.AgentUpdate))],
-    sessions: Sessions,
+    me: Me,
     ticket: Idempotency,
 ) -> Response:
     """Add text or whole messages to the turn, and renew the lease."""
     if (bound := ticket.bound) is not None:
-        session = sessions.with_key(bound.session, "write")
+        session = me.sessions.with_key(bound.session, "write")
         known = session.leased(turn, news.claim)
         if known is None:
             raise NotFound("the update was added, but the turn has ended since, or another agent holds it")
         return as_json(_claim(session, known))
-    session = sessions.get_for(Right.STEER, id)
+    session = me.sessions.get_for(Right.STEER, id)
     updated = session.update(
-        turn, news.claim, text=news.text, messages=news.messages, lease_seconds=news.lease, work=news.work
+        turn,
+        news.claim,
+        text=news.text,
+        messages=news.messages,
+        lease_seconds=news.lease,
+        work=news.work,
+        decisions=news.decisions,
+        principal=me.principal.name,
     )
     ticket.bind(BoundTurn(session.key, turn))
     return as_json(_claim(session, updated))

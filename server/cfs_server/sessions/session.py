@@ -34,6 +34,7 @@ from cfs.errors import (
 from cfs.wire import (
     LEASE_SECONDS,
     AgentWork,
+    CallDecision,
     FinishReason,
     Message,
     NewQuestion,
@@ -45,6 +46,7 @@ from cfs.wire import (
 )
 from cfs_server.base.broadcast import Broadcast
 from cfs_server.domain.changes import (
+    CallDecided,
     CancelRequested,
     Change,
     Created,
@@ -619,8 +621,12 @@ class Session(SessionState):
         messages: Iterable[Message],
         lease_seconds: float,
         work: AgentWork | None = None,
+        decisions: Iterable[CallDecision] = (),
+        principal: str = "",
     ) -> Turn:
         """Add streamed text or whole messages (tool calls and results), store what the agent says, renew the lease.
+
+        The `principal` who acts for the agent reports `decisions` about calls.
 
         Raises `NotFound`, `Forbidden` or `StorageFull`.
         """
@@ -628,6 +634,8 @@ class Session(SessionState):
         added = tuple(messages)
         self.require_room(len(added))
         self.account.require_room(size=sum(map(cost_of, added)))
+        for decision in decisions:
+            self.apply(CallDecided(turn.id, principal, decision))
         if text:
             self.add(turn, Delta(text, 0))
         self._add_messages(added, turn)

@@ -15,6 +15,7 @@ import pytest_asyncio
 from cfs import api
 from cfs.transports.http import Client
 from cfs.wire import NewMessage, Question, SettingsPatch
+from cfs_agents.guards.rules import Policy, load_rules
 from cfs_agents.main.testing import calls, says
 from cfs_agents.tools import Answer, CommandMode, CommandRequest
 from tests.agents.fibre.test_commands import call, detail, until
@@ -431,3 +432,54 @@ async def test_a_message_that_came_before_a_kill_could_be_noted_is_not_answered_
     async with tree(tmp_path, ScriptedModels(main=[says("Second.")]), here.url) as agent:
         await agent.resume()
     assert (await here.text("main")).endswith("User: two\nAssistant: Second.\n")
+
+
+async def test_decisions_are_events_of_the_session(here: ServerHarness, tmp_path: Path) -> None:
+    """Those of rules and persons, with the rule's text, who answered and the digest; the defaults' are none."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text(
+        'allow = ["execute_command(seq:*)"]\nask = ["write_file(b*)"]\ndeny = ["write_file(secret*)"]\n',
+        encoding="utf-8",
+    )
+    script = [
+        calls("execute_command", command="seq 3"),
+        calls("write_file", path="a.txt", content="by default"),
+        calls("write_file", path="secret.txt", content="x"),
+        calls("execute_command", command="touch two"),
+        calls("write_file", path="b.txt", content="x"),
+    ]
+    scripted = ScriptedModels(main=[*script, says("It is made.")])
+    policy = Policy(rules=load_rules(files=[rules]))
+    async with tree(tmp_path / "trees", scripted, here.url, commands=CommandMode.ASK, policy=policy) as agent:
+        task = asyncio.create_task(agent.run("go"))
+        await soon(open_question(here))
+        question = next(iter(here.store.get("main").questions.values()))
+        assert (question.kind, question.text) == ("command", "touch two")
+        await answered(here, "allow")
+        await soon(open_question(here))
+        question = list(here.store.get("main").questions.values())[-1]
+        assert question.kind == "write"
+        assert question.text.startswith('write_file {"path": "b.txt"')
+        await answered(here, "deny")
+        await task
+    events = here.store.get("main").log.since(0)
+    assert isinstance(events, list)
+    decisions = [event.data for event in events if event.type == "call.decided"]
+    shown = [(each["subject"], each["verdict"], each["asked"], each["by"], each["rule"]) for each in decisions]
+    assert shown == [
+        ("seq 3", "allowed", False, None, "execute_command(seq:*)"),
+        ("secret.txt", "denied", False, None, "write_file(secret*)"),
+        ("touch two", "allowed", True, "local", ""),
+        ("b.txt", "denied", True, "local", "write_file(b*)"),
+    ]
+    assert decisions[0]["source"] == "rules.toml:1"
+    assert len({each["digest"] for each in decisions}) == len(decisions)
+    called = {
+        call["id"]
+        for event in events
+        if event.type == "message.added"
+        for call in event.data["message"].get("tool_calls", ())
+    }
+    assert {each["call"] for each in decisions} < called
+    (started,) = [event.data["turn"] for event in events if event.type == "turn.started"]
+    assert {(each["turn"], each["principal"]) for each in decisions} == {(started, "local")}

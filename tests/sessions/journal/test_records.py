@@ -15,6 +15,7 @@ from cfs.wire import (
     AgentJob,
     AgentWork,
     BudgetUse,
+    CallDecision,
     Message,
     PlanStep,
     Settings,
@@ -270,6 +271,17 @@ WORK = AgentWork(
     jobs=(AgentJob(id=1, command="make", state="exit status 0"), AgentJob(id=2, command="sleep 9")),
     budget=BudgetUse(limit="$0.50", tokens=42, cost=0.25),
 )
+DECISION = CallDecision(
+    call="call_1",
+    tool="execute_command",
+    subject="git push",
+    verdict="denied",
+    asked=True,
+    by="bob",
+    rule="execute_command(git push:*)",
+    source="rules.toml:3",
+    digest=f"sha256:{'5f' * 32}",
+)
 ASKING = replace(HEAD, questions=(QUESTION.closed("deny", "bob", terminal=True), replace(QUESTION, id="5e" * 16)))
 CHANGES: Mapping[str, Change] = {
     "session.created": changes.Created(
@@ -301,12 +313,13 @@ CHANGES: Mapping[str, Change] = {
     "turn.ended": changes.TurnEnded(
         TURN, "error", "half", Usage(prompt_tokens=3, completion_tokens=4), "it broke", announced=False
     ),
+    "call.decided": changes.CallDecided(TURN, "agent", DECISION),
     "question.asked": changes.QuestionAsked(QUESTION),
     "question.closed": changes.QuestionClosed(QUESTION.id, "deny", "bob", terminal=True),
     "work.reported": changes.WorkReported(TURN, WORK),
 }
 HEADS = {"head": HEAD, "head.asking": ASKING, "head.working": replace(HEAD, work=WORK)}
-YOUNGER = {"question.asked", "question.closed", "work.reported"}
+YOUNGER = {"call.decided", "question.asked", "question.closed", "work.reported"}
 """Kinds of change that the first schema's file lacks: it was published before them."""
 EVENTS: Mapping[str, dict[str, Any]] = {
     "message.added": {

@@ -9,8 +9,10 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+from cfs.wire import MAX_SUBJECT, CallDecision
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.threads import in_thread
 from cfs_agents.guards.rules.calls import Call, Scope
@@ -19,13 +21,15 @@ from cfs_agents.guards.rules.patterns import Pattern
 from cfs_agents.guards.rules.remembered import Remembered
 from cfs_agents.guards.rules.rules_file import RulesError, WorkspaceRules
 from cfs_agents.tools.call_gate import PendingCall
-from cfs_agents.tools.consent import Answer, CommandMode, CommandRequest, Consent
+from cfs_agents.tools.consent import Answer, CommandMode, CommandRequest, Consent, Permission, Refusal
 from cfs_agents.tools.errors import ToolError
 
 _log = get_logger(__name__)
 
-Ask = Callable[[CommandRequest], Awaitable[Answer]]
+Ask = Callable[[CommandRequest], Awaitable[Permission]]
 """Asks a person, and raises `ToolError` for a call that may not run; `Consent.require` of one agent."""
+Report = Callable[[CallDecision], None]
+"""Takes note of what a rule or a person has decided about a call, for the events of its session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +53,8 @@ class RulesGate:
     """A `CallGate` by rules. `ask` is used for calls that a person decides about, and `consent` is its memory.
 
     `defaults` returns what applies now where no rule does. `warn` is called with a sentence for each rule of the
-    workspace that does not count.
+    workspace that does not count, and `report` with each decision of a rule or a person: calls that the defaults allow
+    are not reported, because each read of a file would be.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class RulesGate:
         consent: Consent,
         ask: Ask,
         warn: Callable[[str], None],
+        report: Report = lambda _: None,
     ) -> None:
         self._policy = policy
         self._scope = scope
@@ -68,6 +74,7 @@ class RulesGate:
         self._consent = consent
         self._ask = ask
         self._warn = warn
+        self._report = report
         self._in_order = asyncio.Lock()
         """Calls of one reply that run in parallel begin in their order."""
         self._workspace_rules = WorkspaceRules(scope.workspace)
@@ -81,13 +88,24 @@ class RulesGate:
         for sentence in warnings:
             self._warn(sentence)
         _log.debug("call.decided", tool=call.tool, verdict=decision.verdict, rule=decision.rule, digest=decision.digest)
+        note = partial(_note, pending, call, decision)
         if decision.verdict is Verdict.DENIED:
+            self._report(note(allowed=False))
             raise ToolError(decision.reason)
         if decision.verdict is Verdict.ALLOWED:
+            if decision.source:
+                self._report(note(allowed=True))
             return
-        answer = await self._ask(replace(request, patterns=decision.patterns))
-        if decision.always and self._policy.remembered is not None and answer in (Answer.ALWAYS, Answer.PATTERN):
-            await in_thread(lambda: self._remember(call, decision, answer))
+        is_held = self._consent.holds(request)
+        try:
+            permission = await self._ask(replace(request, patterns=decision.patterns))
+        except ToolError as error:
+            self._report(note(allowed=False, asked=True, by=error.by if isinstance(error, Refusal) else None))
+            raise
+        self._report(note(allowed=True, asked=not is_held, by=permission.by))
+        lasting = permission.answer in (Answer.ALWAYS, Answer.PATTERN)
+        if decision.always and self._policy.remembered is not None and lasting:
+            await in_thread(lambda: self._remember(call, decision, permission.answer))
 
     def _decide(self, call: Call, request: CommandRequest) -> tuple[Decision, tuple[str, ...]]:
         remembered, workspace = self._policy.remembered, self._scope.workspace
@@ -112,6 +130,27 @@ class RulesGate:
                 self._policy.remembered.add_patterns(self._scope.workspace, decision.patterns)
         except (OSError, RulesError) as error:  # the call runs all the same; the next program asks about it again
             _log.warning("answer.lost", call=call.text, reason=str(error))
+
+
+def _note(
+    pending: PendingCall, call: Call, decision: Decision, *, allowed: bool, asked: bool = False, by: str | None = None
+) -> CallDecision:
+    return CallDecision(
+        call=_short(pending.call.id, 256),
+        tool=_short(call.tool, 256),
+        subject=_short(call.subject, MAX_SUBJECT),
+        verdict="allowed" if allowed else "denied",
+        asked=asked,
+        by=by,
+        rule=_short(decision.rule, 4_096),
+        source=_short(decision.source, 4_096),
+        digest=decision.digest,
+    )
+
+
+def _short(text: str, length: int) -> str:
+    """Return the beginning of a text; half characters, which UTF-8 cannot hold, become question marks."""
+    return text[:length].encode(errors="replace").decode()
 
 
 def _call_of(pending: PendingCall) -> Call:

@@ -2,8 +2,9 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from typing import Any
 
 import typer
 
@@ -13,6 +14,7 @@ from cfs.cli.base.exit_codes import INTERRUPTED, REFUSED, UNANSWERED, UNVERIFIED
 from cfs.cli.base.output import is_terminal, note, print_error, show
 from cfs.cli.base.settings import read_settings
 from cfs.contract.errors import CfsError, InvalidSettings
+from cfs.contract.invisible import shapely
 from cfs.contract.transcript import Turn
 from cfs.contract.wire import Message, NewMessage, Reply, TurnSettings, Usage
 from cfs.state import TurnReader
@@ -170,11 +172,23 @@ def remark(event: StreamEvent) -> str | None:
             return f"[{event.data['detail']}]" if "detail" in event.data else None
         case "message.added":
             return "\n".join(_call(call) for call in event.data["message"].get("tool_calls", ())) or None
+        case "call.decided":
+            return f"[{decided(event.data)}]"
         case "stale":
             return "[events were lost; the reply goes on]"
         case "turn.interrupted":
             return "[the server was restarted; the reply begins again]"
     return None
+
+
+def decided(data: Mapping[str, Any]) -> str:
+    """Describe in one line what was decided about a call of an agent, and by what: a rule, or a person."""
+    subject = " ".join(shapely(data["subject"]).split())
+    subject = subject if len(subject) <= _LONGEST_CALL else subject[:_LONGEST_CALL] + "..."
+    who = f"by {shapely(data['by'])}" if data["by"] else "at the agent's terminal"
+    rule = f"rule {data['rule']} ({data['source']})" if data["rule"] else data["source"]
+    reason = who if data["asked"] else shapely(rule or "no person can be asked")
+    return f"{data['verdict']}: {shapely(data['tool'])}({subject}), {reason}"
 
 
 def _call(call: dict[str, object]) -> str:

@@ -6,7 +6,15 @@ Times are seconds since the epoch (UTC), sizes are bytes of the transcript in UT
 from cfs.contract.ids import MAX_SESSION_ID_BYTES
 from cfs.contract.wire.access import GrantInfo, Taken, WhoAmI
 from cfs.contract.wire.base import ID_PATTERN
-from cfs.contract.wire.claims import LEASE_SECONDS, AgentFinish, AgentUpdate, Claim, ClaimRequest
+from cfs.contract.wire.claims import (
+    LEASE_SECONDS,
+    MAX_SUBJECT,
+    AgentFinish,
+    AgentUpdate,
+    CallDecision,
+    Claim,
+    ClaimRequest,
+)
 from cfs.contract.wire.costs import CostRow, Costs
 from cfs.contract.wire.events import Event, EventType
 from cfs.contract.wire.files import FileChange, FileChanges, FileInfo, FilePage, FileVersion, Matches
@@ -88,6 +96,7 @@ __all__ = [
     "MAX_QUESTION",
     "MAX_SESSION_ID_BYTES",
     "MAX_STEPS",
+    "MAX_SUBJECT",
     "RESPONSE_FORMAT",
     "TEXT_SETTINGS",
     "TRANSCRIPT_PATTERN",
@@ -97,6 +106,7 @@ __all__ = [
     "AgentUpdate",
     "AgentWork",
     "BudgetUse",
+    "CallDecision",
     "CancelRequest",
     "Cancelled",
     "CandidateList",

@@ -1,14 +1,18 @@
 """Turns that an agent claims, updates and finishes (S10)."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import (
     Field,
+    StringConstraints,
 )
 
 from cfs.contract.wire.base import WireModel
 from cfs.contract.wire.messages import Message, Usage
 from cfs.contract.wire.work import AgentWork
+
+MAX_SUBJECT = 1_000
+"""Longest subject of a decision about a call, in characters."""
 
 LEASE_SECONDS = 30.0
 """Default time for which an agent owns a turn that it has claimed or updated."""
@@ -35,15 +39,36 @@ class Claim(WireModel):
     traceparent: str | None = None
 
 
+class CallDecision(WireModel):
+    """What was decided about a call of a tool before it happened: by a rule, or by a person who was `asked`.
+
+    `call` is the id of the call, and `subject` what it is about, shortened. `rule` is the text of the rule that decided
+    or asked, and `source` where it stands; both are empty for a default. `by` names the principal who answered, null
+    for the agent's own terminal or editor. `digest` covers the exact arguments: a changed call is another call.
+    """  # A11
+
+    call: Annotated[str, StringConstraints(max_length=256)]
+    tool: Annotated[str, StringConstraints(max_length=256)]
+    subject: Annotated[str, StringConstraints(max_length=MAX_SUBJECT)] = ""
+    verdict: Literal["allowed", "denied"]
+    asked: bool = False
+    by: Annotated[str, StringConstraints(max_length=256)] | None = None
+    rule: Annotated[str, StringConstraints(max_length=4_096)] = ""
+    source: Annotated[str, StringConstraints(max_length=4_096)] = ""
+    digest: Annotated[str, StringConstraints(max_length=128)]
+
+
 class AgentUpdate(WireModel):
     """What an agent adds to the turn it holds: text as it comes, or whole messages (tool calls and results).
 
-    `work` is what it says of its work; without it that stays as it was.
+    `work` is what it says of its work; without it that stays as it was. `decisions` about its calls become events
+    `call.decided`.
     """
 
     claim: str
     text: str = ""
     messages: tuple[Message, ...] = ()
+    decisions: Annotated[tuple[CallDecision, ...], Field(max_length=1_000)] = ()
     lease: Annotated[float, Field(gt=0, le=3600)] = LEASE_SECONDS
     work: AgentWork | None = None
 

@@ -12,6 +12,7 @@ EventType = Literal[
     "token",
     "turn.finished",
     "turn.failed",
+    "call.decided",
     "question.asked",
     "question.answered",
     "work.reported",
