@@ -66,9 +66,14 @@ class Agent:
         usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
         self._post(f"{self._place}/turns/{self._turn}/finish", {"claim": self._claim, "reply": reply, "usage": usage})
 
-    def ask(self, command: str) -> str:
-        """Ask whether a command may run; returns the id of the question."""
-        found = self._post(f"{self._place}/questions", {"claim": self._claim, "text": command}, ok=(201,))
+    def decide(self, **decision: Any) -> None:
+        """Say what was decided about a call."""
+        self._update(decisions=[decision])
+
+    def ask(self, text: str, kind: str = "command") -> str:
+        """Ask whether a command may run, or another kind of call; returns the id of the question."""
+        new = {"claim": self._claim, "text": text, "kind": kind}
+        found = self._post(f"{self._place}/questions", new, ok=(201,))
         return str(found["id"])
 
     def fail(self, error: str) -> None:

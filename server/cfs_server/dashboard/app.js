@@ -3,6 +3,7 @@
 import { el, mark, say } from "./dom.js";
 import { icon } from "./icons.js";
 import { encoded, lineOf, nameOf } from "./ids.js";
+import { openInbox } from "./inbox.js";
 import { ask } from "./dialog.js";
 import { CfsHome } from "./home.js";
 import { Live } from "./live.js";
@@ -52,6 +53,7 @@ export class CfsApp extends HTMLElement {
       { key: "k", label: t("Previous session"), run: () => this.#step(-1) },
       { key: "e", label: t("Edit your last message"), run: () => this.#inView("cfs-edit-last") },
       { key: "c", label: t("Write a message"), run: () => this.#inView("cfs-compose") },
+      { key: "i", label: t("Inbox"), run: () => this.inbox() },
       { key: "b", label: t("Hide or show the sidebar"), run: () => this.toggleSidebar() },
       { key: "?", label: t("Keyboard shortcuts"), run: () => this.shortcuts.help() },
     ]);
@@ -100,6 +102,11 @@ export class CfsApp extends HTMLElement {
     else this.#unfold.focus();
   }
 
+  /** Show the open questions of all sessions. */
+  inbox() {
+    openInbox({ app: this, api: this.#api, live: this.#live });
+  }
+
   /** Open the command palette. */
   palette() {
     openPalette((query) => this.#entries(query));
@@ -120,6 +127,7 @@ export class CfsApp extends HTMLElement {
       ...(here ? VIEWS.map(({ name, title }) => ({ label: t("Show: {view}", { view: title }), icon: "eye",
         run: () => this.go(here, name) })) : []),
       ...(this.rights.mayManage ? [{ label: t("Models"), icon: "bot", run: () => openConnections(this.#api) }] : []),
+      { label: t("Inbox"), icon: "help", aside: "I", run: () => this.inbox() },
       { label: t("Light theme"), icon: "sun", run: () => setTheme("light") },
       { label: t("Dark theme"), icon: "moon", run: () => setTheme("dark") },
       { label: t("Keyboard shortcuts"), icon: "keyboard", aside: "?", run: () => this.shortcuts.help() },

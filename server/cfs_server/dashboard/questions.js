@@ -17,6 +17,16 @@ export function shapely(line) {
 /** Words of the buttons. @type {Record<string, string>} */
 const CHOICES = { allow: t("Allow"), always: t("Always allow"), deny: t("Deny") };
 
+/** What a card asks, by the kind of its question. @type {Record<string, string>} */
+const TITLES = {
+  command: t("May this command run?"),
+  write: t("May this file be changed?"),
+  read: t("May this file be read?"),
+  mcp: t("May this tool of an MCP server be called?"),
+  spawn: t("May this agent be started?"),
+};
+let cards = 0; // the same question can be shown twice: in its conversation and in the inbox
+
 /** Cards of the questions that wait for an answer, each until it has one, from here or elsewhere. */
 export class Questions extends HTMLElement {
   #context;
@@ -70,8 +80,10 @@ class Card extends HTMLElement {
     const lines = question.text.split("\n");
     const shown = lines.map(shapely);
     const hides = shown.some((/** @type {string} */ line, /** @type {number} */ number) => line !== lines[number]);
-    const title = question.background ? t("May this command run in the background?") : t("May this command run?");
-    const heading = el("h3", { id: `question-${question.id}` }, icon("help"), title);
+    const title = question.background ? t("May this command run in the background?")
+      : TITLES[question.kind] ?? t("May this tool be called?");
+    cards += 1;
+    const heading = el("h3", { id: `question-${cards}` }, icon("help"), title);
     this.className = "card question";
     this.role = "group";
     mark(this, "aria-labelledby", heading.id);
@@ -80,7 +92,7 @@ class Card extends HTMLElement {
       onclick: () => this.#choose(choice, send) }, CHOICES[choice] ?? choice));
     const parts = [
       heading,
-      el("pre", { tabIndex: 0, "aria-label": t("Command") }, ...shown.map((/** @type {string} */ line) => el("code", {}, line || " "))),
+      el("pre", { tabIndex: 0, "aria-label": question.kind === "command" ? t("Command") : t("Call") }, ...shown.map((/** @type {string} */ line) => el("code", {}, line || " "))),
       question.directory ? el("p", { className: "quiet" }, t("In {directory}", { directory: shapely(question.directory) })) : null,
       hides ? el("p", { className: "quiet" }, t("<U+...> stands for a character that cannot be seen.")) : null,
       mayAnswer ? el("div", { className: "answers" }, ...this.#buttons) : null,

@@ -6,6 +6,7 @@ import { encoded } from "./ids.js";
 import { menuButton } from "./menu.js";
 import { openConnections } from "./connections.js";
 import { openCosts } from "./costs.js";
+import { InboxButton } from "./inbox.js";
 import { preferenceItems } from "./preferences.js";
 import { many, t } from "./text.js";
 import { ago } from "./times.js";
@@ -57,7 +58,8 @@ export class CfsSidebar extends HTMLElement {
     this.append(
       el("div", { className: "side-top" },
         el("a", { className: "brand", href: "#" }, el("img", { src: "dashboard/icon.svg", alt: "" }), "CFS"),
-        el("span", { className: "space" }), this.#working,
+        el("span", { className: "space" }),
+        new InboxButton({ app: this.#app, api: this.#api, live: this.#live }), this.#working,
         el("button", { type: "button", className: "icon-button fold", "aria-label": t("Hide the sidebar"),
           title: t("Hide the sidebar"), onclick: () => this.#app.toggleSidebar() }, icon("sidebar"))),
       el("div", { className: "side-actions" },

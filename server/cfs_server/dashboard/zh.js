@@ -44,6 +44,11 @@ export const ZH = {
   "{session} has answered": "{session} 已回复",
   "{session} asks for permission": "{session} 请求许可",
 
+  "Inbox": "收件箱",
+  "Inbox: {n} question": "收件箱：{n} 个问题",
+  "Inbox: {n} questions": "收件箱：{n} 个问题",
+  "No agent asks anything.": "没有智能体在提问。",
+
   // The tree
   "idle": "空闲",
   "working": "工作中",
@@ -378,6 +383,12 @@ export const ZH = {
   "{n} call": "{n} 次调用",
   "{n} calls": "{n} 次调用",
   "Question: {text}": "提问：{text}",
+  "the agent's terminal": "智能体的终端",
+  "no person can be asked": "无人可询问",
+  "Allowed by {name}": "由 {name} 允许",
+  "Denied by {name}": "由 {name} 拒绝",
+  "Allowed by a rule: {rule}": "由规则允许：{rule}",
+  "Denied by a rule: {rule}": "由规则拒绝：{rule}",
 
   // Files and their changes
   "File": "文件",
@@ -410,7 +421,13 @@ export const ZH = {
   "Always allow": "始终允许",
   "Deny": "拒绝",
   "Command": "命令",
+  "Call": "调用",
   "May this command run?": "允许运行此命令吗？",
+  "May this file be changed?": "允许更改此文件吗？",
+  "May this file be read?": "允许读取此文件吗？",
+  "May this tool of an MCP server be called?": "允许调用 MCP 服务器的此工具吗？",
+  "May this agent be started?": "允许启动此智能体吗？",
+  "May this tool be called?": "允许调用此工具吗？",
   "May this command run in the background?": "允许在后台运行此命令吗？",
   "In {directory}": "目录：{directory}",
   "<U+...> stands for a character that cannot be seen.": "<U+...> 表示不可见的字符。",
