@@ -11,6 +11,7 @@ from cfs import api
 from cfs.transports.http import Client
 from cfs.wire import AgentFinish, Question, QuestionKind
 from tests.client.test_cli_questions import held
+from tests.documentation import block
 from tests.fuse.support import Mount, Stage, mounting, names, until
 
 
@@ -156,3 +157,12 @@ def test_the_end_of_the_turn_takes_its_questions_along(mount: Mount, stage: Stag
         client.call(api.finish(name, claim.turn, AgentFinish(claim=claim.claim, reply="done")))
     until(lambda: name not in names(mount / ".questions"))
     assert not (mount / ".questions" / name / question.id).exists()
+
+
+def test_the_commands_of_the_page(mount: Mount, stage: Stage, name: str) -> None:
+    question = asked(stage, name)
+    commands = block("docs/fuse.md", "questions").replace("~/cfs", '"$M"').replace("/main", f"/{name}")
+    done = mount.shell(f"set -e; {commands}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{question.id}\n{name} asks: may it run this command in /srv/demo?\n")
+    assert answer_to(stage, name, question) == "allow"

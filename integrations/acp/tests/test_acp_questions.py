@@ -38,7 +38,7 @@ def question_of(client: Client, session: str) -> Question:
 
 def events_of(client: Client, session: str, last: int) -> list[str]:
     """The types of the events of a session up to a number."""
-    found = []
+    found: list[str] = []
     with closing(client.events(api.events(session, after="0"))) as events:
         for event in events:
             found.append(event.type)

@@ -136,6 +136,16 @@ class SendMessage(Arguments):
     )
 
 
+class OpenQuestion(Result):
+    """A question of an agent that waits for a person."""
+
+    session: str
+    id: str
+    text: str = Field(description="What the agent asks, exactly: show all of it to a person.")
+    choices: list[str]
+    how_to_answer: str
+
+
 class Sent(Result):
     """Result of `send_message`. If `finished` is false the turn goes on: call `wait`, then `read_session`."""
 
@@ -145,6 +155,7 @@ class Sent(Result):
     reply: str = Field(description="The reply, or what there is of it so far.")
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
+    questions: list[OpenQuestion] = Field([], description="What its agent asks, if the turn waits for a person.")
 
 
 class Wait(Arguments):
@@ -163,6 +174,7 @@ class Waited(Result):
     queued: int
     messages: int
     open_questions: int
+    questions: list[OpenQuestion] = Field([], description="What agents ask in it and below it, if it is not settled.")
 
 
 class Fork(Arguments):

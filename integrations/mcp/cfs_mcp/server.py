@@ -6,6 +6,7 @@ It speaks the versions of the protocol that the library speaks: 2026-07-28, wher
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from cfs_mcp import resources, tools
 from cfs_mcp.callers import Caller, Callers
 from cfs_mcp.changes import Subscriber
 from cfs_mcp.prompts import PROMPTS
+from cfs_mcp.questions import Asking
 from cfs_mcp.tools import TOOLS
 from cfs_mcp.uris import session_in
 
@@ -96,7 +98,7 @@ class Face:
 
     async def _call_tool(
         self, caller: Caller, context: Context, params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
+    ) -> types.CallToolResult | types.InputRequiredResult:
         tool = TOOLS.get(params.name)
         if tool is None:
             raise MCPError(
@@ -107,13 +109,17 @@ class Face:
             await context.session.report_progress(tokens, None, text)
 
         try:
-            result = await tool.call(tools.Call(caller.client, progress), params.arguments or {})
+            asking = _asking(context)
+            await asking.resume(caller.client, params)
+            result = await tool.call(tools.Call(caller.client, progress, asking), params.arguments or {})
         except CfsError as error:
             return types.CallToolResult(
                 content=[types.TextContent(text=f"{error.title}: {error.detail}")],
                 is_error=True,
                 _meta={PROBLEM: to_problem(error)},
             )
+        if asking.pending is not None:
+            return asking.pending.result
         return types.CallToolResult(
             content=[types.TextContent(text=result.model_dump_json())],
             structured_content=result.model_dump(mode="json"),
@@ -201,6 +207,16 @@ def options_of(server: Server[None]) -> InitializationOptions:
 
 def _is_modern(context: Context) -> bool:
     return context.protocol_version in types.version.MODERN_PROTOCOL_VERSIONS
+
+
+def _asking(context: Context) -> Asking:
+    """Return how the person at the client can be asked."""
+    capabilities = context.session.client_capabilities
+    if capabilities is None or capabilities.elicitation is None:
+        return Asking()
+    if _is_modern(context):
+        return Asking(by_result=True)
+    return Asking(partial(context.session.elicit_form, related_request_id=context.request_id))
 
 
 def _has_events(uri: str) -> bool:

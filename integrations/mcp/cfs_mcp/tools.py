@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
+from uuid import uuid4
 
 import anyio
 from mcp.types import Tool, ToolAnnotations
@@ -20,6 +21,7 @@ from cfs.errors import CfsError, EngineError, InvalidParameters, RangeNotSatisfi
 from cfs.state import TurnReader
 from cfs.transports.async_http import AsyncClient
 from cfs_mcp import schemas
+from cfs_mcp.questions import Asking, open_questions
 from cfs_mcp.schemas import Arguments, Result
 
 A = TypeVar("A", bound=Arguments)
@@ -34,10 +36,11 @@ _POLL_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Who calls a tool, and how to report progress."""
+    """Who calls a tool, how to report progress, and how to ask the person at the client."""
 
     client: AsyncClient
     progress: Progress
+    asking: Asking
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +137,16 @@ async def _send_message(call: Call, of: schemas.SendMessage) -> schemas.Sent:
         return schemas.Sent(session=of.session, turn=posted.turn, finished=False, reply="")
     turn = _Turn(call, of.session)
     try:
+        key = call.asking.key = of.idempotency_key or call.asking.key or uuid4().hex
         with anyio.move_on_after(of.wait_seconds):
-            await turn.follow(message, of.idempotency_key)
+            await call.asking.attend(call.client, of.session, lambda: turn.follow(message, key))
     except anyio.get_cancelled_exc_class():
         await turn.cancel()
         raise
-    return turn.result()
+    result = turn.result()
+    if result.finished or call.asking.pending is not None:
+        return result
+    return result.model_copy(update={"questions": await open_questions(call.client, of.session)})
 
 
 class _Turn:
@@ -199,14 +206,19 @@ class _Turn:
 
 
 async def _wait(call: Call, of: schemas.Wait) -> schemas.Waited:
-    settled, left = False, of.timeout_seconds
-    began = anyio.current_time()
-    while not settled and left > 0:
-        try:
-            await call.client.call(api.wait(of.session, min(left, _POLL_SECONDS)))
-            settled = True
-        except Timeout:
-            left = of.timeout_seconds - (anyio.current_time() - began)
+    settled = False
+
+    async def wait() -> None:
+        nonlocal settled
+        left, began = of.timeout_seconds, anyio.current_time()
+        while not settled and left > 0:
+            try:
+                await call.client.call(api.wait(of.session, min(left, _POLL_SECONDS)))
+                settled = True
+            except Timeout:
+                left = of.timeout_seconds - (anyio.current_time() - began)
+
+    await call.asking.attend(call.client, of.session, wait)
     info = await call.client.call(api.sub_sessions(of.session))
     return schemas.Waited(
         session=info.id,
@@ -215,6 +227,7 @@ async def _wait(call: Call, of: schemas.Wait) -> schemas.Waited:
         queued=info.queued,
         messages=info.messages,
         open_questions=sum(each.open_questions for each in _flat(info)),
+        questions=[] if settled else await open_questions(call.client, of.session),
     )
 
 
