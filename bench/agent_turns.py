@@ -1,10 +1,11 @@
 """Measure what a long conversation costs: of each prompt only what is new should be computed.
 
-    python bench/agent_turns.py [--smoke] [--json FILE]
+    python bench/agent_turns.py [--smoke] [--turns N] [--steps] [--json FILE]
 
 A file agent works for 200 turns, and `cfs serve` with the embedded model reads each of its prompts and answers with one
 token; what the agent does next is written here, so that every run is the same. The server says how many tokens each
 prompt has and how many of them it knew. Where the conversation was shortened before a turn, the rest of it is new.
+`--steps` also prints the cached part of each prompt.
 """
 
 import argparse
@@ -118,6 +119,15 @@ async def run(turns: int) -> Told:
     return told
 
 
+def step_lines(told: Told) -> str:
+    """Write a line for each prompt: its number, its tokens, those that were cached, and their part in percent."""
+    return "\n".join(
+        f"{number} {cost.cached_tokens} / {cost.prompt_tokens} {100 * cost.cached_tokens / cost.prompt_tokens:.1f} %"
+        f"{' shortened' if number in told.shortened else ''}"
+        for number, cost in enumerate(told.costs, 1)
+    )
+
+
 def figures(told: Told) -> dict[str, float]:
     """Sum up a run."""
     computed = [cost.prompt_tokens - cost.cached_tokens for cost in told.costs]
@@ -135,29 +145,40 @@ def figures(told: Told) -> dict[str, float]:
         "computed a turn": statistics.median(new for new, _ in usual),
         "new a turn": statistics.median(more for _, more in usual),
         "most above the new": max(new - more for new, more in usual),
+        "lowest cached percent where not shortened": min(
+            100 * cost.cached_tokens / cost.prompt_tokens
+            for number, cost in enumerate(told.costs[1:], 2)
+            if number not in told.shortened
+        ),
         "shortened": len(told.shortened),
         "computed where shortened": statistics.median([computed[n - 1] for n in told.shortened] or [0]),
         "agent ms a turn": told.overhead_ms,
     }
 
 
-def table(told: dict[str, float]) -> str:
+def table(told: dict[str, float], turns: int) -> str:
     """Write the figures as docs/benchmarks.md has them."""
     names = [name for name in told if name != "agent ms a turn"]
     rows = [f"| {name} | {told[name]:,.0f} |" for name in names]
     rows.append(f"| ms a turn beside the model, with the command | {told['agent ms a turn']:.1f} |")
-    return "\n".join(["| 200 turns | |", "|---|---|", *rows])
+    return "\n".join([f"| {turns} turns | |", "|---|---|", *rows])
 
 
 def main() -> None:
     """Measure, print the table, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="twelve turns, for tests")
+    parser.add_argument("--turns", type=int, default=200, help="turns of the agent (default: 200)")
+    parser.add_argument("--steps", action="store_true", help="print the cached part of each prompt")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    found = figures(asyncio.run(run(12 if arguments.smoke else 200)))
-    print(table(found))
+    turns = 12 if arguments.smoke else arguments.turns
+    told = asyncio.run(run(turns))
+    found = figures(told)
+    if arguments.steps:
+        print(step_lines(told))
+    print(table(found, turns))
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1))
 

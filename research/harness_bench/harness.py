@@ -30,9 +30,10 @@ from engine_bench.tables import between_markers, table
 from harness_bench.dialects import dialect
 from harness_bench.oracle import Oracle, Play
 from harness_bench.sides import SIDES, Side
-from harness_bench.tasks import EFFECTS, FAULTS, TASKS, Fault, Task
+from harness_bench.tasks import EFFECTS, FAULTS, HARDER_TASKS, TASKS, Fault, Task
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+_HARDER = frozenset(task.name for task in HARDER_TASKS)
 LONGEST = 150.0
 """Seconds that one run may take."""
 
@@ -52,6 +53,7 @@ class Run:
     characters: int
     fresh: int
     first: int
+    longest: int
     step_ms: float | None
     seconds: float
     timed_out: bool
@@ -87,6 +89,7 @@ def run(oracle: Oracle, side: Side, python: Path, task: Task, fault: Fault | Non
             characters=play.characters,
             fresh=play.fresh,
             first=len(play.requests[0]) if play.requests else 0,
+            longest=max(map(len, play.requests), default=0),
             step_ms=statistics.median(play.gaps) * 1000 if play.gaps else None,
             seconds=round(seconds, 1),
             timed_out=code is None,
@@ -108,7 +111,7 @@ def _work(side: Side, python: Path, url: str, place: Path, play: Play) -> int | 
 def _start(
     side: Side, python: Path, url: str, place: Path, play: Play, log: Path, *, resume: bool = False
 ) -> "subprocess.Popen[bytes]":
-    command = side.command(python, url, place, play.task.words, resume=resume)
+    command = side.command(python, url, place, play.task.words, play.task.server, resume=resume)
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
@@ -163,6 +166,8 @@ def measure(sides: Sequence[Side], cases: Sequence[tuple[Task, Fault | None]], p
                 print(f"{side.name}: left out: needs Python {'.'.join(map(str, side.oldest))}", file=sys.stderr)
                 continue
             for task, fault in cases:
+                if task.needs and task.needs not in side.abilities:
+                    continue
                 done = run(oracle, side, python, task, fault, len(runs))
                 runs.append(done)
                 verdict = "timed out" if done.timed_out else f"success={done.success} solved={done.solved}"
@@ -175,15 +180,15 @@ def measure(sides: Sequence[Side], cases: Sequence[tuple[Task, Fault | None]], p
 
 
 def tables(runs: Sequence[Run]) -> str:
-    """Return what was found as two tables: one of the tasks, one of the faults."""
+    """Return what was found as three tables: of the tasks, of the harder tasks, of the faults."""
     sides = list(dict.fromkeys(run.side for run in runs))
-    return f"{_of_tasks(runs, sides)}\n\n{_of_faults(runs, sides)}\n"
+    return f"{_of_tasks(runs, sides)}\n\n{_of_harder_tasks(runs, sides)}\n\n{_of_faults(runs, sides)}\n"
 
 
 def _of_tasks(runs: Sequence[Run], sides: Sequence[str]) -> str:
     rows = []
     for side in sides:
-        mine = [run for run in runs if run.side == side and not run.fault]
+        mine = [run for run in runs if run.side == side and not run.fault and run.task not in _HARDER]
         steps = [run.step_ms for run in mine if run.step_ms is not None]
         rows.append(
             [
@@ -208,6 +213,20 @@ def _of_tasks(runs: Sequence[Run], sides: Sequence[str]) -> str:
         "ms a step",
     ]
     return table(head, rows)
+
+
+def _of_harder_tasks(runs: Sequence[Run], sides: Sequence[str]) -> str:
+    rows = []
+    for task in HARDER_TASKS:
+        by_side = {run.side: run for run in runs if run.task == task.name}
+        if by_side:
+            rows.append([task.name, *(_harder_verdict(by_side.get(side)) for side in sides)])
+    return table(["harder task", *sides], rows)
+
+
+def _harder_verdict(run: Run | None) -> str:
+    """Return how it went, and the characters of the longest request; "no" where the harness lacks what is needed."""
+    return "no" if run is None else f"{_verdict(run)}, {run.longest:,}"
 
 
 def _of_faults(runs: Sequence[Run], sides: Sequence[str]) -> str:
@@ -251,7 +270,7 @@ def main() -> None:
     pythons = [sys.executable, *options.python, *(f"python3.{minor}" for minor in range(12, 16))]
     cases = [
         (task, fault)
-        for task, fault in [*((task, None) for task in TASKS), *FAULTS]
+        for task, fault in [*((task, None) for task in (*TASKS, *HARDER_TASKS)), *FAULTS]
         if not options.cases or (fault.kind if fault else task.name) in options.cases.split(",")
     ]
     sides = [

@@ -46,6 +46,8 @@ def _file_tools(run: str, answer: Callable[[str], Call | str]) -> Callable[[Acti
                 return Call(run, {"command": action.name})
             case "answer":
                 return answer(action.name)
+            case "mcp":
+                raise ValueError(action.name)
 
     return call
 
@@ -76,6 +78,8 @@ def _mini(action: Action) -> Call | str:
         case "answer":
             said = shlex.quote(action.name)
             return Call("bash", {"command": f"echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; echo {said}"})
+        case "mcp":
+            raise ValueError(action.name)
 
 
 def _deep(action: Action) -> Call | str:
@@ -88,6 +92,8 @@ def _deep(action: Action) -> Call | str:
             return Call("execute", {"command": action.name})
         case "answer":
             return action.name
+        case "mcp":
+            raise ValueError(action.name)
 
 
 def _openhands(directory: str) -> Callable[[Action], Call | str]:
@@ -102,6 +108,8 @@ def _openhands(directory: str) -> Callable[[Action], Call | str]:
                 return Call("terminal", {"command": action.name})
             case "answer":
                 return Call("finish", {"message": action.name})
+            case "mcp":
+                raise ValueError(action.name)
 
     return call
 

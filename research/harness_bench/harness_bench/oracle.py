@@ -18,6 +18,9 @@ _MARK = re.compile(r"reply_(\d+)_\d+")
 _UNSURE = re.compile(
     r"interrupt|may have|perhaps|not known|unknown whether|restart|cancelled|was lost|has no result", re.IGNORECASE
 )
+_CONTEXT = 512_000
+"""Characters of a request that the model can read: some 128,000 tokens."""
+_GUESS = "a guess"
 _LONGEST_LOOP = 400
 """Requests after which a harness that repeats a step for ever is ended."""
 
@@ -72,6 +75,8 @@ class Play:
         if names == {"sync_context"}:  # the file agent's own turn for its context window
             window = f"# Current Task\n{self.task.words}\n# Working Memory\ndone up to reply_{at - 1}_0\n"
             return Reply((Call("sync_context", {"new_context_content": window}),), mark=f"sync_{at}")
+        if len(said) > _CONTEXT:
+            return Reply((), status=400)
         fault = self.fault
         if fault is not None and fault.kind == "same step for ever" and at >= fault.at:
             self.exhausted = len(self.requests) > _LONGEST_LOOP
@@ -86,7 +91,38 @@ class Play:
         last = messages[-1] if messages else {}
         if last.get("role") == "tool" and _UNSURE.search(str(last.get("content"))):
             return Reply((self.dialect.call(Action("run", f"cat {EFFECTS}")),), mark=f"look_{at}")
-        return self._spoken(self.task.replies[self._after_looking(messages, at)], at)
+        number = self._after_looking(messages, at)
+        actions = [self._knowing(action, number, said) for action in self.task.replies[number]]
+        if actions[0].kind == "mcp":
+            return self._remote(actions[0], body, at, said)
+        return self._spoken(actions, at)
+
+    def _knowing(self, action: Action, number: int, said: str) -> Action:
+        """Return the action as a model does it that knows only what it has read."""
+        text = self.task.seen.get(number, "")
+        obeys = bool(self.task.below) and said.find(self.task.below) > said.find(self.task.words)
+        if (text in said and not obeys) or action.kind == "answer":
+            return action
+        return Action("write", next(iter(self.task.files)), _GUESS)
+
+    def _remote(self, action: Action, body: dict[str, Any], at: int, said: str) -> "Reply":
+        """Call a tool of MCP by the name that the harness gave it, after a search where it offers one."""
+        arguments = json.loads(action.content)
+        if self.dialect.code is not None:
+            return Reply(
+                (), text=f"Thought: call it.\n<code>\n# reply_{at}_0\nprint({action.name}(**{arguments!r}))\n</code>"
+            )
+        names = [tool["function"]["name"] for tool in body.get("tools") or ()]
+        name = next((name for name in names if name.endswith(action.name)), None)
+        if name is not None:
+            return Reply((Call(name, arguments),), mark=f"reply_{at}")
+        if "search_tools" not in names:
+            return self._spoken([Action("write", next(iter(self.task.files)), _GUESS)], at)
+        searched = re.search(rf"[\w-]*{action.name}\b", said)
+        if searched is None:
+            query = {"query": action.name.replace("_", " ")}
+            return Reply((Call("search_tools", query),), mark=f"search_{at}")
+        return Reply((Call("call_tool", {"tool": searched[0], "arguments": arguments}),), mark=f"reply_{at}")
 
     def _after_looking(self, messages: Sequence[dict[str, Any]], at: int) -> int:
         """Do a step again whose effect, when looked at, was not there."""
