@@ -1,6 +1,6 @@
 """Measure what a long conversation costs: of each prompt only what is new should be computed.
 
-    python bench/agent_turns.py [--smoke] [--turns N] [--steps] [--json FILE]
+    python bench/agent_turns.py [--smoke] [--turns N] [--model NAME] [--context N] [--steps] [--json FILE]
 
 A file agent works for 200 turns, and `cfs serve` with the embedded model reads each of its prompts and answers with one
 token; what the agent does next is written here, so that every run is the same. The server says how many tokens each
@@ -42,9 +42,10 @@ EVERY = 20
 
 
 @contextmanager
-def serving() -> Iterator[str]:
+def serving(model: str) -> Iterator[str]:
     """Run `cfs serve` on a free port; its URL."""
     command = [str(Path(sys.executable).with_name("cfs")), "serve", "--port", "0", "--log-level", "error"]
+    command += ["--model", model] if model else []
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -93,15 +94,15 @@ class Told:
     overhead_ms: float = 0.0
 
 
-async def run(turns: int) -> Told:
-    """Let an agent work for so many turns."""
+async def run(turns: int, name: str = "", context: int = CONTEXT) -> Told:
+    """Let an agent work for so many turns with a model, the embedded one by default."""
     told = Told()
-    with serving() as url, tempfile.TemporaryDirectory() as root:
+    with serving(name) as url, tempfile.TemporaryDirectory() as root:
         async with AsyncClient(url) as client:
             model = Tethered(ServerModel(client, ModelSettings(temperature=0, max_tokens=1)), turns)
             config = FileSystemAgentConfig(
                 max_rounds=turns + 1,
-                context_tokens=CONTEXT,
+                context_tokens=context,
                 counter=CachedCounter(ServerCounter(client)),
                 commands=CommandMode.HOST,
             )
@@ -169,12 +170,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="twelve turns, for tests")
     parser.add_argument("--turns", type=int, default=200, help="turns of the agent (default: 200)")
+    parser.add_argument("--model", default="", help="a model of `cfs serve`, instead of the embedded one")
+    parser.add_argument("--context", type=int, default=CONTEXT, help=f"tokens of the conversation (default: {CONTEXT})")
     parser.add_argument("--steps", action="store_true", help="print the cached part of each prompt")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     turns = 12 if arguments.smoke else arguments.turns
-    told = asyncio.run(run(turns))
+    told = asyncio.run(run(turns, arguments.model, arguments.context))
     found = figures(told)
     if arguments.steps:
         print(step_lines(told))

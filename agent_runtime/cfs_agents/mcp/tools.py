@@ -2,8 +2,8 @@
 
 A tool is called `mcp__SERVER__TOOL`. The tools are read once, when the servers start, and stay the same bytes until
 they are closed, so that a model's cached prompt stays valid. If their descriptions together would fill more than a
-fifth of the model's context, the model gets two tools in their place: `search_tools` returns the descriptions that
-match, and `call_tool` calls one.
+fifth of the model's context, or if there are more than 50 tools and they would fill more than 2,000 tokens, the model
+gets two tools in their place: `search_tools` returns the descriptions that match, and `call_tool` calls one.
 """
 
 import asyncio
@@ -35,6 +35,9 @@ CALL = "call_tool"
 _MAX_NAME = 64
 _MAX_MATCHES = 8
 _CHARACTERS_PER_TOKEN = 4
+_MANY_TOOLS = 50
+_MANY_TOKENS = 2_000
+"""What the descriptions of many tools may fill, in tokens, however large the model's context is."""
 _WORD = re.compile(r"[a-z0-9]+")
 
 
@@ -103,7 +106,10 @@ class McpTools:
         """Return the tools for a model with this context, or the two that search and call them."""
         tools = [remote.tool for remote in self.remote.values()]
         size = sum(len(json.dumps(each.schema())) for each in tools)
-        if context_tokens is None or size <= context_tokens * _CHARACTERS_PER_TOKEN // 5:
+        limits = [] if context_tokens is None else [context_tokens // 5]
+        if len(tools) > _MANY_TOOLS:
+            limits.append(_MANY_TOKENS)
+        if all(size <= limit * _CHARACTERS_PER_TOKEN for limit in limits):
             return tools
         return [
             tool(

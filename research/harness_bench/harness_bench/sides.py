@@ -77,8 +77,10 @@ SIDES = (
         resumes=True,
         abilities=_OURS,
     ),
-    Side("smolagents tools", "smolagents_runner.py", ("tools",), ("smolagents[openai]==1.26.0",)),
-    Side("smolagents code", "smolagents_runner.py", ("code",), ("smolagents[openai]==1.26.0",)),
+    Side(
+        "smolagents tools", "smolagents_runner.py", ("tools",), ("smolagents[openai,mcp]==1.26.0",), abilities=("MCP",)
+    ),
+    Side("smolagents code", "smolagents_runner.py", ("code",), ("smolagents[openai,mcp]==1.26.0",), abilities=("MCP",)),
     Side("mini-swe-agent", "mini_runner.py", (), ("mini-swe-agent==2.4.6",)),
     Side(
         "deepagents",
@@ -86,6 +88,7 @@ SIDES = (
         (),
         ("deepagents==0.7.32", "langchain-openai==1.7.3", "langgraph-checkpoint-sqlite==3.1.2"),
         resumes=True,
+        abilities=("AGENTS.md", "skills"),
     ),
     Side(
         "OpenHands SDK",

@@ -153,8 +153,9 @@ async def test_a_server_gets_harmless_variables_and_its_own(tmp_path: Path, monk
         assert (await servers.call("mcp__odd__variable", name="PATH")).text == os.environ["PATH"]
 
 
-async def test_many_tools_are_searched(tmp_path: Path) -> None:
-    async with opened(tmp_path, {"odd": odd(tmp_path, "many")}, context=16_000) as servers:
+@pytest.mark.parametrize("context", [16_000, 1_000_000, None])
+async def test_many_tools_are_searched(tmp_path: Path, context: int | None) -> None:
+    async with opened(tmp_path, {"odd": odd(tmp_path, "many")}, context=context) as servers:
         assert servers.tools.names == ["search_tools", "call_tool"]
         assert len(json.dumps(servers.tools.schemas())) < 1_200
         assert '"mcp__odd__numbered_137"' in (await servers.call("search_tools", query="number 137")).text

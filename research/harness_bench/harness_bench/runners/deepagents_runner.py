@@ -11,7 +11,8 @@ url, directory, state, task = sys.argv[1:5]
 model = ChatOpenAI(model="oracle", base_url=f"{url}/v1", api_key="none")
 with SqliteSaver.from_conn_string(f"{state}/checkpoints.db") as saver:
     backend = LocalShellBackend(root_dir=directory, virtual_mode=True, inherit_env=True)
-    agent = create_deep_agent(model=model, backend=backend, checkpointer=saver)
+    project = {"memory": ["/AGENTS.md"], "skills": ["/.agents/skills/"]}
+    agent = create_deep_agent(model=model, backend=backend, checkpointer=saver, **project)
     config = {"configurable": {"thread_id": "one"}, "recursion_limit": 200}
     resumed = "--resume" in sys.argv and saver.get_tuple(config) is not None
     given = None if resumed else {"messages": [{"role": "user", "content": task}]}

@@ -1,13 +1,16 @@
 """Runs one task with smolagents: URL DIRECTORY STATE TASK KIND [--resume]. Exit code 0 when it reports success."""
 
+import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
-from smolagents import CodeAgent, OpenAIModel, ToolCallingAgent, tool
+from mcp import StdioServerParameters
+from smolagents import CodeAgent, MCPClient, OpenAIModel, ToolCallingAgent, tool
 
-url, directory, _, task, kind = sys.argv[1:6]
+url, directory, state, task, kind = sys.argv[1:6]
 os.chdir(directory)
 
 
@@ -46,8 +49,15 @@ def run_command(command: str) -> str:
 
 
 model = OpenAIModel(model_id="oracle", api_base=f"{url}/v1", api_key="none")
-agent = (CodeAgent if kind == "code" else ToolCallingAgent)(
-    tools=[write_file, read_file, run_command], model=model, verbosity_level=0, return_full_result=True
-)
-result = agent.run(task)
+with ExitStack() as stack:
+    tools = [write_file, read_file, run_command]
+    file = Path(state).parent / "mcp.json"
+    if file.exists():
+        (server,) = json.loads(file.read_text(encoding="utf-8"))["mcpServers"].values()
+        client = MCPClient(StdioServerParameters(**server), structured_output=False)
+        tools += stack.enter_context(client)
+    agent = (CodeAgent if kind == "code" else ToolCallingAgent)(
+        tools=tools, model=model, verbosity_level=0, return_full_result=True
+    )
+    result = agent.run(task)
 sys.exit(0 if result.state == "success" else 1)
