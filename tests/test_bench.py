@@ -132,6 +132,20 @@ def test_our_agents_are_driven_through_tasks_and_faults(tmp_path: Path) -> None:
     assert all(run["success"] and run["solved"] and not run["doubled"] for run in runs), done.stderr
 
 
+def test_our_agents_do_the_harder_tasks(tmp_path: Path) -> None:
+    """The harness bench with 200 tools, a dead server, a project's text and a skill: done, with no request too long."""
+    cases = ["200 MCP tools", "a dead MCP server", "AGENTS.md against the order", "a skill that must be read"]
+    command = [sys.executable, str(HARNESS), "--smoke", "--cases", ",".join(cases)]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "runs.json")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    runs = json.loads((tmp_path / "runs.json").read_text())
+    assert [run["task"] for run in runs] == cases * 2
+    assert all(run["success"] and run["solved"] for run in runs), done.stderr
+    assert all(run["longest"] < 16_000 for run in runs), done.stderr
+
+
 def test_attacks_are_watched_from_outside(tmp_path: Path) -> None:
     """The hardening bench: an attack on either engine is refused or served, and others are answered meanwhile."""
     command = [sys.executable, str(ROOT / "bench/hardening.py"), "--smoke", "--only", "empty_turns_put", "tokens_flood"]
