@@ -195,7 +195,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
     ) -> None:
         FileSystemBase.__init__(self, [prefix])
         DiskEntries.__init__(self, root, prefix, hard_links=hard_links, private=private, durable=durable)
-        self._durable = durable
+        self._durable = self.durable = durable
         self._new_file = 0o600 if private else None
         self._tree.sweep()
 

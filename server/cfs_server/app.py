@@ -33,6 +33,7 @@ from cfs_server.routes import (
     imports,
     messages,
     ollama,
+    past,
     questions,
     responses,
     sessions,
@@ -78,7 +79,7 @@ def create_app(
         },  # see cfs_server.sessions.tracing
     )
     interfaces = sessions, messages, events, turns, questions, completions, responses, conversations, anthropic, ollama
-    for module in (*interfaces, imports, files, shares, costs, connections, dashboard, health):
+    for module in (*interfaces, past, imports, files, shares, costs, connections, dashboard, health):
         app.router.routes += module.router.routes  # `include_router` would build them anew, for each application
     app.router.routes += [dashboard.ROUTE, Route(ROOT, _Dav()), Mount(ROOT, _Dav())]
     errors.install(app)

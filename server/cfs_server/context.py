@@ -25,6 +25,7 @@ from cfs_server.sessions.joint_store import JointStore
 from cfs_server.sessions.retention import Retention
 from cfs_server.sessions.store import Part, SessionStore
 from cfs_server.workspaces.forgetting import Forgetting
+from cfs_server.workspaces.rewinding import FileRewinds
 from cfs_server.workspaces.workspaces import Workspaces, open_workspaces
 
 
@@ -110,6 +111,9 @@ async def open_context(
         if folders.history is not None:
             forgetting = Forgetting(folders.history, log)
             store.on_deleted = forgetting.session_deleted
+            rewinds = FileRewinds(folders.history, log)
+            await rewinds.finish()
+            context = replace(context, rewinds=rewinds)
             watches.append(forgetting.run())
         stack.enter_context(dav.opened(store))
         await enter(background(watches))

@@ -147,6 +147,27 @@ def fork(session: str, copy: str | None = None, messages: int | None = None) -> 
     return Call(json_request("POST", path_of(session, "fork"), how), parse_model(wire.Fork))
 
 
+def versions(session: str, before: int | None = None, limit: int = 100) -> Call[wire.SessionVersions]:
+    """`GET /v1/sessions/{id}/versions`: the newest versions, or those before one, oldest first."""
+    params = {"limit": str(limit)} | ({} if before is None else {"before": str(before)})
+    return Call(Request("GET", path_of(session, "versions"), params), parse_model(wire.SessionVersions))
+
+
+def read_at(session: str, at: int | str) -> Call[wire.SessionDetail]:
+    """`GET /v1/sessions/{id}?at=...`: the session with the messages of a version, or of a time (ISO 8601)."""
+    return Call(Request("GET", path_of(session), {"at": str(at)}, {"Accept": JSON}), parse_model(wire.SessionDetail))
+
+
+def rewind(session: str, how: wire.RewindRequest) -> Call[wire.Rewound]:
+    """`POST /v1/sessions/{id}/rewind`: go back to a version, or to a time (ISO 8601); its turns are cancelled."""
+    return Call(json_request("POST", path_of(session, "rewind"), how), parse_model(wire.Rewound))
+
+
+def redo(session: str, how: wire.RedoRequest) -> Call[wire.Rewound]:
+    """`POST /v1/sessions/{id}/redo`: undo the last rewind, in all sessions that it changed, and of files."""
+    return Call(json_request("POST", path_of(session, "redo"), how), parse_model(wire.Rewound))
+
+
 def rename(session: str, to: str) -> Call[wire.SessionInfo]:
     """`POST /v1/sessions/{id}/rename` (S14)."""
     return Call(

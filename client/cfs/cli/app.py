@@ -37,6 +37,11 @@ _OWN = {
     "fork": _SESSIONS,
     "files": _SESSIONS,
     "share": _SESSIONS,
+    "log": _SESSIONS,
+    "show": _SESSIONS,
+    "diff": _SESSIONS,
+    "rewind": _SESSIONS,
+    "redo": _SESSIONS,
     "rm": _SESSIONS,
     "questions": _SESSIONS,
     "answer": _SESSIONS,
@@ -118,7 +123,7 @@ def _own_command(name: str) -> Any:
     """Create a command from the function of its name in `cfs.cli.commands`."""
     app = CommandGroup(add_completion=False)
     commands = import_module("cfs.cli.commands")
-    function = getattr(commands, name, None) or getattr(commands, f"{name}_")  # a name may be a keyword of Python
+    function = getattr(commands, f"{name}_", None) or getattr(commands, name)  # some names have another meaning there
     if isinstance(function, CommandGroup):
         return get_group(function)
     app.command(name, context_settings=_CONTEXTS.get(name))(function)

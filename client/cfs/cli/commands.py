@@ -343,6 +343,130 @@ def fork(
         show(client.call(api.fork(session, copy, messages)).id + "\n")
 
 
+PastSession = Annotated[
+    str,
+    typer.Argument(
+        metavar="SESSION[@VERSION]",
+        help="Name of the session, and a version: its number, or a time such as 2027-01-31T12:00.",
+        autocompletion=session_names,
+        show_default=False,
+    ),
+]
+Theirs = Annotated[bool, typer.Option("--theirs", help="Leave files that others have changed since as they are.")]
+Ours = Annotated[bool, typer.Option("--ours", help="Take files back although others have changed them since.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Say what it would do, and change nothing.")]
+
+
+def log(
+    session: Session,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many versions, the newest ones.")] = 50,
+    as_json: Json = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """List the versions of a session: each message, edit and rewind is one, with its number, time and author."""
+    from cfs.cli.actions.past import list_versions
+
+    with connect(url, token_file) as client:
+        list_versions(client, session, limit, as_json=as_json)
+
+
+def show_(
+    session: PastSession,
+    as_json: Json = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Print the transcript of a session as it was: `cfs show main@12`. Without a version, as it is."""
+    from cfs.cli.actions.past import show_version
+
+    with connect(url, token_file) as client:
+        show_version(client, session, as_json=as_json)
+
+
+def diff(
+    old: PastSession,
+    new: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SESSION[@VERSION]]",
+            help="What to compare with (default: the session as it is).",
+            show_default=False,
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Compare two versions of transcripts: `cfs diff main@12 main@15`. The exit status is 1 if they differ."""
+    from cfs.cli.actions.past import compare_versions
+
+    with connect(url, token_file) as client:
+        compare_versions(client, old, new)
+
+
+def rewind(
+    session: Session,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="VERSION", help="Number of the version (see `cfs log`), or a time.", show_default=False
+        ),
+    ],
+    only_chat: Annotated[bool, typer.Option("--chat", help="Only the messages; files stay as they are.")] = False,
+    only_files: Annotated[bool, typer.Option("--files", help="Only the files; the messages stay.")] = False,
+    theirs: Theirs = False,
+    ours: Ours = False,
+    children: Annotated[bool, typer.Option("--children", help="Take the sub-sessions back to the same time.")] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Take a session, and the files that its agent has changed, back to an earlier version.
+
+    Running and waiting turns are cancelled. A file that somebody else has changed since ends the command with the list
+    of such files, and nothing changes. Nothing is lost: `cfs redo` undoes it, and each version can be read with `cfs
+    show`.
+    """
+    from cfs.cli.actions.past import rewind_session
+    from cfs.contract.wire import RewindRequest
+
+    how = RewindRequest(
+        to=0,
+        messages=not only_files,
+        files=not only_chat,
+        others=_others(theirs=theirs, ours=ours),
+        sub_sessions=children,
+        dry_run=dry_run,
+    )
+    with connect(url, token_file) as client:
+        rewind_session(client, session, to, how, as_json=as_json)
+
+
+def redo(
+    session: Session,
+    theirs: Theirs = False,
+    ours: Ours = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Undo the last rewind of a session, in all sessions that it changed, and of files."""
+    from cfs.cli.actions.past import redo_session
+    from cfs.contract.wire import RedoRequest
+
+    how = RedoRequest(others=_others(theirs=theirs, ours=ours), dry_run=dry_run)
+    with connect(url, token_file) as client:
+        redo_session(client, session, how, as_json=as_json)
+
+
+def _others(*, theirs: bool, ours: bool) -> Literal["refuse", "theirs", "ours"]:
+    if theirs and ours:
+        raise typer.BadParameter("give --theirs or --ours, not both")
+    return "theirs" if theirs else "ours" if ours else "refuse"
+
+
 files = CommandGroup("Look into the files of a workspace, and into their past.")
 
 FilePlace = Annotated[

@@ -11,11 +11,14 @@ ROUTE_WORDS = frozenset(
         "fork",
         "messages",
         "questions",
+        "redo",
         "rename",
+        "rewind",
         "settings",
         "sub_sessions",
         "transcript",
         "turns",
+        "versions",
         "wait",
     }
 )

@@ -26,7 +26,19 @@ from cfs.contract.options import SessionOptions, TurnOptions
 from cfs.contract.random_names import unique_name
 from cfs.contract.tool_calls import ToolRequest
 from cfs.contract.transcript import parse, render_one
-from cfs.contract.wire import NewMessage, Question, Settings, SettingsPatch, TurnSettings
+from cfs.contract.wire import (
+    ForeignChanges,
+    Message,
+    NewMessage,
+    Question,
+    RedoRequest,
+    RewindRequest,
+    Rewound,
+    SessionVersion,
+    Settings,
+    SettingsPatch,
+    TurnSettings,
+)
 from cfs.session.formats import TRIES, Form
 from cfs.session.response import Response, respond
 from cfs.session.tools import MAX_ROUNDS, Tool, Toolbox
@@ -324,6 +336,54 @@ class AsyncSession:
         taken = at if messages is None else messages
         copy = await self._use(lambda: self._transport.fork(path, taken, self._deadline(None), idempotency_key))
         return type(self)(copy, **self._place, timeout=self._timeout)
+
+    async def versions(self, *, before: int | None = None, limit: int = 100) -> tuple[SessionVersion, ...]:
+        """Return the newest versions of the session, or those before a version, oldest first.
+
+        Each message, edit and rewind is a version. As a file: not possible. Over HTTP:
+        `GET /v1/sessions/{id}/versions`.
+        """
+        return await self._use(lambda: self._transport.versions(before, limit))
+
+    async def at(self, version: int | str) -> tuple[Message, ...]:
+        """Return the messages that the session had at a version, or at a time (ISO 8601, UTC without a zone).
+
+        Raises `NotFound` if there is no such version. As a file: not possible. Over HTTP:
+        `GET /v1/sessions/{id}?at=`.
+        """
+        return await self._use(lambda: self._transport.read_at(version))
+
+    async def rewind(
+        self,
+        to: int | str,
+        *,
+        messages: bool = True,
+        files: bool = True,
+        others: ForeignChanges = "refuse",
+        sub_sessions: bool = False,
+        dry_run: bool = False,
+    ) -> Rewound:
+        """Take the session back to a version or a time, and with it what its agent has changed in the workspace.
+
+        Only `messages` or only `files` if the other is false. With `sub_sessions` those below it go back to the same
+        time. Running and waiting turns are cancelled. Nothing is lost: `redo` undoes it. Returns what it does, or with
+        `dry_run` what it would do. Raises `Conflict` if somebody else has changed such a file since, unless `others` is
+        `theirs` (their file stays) or `ours` (it goes back as well).
+
+        As a file: not possible. Over HTTP: `POST /v1/sessions/{id}/rewind`.
+        """
+        how = RewindRequest(
+            to=to, messages=messages, files=files, others=others, sub_sessions=sub_sessions, dry_run=dry_run
+        )
+        return await self._use(lambda: self._transport.rewind(how))
+
+    async def redo(self, *, others: ForeignChanges = "refuse", dry_run: bool = False) -> Rewound:
+        """Undo the last rewind, in all sessions that it changed, and of files.
+
+        Raises `Conflict` if there is none, or if something was said since; also for files as `rewind` does. As a file:
+        not possible. Over HTTP: `POST /v1/sessions/{id}/redo`.
+        """
+        return await self._use(lambda: self._transport.redo(RedoRequest(others=others, dry_run=dry_run)))
 
     async def delete(self) -> None:
         """Delete the session with its turns and sub-sessions (S2); raises `NotFound` if there is none.

@@ -195,6 +195,7 @@ class HistoryReplaced(TypedDict):
     size: int
     title: NotRequired[str | None]
     failed: NotRequired[bool]
+    rewound_to: NotRequired[int | None]
 
 
 class ContextShifted(TypedDict):

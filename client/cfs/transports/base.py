@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from cfs.contract.errors import InvalidRequest, Unreachable
-from cfs.contract.wire import NewMessage, Question, Settings, SettingsPatch
+from cfs.contract.wire import (
+    Message,
+    NewMessage,
+    Question,
+    RedoRequest,
+    RewindRequest,
+    Rewound,
+    SessionVersion,
+    Settings,
+    SettingsPatch,
+)
 from cfs.state.replies import Outcome
 from cfs.transports.deadlines import Deadline
 
@@ -109,6 +119,22 @@ class Transport(Protocol):
         """Copy the first `messages`, or all; return the copy's id."""
         ...
 
+    def versions(self, before: int | None, limit: int) -> tuple[SessionVersion, ...]:
+        """Return its newest versions, or those before one, oldest first."""
+        ...
+
+    def read_at(self, at: int | str) -> tuple[Message, ...]:
+        """Return the messages of a version or of a time."""
+        ...
+
+    def rewind(self, how: RewindRequest) -> Rewound:
+        """Take it back to a version or a time, or only plan it."""
+        ...
+
+    def redo(self, how: RedoRequest) -> Rewound:
+        """Undo its last rewind, or only plan it."""
+        ...
+
     def cancel(self, *, queued: bool, cascade: bool) -> None:
         """Cancel the running turn, and what else is asked."""
         ...
@@ -181,6 +207,22 @@ class AsyncTransport(Protocol):
 
     async def fork(self, copy: str | None, messages: int | None, deadline: Deadline, key: str | None) -> str:
         """Copy the first `messages`, or all; return the copy's id."""
+        ...
+
+    async def versions(self, before: int | None, limit: int) -> tuple[SessionVersion, ...]:
+        """Return its newest versions, or those before one, oldest first."""
+        ...
+
+    async def read_at(self, at: int | str) -> tuple[Message, ...]:
+        """Return the messages of a version or of a time."""
+        ...
+
+    async def rewind(self, how: RewindRequest) -> Rewound:
+        """Take it back to a version or a time, or only plan it."""
+        ...
+
+    async def redo(self, how: RedoRequest) -> Rewound:
+        """Undo its last rewind, or only plan it."""
         ...
 
     async def cancel(self, *, queued: bool, cascade: bool) -> None:

@@ -15,7 +15,17 @@ from itertools import count
 from cfs.contract.errors import AlreadyExists, Busy, EngineError, Gone, Unsupported
 from cfs.contract.ids import check_id
 from cfs.contract.transcript import render
-from cfs.contract.wire import NewMessage, Question, Settings, SettingsPatch
+from cfs.contract.wire import (
+    Message,
+    NewMessage,
+    Question,
+    RedoRequest,
+    RewindRequest,
+    Rewound,
+    SessionVersion,
+    Settings,
+    SettingsPatch,
+)
 from cfs.state.replies import Outcome, as_written, decode, error_in, find_reply, settled, turns_of
 from cfs.transports.attributes import CANCEL, LIFE, PREFIX, read_settings, write_settings
 from cfs.transports.deadlines import Deadline, Pauses
@@ -23,6 +33,7 @@ from cfs.transports.disk import Disk, Tail, translated
 
 _LATE = "the session is still busy; wait() or read() again, or cancel()"
 _QUESTIONS = "a file has no questions of agents; use the session over HTTP, by url=..."
+_VERSIONS = "a file has no versions here; use the session over HTTP, by url=..."
 _LATE_REPLY = "there is no reply yet: the turn continues; wait() for it, or cancel() it"
 
 
@@ -171,6 +182,22 @@ class FileTransport:
             raise Unsupported("a file can cancel its running turn only; use the session over HTTP, by url=...")
         with translated(self._path):
             self._disk.set_attribute(self._path, CANCEL, b"1")
+
+    def versions(self, before: int | None, limit: int) -> tuple[SessionVersion, ...]:  # noqa: ARG002 - the interface's
+        """Raise `Unsupported`."""
+        raise Unsupported(_VERSIONS)
+
+    def read_at(self, at: int | str) -> tuple[Message, ...]:  # noqa: ARG002
+        """Raise `Unsupported`."""
+        raise Unsupported(_VERSIONS)
+
+    def rewind(self, how: RewindRequest) -> Rewound:  # noqa: ARG002
+        """Raise `Unsupported`."""
+        raise Unsupported(_VERSIONS)
+
+    def redo(self, how: RedoRequest) -> Rewound:  # noqa: ARG002
+        """Raise `Unsupported`."""
+        raise Unsupported(_VERSIONS)
 
     def questions(self) -> tuple[Question, ...]:
         """Raise `Unsupported`."""

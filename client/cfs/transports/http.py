@@ -16,7 +16,19 @@ import httpx
 from cfs import api
 from cfs.contract.errors import AlreadyExists, Busy, CfsError, EngineError, Timeout, Unreachable
 from cfs.contract.transcript import Turn, parse
-from cfs.contract.wire import NewMessage, Question, Role, SearchResults, Settings, SettingsPatch
+from cfs.contract.wire import (
+    Message,
+    NewMessage,
+    Question,
+    RedoRequest,
+    RewindRequest,
+    Rewound,
+    Role,
+    SearchResults,
+    SessionVersion,
+    Settings,
+    SettingsPatch,
+)
 from cfs.state import TurnReader
 from cfs.state.event_types import SessionEvent
 from cfs.state.replies import Outcome
@@ -325,6 +337,22 @@ class HttpTransport:
     def fork(self, copy: str | None, messages: int | None, deadline: Deadline, key: str | None) -> str:  # noqa: ARG002 - it never waits
         """Copy the session on the server."""
         return (self._call(api.fork(self._id, copy, messages), key)).id
+
+    def versions(self, before: int | None, limit: int) -> tuple[SessionVersion, ...]:
+        """Return its newest versions, or those before one."""
+        return (self._call(api.versions(self._id, before, limit))).versions
+
+    def read_at(self, at: int | str) -> tuple[Message, ...]:
+        """Return the messages of a version or of a time."""
+        return (self._call(api.read_at(self._id, at))).history
+
+    def rewind(self, how: RewindRequest) -> Rewound:
+        """Take it back to a version or a time, or only plan it."""
+        return self._call(api.rewind(self._id, how))
+
+    def redo(self, how: RedoRequest) -> Rewound:
+        """Undo its last rewind, or only plan it."""
+        return self._call(api.redo(self._id, how))
 
     def cancel(self, *, queued: bool, cascade: bool) -> None:
         """Cancel the running turn, and what else is asked."""

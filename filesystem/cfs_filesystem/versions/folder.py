@@ -16,6 +16,7 @@ from cfs_filesystem._disk import stamp_of
 from cfs_filesystem._errors import FileSystemError
 from cfs_filesystem._openat import TEMPORARY, Tree
 from cfs_filesystem.versions.model import OUTSIDE, Author, Content, Entry, EntryType, Kind, State
+from cfs_filesystem.versions.restoring import restore
 from cfs_filesystem.versions.store import VersionStore
 
 SKIPPED = frozenset({"node_modules", "__pycache__", ".venv"})
@@ -104,6 +105,17 @@ class FolderHistory:
         with closing(os.fdopen(self._tree.open(parts), "rb")) as file:
             stamp = stamp_of(os.fstat(file.fileno()))  # before it is read: a change meanwhile is seen next time
             return self._store.keep(self._workspace, file, known), stamp
+
+    def restore(self, entries: Mapping[str, Entry | None], author: Author, *, durable: bool = False) -> list[str]:
+        """Put entries of the past back, by path, and record this as one change; see `restoring.restore`.
+
+        What programs changed there is recorded before it is overwritten.
+        """
+        self.sync(entries)
+        try:
+            return restore(self._tree, self._start, self._store, self._workspace, entries, durable=durable)
+        finally:  # also what was put back before the disk refused
+            self.sync(entries, author, Kind.REWIND)
 
     def is_current(self, path: str) -> bool:
         """Return whether what is at a path is what its newest version says."""

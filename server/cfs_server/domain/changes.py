@@ -194,16 +194,43 @@ class MessageAdded:
 
 
 @dataclass(frozen=True, slots=True)
+class FilesRewound:
+    """What a rewind took back in a workspace: some paths, from the change `before` to the change `to`."""
+
+    workspace: str
+    to: int
+    before: int
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """A history goes back to an earlier version, or, as `redo`, to the one before a rewind.
+
+    `to` is the version whose messages it has then; None empties a session that did not exist yet. `operation` is the
+    same for all sessions that were rewound together. `files` are those that went back with them. Without `messages`
+    only they did, and the history is as before.
+    """
+
+    to: int | None
+    operation: str
+    redo: bool = False
+    files: FilesRewound | None = None
+    messages: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryReplaced:
-    """The history is replaced (S14)."""
+    """The history is replaced (S14): by an edited one, or by that of an earlier version."""
 
     history: SizedMessages
     window: Window = WHOLE
+    rewind: Rewind | None = None
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:
         """Replace the history."""
         title = session.title
-        session.history.replace(self.history, at)
+        session.history.replace(self.history, at, rewinds=self.rewind is not None and self.rewind.messages)
         session.history.window = self.window
         data = {
             "messages": len(session.history),
@@ -211,6 +238,8 @@ class HistoryReplaced:
             **session.retitled(title),
             **session.failure(),
         }
+        if self.rewind is not None and self.rewind.messages:
+            data["rewound_to"] = self.rewind.to
         return (EventDraft(session.id, "history.replaced", data),)
 
 

@@ -59,7 +59,8 @@ class HistoryHead:
 
     `begins_at` is the record that contains the first messages. `since` is the version and the number of messages when
     all messages were replaced. `leading` is the number of system messages at the beginning, `calls_tools` whether the
-    newest message calls tools, `failed` whether it is the error of a failed turn.
+    newest message calls tools, `failed` whether it is the error of a failed turn. `rewound` is the version of the last
+    rewind.
     """
 
     count: int
@@ -74,6 +75,7 @@ class HistoryHead:
     calls_tools: bool = False
     topic: str | None = None
     failed: bool = False
+    rewound: int = 0
 
 
 class HistoryNotLoaded(Exception):
@@ -107,6 +109,7 @@ class History:
         "cost",
         "failed",
         "leading",
+        "rewound",
         "since",
         "size",
         "topic",
@@ -124,7 +127,7 @@ class History:
         self._present = 0
         """The memory of the messages that are in memory."""
         self.size = self.cost = 0
-        self.version = 0
+        self.version = self.rewound = 0
         self.topic: str | None = ""
         """The first line that a user has written; empty without one, None if the head of the history lacks it."""
         self._put(history or SizedMessages(), time.time() if at is None else at)
@@ -136,7 +139,7 @@ class History:
         history._resized(head.size, head.cost, head.changed_at)
         history._absent, history.version, history.since = head.count, head.version, head.since
         history.window, history.leading, history.calls_tools = head.window, head.leading, head.calls_tools
-        history.topic, history.failed = head.topic, head.failed
+        history.topic, history.failed, history.rewound = head.topic, head.failed, head.rewound
         return history
 
     def head(self, begins_at: int) -> HistoryHead:
@@ -154,6 +157,7 @@ class History:
             self.calls_tools,
             self.topic,
             self.failed,
+            self.rewound,
         )
 
     def __len__(self) -> int:
@@ -330,9 +334,11 @@ class History:
         self.version += 1
         return len(self) - 1
 
-    def replace(self, history: SizedMessages, at: float) -> None:
-        """Replace all messages (S14)."""
+    def replace(self, history: SizedMessages, at: float, *, rewinds: bool = False) -> None:
+        """Replace all messages (S14), by those of an earlier version if it `rewinds`."""
         self.version += 1
+        if rewinds:
+            self.rewound = self.version
         self._put(history, at)
 
     def extended(self, messages: Sequence[Message]) -> SizedMessages:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cfs.api import LIFE
 from cfs.completions import ModelCard
 from cfs.errors import Forbidden
-from cfs.wire import CostRow
+from cfs.wire import AT_PATTERN, CostRow, ForeignChanges
 from cfs_filesystem import Path
 from cfs_server.access.auth import Principal, Principals
 from cfs_server.access.shares import Shares
@@ -20,7 +20,7 @@ from cfs_server.completions.stored import StoredResponses, UnnamedSessions
 from cfs_server.config.settings import Settings
 from cfs_server.connect.manager import ModelConnections
 from cfs_server.domain.changes import author
-from cfs_server.domain.ids import WORKSPACES
+from cfs_server.domain.ids import WORKSPACES, family_of
 from cfs_server.domain.questions import Question
 from cfs_server.domain.rights import Right
 from cfs_server.domain.words import Criteria
@@ -31,9 +31,11 @@ from cfs_server.http.idempotency import Requests
 from cfs_server.http.markup import Renderer
 from cfs_server.http.metrics import Metrics
 from cfs_server.sessions.authorized import AuthorizedSessions
+from cfs_server.sessions.rewinding import Plan
 from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces.file_index import FileMatch
 from cfs_server.workspaces.file_service import Files
+from cfs_server.workspaces.rewinding import CallersFileRewind, FileRewinds
 from cfs_server.workspaces.workspaces import Workspaces
 
 _SCOPE = "cfs.context"
@@ -60,6 +62,8 @@ class Context:
     shares: Shares
     connections: ModelConnections
     dav: ASGIApp
+    rewinds: FileRewinds | None = None
+    """The rewinds of files; None if no versions of them are kept."""
     started_at: float = field(default_factory=time.time)
     unnamed: UnnamedSessions = field(default_factory=UnnamedSessions)
 
@@ -127,6 +131,21 @@ class Caller:
             return handle.allows("read_binary", path)
 
         return await index.search(criteria, may_read, within, limit)
+
+    @property
+    def keeps_versions(self) -> bool:
+        """Whether versions of files are kept."""
+        return self._parts.rewinds is not None
+
+    def file_rewind(self, plan: Plan, others: ForeignChanges) -> CallersFileRewind | None:
+        """Return what lets the files of a workspace follow a rewind of sessions.
+
+        None if no versions are kept, or if the principal may not change the workspace.
+        """
+        workspace, rewinds = family_of(plan.steps[0].session.id), self._parts.rewinds
+        if rewinds is None or not self.files.may_rewind(workspace):
+            return None
+        return CallersFileRewind(rewinds, plan, workspace, others)
 
     @property
     def completions(self) -> AuthorizedCompletions:
@@ -257,6 +276,14 @@ Delay = Annotated[
         le=10,
         description="Seconds until a turn that this starts begins, unless somebody waits for it: time to delete the"
         " session again.",
+    ),
+]
+At = Annotated[
+    str | None,
+    Query(
+        pattern=AT_PATTERN,
+        max_length=64,
+        description="Return it as it was: the number of a version, or a time, such as `2027-01-31T12:00:00Z`.",
     ),
 ]
 Accept = Annotated[str | None, Header(include_in_schema=False)]

@@ -8,8 +8,10 @@ from pydantic import BaseModel, TypeAdapter
 from starlette.types import Receive, Scope, Send
 
 from cfs.wire import Message, Question, Reply, SessionDetail, SessionInfo, SessionTree
+from cfs_server.domain.past import Version
 from cfs_server.domain.questions import Question as AskedQuestion
 from cfs_server.domain.questions import open_questions
+from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import Turn, TurnResult
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.session import Session
@@ -42,6 +44,23 @@ def detail(session: Session, sessions: AuthorizedSessions) -> SessionDetail:
         settings=session.settings,
         questions=tuple(map(question, open_questions(session.questions))),
         work=session.work,
+    )
+
+
+def past_detail(
+    session: Session, sessions: AuthorizedSessions, version: Version, history: SizedMessages
+) -> SessionDetail:
+    """Return a session with the messages of a version. Its settings and its state are those of today."""
+    past = info(session, sessions).model_copy(
+        update={"messages": version.count, "size": history.size, "etag": f'"{session.nonce}-{version.number}"'}
+    )
+    return SessionDetail(
+        **dict(past),
+        history=history.messages,
+        times=history.times_from(version.at),
+        queue=(),
+        partial=None,
+        settings=session.settings,
     )
 
 

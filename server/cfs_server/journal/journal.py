@@ -25,9 +25,19 @@ from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message
 from cfs_server.domain.changes import Record
 from cfs_server.domain.events import Event
+from cfs_server.domain.past import PastChange
 from cfs_server.domain.state import Head
 from cfs_server.domain.words import Criteria
-from cfs_server.journal.records import DELETED, HISTORY, Row, decode_events, decode_messages, encode, encode_head
+from cfs_server.journal.records import (
+    DELETED,
+    HISTORY,
+    Row,
+    decode_events,
+    decode_messages,
+    encode,
+    encode_head,
+    past_change,
+)
 
 _T = TypeVar("_T")
 _DELAY_SECONDS = 0.05
@@ -562,6 +572,13 @@ class Journal:
             return [added for row in rows for added in decode_messages(row)]
 
         return await self._reading(read)
+
+    async def past(self, key: str) -> list[PastChange]:
+        """Return all durable changes of a session's history, oldest first; none if the store keeps nothing.
+
+        Raises `Unavailable` if the store is damaged there.
+        """
+        return await self._reading(lambda backend: [past_change(row) for row in backend.rows(key, 0, HISTORY)])
 
     async def search(self, criteria: Criteria, keys: Sequence[str] | None, before: int | None, max_hits: int) -> Hits:
         """Return stored messages that may match, newest first; see `Backend.search`."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -20,6 +20,7 @@ from cfs.wire import EventType, Message, Settings, TurnSettings
 from cfs_server.domain import changes
 from cfs_server.domain.changes import Author, Change, Record
 from cfs_server.domain.events import Event
+from cfs_server.domain.past import HistoryChange, PastChange
 from cfs_server.domain.state import Head
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import TurnRequest
@@ -187,6 +188,12 @@ def decode_messages(row: Row) -> list[tuple[Message, float]]:
         return [(change.message, row.at)]
     history: SizedMessages = change.history  # type: ignore[attr-defined]
     return list(zip(history.messages, history.times_from(row.at), strict=True))
+
+
+def past_change(row: Row) -> PastChange:
+    """Return a row of one of the kinds `HISTORY` as a change of the past."""
+    author = _read(Author, row.author) if row.author else None
+    return PastChange(row.at, cast("HistoryChange", decode_change(row)), author)
 
 
 def encode_head(head: Head) -> str:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 
 from cfs import wire
+from cfs.contract.transcript import render
 from cfs.errors import (
     AlreadyExists,
     Conflict,
@@ -27,14 +28,24 @@ from cfs.errors import (
 )
 from cfs_server.domain.history import rendered
 from cfs_server.domain.loop_bridge import aside
+from cfs_server.domain.past import read_moment
 from cfs_server.domain.transcripts import SizedMessages, history_of, read_history
 from cfs_server.http import negotiation as media
 from cfs_server.http.bodies import apart, json_body, read_text
-from cfs_server.http.caller import Accept, Delay, IfMatch, IfNoneMatch, Me, Seconds, Sessions
+from cfs_server.http.caller import Accept, At, Caller, Delay, IfMatch, IfNoneMatch, Me, Seconds, Sessions
 from cfs_server.http.disconnects import attend
 from cfs_server.http.etags import content_etag, require_match, session_headers, unchanged, view_etag
 from cfs_server.http.openapi import NOT_MODIFIED, answer, body, problems
-from cfs_server.http.representations import LongText, as_json, detail, detail_json, info, location, tree
+from cfs_server.http.representations import (
+    LongText,
+    as_json,
+    detail,
+    detail_json,
+    info,
+    location,
+    past_detail,
+    tree,
+)
 from cfs_server.http.session_paths import SessionId
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.session import Session
@@ -95,11 +106,16 @@ async def read_session(
     id: SessionId,  # noqa: A002 - the name in the path
     me: Me,
     wait: Annotated[Seconds | None, Query(description="Seconds to wait until the session is settled.")] = None,  # S13
+    at: At = None,
     accept: Accept = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Return a session as JSON, or its transcript as text."""  # S6, S7
+    """Return a session as JSON, or its transcript as text; with `at`, as it was."""  # S6, S7
     chosen = media.choose(accept, (media.JSON, media.TEXT))
+    if at is not None:
+        if wait is not None:
+            raise InvalidParameters("`at` reads the past, for which no client waits: leave out `wait`")
+        return await _read_past(id, read_moment(at), chosen, me, if_none_match)
     session = me.sessions.get(id, "read_binary")
     settled: dict[str, str] = {}
     if wait is not None:
@@ -120,6 +136,23 @@ async def read_session(
         whole = detail(session, me.sessions)
         data = await aside(session.history.cost, me.principal.name, partial(detail_json, whole))
         return LongText(data, headers=headers, media_type="application/json")
+
+
+async def _read_past(session_id: str, moment: float, chosen: str, me: Caller, if_none_match: str | None) -> Response:
+    session, past = await me.sessions.past(session_id)
+    version = past.at(moment)
+    if version is None:
+        raise NotFound(f"session {session_id!r} did not exist at that time")
+    headers = session_headers(session, f'"{session.nonce}-{version.number}"')
+    if unchanged(if_none_match, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    history = past.messages(version.number)
+    if chosen == media.TEXT:
+        text = await aside(history.size, me.principal.name, partial(render, history.messages))
+        return LongText(text.encode(), headers=headers, media_type="text/plain; charset=utf-8")
+    whole = past_detail(session, me.sessions, version, history)
+    data = await aside(history.cost, me.principal.name, partial(detail_json, whole))
+    return LongText(data, headers=headers, media_type="application/json")
 
 
 @router.delete(

@@ -157,4 +157,5 @@ def _claim(session: Session, turn: Turn) -> wire.Claim:
         message=turn.message,
         expires_at=turn.lease.expires_at,
         traceparent=tracing.trace_of(turn.id),
+        rewound=session.history.rewound,
     )

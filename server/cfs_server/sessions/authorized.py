@@ -6,13 +6,14 @@ A session has the logical path `/sessions/<id>`, for which the caller's grants n
     file          wait for it, and read what a listing shows of it
     read_binary   read its transcript, messages, settings and events
     write         append, change settings, cancel; create it, also as a copy of another session
-    delete        delete it; replace its history; rename it (also with `read_binary`, and `write` for the new id)
+    delete        delete it; replace or rewind its history; rename it (also with `read_binary`, and `write` for the new
+                  id)
 
 A grant for a session covers everything below it. Actions that need more than one operation, or that a share never has,
 and the settings, are in `cfs_server.domain.rights`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 
@@ -32,16 +33,19 @@ from cfs_filesystem import OPERATIONS, InvalidPathError, Operation, Path
 from cfs_server.domain.events import Event, EventLog
 from cfs_server.domain.ids import SESSIONS, copy_ids, id_of, is_within, new_id, parent_of, path_of
 from cfs_server.domain.look_alikes import difference
+from cfs_server.domain.past import Past
 from cfs_server.domain.quotas import Limits, StorageUsage
 from cfs_server.domain.rights import SETTINGS, Right
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import TURN_EVENTS, Turn, TurnRequest, ended_turn, has_ended
 from cfs_server.domain.words import Criteria
 from cfs_server.sessions.authorization import Access, Authorization
+from cfs_server.sessions.rewinding import FileRewind, Plan, carry_out, plan_redo, plan_rewind
 from cfs_server.sessions.search import Matches
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 
+_REWIND: tuple[Operation, ...] = ("read_binary", "write", "delete")
 _OUT_OF_VIEW = "session {!r} has been deleted or renamed"
 _ORIGINS = ("renamed_to", "renamed_from", "forked_from")
 
@@ -355,6 +359,41 @@ class AuthorizedSessions:
         self.require("write", session_id)
         self.require("delete", session_id)
         return self._store.replace(session_id, transcript, etag, delay)
+
+    async def past(self, session_id: str) -> tuple[Session, Past]:
+        """Return a session with its versions. The right to read the present is the right to read the past."""
+        session = self.get(session_id, "read_binary")
+        with self.throughout(session, "read_binary"):
+            return session, await self._store.past(session)
+
+    async def plan_rewind(
+        self, session_id: str, to: float, *, sub_sessions: bool, messages: bool, check: Callable[[Session], None]
+    ) -> Plan:
+        """Plan to take a session back to a version or a time; see `sessions.rewinding`. `check` is a precondition."""
+        members = self._members(session_id) if sub_sessions else [self.get(session_id, *_REWIND)]
+        check(members[0])
+        return await plan_rewind(self._store, members, to, messages=messages)
+
+    async def plan_redo(self, session_id: str, *, check: Callable[[Session], None]) -> Plan:
+        """Plan to undo the last rewind of a session, and of those that were rewound together with it."""
+        members = self._members(session_id)
+        check(members[0])
+        return await plan_redo(self._store, members)
+
+    async def carry_out(self, plan: Plan, files: FileRewind | None, *, check: Callable[[Session], None]) -> None:
+        """Carry out a plan to rewind sessions, and let their files follow."""
+        for step in plan.steps:
+            self.require_still(step.session, step.session.id, *_REWIND)
+        check(plan.steps[0].session)
+        await carry_out(self._store, plan, files)
+
+    def _members(self, session_id: str) -> list[Session]:
+        """Return a session and everything below it. Each must be one that the caller may rewind."""
+        members = self._store.family(self.get(session_id, *_REWIND))
+        for member in members:
+            for operation in _REWIND:
+                self.require(operation, member.id)
+        return members
 
     def _require_new(self, session_id: str, instead_of: str | None = None) -> None:
         """Check the right to write, also for the parent sessions that would be created.

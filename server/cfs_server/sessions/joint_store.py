@@ -7,6 +7,7 @@ from heapq import merge
 from itertools import chain, islice
 
 from cfs.wire import CostRow
+from cfs_server.domain.past import Past
 from cfs_server.domain.quotas import Limits
 from cfs_server.domain.words import Criteria
 from cfs_server.engine.contract.interface import Engine
@@ -54,6 +55,11 @@ class JointStore(SessionStore):
         """Return the direct sub-sessions by id. They are in the store of their parent."""
         store = self._store_of(session.id)
         return [] if store is None else store.children(session)
+
+    async def past(self, session: Session) -> Past:
+        """Return the versions of a session; see `SessionStore.past`."""
+        store = self._store_of(session.id)
+        return await (super().past(session) if store is None else store.past(session))
 
     def costs(self) -> list[CostRow]:
         """Return what was spent in all stores, the newest day first."""

@@ -60,6 +60,7 @@ from cfs_server.domain.changes import (
     Record,
     Renamed,
     ReplyExtended,
+    Rewind,
     SettingsChanged,
     StateAnnounced,
     TurnEnded,
@@ -355,6 +356,14 @@ class Session(SessionState):
         """Replace the history (S14). Only allowed between turns."""
         self.require_idle("its history cannot be replaced")
         self.apply(HistoryReplaced(history))
+
+    def rewind(self, history: SizedMessages, how: Rewind) -> None:
+        """Take the history back to that of an earlier version, unless only files go back. Only between turns."""
+        self.require_idle("it cannot be rewound")
+        if how.messages:
+            self.apply(HistoryReplaced(history, rewind=how))
+        else:
+            self.apply(HistoryReplaced(self.history.until(None), self.history.window, how))
 
     def cancel(self, *, queued: bool) -> tuple[int, int]:
         """Stop the running turn, and the waiting ones if `queued`. Return how many of each (S12)."""

@@ -21,12 +21,24 @@ import structlog
 from cfs.contract.ids import check_id
 from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound, PreconditionFailed, Unavailable
 from cfs.wire import CostRow, Message, Settings, SettingsPatch, Usage
-from cfs_server.domain.changes import NO_MESSAGES, WHOLE, Created, Deleted, Record, Renamed, TokensSpent
+from cfs_server.domain.changes import (
+    NO_MESSAGES,
+    WHOLE,
+    Created,
+    Deleted,
+    HistoryReplaced,
+    MessageAdded,
+    Record,
+    Renamed,
+    Rewind,
+    TokensSpent,
+)
 from cfs_server.domain.events import Archive, Event, EventBus, new_nonce
 from cfs_server.domain.history import Window
 from cfs_server.domain.ids import ancestors_of, copy_ids, family_of, is_within, new_id, parent_of
 from cfs_server.domain.look_alikes import LookAlikes
 from cfs_server.domain.message_sizes import check_content
+from cfs_server.domain.past import Past, PastChange, RecentPast
 from cfs_server.domain.quotas import Limits, Quota, StorageUsage, Used
 from cfs_server.domain.spending import Spent
 from cfs_server.domain.transcripts import SizedMessages, read_history
@@ -124,6 +136,8 @@ class SessionStore:
         part = self._part
         self.spending = Spending(journal, self.clock, model_of, part.spent_elsewhere, part.durable_spending)
         self._changed: dict[str, Session] = {}
+        self._recent: dict[str, RecentPast] = {}
+        """The past of each session, by its key, if the store keeps nothing."""
         self._services = Services(
             engine,
             self.bus,
@@ -410,6 +424,41 @@ class SessionStore:
         session.answer_last(delay)
         return session
 
+    async def past(self, session: Session) -> Past:
+        """Return the versions of a session.
+
+        A store that keeps nothing has them in memory: of those that are not shown any more, 4 MiB at most. Raises
+        `Gone` if the session is deleted meanwhile.
+        """
+        async with self.histories.loaded(session):
+            if (recent := self._recent.get(session.key)) is not None:
+                return Past.of(recent.changes, session.history, session.id, recent.first)
+            changes = [] if self.journal is None else await self.journal.past(session.key)
+            session.require_going_on()
+            return Past.of(changes, session.history, session.id)
+
+    def rewind(self, steps: Iterable[tuple[Session, SizedMessages, Rewind]]) -> None:
+        """Give idle sessions the histories of earlier versions, all or none of them.
+
+        A history that ends with an unanswered user message gets its turn (S14). Raises `Conflict`, `StorageFull`, or
+        what refuses the turn.
+        """
+        planned = list(steps)
+        growth = Counter[StorageUsage]()
+        for session, history, _ in planned:
+            session.require_going_on()
+            session.require_idle("it cannot be rewound")  # a message may have come while files were looked at
+            growth[session.account] += history.cost - session.history.cost
+            self._check_unanswered(session.id, history.messages, session.settings, session.account)
+        for account, size in growth.items():
+            account.require_room(size=size)
+        for session, history, how in planned:
+            session.rewind(history, how)
+            self.histories.touch(session)
+        for session, _, how in planned:
+            if how.messages:
+                session.answer_last()
+
     def _check_unanswered(
         self, session_id: str, history: Sequence[Message], settings: Settings, account: StorageUsage
     ) -> None:
@@ -630,6 +679,8 @@ class SessionStore:
 
     def _recorded(self, session: Session, record: Record) -> int:
         tracing.changed(session, record.change)
+        if not self.durable:
+            self._remember(session, record)
         if self.journal is None:
             return 0
         if session.deleted:
@@ -637,6 +688,12 @@ class SessionStore:
         else:
             self._changed[session.key] = session
         return self.journal.append(record)
+
+    def _remember(self, session: Session, record: Record) -> None:
+        if session.deleted:
+            self._recent.pop(session.key, None)
+        elif isinstance(change := record.change, Created | HistoryReplaced | MessageAdded):
+            self._recent.setdefault(session.key, RecentPast()).add(PastChange(record.at, change, record.author))
 
     def _root_key(self, session: Session) -> str:
         """Return the key of the root of a session's tree; its own if the root has been deleted."""

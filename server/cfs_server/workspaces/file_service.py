@@ -218,6 +218,11 @@ class Files:
             whole = f"{WORKSPACES}{workspace}/"
             return self._handle.scopes("file", whole) == [whole]
 
+    def may_rewind(self, workspace: str) -> bool:
+        """Return whether the caller may read, write and delete all of a workspace."""
+        whole = f"{WORKSPACES}{workspace}/"
+        return all(self._handle.scopes(each, whole) == [whole] for each in ("read_binary", "write", "delete"))
+
     async def forget(self, path: Path) -> None:
         """Delete the past of a workspace. Its files stay. Needs the right to delete all of it."""
         await to_thread.run_sync(self._translate_errors, "delete", path, partial(self._forget, path))

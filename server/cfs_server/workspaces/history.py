@@ -46,6 +46,7 @@ class WorkspaceHistory:
     def __init__(self, store: SqliteVersions, files: DiskFileSystem, retention: VersionRetention) -> None:
         self.store = store
         self._tree = files.tree
+        self._durable = files.durable
         self._retention = retention
         self.names = set(store.workspaces())
         """The workspaces that may have versions."""
@@ -162,6 +163,11 @@ class WorkspaceHistory:
         """Record what programs changed in a whole workspace."""
         with self._gate(workspace).exclusive():
             self._folder(workspace).sync()
+
+    def rewind(self, workspace: str, entries: Mapping[str, Entry | None], by: Author) -> list[str]:
+        """Put entries of the past back into a workspace, by path; see `FolderHistory.restore`."""
+        with self._gate(workspace).exclusive():
+            return self._folder(workspace).restore(entries, by, durable=self._durable)
 
     def forget(self, workspace: str) -> None:
         """Delete the past of a workspace. Its files stay."""

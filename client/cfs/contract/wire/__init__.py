@@ -42,6 +42,20 @@ from cfs.contract.wire.models import (
     NewConnections,
     Price,
 )
+from cfs.contract.wire.past import (
+    AT_PATTERN,
+    ForeignChanges,
+    RedoRequest,
+    RewindRequest,
+    Rewound,
+    RewoundFile,
+    RewoundMessage,
+    RewoundSession,
+    SessionVersion,
+    SessionVersions,
+    VersionAuthor,
+    VersionKind,
+)
 from cfs.contract.wire.problems import Problem
 from cfs.contract.wire.questions import (
     CHOICES,
@@ -88,6 +102,7 @@ from cfs.contract.wire.tools import FunctionName, FunctionSpec, NamedTool, ToolS
 from cfs.contract.wire.work import MAX_JOBS, MAX_STEPS, AgentJob, AgentWork, BudgetUse, PlanStep, StepStatus
 
 __all__ = [
+    "AT_PATTERN",
     "CHOICES",
     "CURRENCY",
     "ID_PATTERN",
@@ -126,6 +141,7 @@ __all__ = [
     "FilePage",
     "FileVersion",
     "FinishReason",
+    "ForeignChanges",
     "Fork",
     "ForkRequest",
     "FunctionName",
@@ -157,12 +173,18 @@ __all__ = [
     "QuestionId",
     "QuestionKind",
     "QuestionList",
+    "RedoRequest",
     "RenameRequest",
     "RenderItem",
     "RenderRequest",
     "Rendered",
     "RenderedItem",
     "Reply",
+    "RewindRequest",
+    "Rewound",
+    "RewoundFile",
+    "RewoundMessage",
+    "RewoundSession",
     "Role",
     "SearchResult",
     "SearchResults",
@@ -170,6 +192,8 @@ __all__ = [
     "SessionInfo",
     "SessionPage",
     "SessionTree",
+    "SessionVersion",
+    "SessionVersions",
     "Settings",
     "SettingsPatch",
     "ShareInfo",
@@ -185,6 +209,8 @@ __all__ = [
     "ToolSpec",
     "TurnSettings",
     "Usage",
+    "VersionAuthor",
+    "VersionKind",
     "WhoAmI",
     "seconds_of",
 ]

@@ -28,7 +28,8 @@ class ClaimRequest(WireModel):
 class Claim(WireModel):
     """A queued message that an agent may now answer, and the secret that its calls for this turn carry.
 
-    `traceparent` is the turn's trace (W3C Trace Context) if the server records one.
+    `traceparent` is the turn's trace (W3C Trace Context) if the server records one. `rewound` is the version of the
+    session's last rewind: an agent that has not followed it continues from the history that the session has now.
     """  # S10
 
     session: str
@@ -37,6 +38,7 @@ class Claim(WireModel):
     message: Message
     expires_at: float
     traceparent: str | None = None
+    rewound: int = Field(0, exclude_if=lambda version: version == 0)  # agents of before refuse unknown members
 
 
 class CallDecision(WireModel):

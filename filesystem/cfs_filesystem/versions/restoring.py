@@ -1,0 +1,76 @@
+"""Puts entries of the past back into a folder on disk.
+
+Each file is replaced as a whole, so that other programs see the old or the new one. Doing it again changes nothing, so
+an interrupted restoration may simply be repeated.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+from cfs_filesystem._openat import Content, Tree, replace
+from cfs_filesystem.versions.model import Entry, EntryType
+from cfs_filesystem.versions.store import VersionStore
+
+_CHUNK = 1 << 20
+_GONE = (FileNotFoundError, NotADirectoryError)
+
+
+def restore(
+    tree: Tree,
+    start: Sequence[str],
+    store: VersionStore,
+    workspace: str,
+    entries: Mapping[str, Entry | None],
+    *,
+    durable: bool = False,
+) -> list[str]:
+    """Make what is at each path, below `start` in the tree, what its entry says; None removes it.
+
+    Returns the paths where this is not possible because a folder holds files that no entry names. Raises `OSError` if
+    the disk refuses, such as when it is full.
+    """
+    refused: list[str] = []
+    deepest_first = sorted(entries, key=lambda path: path.count("/"), reverse=True)
+    for path in deepest_first:
+        entry = entries[path]
+        if entry is None or entry.type is not EntryType.FOLDER:
+            _make_way(tree, [*start, *path.split("/")], entry, path, refused)
+    for path in reversed(deepest_first):
+        entry = entries[path]
+        if entry is not None and path not in refused:
+            _put(tree, [*start, *path.split("/")], store, workspace, entry, durable=durable)
+    return refused
+
+
+def _make_way(tree: Tree, parts: list[str], entry: Entry | None, path: str, refused: list[str]) -> None:
+    """Remove what is at a path, unless it is a file and a file is to be put there."""
+    with suppress(*_GONE), tree.parent(parts) as (directory, name):
+        mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+        if stat.S_ISDIR(mode):
+            try:
+                os.rmdir(name, dir_fd=directory)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY):
+                    raise
+                refused.append(path)
+        elif entry is None or entry.type is EntryType.LINK or not stat.S_ISREG(mode):
+            os.unlink(name, dir_fd=directory)
+
+
+def _put(tree: Tree, parts: list[str], store: VersionStore, workspace: str, entry: Entry, *, durable: bool) -> None:
+    with tree.made_parent(parts, durable=durable) as (directory, name):
+        if entry.type is EntryType.FOLDER:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=directory)
+        elif entry.type is EntryType.LINK:
+            os.symlink(store.read(workspace, entry), os.fsencode(name), dir_fd=directory)
+        else:
+            with store.open(workspace, entry) as source, Content(iter(partial(source.read, _CHUNK), b"")) as content:
+                replace(directory, name, content, mode=lambda: entry.mode, overwrite=True, durable=durable)
+    if entry.type is EntryType.FOLDER:
+        with tree.directory(parts) as descriptor:
+            os.fchmod(descriptor, entry.mode)

@@ -1,0 +1,191 @@
+"""Takes the files of a workspace back together with the sessions whose agents have changed them.
+
+The decision and what it needs are stored with the change of the sessions, as one. Only then the files follow. If the
+server is killed in between, the next start finishes them before it answers requests: all is as before, or all as after.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import structlog
+from anyio import to_thread
+
+from cfs.errors import Conflict, StorageFull
+from cfs.wire import ForeignChanges
+from cfs_filesystem.versions import Author, Change, Entry, VersionStore
+from cfs_server.domain.changes import FilesRewound, author
+from cfs_server.sessions.rewinding import Plan
+from cfs_server.workspaces.history import WorkspaceHistory
+
+_SPACE = "workspaces.rewind"
+_PAGE = 500
+_NAMED = 20
+"""How many files a refusal names."""
+
+_log = structlog.get_logger(__name__)
+
+
+class _Documents(Protocol):
+    """The small documents of a journal."""
+
+    def keep(self, space: str, name: str, value: str | None) -> None: ...
+
+    def kept(self, space: str) -> dict[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlan:
+    """What a rewind does to a workspace: its entries by path, None for what is removed, as at the change `to`.
+
+    `before` is the last change. `left` are the files that somebody else has changed since, and that stay as they are.
+    """
+
+    workspace: str
+    to: int
+    before: int
+    entries: Mapping[str, Entry | None]
+    left: tuple[str, ...] = ()
+
+    @property
+    def record(self) -> FilesRewound:
+        """What the session's record says of it."""
+        return FilesRewound(self.workspace, self.to, self.before, tuple(self.entries))
+
+
+def plan_rewind(
+    history: WorkspaceHistory, workspace: str, at: float, agents: Collection[str], others: ForeignChanges
+) -> FilePlan:
+    """Plan to undo what some agents have changed after a time. Raises `Conflict` if others have changed it since."""
+    history.look(workspace)
+    store = history.store
+    to = max(store.number_at(workspace, at), store.oldest(workspace))
+    return _plan(history, workspace, to, lambda change: change.author.agent in agents, None, others)
+
+
+def plan_redo(history: WorkspaceHistory, done: FilesRewound, operation: str, others: ForeignChanges) -> FilePlan:
+    """Plan to undo a rewind of files."""
+    history.look(done.workspace)
+    return _plan(
+        history, done.workspace, done.before, lambda change: change.author.call == operation, done.paths, others
+    )
+
+
+def _plan(
+    history: WorkspaceHistory,
+    workspace: str,
+    to: int,
+    is_own: Callable[[Change], bool],
+    paths: Collection[str] | None,
+    others: ForeignChanges,
+) -> FilePlan:
+    store, before = history.store, history.store.last(workspace)
+    own, foreign = set(paths or ()), dict[str, Change]()
+    for change in _since(store, workspace, to):
+        if is_own(change):
+            own.update(change.entries if paths is None else ())
+        else:
+            foreign |= {path: foreign.get(path, change) for path in change.entries}
+    entries = {}
+    for path in sorted(own):
+        now, then = store.at(workspace, path), store.at(workspace, path, to)
+        if not (now is None and then is None) and (now is None or not now.equals(then)):
+            entries[path] = then
+    contested = sorted(path for path in entries if path in foreign)
+    if contested and others == "refuse":
+        raise Conflict(_refusal(workspace, {path: foreign[path] for path in contested}), files=contested)
+    left = tuple(contested) if others == "theirs" else ()
+    return FilePlan(workspace, to, before, {path: then for path, then in entries.items() if path not in left}, left)
+
+
+def _since(store: VersionStore, workspace: str, number: int) -> Iterator[Change]:
+    """Yield the changes after a number, the newest first."""
+    before: int | None = None
+    while True:
+        page = store.changes(workspace, "", before, _PAGE)
+        yield from (change for change in page if change.number > number)
+        if len(page) < _PAGE or page[-1].number <= number:
+            return
+        before = page[-1].number
+
+
+def _refusal(workspace: str, foreign: Mapping[str, Change]) -> str:
+    names = [f"{path} (by {_named(change.author)})" for path, change in foreign.items()]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (
+        f"others have changed files of {workspace!r} since: {', '.join(names[:_NAMED])}{more}. Keep what they wrote"
+        " (`theirs`), or take these files back as well (`ours`)"
+    )
+
+
+def _named(by: Author) -> str:
+    return by.agent or by.principal or "a program outside of the server"
+
+
+class CallersFileRewind:
+    """The files that go back with the sessions of a plan, for one caller."""
+
+    def __init__(self, rewinds: "FileRewinds", plan: Plan, workspace: str, others: ForeignChanges) -> None:
+        self._rewinds = rewinds
+        self._plan = plan
+        self._workspace = workspace
+        self._others = others
+        self.planned: FilePlan | None = None
+
+    async def plan(self) -> FilesRewound | None:
+        """Plan what becomes of the files. Raises `Conflict` if others have changed them since."""
+        self.planned = await to_thread.run_sync(self._make)
+        return self.planned.record if self.planned is not None and self.planned.entries else None
+
+    def _make(self) -> FilePlan | None:
+        plan, history = self._plan, self._rewinds.history
+        if plan.undone is None:
+            return plan_rewind(history, self._workspace, plan.at, plan.agents, self._others)
+        if plan.undone.files is None:
+            return None
+        return plan_redo(history, plan.undone.files, plan.operation, self._others)
+
+    def note(self, operation: str, agent: str) -> None:
+        """Note what is planned."""
+        assert self.planned is not None  # noqa: S101 - it is noted after it was planned
+        self._rewinds.note(self.planned, operation, agent)
+
+    async def finish(self) -> None:
+        """Do what is noted."""
+        await self._rewinds.finish()
+
+
+class FileRewinds:
+    """Carries out rewinds of files that are stored with a change of sessions."""
+
+    def __init__(self, history: WorkspaceHistory, journal: _Documents) -> None:
+        self.history = history
+        self._journal = journal
+
+    def note(self, plan: FilePlan, operation: str, agent: str) -> None:
+        """Note, with the change of the sessions themselves, that the files of a plan follow."""
+        by = author.get()
+        given = {"agent": agent, "principal": "local" if by is None else by.principal}
+        self._journal.keep(_SPACE, operation, json.dumps({**asdict(plan.record), **given}))
+
+    def _restore(self, noted: dict[str, Any], operation: str) -> list[str]:
+        workspace, store = noted["workspace"], self.history.store
+        entries = {path: store.at(workspace, path, noted["to"]) for path in noted["paths"]}
+        return self.history.rewind(workspace, entries, Author(noted["principal"], noted["agent"], operation))
+
+    async def finish(self) -> None:
+        """Let the files follow of all rewinds that are noted. Raises `StorageFull` if the disk has no room for them."""
+        for operation, text in self._journal.kept(_SPACE).items():
+            noted = json.loads(text)
+            try:
+                refused = await to_thread.run_sync(self._restore, noted, operation)
+            except OSError as error:
+                _log.error("rewind.unfinished", workspace=noted["workspace"], reason=error.strerror)
+                raise StorageFull(
+                    f"the sessions went back, and not all files of {noted['workspace']!r} could follow:"
+                    f" {error.strerror}. They do with the next rewind, or the next start"
+                ) from error
+            if refused:
+                _log.warning("rewind.left_folders", workspace=noted["workspace"], folders=refused)
+            self._journal.keep(_SPACE, operation, None)
