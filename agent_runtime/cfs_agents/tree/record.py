@@ -67,8 +67,9 @@ class SubAgentRecord(BaseModel):
     `spent_before` are the tokens that it and those below it had used before its present task. `cost` is what its
     requests have cost in US dollars if the tree has a budget in money, `cost_reserved` the most that the present one
     can cost, and `cost_before` what the tree had cost before its present task. `doubted` is an answer of the root that
-    did not agree with the files. `life` and `settings` are those of the session on the server, and `gone`
-    says that this session was deleted or renamed. Times are in seconds since the epoch.
+    did not agree with the files. `life` and `settings` are those of the session on the server, and `gone` says that
+    this session was deleted or renamed. `rewound` is the version of the session's last rewind that the agent has
+    followed. Times are in seconds since the epoch.
     """
 
     model_config = _BY_ALIAS
@@ -114,6 +115,7 @@ class SubAgentRecord(BaseModel):
     report_delivered: bool = _saved_as("heard", True)
     memory: dict[str, Any] = Field(default_factory=dict)
     messages: int = 0
+    rewound: int = 0
     items: list[dict[str, Any]] = Field(default_factory=list)
     life: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)

@@ -264,6 +264,13 @@ class ServerSessions:
             record = await self._claim_of(session_id, content, new_key())
         return record
 
+    async def _follow_rewind(self, session_id: str, version: int) -> None:
+        """Let the agent continue from the history that its session has since its last rewind, to this version."""
+        journal = self._journals.get(session_id)
+        if journal is not None and version not in (0, journal.record.rewound):
+            history = (await self._ask(session_id, api.read(session_id))).history
+            await journal.rewind(history[:-1], version)  # the last message is that of the turn
+
     async def _claim(self, session_id: str, wait: float, on_lost: LostCallback, key: str) -> ServerLease | None:
         record = await self._claimed(session_id, wait, key)
         return None if record is None else self._lease(session_id, record, on_lost)
@@ -273,6 +280,7 @@ class ServerSessions:
         claim = await self._ask(session_id, call, idempotency_key=f"{key}-claim")
         if claim is None:
             return None
+        await self._follow_rewind(session_id, claim.rewound)
         life = self._life(session_id)
         return LeaseRecord(
             turn=claim.turn,

@@ -137,6 +137,20 @@ class SessionJournal:
         self.current, self.adopted = lambda: context, True
         await self.save()
 
+    async def rewind(self, history: Sequence[Message], version: int) -> None:
+        """Continue from the history to which its session was rewound. The later messages are put aside.
+
+        Calls at the end that have no results are left out: they belong to what is undone.
+        """
+        record = self.record
+        await to_the_end(self._folder.put_messages_aside)
+        record.begun, record.asking, record.broken, record.nudges, record.finish = [], "", {}, [], None
+        record.rewound = version
+        self._messages.replace_all(_without_open_calls(history))
+        context = self._memory.load((), 0)
+        self.current, self.adopted = lambda: context, True
+        await self.save()
+
     async def turn_retaken(self, lease: LeaseRecord) -> None:
         """Store that the server had lost the turn, and that this lease replaces it."""
         self.record.lease = lease
@@ -211,3 +225,12 @@ class SessionJournal:
 
     async def ended(self, end: Finished) -> None:
         """Do nothing: the sub-agent interprets the end."""
+
+
+def _without_open_calls(history: Sequence[Message]) -> Sequence[Message]:
+    """Return a history up to the calls of tools at its end, if some of them have no result."""
+    end = len(history)
+    while end and history[end - 1].role == "tool":
+        end -= 1
+    calls = history[end - 1].tool_calls if end else ()
+    return history[: end - 1] if len(calls) > len(history) - end else history
