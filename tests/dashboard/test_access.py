@@ -95,7 +95,12 @@ def test_axe_finds_nothing_serious_in_any_view(
         expect(page.get_by_role("dialog")).to_be_visible()
         assert violations(page) == []
         page.keyboard.press("Escape")
-        for opener, item in (("Actions of the session", "Rename"), ("Menu", "Models"), ("Menu", "Keyboard shortcuts")):
+        for opener, item in (
+            ("Actions of the session", "Rename"),
+            ("Actions of the session", "Versions"),
+            ("Menu", "Models"),
+            ("Menu", "Keyboard shortcuts"),
+        ):
             button = page.get_by_role("button", name=opener, exact=True)
             button.focus()
             page.keyboard.press("Enter")

@@ -5,6 +5,7 @@ import { exportSession } from "./export.js";
 import { parentOf } from "./ids.js";
 import { openShare } from "./share.js";
 import { many, t } from "./text.js";
+import { openVersions } from "./versions.js";
 
 /**
  * An action as it is now. The `primary` one is what one is most likely to want.
@@ -54,6 +55,8 @@ export function actionsOf({ api, live, app, conversation }) {
     { name: "copy-id", group: 1, icon: "link", label: t("Copy the name"), run: announced(() => navigator.clipboard.writeText(id)) },
     ...(may.replace ? [{ name: "rename", group: 1, icon: "tag", label: t("Rename"), run: () => rename(api, id) }] : []),
     ...(rights.mayCopy(id) ? [{ name: "copy", group: 1, icon: "branch", label: t("Copy session"), run: () => fork(api, app, id) }] : []),
+    { name: "versions", group: 1, icon: "history", label: t("Versions"), run: () => openVersions(
+      { api, app, id, mayReplace: may.replace, hasBelow: (node?.children.length ?? 0) > 0 }) },
     { name: "export-markdown", group: 2, icon: "download", label: t("Export as markdown"), run: save("md") },
     { name: "export-json", group: 2, icon: "download", label: t("Export as JSON"), run: save("json") },
     { name: "export-transcript", group: 2, icon: "download", label: t("Export the transcript"), run: save("txt") },

@@ -1,0 +1,103 @@
+"""The dialog with the versions of a session: what going back changes, the way back, and forward again (S17)."""
+
+import httpx
+from playwright.sync_api import Page, expect
+
+from cfs.api import AGENT
+from tests.dashboard.support import Pages, address, messages, violations
+from tests.dashboard.test_workspace import act
+from tests.server.support import Process
+
+
+def talk(client: httpx.Client, session: str, *texts: str) -> None:
+    """Send messages, each after the reply to the one before."""
+    for text in texts:
+        client.post(
+            f"/v1/sessions/{session}/messages", params={"wait": "true"}, json={"content": text}
+        ).raise_for_status()
+
+
+def test_one_goes_back_by_the_keyboard_and_forward_again(page: Page, server: Process, client: httpx.Client) -> None:
+    talk(client, "v-main", "one", "two")
+    page.goto(address(server.url, "conversation/v-main"))
+    expect(messages(page)).to_have_count(4)
+    act(page, "Versions")
+    dialog = page.get_by_role("dialog", name="Versions")
+    slider = dialog.get_by_role("slider", name="Version")
+    expect(slider).to_be_focused()
+    expect(dialog).to_contain_text("This is how the session is now.")
+    back = dialog.get_by_role("button", name="Go back to this version")
+    expect(back).to_be_disabled()
+    for _ in range(2):
+        page.keyboard.press("ArrowLeft")
+    expect(slider).to_have_attribute("aria-valuetext", "2 · now · assistant: one")
+    expect(dialog.get_by_role("listitem")).to_have_text(["−Removed user two", "−Removed assistant two"])
+    assert violations(page) == []
+    assert client.get("/v1/sessions/v-main").json()["messages"] == 4
+    page.keyboard.press("Enter")
+    expect(dialog).to_be_hidden()
+    expect(messages(page)).to_have_count(2)
+    act(page, "Versions")
+    dialog.get_by_role("button", name="Undo the last rewind").click()
+    expect(messages(page)).to_have_count(4)
+
+
+def test_sub_sessions_go_back_too_if_one_wants_it(page: Page, server: Process, client: httpx.Client) -> None:
+    talk(client, "v-tree", "one")
+    talk(client, "v-tree/child", "early")
+    talk(client, "v-tree", "two")
+    talk(client, "v-tree/child", "late")
+    page.goto(address(server.url, "conversation/v-tree"))
+    act(page, "Versions")
+    dialog = page.get_by_role("dialog", name="Versions")
+    dialog.get_by_label("Take the sub-sessions back to the same time").check()
+    for _ in range(2):
+        dialog.get_by_role("slider").press("ArrowLeft")
+    expect(dialog.get_by_role("listitem").filter(has_text="early")).to_have_count(2)
+    expect(dialog.get_by_role("listitem").filter(has_text="v-tree/child")).to_have_count(1)
+    dialog.get_by_role("button", name="Go back to this version").click()
+    expect(dialog).to_be_hidden()
+    assert client.get("/v1/sessions/v-tree/child").json()["messages"] == 0
+
+
+def test_files_go_back_and_those_of_others_only_if_one_wants_it(
+    page: Page, server: Process, client: httpx.Client
+) -> None:
+    def put(content: str, **headers: str) -> None:
+        client.put("/v1/files/workspaces/v-files/a.txt", content=content, headers=headers).raise_for_status()
+
+    talk(client, "v-files", "one")
+    put("by the agent", **{AGENT: "v-files"})
+    talk(client, "v-files", "two")
+    show_versions(page, server, "v-files")
+    dialog = page.get_by_role("dialog", name="Versions")
+    for _ in range(2):
+        dialog.get_by_role("slider").press("ArrowLeft")
+    expect(dialog.get_by_role("listitem").filter(has_text="/workspaces/v-files/a.txt")).to_contain_text("Removed")
+    put("by the user")
+    dialog.get_by_role("slider").press("ArrowLeft")
+    dialog.get_by_role("slider").press("ArrowRight")
+    expect(dialog.get_by_role("alert")).to_contain_text("others have changed files")
+    dialog.get_by_label("Leave files that others have changed since").check()
+    expect(dialog.get_by_role("listitem").filter(has_text="stays: others have changed it since")).to_have_count(1)
+    dialog.get_by_role("button", name="Go back to this version").click()
+    expect(dialog).to_be_hidden()
+    expect(messages(page)).to_have_count(2)
+    assert client.get("/v1/files/workspaces/v-files/a.txt").text == "by the user"
+
+
+def show_versions(page: Page, server: Process, session: str) -> None:
+    """Open the dialog of a session."""
+    page.goto(address(server.url, f"conversation/{session}"))
+    act(page, "Versions")
+
+
+def test_in_chinese(pages: Pages, server: Process, client: httpx.Client) -> None:
+    talk(client, "v-zh", "one")
+    page = pages.open(server.url, locale="zh-CN")
+    page.goto(f"{server.url}/#conversation/v-zh")
+    page.get_by_role("button", name="会话操作").click()
+    page.get_by_role("menuitem", name="版本").click()
+    dialog = page.get_by_role("dialog", name="版本")
+    expect(dialog.get_by_role("button", name="回到此版本")).to_be_disabled()
+    expect(dialog).to_contain_text("会话现在就是这样。")
