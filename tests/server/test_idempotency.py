@@ -37,6 +37,7 @@ WRITES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/sessions/a/cancel", {}),
     ("POST", "/v1/sessions/a/fork", {}),
     ("POST", "/v1/sessions/a/rename", {"json": {"id": "b"}}),
+    ("POST", "/v1/sessions/a/rewind", {"json": {"to": 0}}),
     ("POST", MESSAGES, {"content": "x"}),
     ("POST", MESSAGES, {"content": ""}),
     ("POST", MESSAGES, {"json": {"content": "x"}, "params": {"wait": "true"}}),
@@ -128,6 +129,7 @@ async def test_a_repeated_write_is_carried_out_once(
 async def test_every_route_that_writes_is_tested_here(server: ServerHarness) -> None:
     tested = [
         *WRITES,
+        ("POST", "/v1/sessions/a/redo", {}),  # in test_rewind.py
         ("DELETE", "/v1/shares/x", {}),  # in test_shares
         ("DELETE", "/v1/responses/r", {}),  # in test_openai_responses.py
         ("POST", "/v1/responses/r/cancel", {}),

@@ -145,8 +145,15 @@ CALLS: dict[tuple[str, str], list[Call]] = {
         Call(needs=READ, status=200),
         Call(needs=READ, headers=TEXT, status=200),
         Call(needs=READ, params={"wait": "0"}, status=200),
+        Call(needs=READ, params={"at": "0"}, status=200),
         Call(needs=READ, headers={"If-None-Match": "*"}, status=304),
     ],
+    ("GET", S + "/{id}/versions"): [Call(needs=READ, status=200)],
+    ("POST", S + "/{id}/rewind"): [
+        Call(needs=READ | WRITE | DELETE, json={"to": 0}, status=200),
+        Call(needs=READ | WRITE | DELETE, json={"to": 0, "sub_sessions": True, "dry_run": True}, status=200),
+    ],
+    ("POST", S + "/{id}/redo"): [Call(needs=READ | WRITE | DELETE, status=409)],
     ("DELETE", S + "/{id}"): [
         Call(needs=DELETE, status=204),
         Call(needs=DELETE, headers=ANY, status=204),

@@ -181,6 +181,18 @@ class BackendConformance(ABC):
         assert opened.seq == writer.seq
         backend.close()
 
+    def test_what_was_replaced_is_still_there(self, backend: Backend) -> None:
+        """The past of a history: all of its changes, also after maintenance and another start."""
+        self.only_if_kept(backend)
+        writer = Writer(self.opened)
+        rows = [*conversation(writer, "a"), writer.row("a", HistoryReplaced(SizedMessages())), writer.message("a")]
+        backend.commit(Batch(rows, heads=[writer.head("a")]))
+        while backend.tidy():
+            pass
+        backend, _ = self.reopened(backend)
+        assert backend.rows("a", 0, HISTORY) == [row for row in rows if row.kind in HISTORY]
+        backend.close()
+
     def test_documents_are_kept_replaced_and_deleted(self, backend: Backend) -> None:
         self.only_if_kept(backend)
         backend.commit(

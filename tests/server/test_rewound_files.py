@@ -1,0 +1,275 @@
+"""Files go back with the sessions whose agents have changed them, and come back with `redo` (S17)."""
+
+import os
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cfs import CfsError, Session, api
+from cfs.api import AGENT
+from cfs.transports.http import Client
+from cfs.wire import NewMessage, RedoRequest, RewindRequest
+from cfs_server.journal.journal import Journal
+from cfs_server.journal.sqlite import SqliteBackend
+from tests.server.restarting import Restarting
+from tests.server.support import ServerHarness, running_server
+
+
+@asynccontextmanager
+async def stored(folder: Path) -> AsyncIterator[ServerHarness]:
+    journal = Journal(SqliteBackend(folder / "sessions.db"))
+    await journal.open()
+    try:
+        async with running_server(journal=journal, data_dir=folder, may_block=True) as server:
+            yield server
+    finally:
+        await journal.close()
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ServerHarness]:
+    """A server that keeps sessions, files and versions in a folder."""
+    async with stored(tmp_path) as running:
+        yield running
+
+
+async def put(server: ServerHarness, path: str, content: str, agent: str | None = "main") -> None:
+    """Write a file as an agent, or as the user."""
+    headers = {} if agent is None else {AGENT: agent}
+    answer = await server.client.put(f"/v1/files/workspaces/{path}", content=content, headers=headers)
+    assert answer.status_code < 300, answer.text
+
+
+async def remove(server: ServerHarness, path: str, agent: str = "main") -> None:
+    answer = await server.client.delete(f"/v1/files/workspaces/{path}", headers={AGENT: agent})
+    assert answer.status_code < 300, answer.text
+
+
+async def said(server: ServerHarness, session: str, text: str) -> int:
+    """Add a message; return its version."""
+    assert (await server.say(session, text, wait="true")).status_code == 200
+    return server.store.get(session).history.version
+
+
+async def rewind(server: ServerHarness, session: str, to: int, **how: Any) -> httpx.Response:
+    return await server.client.post(f"/v1/sessions/{session}/rewind", json={"to": to, **how})
+
+
+async def redo(server: ServerHarness, session: str, **how: Any) -> httpx.Response:
+    return await server.client.post(f"/v1/sessions/{session}/redo", json=how)
+
+
+def tree(folder: Path) -> dict[str, Any]:
+    """Everything below a folder, with contents, permissions and targets of links."""
+    result: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            result[name] = ("link", str(path.readlink()))
+        elif path.is_dir():
+            result[name] = ("folder", path.stat().st_mode & 0o777)
+        else:
+            result[name] = ("file", path.stat().st_mode & 0o777, path.read_bytes())
+    return result
+
+
+async def test_files_go_back_with_the_messages_and_come_back(server: ServerHarness, tmp_path: Path) -> None:
+    workspace = tmp_path / "workspaces/main"
+    await put(server, "main/a.txt", "one")
+    await put(server, "main/gone.txt", "was here")
+    there = await said(server, "main", "first")
+    before = tree(workspace)
+    await put(server, "main/a.txt", "two")
+    await put(server, "main/sub/b.txt", "new")
+    await remove(server, "main/gone.txt")
+    await said(server, "main", "second")
+    after = tree(workspace)
+    planned = (await rewind(server, "main", there, dry_run=True)).json()
+    assert tree(workspace) == after
+    done = (await rewind(server, "main", there)).json()
+    assert tree(workspace) == before
+    assert (
+        done["files"]
+        == planned["files"]
+        == [
+            {"path": "/workspaces/main/a.txt", "change": "restored"},
+            {"path": "/workspaces/main/gone.txt", "change": "restored"},
+            {"path": "/workspaces/main/sub", "change": "removed"},
+            {"path": "/workspaces/main/sub/b.txt", "change": "removed"},
+        ]
+    )
+    back = (await redo(server, "main")).json()
+    assert (tree(workspace), len(back["files"])) == (after, 4)
+    assert (await server.client.get("/v1/sessions/main")).json()["messages"] == 4
+
+
+async def test_only_files_or_only_messages_go_back(server: ServerHarness, tmp_path: Path) -> None:
+    workspace = tmp_path / "workspaces/main"
+    await put(server, "main/a.txt", "one")
+    there = await said(server, "main", "first")
+    await put(server, "main/a.txt", "two")
+    await said(server, "main", "second")
+    assert (await rewind(server, "main", there, messages=False)).status_code == 200
+    assert ((workspace / "a.txt").read_text(), await count(server)) == ("one", 4)
+    assert (await redo(server, "main")).status_code == 200
+    assert ((workspace / "a.txt").read_text(), await count(server)) == ("two", 4)
+    assert (await rewind(server, "main", there, files=False)).status_code == 200
+    assert ((workspace / "a.txt").read_text(), await count(server)) == ("two", 2)
+    assert (await rewind(server, "main", there, files=False, messages=False)).status_code == 422
+
+
+async def count(server: ServerHarness) -> int:
+    """The number of messages of the session."""
+    messages: int = (await server.client.get("/v1/sessions/main")).json()["messages"]
+    return messages
+
+
+@pytest.mark.parametrize("other", [None, "main/helper", "outside"])
+async def test_what_somebody_else_has_changed_since_is_refused_with_a_list(
+    server: ServerHarness, tmp_path: Path, other: str | None
+) -> None:
+    """A user, another agent, or a program on the disk; then theirs stays, or goes back as well."""
+    workspace = tmp_path / "workspaces/main"
+    await put(server, "main/shared.txt", "one")
+    await put(server, "main/own.txt", "one")
+    there = await said(server, "main", "first")
+    await put(server, "main/shared.txt", "two")
+    await put(server, "main/own.txt", "two")
+    if other == "outside":
+        (workspace / "shared.txt").write_text("two, and mine")
+    else:
+        await put(server, "main/shared.txt", "two, and mine", other)
+    before, messages = tree(workspace), await count(server)
+    refused = await rewind(server, "main", there)
+    assert (refused.status_code, refused.json()["files"]) == (409, ["shared.txt"])
+    assert "theirs" in refused.json()["detail"]
+    assert (tree(workspace), await count(server)) == (before, messages)
+    left = (await rewind(server, "main", there, others="theirs")).json()
+    assert left["left"] == ["/workspaces/main/shared.txt"]
+    assert ((workspace / "shared.txt").read_text(), (workspace / "own.txt").read_text()) == ("two, and mine", "one")
+    assert (await redo(server, "main")).status_code == 200
+    assert tree(workspace) == before
+    assert (await rewind(server, "main", there, others="ours")).status_code == 200
+    assert (workspace / "shared.txt").read_text() == "one"
+    assert (await redo(server, "main")).status_code == 200
+    assert tree(workspace) == before
+
+
+async def test_the_work_of_others_in_other_files_stays(server: ServerHarness, tmp_path: Path) -> None:
+    """Of a user, and of three children of which one is rewound."""
+    workspace = tmp_path / "workspaces/main"
+    children = {f"main/{name}": await said(server, f"main/{name}", "go") for name in "abc"}
+    for name in children:
+        await put(server, f"{name}.txt", name, name)
+        await said(server, name, "more")
+    await put(server, "main/user.txt", "mine", None)
+    before = tree(workspace)
+    assert (await rewind(server, "main/b", children["main/b"])).status_code == 200
+    assert tree(workspace) == {name: entry for name, entry in before.items() if name != "b.txt"}
+    assert (await redo(server, "main/b")).status_code == 200
+    assert tree(workspace) == before
+
+
+async def test_a_turn_that_changed_nothing_undone_changes_nothing(server: ServerHarness, tmp_path: Path) -> None:
+    await put(server, "main/a.txt", "one")
+    there = await said(server, "main", "first")
+    await said(server, "main", "only words")
+    await put(server, "main/user.txt", "mine", None)
+    before = tree(tmp_path / "workspaces/main")
+    done = (await rewind(server, "main", there)).json()
+    assert (tree(tmp_path / "workspaces/main"), done["files"], done["left"]) == (before, [], [])
+
+
+async def test_links_permissions_and_empty_folders_come_back(server: ServerHarness, tmp_path: Path) -> None:
+    """What commands make on the disk is seen when an agent's request follows, and goes back byte for byte."""
+    workspace = tmp_path / "workspaces/main"
+    await put(server, "main/script.sh", "echo hello")
+    (workspace / "script.sh").chmod(0o755)
+    (workspace / "empty").mkdir()
+    (workspace / "link").symlink_to("script.sh")
+    (workspace / os.fsdecode(b"\xff\xfe")).write_bytes(b"odd name")
+    await server.client.get("/v1/versions/workspaces/main")  # which records what programs have made
+    there = await said(server, "main", "first")
+    before = tree(workspace)
+    await put(server, "main/script.sh", "echo other")
+    await remove(server, "main/script.sh")
+    await put(server, "main/script.sh", "a new one")
+    assert (await rewind(server, "main", there)).status_code == 200
+    assert tree(workspace) == before
+
+
+async def test_without_the_right_to_the_files_only_the_messages_go_back(tmp_path: Path) -> None:
+    async with running_server(may_block=True) as server:  # which keeps no folder, and versions in memory
+        await put(server, "main/a.txt", "one")
+        there = await said(server, "main", "first")
+        await put(server, "main/a.txt", "two")
+        await said(server, "main", "second")
+        assert (await rewind(server, "main", there)).json()["files"] != []
+        assert (await server.client.get("/v1/files/workspaces/main/a.txt")).text == "one"
+    async with running_server(versions=False) as server:
+        await put(server, "main/a.txt", "one")
+        there = await said(server, "main", "first")
+        await put(server, "main/a.txt", "two")
+        refused = await rewind(server, "main", there, messages=False)
+        assert (refused.status_code, "versions of files are not kept" in refused.json()["detail"]) == (501, True)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Restarting]:
+    with ExitStack() as stack:
+        yield Restarting(tmp_path, stack)
+
+
+@pytest.mark.external
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("kills", [20, pytest.param(1000, marks=pytest.mark.slow)])
+def test_files_and_messages_are_both_as_before_or_both_as_after(here: Restarting, tmp_path: Path, kills: int) -> None:
+    """The server is killed at random moments of rewinds and redos."""
+    chance, workspace = random.Random(5), tmp_path / "workspaces/main"
+    names = [f"f{number}.txt" for number in range(30)]
+    write(here, names, "old")
+    here.direct.call(api.post("main", NewMessage(content="first", role="assistant")))
+    write(here, [*names[10:], "new/x.txt"], "new")
+    here.direct.call(api.post("main", NewMessage(content="second", role="assistant")))
+    seen = set()
+    for _ in range(kills):
+        state = (messages(here), tree(workspace))
+        call = api.rewind("main", RewindRequest(to=1)) if state[0] == 2 else api.redo("main", RedoRequest())
+        asking = threading.Thread(target=ask, args=(here.process.url, call))
+        asking.start()
+        time.sleep(chance.uniform(0, 0.06))
+        here.kill()
+        asking.join()
+        here.start()
+        now = (messages(here), tree(workspace))
+        seen.add(now == state)
+        contents = {entry[2] for name, entry in now[1].items() if name in names[10:]}
+        assert contents == ({b"new"} if now[0] == 2 else {b"old"})
+        assert ("new/x.txt" in now[1]) is (now[0] == 2)
+    assert seen == {True, False}, "the kills came too early or too late"
+
+
+def write(here: Restarting, names: list[str], content: str) -> None:
+    """Write files as the agent of the session."""
+    with api.acting_as("main"), Client(here.process.url) as client:
+        for name in names:
+            client.call(api.write_file(f"/workspaces/main/{name}", content.encode()))
+
+
+def messages(here: Restarting) -> int:
+    """The number of messages of the session."""
+    with Session("main", url=here.process.url) as session:
+        return len(session.history)
+
+
+def ask(url: str, call: api.Call[object]) -> None:
+    """Send a request to a server that may not live to answer it."""
+    with suppress(CfsError), Client(url) as client:
+        client.call(call)
