@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
+from cfs.errors import StorageFull
 from cfs_server.access.auth import Principal, Principals, Traffic
 from cfs_server.access.shares import Shares
 from cfs_server.completions.run import EphemeralCompletions
@@ -111,8 +112,9 @@ async def open_context(
         if folders.history is not None:
             forgetting = Forgetting(folders.history, log)
             store.on_deleted = forgetting.session_deleted
-            rewinds = FileRewinds(folders.history, log)
-            await rewinds.finish()
+            rewinds = FileRewinds(folders, folders.history, log)
+            with suppress(StorageFull):  # it is logged, and tried again with the next rewind
+                await rewinds.finish()
             context = replace(context, rewinds=rewinds)
             watches.append(forgetting.run())
         stack.enter_context(dav.opened(store))

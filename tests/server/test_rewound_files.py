@@ -110,6 +110,20 @@ async def test_files_go_back_with_the_messages_and_come_back(server: ServerHarne
     assert (await server.client.get("/v1/sessions/main")).json()["messages"] == 4
 
 
+async def test_what_has_gone_back_is_found_and_what_has_left_is_not(server: ServerHarness) -> None:
+    async def hits(word: str) -> int:
+        answer = await server.client.get("/v1/search", params={"q": word})
+        return sum(result["kind"] == "file" for result in answer.json()["results"])
+
+    await put(server, "main/a.txt", "apricot")
+    there = await said(server, "main", "first")
+    await put(server, "main/a.txt", "banana")
+    await said(server, "main", "second")
+    assert (await hits("apricot"), await hits("banana")) == (0, 1)
+    assert (await rewind(server, "main", there)).status_code == 200
+    assert (await hits("apricot"), await hits("banana")) == (1, 0)
+
+
 async def test_only_files_or_only_messages_go_back(server: ServerHarness, tmp_path: Path) -> None:
     workspace = tmp_path / "workspaces/main"
     await put(server, "main/a.txt", "one")

@@ -192,16 +192,16 @@ class FileIndex:
     def _put(self, name: str, number: int | None, facts: tuple[int, float]) -> None:
         text = self._text(name) if facts[0] <= MAX_BYTES else None
         workspace = name.removeprefix(WORKSPACES).partition("/")[0]
-        self._connection.execute("BEGIN")
-        if number is not None:
-            self._delete(number)
-        row = self._connection.execute(
-            "INSERT INTO files (path, workspace, size, time) VALUES (?, ?, ?, ?)", (name, workspace, *facts)
-        )
-        if text and (words := words_of(text)):
-            text = " ".join([_workspace_word(workspace), *words])
-            self._connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (row.lastrowid, text))
-        self._connection.execute("COMMIT")
+        with self._connection:
+            self._connection.execute("BEGIN")
+            if number is not None:
+                self._delete(number)
+            row = self._connection.execute(
+                "INSERT INTO files (path, workspace, size, time) VALUES (?, ?, ?, ?)", (name, workspace, *facts)
+            )
+            if text and (words := words_of(text)):
+                text = " ".join([_workspace_word(workspace), *words])
+                self._connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (row.lastrowid, text))
 
     def _delete(self, number: int) -> None:
         self._connection.execute("DELETE FROM words WHERE rowid = ?", (number,))

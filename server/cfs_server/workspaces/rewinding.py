@@ -18,6 +18,7 @@ from cfs_filesystem.versions import Author, Change, Entry, VersionStore
 from cfs_server.domain.changes import FilesRewound, author
 from cfs_server.sessions.rewinding import Plan
 from cfs_server.workspaces.history import WorkspaceHistory
+from cfs_server.workspaces.workspaces import Workspaces
 
 _SPACE = "workspaces.rewind"
 _PAGE = 500
@@ -159,8 +160,9 @@ class CallersFileRewind:
 class FileRewinds:
     """Carries out rewinds of files that are stored with a change of sessions."""
 
-    def __init__(self, history: WorkspaceHistory, journal: _Documents) -> None:
+    def __init__(self, workspaces: Workspaces, history: WorkspaceHistory, journal: _Documents) -> None:
         self.history = history
+        self._workspaces = workspaces
         self._journal = journal
 
     def note(self, plan: FilePlan, operation: str, agent: str) -> None:
@@ -172,7 +174,7 @@ class FileRewinds:
     def _restore(self, noted: dict[str, Any], operation: str) -> list[str]:
         workspace, store = noted["workspace"], self.history.store
         entries = {path: store.at(workspace, path, noted["to"]) for path in noted["paths"]}
-        return self.history.rewind(workspace, entries, Author(noted["principal"], noted["agent"], operation))
+        return self._workspaces.rewind(workspace, entries, Author(noted["principal"], noted["agent"], operation))
 
     async def finish(self) -> None:
         """Let the files follow of all rewinds that are noted. Raises `StorageFull` if the disk has no room for them."""

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path as DiskPath
@@ -25,7 +25,7 @@ from cfs_filesystem import (
     RouterFileSystem,
     open_store,
 )
-from cfs_filesystem.versions import Kind, SqliteVersions, VersionRetention
+from cfs_filesystem.versions import Author, Entry, Kind, SqliteVersions, VersionRetention
 from cfs_server.domain.ids import WORKSPACES
 from cfs_server.workspaces.file_index import FileIndex
 from cfs_server.workspaces.history import WorkspaceHistory
@@ -151,6 +151,14 @@ class Workspaces(RouterFileSystem):
         else:
             self.history.change_trees([path, target], Kind.COPY, copy)
         self._changed(target)
+
+    def rewind(self, workspace: str, entries: Mapping[str, Entry | None], by: Author) -> list[str]:
+        """Put entries of the past back into a workspace, by path; see `WorkspaceHistory.rewind`."""
+        assert self.history is not None  # noqa: S101 - without versions nothing is rewound
+        try:
+            return self.history.rewind(workspace, entries, by)
+        finally:
+            self._changed(*[f"{WORKSPACES}{workspace}/{path}" for path in entries])
 
     def _require_in_a_workspace_unless_directory(self, path: Path, target: Path) -> None:
         if self._directory_impl(path + "/") is None:
