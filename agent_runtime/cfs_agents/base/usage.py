@@ -14,6 +14,16 @@ def added(first: Usage, second: Usage) -> Usage:
     )
 
 
+def since(total: Usage, before: Usage) -> Usage:
+    """Return what was used after `before` was counted."""
+    return Usage(
+        prompt_tokens=total.prompt_tokens - before.prompt_tokens,
+        cached_tokens=total.cached_tokens - before.cached_tokens,
+        completion_tokens=total.completion_tokens - before.completion_tokens,
+        cost=None if total.cost is None else round(total.cost - (before.cost or 0.0), 9),
+    )
+
+
 def tokens(usage: Usage) -> int:
     """Return the tokens that a usage counts: all that were read, cached or not, and written."""
     return usage.prompt_tokens + usage.completion_tokens

@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from cfs.errors import CfsError
+from cfs_agents.base.usage import since
 from cfs_agents.guards.report import Report
 from cfs_agents.tree.node import TreeNode
 from cfs_agents.tree.record import state_of
@@ -16,7 +17,7 @@ async def checked(node: TreeNode, report: Report, *, finish_calls: int) -> Repor
     Changes by siblings are in their own reports. `finish_calls` is how often the agent has reported.
     """
     guards = node.tree.guards
-    report = replace(report, usage=node.record.usage)
+    report = replace(report, usage=since(node.record.usage, node.record.usage_before))
     report = await guards.judge(report, reports=max(1, finish_calls))
     own = {None, *node.family()}
     guards.ended(node.agent_id)

@@ -64,12 +64,12 @@ class SubAgentRecord(BaseModel):
     nothing of it has happened. `items` are those of the context: a whole item, or `{"at": n, ...}` for an item whose
     message is the n-th of `messages.json`. `messages` is the number of messages in that file. `requested_name` is the
     name that its parent asked for, and `order` the number of the root's task during which it was started.
-    `spent_before` are the tokens that it and those below it had used before its present task. `cost` is what its
-    requests have cost in US dollars if the tree has a budget in money, `cost_reserved` the most that the present one
-    can cost, and `cost_before` what the tree had cost before its present task. `doubted` is an answer of the root that
-    did not agree with the files. `life` and `settings` are those of the session on the server, and `gone` says that
-    this session was deleted or renamed. `rewound` is the version of the session's last rewind that the agent has
-    followed. Times are in seconds since the epoch.
+    `spent_before` are the tokens that it and those below it had used before its present task, and `usage_before` what
+    its own replies had. `cost` is what its requests have cost in US dollars if the tree has a budget in money,
+    `cost_reserved` the most that the present one can cost, and `cost_before` what the tree had cost before its present
+    task. `doubted` is an answer of the root that did not agree with the files. `life` and `settings` are those of the
+    session on the server, and `gone` says that this session was deleted or renamed. `rewound` is the version of the
+    session's last rewind that the agent has followed. Times are in seconds since the epoch.
     """
 
     model_config = _BY_ALIAS
@@ -92,6 +92,7 @@ class SubAgentRecord(BaseModel):
     order: int = 0
     tasks: int = 0
     spent_before: int = 0
+    usage_before: Usage = Usage()
     cost: float = 0.0
     cost_reserved: float = 0.0
     cost_before: float = 0.0

@@ -187,7 +187,7 @@ class SubAgentTask:
             record.tasks += 1
             record.rounds, record.seconds_used, record.nudges, record.finish = 0, 0.0, [], None
             record.doubted, record.plan = None, []
-            record.spent_before = guards.budget.used(node.agent_id)
+            record.spent_before, record.usage_before = guards.budget.used(node.agent_id), record.usage
             record.cost_before = guards.money.spent
             node.clock.reset()
             if message in record.inbox:

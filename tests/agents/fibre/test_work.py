@@ -98,3 +98,16 @@ async def test_a_setting_turns_the_tool_off(tmp_path: Path, config: dict[str, An
     async with tree(tmp_path, lambda _: model, **config) as agent:
         await agent.run("go")
     assert ("update_plan" in {tool["function"]["name"] for tool in model.asked[0].tools}) is offered
+
+
+async def test_the_usage_of_a_turn_is_that_of_its_task(server: ServerHarness, tmp_path: Path) -> None:
+    """A session counts each task once, also after the agent has ended in between."""
+    first, second = Usage(prompt_tokens=100, completion_tokens=20), Usage(prompt_tokens=150, completion_tokens=30)
+    scripted = ScriptedModels(main=[says("one", usage=first), says("two", usage=second), says("three", usage=second)])
+    async with tree(tmp_path, scripted, server.url) as agent:
+        assert (await agent.run("go")).usage.completion_tokens == 20
+        assert (await agent.run("again")).usage.completion_tokens == 30
+    async with tree(tmp_path, scripted, server.url) as agent:
+        assert (await agent.run("once more")).usage.completion_tokens == 30
+    detail = (await server.client.get("/v1/sessions/main")).json()
+    assert detail["tokens"] == 120 + 180 + 180
