@@ -265,8 +265,8 @@ def answer(
         list[str],
         typer.Argument(
             metavar="[QUESTION] ANSWER",
-            help="allow, deny, or always (this exact command while the agent runs); before it, the beginning of the"
-            " question's id if several are open.",
+            help="allow, deny, always (this exact call from now on), or another choice that `cfs questions` shows;"
+            " before it, the beginning of the question's id if several are open.",
             show_default=False,
         ),
     ],
