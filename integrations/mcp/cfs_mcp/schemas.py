@@ -5,7 +5,19 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
-from cfs.wire import FinishReason, Origin, Role, SearchResult, State, TurnSettings, Usage
+from cfs.wire import (
+    FinishReason,
+    ForeignChanges,
+    Origin,
+    RewoundFile,
+    RewoundSession,
+    Role,
+    SearchResult,
+    SessionVersion,
+    State,
+    TurnSettings,
+    Usage,
+)
 
 MAX_WAIT_SECONDS = 600.0
 MAX_READ_BYTES = 1_000_000
@@ -191,6 +203,53 @@ class Forked(Result):
     session: str = Field(description="Name of the copy.")
     messages: int
     origin: Origin | None
+
+
+class ListVersions(Arguments):
+    """Arguments of `list_versions`."""
+
+    session: Session
+    before: int | None = Field(None, ge=0, description="Only versions before this one.")
+    limit: int = Field(50, ge=1, le=1000)
+
+
+class Versions(Result):
+    """Result of `list_versions`: oldest first, and the `before` of the page with older ones."""
+
+    versions: list[SessionVersion]
+    before: int | None
+
+
+class Rewind(Arguments):
+    """Arguments of `rewind`."""
+
+    session: Session
+    to: int | str = Field(description="The version's number, or a time such as 2027-01-31T12:00:00Z.")
+    messages: bool = Field(True, description="Whether the messages go back.")
+    files: bool = Field(True, description="Whether the files go back that the session's agent has changed since.")
+    others: ForeignChanges = Field(
+        "refuse", description="For files that others have changed since: refuse, leave `theirs`, or `ours` go back too."
+    )
+    sub_sessions: bool = Field(False, description="Whether sub-sessions go back to the same time.")
+    dry_run: bool = Field(False, description="Change nothing, and return what would change.")
+
+
+class Redo(Arguments):
+    """Arguments of `redo`."""
+
+    session: Session
+    others: ForeignChanges = Field("refuse", description="As for `rewind`.")
+    dry_run: bool = Field(False, description="Change nothing, and return what would change.")
+
+
+class WentBack(Result):
+    """Result of `rewind` and `redo`: what changes, and what stays all the same."""
+
+    dry_run: bool
+    sessions: list[RewoundSession]
+    files: list[RewoundFile]
+    left: list[str] = Field(description="Files that stay, because others have changed them.")
+    lasting: list[str] = Field(description="What is not undone.")
 
 
 class Cancel(Arguments):

@@ -236,6 +236,25 @@ async def _fork(call: Call, of: schemas.Fork) -> schemas.Forked:
     return schemas.Forked(session=copy.id, messages=copy.messages, origin=copy.origin)
 
 
+async def _list_versions(call: Call, of: schemas.ListVersions) -> schemas.Versions:
+    page = await call.client.call(api.versions(of.session, of.before, of.limit))
+    return schemas.Versions(versions=list(page.versions), before=page.before)
+
+
+async def _rewind(call: Call, of: schemas.Rewind) -> schemas.WentBack:
+    how = wire.RewindRequest(**of.model_dump(exclude={"session"}))
+    return _went_back(await call.client.call(api.rewind(of.session, how)))
+
+
+async def _redo(call: Call, of: schemas.Redo) -> schemas.WentBack:
+    how = wire.RedoRequest(others=of.others, dry_run=of.dry_run)
+    return _went_back(await call.client.call(api.redo(of.session, how)))
+
+
+def _went_back(done: wire.Rewound) -> schemas.WentBack:
+    return schemas.WentBack(**dict(done))
+
+
 async def _cancel(call: Call, of: schemas.Cancel) -> schemas.Cancelled:
     done = await call.client.call(api.cancel(of.session, queued=of.queued, cascade=of.cascade))
     return schemas.Cancelled(running=done.running, queued=done.queued)
@@ -376,6 +395,34 @@ TOOLS: dict[str, ServerTool[Any]] = {
             schemas.Fork,
             schemas.Forked,
             _fork,
+        ),
+        ServerTool(
+            "list_versions",
+            "List the versions of a session",
+            "List the versions of a session: each message, edit and rewind is one, with its number, time and author.",
+            schemas.ListVersions,
+            schemas.Versions,
+            _list_versions,
+            reads=True,
+        ),
+        ServerTool(
+            "rewind",
+            "Go back to a version",
+            "Take a session, and the files that its agent has changed, back to an earlier version. Its turns are"
+            " cancelled. Nothing is lost: `redo` undoes it.",
+            schemas.Rewind,
+            schemas.WentBack,
+            _rewind,
+            destroys=True,
+        ),
+        ServerTool(
+            "redo",
+            "Undo a rewind",
+            "Undo the last rewind of a session, unless something was said since.",
+            schemas.Redo,
+            schemas.WentBack,
+            _redo,
+            destroys=True,
         ),
         ServerTool(
             "cancel",

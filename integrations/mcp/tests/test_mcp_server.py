@@ -40,6 +40,9 @@ TOOLS = {
     "send_message",
     "wait",
     "fork",
+    "list_versions",
+    "rewind",
+    "redo",
     "cancel",
     "search",
     "watch_tree",
@@ -94,7 +97,7 @@ async def test_each_tool_has_schemas_and_says_what_it_changes(connect: Connect) 
         assert tool.output_schema is not None
         assert tool.description
     reads = {name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint}
-    assert {"send_message", "fork", "cancel", "write_file"} == TOOLS - reads
+    assert {"send_message", "fork", "rewind", "redo", "cancel", "write_file"} == TOOLS - reads
     assert tools["send_message"].input_schema["required"] == ["session", "message"]
 
 
@@ -120,6 +123,22 @@ async def test_a_message_gets_its_reply_with_progress_and_the_session_stays(
     async with connect() as client:
         assert (await ask(client, "send_message", session="main", message="Go on."))["reply"] == "four"
         assert await transcript(client) == "User: Count.\nAssistant: one two three\nUser: Go on.\nAssistant: four\n"
+
+
+async def test_a_session_goes_back_and_forward(connect: Connect, cfs_server: ScriptedServer) -> None:
+    cfs_server.reply("Blue.", "Red.")
+    async with connect() as client:
+        for message in ("A color?", "Another?"):
+            await ask(client, "send_message", session="main", message=message)
+        listed = await ask(client, "list_versions", session="main", limit=2)
+        assert ([each["text"] for each in listed["versions"]], listed["before"]) == (["Another?", "Red."], 3)
+        planned = await ask(client, "rewind", session="main", to=2, dry_run=True)
+        done = await ask(client, "rewind", session="main", to=2)
+        assert planned["sessions"][0]["removed"] == done["sessions"][0]["removed"]
+        assert await transcript(client) == "User: A color?\nAssistant: Blue.\n"
+        await ask(client, "redo", session="main")
+        assert "Red." in await transcript(client)
+        assert "nothing to redo" in await refused(client, "redo", session="main")
 
 
 async def test_a_session_is_listed_read_copied_and_searched(connect: Connect, cfs_server: ScriptedServer) -> None:
