@@ -108,11 +108,17 @@ class Disk(NamedTuple):
             shutil.rmtree(place)
 
     def outside(self) -> list[tuple[str, int, int, bytes]]:
-        """All else, with its times."""
+        """All else with its times, without the server's own databases of versions and of words."""
+        data = self.folder / "data"
         return sorted(
-            (str(path), path.lstat().st_mtime_ns, path.lstat().st_mode, path.read_bytes() if path.is_file() else b"")
+            (
+                str(path),
+                0 if path == data else path.lstat().st_mtime_ns,
+                path.lstat().st_mode,
+                path.read_bytes() if path.is_file() else b"",
+            )
             for path in self.folder.rglob("*")
-            if not path.is_relative_to(self.root)
+            if not path.is_relative_to(self.root) and not path.name.startswith(("files.db", "versions.db"))
         )
 
 
@@ -268,6 +274,7 @@ SESSION_ROUTES = [(method, path) for method, path in ROUTES if "{id}" in path]
 BODIES: dict[str, bytes] = {
     "/transcript": b"User: x\n",
     "/rename": b'{"id": "x"}',
+    "/rewind": b'{"to": 0}',
     "/update": b'{"claim": "x"}',
     "/finish": b'{"claim": "x"}',
     "/questions": b'{"claim": "x", "text": "x"}',

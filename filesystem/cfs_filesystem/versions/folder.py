@@ -5,6 +5,7 @@ nested repositories. Pipes, sockets and devices are not, nor is what is below a 
 `skip`, which programs make again, are not looked into.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +20,8 @@ from cfs_filesystem.versions.model import OUTSIDE, Author, Content, Entry, Entry
 from cfs_filesystem.versions.restoring import restore
 from cfs_filesystem.versions.store import VersionStore
 
+_MEANWHILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.EISDIR})
+"""Errors of a path at which a program has removed something, or put something else, since it was looked at."""
 SKIPPED = frozenset({"node_modules", "__pycache__", ".venv"})
 
 
@@ -88,8 +91,10 @@ class FolderHistory:
         else:
             try:
                 content, stamp = self._content(path, entry_type, known)
-            except FileNotFoundError:
-                return  # removed meanwhile: the next look sees it
+            except OSError as error:
+                if error.errno in _MEANWHILE:
+                    return  # the next look sees what is there then
+                raise
         if same and known is not None and (content is None or content.digest.hex() == known.digest):
             stamps[path] = stamp
         else:
@@ -146,8 +151,10 @@ class FolderHistory:
         """Return the status of what is at a path, without following links; None if nothing is there."""
         try:
             return self._tree.stat(self._parts(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        except OSError as error:
+            if error.errno in _MEANWHILE:
+                return None
+            raise
 
     def _above(self, path: str) -> dict[str, os.stat_result]:
         parts = path.split("/")[:-1]
