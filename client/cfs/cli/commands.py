@@ -538,6 +538,40 @@ def diff_files(
             raise typer.Exit(1)
 
 
+@files.command(name="blame")
+def blame_file(place: FilePlace, as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
+    """Show the change that brought each line of a file: number, time and author.
+
+    Of a change by an agent, the first line of the message that it was answering is shown below. Renames are followed.
+    """
+    from cfs.cli.actions.file_blame import blame_file
+
+    with connect(url, token_file) as client:
+        blame_file(client, place, as_json=as_json)
+
+
+@files.command(name="git")
+def write_git(
+    workspace: Annotated[str, typer.Argument(metavar="NAME", help="A workspace.", show_default=False)],
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="A new folder, or one that this command has written before.", show_default=False
+        ),
+    ],
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Write the versions of a workspace as a bare git repository, a commit for each change.
+
+    Given again, it adds the changes since. What git cannot hold is listed at the end.
+    """
+    from cfs.cli.actions.file_git import write_repository
+
+    with connect(url, token_file) as client:
+        write_repository(client, workspace, directory)
+
+
 share = CommandGroup("Make, list and revoke links that let others read a session, or write to it.")
 
 

@@ -4,6 +4,7 @@ The caller's grants decide. Each way to read a file is a separate operation.
 """
 
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -26,7 +27,7 @@ from cfs.errors import (
     Unsupported,
 )
 from cfs_filesystem import EntryMeta
-from cfs_filesystem.versions import Change, Entry
+from cfs_filesystem.versions import Change, Entry, EntryType
 from cfs_server.domain.ids import SESSIONS, WORKSPACES
 from cfs_server.http.caller import IfMatch, IfNoneMatch, Me
 from cfs_server.http.etags import content_etag, matches, seconds_of, unchanged
@@ -240,7 +241,7 @@ async def list_versions(
     workspace = "/".join(path.split("/")[:3])
     listed = as_json(
         wire.FileChanges(
-            changes=tuple(_change(workspace, change) for change in page.changes),
+            changes=tuple(_change(workspace, change, page.targets) for change in page.changes),
             oldest=page.oldest,
             last=page.last,
             next=page.changes[-1].number if page.more else None,
@@ -274,7 +275,7 @@ def _require_workspace(path: str) -> None:
         raise InvalidParameters("these versions are those of files in /workspaces/, not of sessions")
 
 
-def _change(workspace: str, change: Change) -> wire.FileChange:
+def _change(workspace: str, change: Change, targets: Mapping[str, bytes]) -> wire.FileChange:
     author = change.author
     return wire.FileChange(
         number=change.number,
@@ -283,17 +284,27 @@ def _change(workspace: str, change: Change) -> wire.FileChange:
         principal=author.principal or None,
         agent=author.agent or None,
         tool_call=author.call or None,
-        files=tuple(_version(f"{workspace}/{path}", entry) for path, entry in change.entries.items()),
+        files=tuple(_version(f"{workspace}/{path}", entry, targets) for path, entry in change.entries.items()),
     )
 
 
-def _version(path: str, entry: Entry | None) -> wire.FileVersion:
-    shown = os.fsencode(path).decode(errors="backslashreplace")
+def _version(path: str, entry: Entry | None, targets: Mapping[str, bytes]) -> wire.FileVersion:
+    shown = _text(os.fsencode(path))
     if entry is None:
         return wire.FileVersion(path=shown, type="removed")
+    target = targets.get(entry.digest) if entry.type is EntryType.LINK else None
     return wire.FileVersion(
-        path=shown, type=entry.type.value, mode=entry.mode, size=entry.size, sha256=entry.digest or None
+        path=shown,
+        type=entry.type.value,
+        mode=entry.mode,
+        size=entry.size,
+        sha256=entry.digest or None,
+        target=None if target is None else _text(target),
     )
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="backslashreplace")
 
 
 def _conditional(response: Response, headers: dict[str, str], if_none_match: str | None) -> Response:

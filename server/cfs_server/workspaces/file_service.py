@@ -4,7 +4,7 @@ import asyncio
 import builtins
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ from cfs_filesystem import (
     Path,
     VersionError,
 )
-from cfs_filesystem.versions import Change, PastFileSystem
+from cfs_filesystem.versions import Change, EntryType, PastFileSystem
 from cfs_server.domain.ids import SESSIONS, WORKSPACES, id_of
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.authorized import AuthorizedSessions
@@ -138,12 +138,16 @@ class Read(Generic[_T]):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """A page of changes, whether there are older ones, and the oldest and the last number that can be read."""
+    """A page of changes, whether there are older ones, and the oldest and the last number that can be read.
+
+    `targets` has the targets of links that the caller may read, by their digest.
+    """
 
     changes: tuple[Change, ...]
     more: bool
     oldest: int
     last: int
+    targets: Mapping[str, bytes]
 
 
 class Files:
@@ -200,23 +204,33 @@ class Files:
             raise InvalidArgumentError(f"name a workspace, as in {WORKSPACES}NAME", path)
         self.history.look(workspace)
         store, found = self.history.store, list[Change]()
-        while len(found) <= limit:
-            page = store.changes(workspace, name, before, limit + 1)
-            for change in page:
-                entries = {path: entry for path, entry in change.entries.items() if self._may_see(workspace, path)}
-                if entries:
-                    found.append(replace(change, entries=entries))
-            if len(page) <= limit:
-                break
-            before = page[-1].number
-        return Changes(tuple(found[:limit]), len(found) > limit, store.oldest(workspace), store.last(workspace))
+        with store.holding():
+            while len(found) <= limit:
+                page = store.changes(workspace, name, before, limit + 1)
+                for change in page:
+                    entries = {
+                        path: entry for path, entry in change.entries.items() if self._may("file", workspace, path)
+                    }
+                    if entries:
+                        found.append(replace(change, entries=entries))
+                if len(page) <= limit:
+                    break
+                before = page[-1].number
+            changes = tuple(found[:limit])
+            targets = {
+                entry.digest: store.read(workspace, entry)
+                for change in changes
+                for path, entry in change.entries.items()
+                if entry is not None and entry.type is EntryType.LINK and self._may("read_binary", workspace, path)
+            }
+        return Changes(changes, len(found) > limit, store.oldest(workspace), store.last(workspace), targets)
 
-    def _may_see(self, workspace: str, name: str) -> bool:
+    def _may(self, operation: Operation, workspace: str, name: str) -> bool:
         try:
-            return self._handle.allows("file", f"{WORKSPACES}{workspace}/{name}")
+            return self._handle.allows(operation, f"{WORKSPACES}{workspace}/{name}")
         except InvalidPathError:  # no path that could be granted: it needs the right to all of the workspace
             whole = f"{WORKSPACES}{workspace}/"
-            return self._handle.scopes("file", whole) == [whole]
+            return self._handle.scopes(operation, whole) == [whole]
 
     def may_rewind(self, workspace: str) -> bool:
         """Return whether the caller may read, write and delete all of a workspace."""

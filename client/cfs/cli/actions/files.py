@@ -54,11 +54,11 @@ def place_of(text: str) -> Place:
 def list_files(client: Client, text: str, *, as_json: bool) -> None:
     """Print the files at and below a place."""
     place = place_of(text)
-    for info in _below(client, place):
+    for info in below(client, place):
         if as_json:
             show(info.model_dump_json() + "\n")
         else:
-            show(f"{info.size:>12}  {_time(info.updated_at)}  {info.path.removeprefix(_ROOT)}\n")
+            show(f"{info.size:>12}  {time_text(info.updated_at)}  {info.path.removeprefix(_ROOT)}\n")
 
 
 def list_changes(client: Client, text: str, limit: int, *, as_json: bool) -> None:
@@ -136,10 +136,21 @@ def _difference(old: bytes | None, new: bytes | None, names: list[str], labels: 
 
 def _versions(client: Client, place: Place) -> dict[str, str | None]:
     """Return the versions of all files at and below a place, by what follows it in their paths."""
-    return {info.path.removeprefix(place.logical): info.version for info in _below(client, place)}
+    return {info.path.removeprefix(place.logical): info.version for info in below(client, place)}
 
 
-def _below(client: Client, place: Place) -> Iterator[FileInfo]:
+def changes_of(client: Client, path: str, before: int | None = None) -> Iterator[FileChange]:
+    """Yield the changes at and below a logical path, the newest first; with `before` only those before a number."""
+    while True:
+        page = client.call(api.file_changes(path, before, _PAGE))
+        yield from page.changes
+        if page.next is None:
+            return
+        before = page.next
+
+
+def below(client: Client, place: Place) -> Iterator[FileInfo]:
+    """Yield the files at and below a place."""
     prefix, after = place.logical if place.path else f"{place.logical}/", ""
     while True:
         page = client.call(api.files(prefix, after, _PAGE, place.at))
@@ -150,11 +161,11 @@ def _below(client: Client, place: Place) -> Iterator[FileInfo]:
 
 
 def _line(change: FileChange) -> str:
-    author = " ".join(name for name in (change.principal, change.agent, change.tool_call) if name) or "-"
+    author = author_of(change.principal, change.agent, change.tool_call)
     paths = [_path(file) for file in change.files]
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
     names = ", ".join(paths[:3])
-    return visible(f"{change.number:>6}  {_time(change.at)}  {change.kind:<8} {author:<16} {names}{more}") + "\n"
+    return visible(f"{change.number:>6}  {time_text(change.at)}  {change.kind:<8} {author:<16} {names}{more}") + "\n"
 
 
 def _path(file: FileVersion) -> str:
@@ -162,5 +173,11 @@ def _path(file: FileVersion) -> str:
     return f"-{name}" if file.type == "removed" else f"{name}/" if file.type == "folder" else name
 
 
-def _time(seconds: float) -> str:
+def author_of(*names: str | None) -> str:
+    """Return who made a change: the principal, the agent and its call, as far as they are known, or `-`."""
+    return " ".join(name for name in names if name) or "-"
+
+
+def time_text(seconds: float) -> str:
+    """Return a time, in seconds since 1970, to the second in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

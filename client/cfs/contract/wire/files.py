@@ -30,7 +30,8 @@ class Matches(WireModel):
 class FileVersion(WireModel):
     """What a change left at a path: a `file`, `folder` or `link` with its permission bits, size and SHA-256.
 
-    `removed` if nothing is there any more. Bytes of a name that are no UTF-8 are written as `\\xNN`.
+    `removed` if nothing is there any more. Bytes of a name or target that are no UTF-8 are written as `\\xNN`. `target`
+    is where a link leads, for those who may read it.
     """
 
     path: str
@@ -38,6 +39,7 @@ class FileVersion(WireModel):
     mode: int = 0
     size: int = 0
     sha256: str | None = None
+    target: str | None = None
 
 
 class FileChange(WireModel):

@@ -1,0 +1,26 @@
+"""Finds the message that an agent was answering at a time, from the versions of its session. Pure: no I/O."""
+
+from collections.abc import Sequence
+
+from cfs.contract.wire import SessionVersion
+
+
+def prompt_at(versions: Sequence[SessionVersion], time: float) -> str | None:
+    """Return the first line of the newest user's message of a session at a time, in seconds since 1970.
+
+    `versions` are those of the session, the oldest first. A rewind brings back the message of its version.
+    """
+    prompts: dict[int, str] = {}
+    prompt: str | None = None
+    for version in versions:
+        if version.at > time:
+            break
+        if version.to is not None or version.kind == "rewound":
+            prompt = None if version.to is None else prompts.get(version.to)
+        elif version.role == "user":
+            prompt = version.text
+        if prompt is not None:
+            prompts[version.number] = prompt
+    if prompt is None:
+        return None
+    return next((line for line in prompt.splitlines() if line.strip()), "").strip()
