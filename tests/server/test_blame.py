@@ -1,7 +1,6 @@
 """`cfs files blame` and `cfs files git`: what brought each line, as plain git says it (real server, real git)."""
 
 import json
-import os
 import random
 import subprocess
 from collections.abc import Iterator
@@ -10,8 +9,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cfs import api
-from cfs.transports.http import Client
 from tests.server.support import Process, run_cfs, serving
 
 SCRIPTED = ("--engine", "scripted")
@@ -67,9 +64,9 @@ class Walk:
 
     NAMES = ("a", "src/b", "src/c", "src/deep/d", "e f", "ü")
 
-    def __init__(self, server: Process, disk: Path, seed: int) -> None:
+    def __init__(self, client: httpx.Client, disk: Path, seed: int) -> None:
         self.random = random.Random(seed)
-        self.client = httpx.Client(base_url=server.url)
+        self.client = client
         self.disk = disk
         self.files: dict[str, list[str]] = {}
 
@@ -110,12 +107,13 @@ class Walk:
 
 
 def test_git_and_cfs_agree_on_each_line_of_random_versions(server: Process, tmp_path: Path) -> None:
-    walk = Walk(server, tmp_path / "data/workspaces/main", 32)
     repository = tmp_path / "repository"
-    while (last := httpx.get(f"{server.url}/v1/versions{MAIN}").json()["last"]) < 200:
-        walk.step()
-        if last == 100:
-            cfs(server, "git", "main", str(repository))
+    with httpx.Client(base_url=server.url) as client:
+        walk = Walk(client, tmp_path / "data/workspaces/main", 32)
+        while (last := client.get(f"/v1/versions{MAIN}").json()["last"]) < 200:
+            walk.step()
+            if last == 100:
+                cfs(server, "git", "main", str(repository))
     cfs(server, "git", "main", str(repository))
     git(repository, "fsck", "--strict")
     by_number = {number: commit for commit, number in commits(repository).items()}
