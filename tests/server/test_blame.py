@@ -1,6 +1,8 @@
 """`cfs files blame` and `cfs files git`: what brought each line, as plain git says it (real server, real git)."""
 
+import asyncio
 import json
+import os
 import random
 import subprocess
 from collections.abc import Iterator
@@ -9,7 +11,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server.support import Process, run_cfs, serving
+from cfs import Session, api
+from cfs.transports.http import Client
+from cfs.versions.blame import blame
+from cfs_filesystem import OPERATIONS
+from tests.filesystem.support import grant
+from tests.server.guests import guests
+from tests.server.support import Process, ServerHarness, run_cfs, serving
 
 SCRIPTED = ("--engine", "scripted")
 MAIN = "/workspaces/main/"
@@ -28,9 +36,9 @@ def cfs(server: Process, *arguments: str) -> str:
     return ended.stdout
 
 
-def refused(server: Process, *arguments: str) -> str:
+def refused(server: Process, *arguments: str, **env: str) -> str:
     """The one line with which a command refuses."""
-    ended = run_cfs("files", *arguments, "--url", server.url)
+    ended = run_cfs("files", *arguments, "--url", server.url, **env)
     assert (ended.returncode != 0, ended.stdout, len(ended.stderr.splitlines())) == (True, "", 1), ended.stderr
     return ended.stderr
 
@@ -54,7 +62,7 @@ def blamed(repository: Path, path: str, revision: str = "main") -> list[int]:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Process]:
+def running(tmp_path: Path) -> Iterator[Process]:
     with serving(*SCRIPTED, "--data-dir", str(tmp_path / "data")) as started:
         yield started
 
@@ -62,7 +70,7 @@ def server(tmp_path: Path) -> Iterator[Process]:
 class Walk:
     """Random changes of text files by the server, and of their permissions on its disk."""
 
-    NAMES = ("a", "src/b", "src/c", "src/deep/d", "e f", "ü")
+    NAMES = ("a", "src/b", "src/c", "src/deep/d", "e f", "ü", "g", "h/i")
 
     def __init__(self, client: httpx.Client, disk: Path, seed: int) -> None:
         self.random = random.Random(seed)
@@ -75,10 +83,10 @@ class Walk:
         act = self.random.random()
         if name not in self.files or act < 0.75:
             self.write(name)
-        elif act < 0.8:
+        elif act < 0.82:
             assert self.client.delete(f"/v1/files{MAIN}{name}").status_code == 204
             del self.files[name]
-        elif act < 0.92:
+        elif act < 0.94:
             self.move(name, self.random.choice(self.NAMES))
         else:
             (self.disk / name).chmod(self.random.choice((0o644, 0o755, 0o600, 0o700)))
@@ -106,8 +114,8 @@ class Walk:
             self.files[target] = self.files.pop(name)
 
 
-def test_git_and_cfs_agree_on_each_line_of_random_versions(server: Process, tmp_path: Path) -> None:
-    repository = tmp_path / "repository"
+def test_git_and_cfs_agree_on_each_line_of_random_versions(running: Process, tmp_path: Path) -> None:
+    server, repository = running, tmp_path / "repository"
     with httpx.Client(base_url=server.url) as client:
         walk = Walk(client, tmp_path / "data/workspaces/main", 32)
         while (last := client.get(f"/v1/versions{MAIN}").json()["last"]) < 200:
@@ -136,3 +144,205 @@ def test_git_and_cfs_agree_on_each_line_of_random_versions(server: Process, tmp_
         shown = run_cfs("files", "diff", f"main@{first}", f"main@{second}", "--url", server.url).stdout
         heads = [line for line in shown.splitlines() if line.startswith(("--- main/", "+++ main/"))]
         assert {line[len("--- main/") :].split("\t")[0] for line in heads} == theirs
+
+
+def put(server: Process, name: str, content: bytes) -> None:
+    answer = httpx.put(f"{server.url}/v1/files{MAIN}{name}", content=content)
+    assert answer.status_code in (200, 201), answer.text
+
+
+def move(server: Process, name: str, target: str) -> None:
+    answer = httpx.request("MOVE", f"{server.url}/dav{MAIN}{name}", headers={"Destination": f"/dav{MAIN}{target}"})
+    assert answer.status_code == 201, answer.text
+
+
+# -- blame ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_line_has_its_author_and_the_message_that_was_answered(running: Process) -> None:
+    """Also after a rewind: then the message that it brings back."""
+    with Session("main", url=running.url) as session, Client(running.url) as client:
+
+        def write(text: bytes) -> None:
+            with api.acting_as("main", "c1"):
+                client.call(api.write_file(MAIN + "a.txt", text))
+
+        client.call(api.write_file(MAIN + "a.txt", b"by hand\n"))
+        session.send("\nFirst, add one.\nMore of it.")
+        write(b"by hand\none\n")
+        session.send("Now two.")
+        write(b"by hand\none\ntwo\n")
+        assert run_cfs("rewind", "main", "--to", "2", "--chat", "--url", running.url).returncode == 0
+        write(b"by hand\none\ntwo\nthree")
+    lines = [json.loads(line) for line in cfs(running, "blame", "main/a.txt", "--json").splitlines()]
+    assert [(line["line"], line["text"], line["number"], line["agent"], line["tool_call"]) for line in lines] == [
+        (1, "by hand", 1, None, None),
+        (2, "one", 2, "main", "c1"),
+        (3, "two", 3, "main", "c1"),
+        (4, "three", 4, "main", "c1"),
+    ]
+    assert [line["prompt"] for line in lines] == [None, "First, add one.", "Now two.", "First, add one."]
+    shown = cfs(running, "blame", "main/a.txt@2").splitlines()
+    assert [line.split()[:1] + line.split()[3:] for line in shown[:2]] == [
+        ["1", "local", "1", "by", "hand"],
+        ["2", "local", "main", "c1", "2", "one"],
+    ]
+    assert shown[2:] == ["", "     2  answers: First, add one."]
+
+
+async def test_who_may_not_read_the_session_sees_the_author_alone(server: ServerHarness) -> None:
+    """Who may not read the file sees what it would see of a file that is not there."""
+    readable = [grant(MAIN + "shared/", *OPERATIONS)]
+    async with guests(server, alice=[grant("/", *OPERATIONS)], bob=readable) as callers:
+        alice = callers["alice"]
+        await alice.create("main", "User: the secret plan\n")
+        for path in ("shared/a", "hidden"):
+            headers = {"X-CFS-Agent": "main", "X-CFS-Tool-Call": "c1"}
+            await alice.client.put(f"/v1/files{MAIN}{path}", content=b"x\n", headers=headers)
+
+        async def run(who: str, path: str) -> tuple[int, str]:
+            words = ("files", "blame", f"main/{path}", "--json", "--url", server.url)
+            ended = await asyncio.to_thread(run_cfs, *words, CFS_TOKEN=f"cfs_{who}")
+            return ended.returncode, ended.stdout + ended.stderr
+
+        code, output = await run("bob", "shared/a")
+        assert (code, json.loads(output)["agent"], json.loads(output)["prompt"]) == (0, "main", None)
+        hidden, missing = await run("bob", "hidden"), await run("bob", "nothing")
+        assert hidden[0] != 0
+        assert hidden[1].replace("hidden", "nothing") == missing[1]
+        code, output = await run("alice", "shared/a")
+        assert (code, json.loads(output)["agent"]) == (0, "main")
+
+
+def test_renames_are_followed_as_git_does(running: Process, tmp_path: Path) -> None:
+    put(running, "old/src/a", b"1\n2\n")
+    put(running, "old/a", b"other\n")
+    put(running, "old/src/a", b"1\n2\n3\n")
+    move(running, "old", "new")
+    put(running, "new/src/a", b"0\n1\n2\n3\n")
+    move(running, "new/src/a", "b")
+    assert numbers(running, "main/b") == [5, 1, 1, 3]
+    cfs(running, "git", "main", str(tmp_path / "repository"))
+    assert blamed(tmp_path / "repository", "b") == [5, 1, 1, 3]
+    httpx.delete(f"{running.url}/v1/files{MAIN}b")
+    put(running, "b", b"1\n2\n")
+    assert numbers(running, "main/b") == [8, 8], "a file that was deleted and made again is new"
+
+
+def test_lines_older_than_the_versions_have_no_author(tmp_path: Path) -> None:
+    flags = ("--data-dir", str(tmp_path / "data"), "--versions-changes", "2")
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path / "data")) as server:
+        for text in (b"1\n", b"1\n2\n", b"1\n2\n3\n", b"1\n2\n3\n4\n"):
+            put(server, "a", text)
+        put(server, "b", b"b\n")
+    with serving(*SCRIPTED, *flags) as server:
+        assert httpx.get(f"{server.url}/v1/versions{MAIN}").json()["oldest"] == 3
+        lines = [json.loads(line) for line in cfs(server, "blame", "main/a", "--json").splitlines()]
+        assert [(line["number"], line["kind"]) for line in lines] == [*[(3, "write")] * 3, (4, "write")]
+        put(server, "c", b"c\n")
+        put(server, "c", b"d\n")
+        cfs(server, "git", "main", str(tmp_path / "repository"))
+        assert blamed(tmp_path / "repository", "a") == [3, 3, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("main/bin", "main/bin is a binary file"),
+        ("main/none", "/workspaces/main/none"),
+        ("main/text@9", "there is no version 9 of 'main': the last is 3"),
+        ("main/bin@1", "/workspaces/main/bin"),
+        ("main/folder", "/workspaces/main/folder"),
+        ("main", "name a file in it"),
+    ],
+)
+def test_what_has_no_lines_is_refused_in_one(running: Process, place: str, words: str) -> None:
+    put(running, "text", b"x\n")
+    put(running, "bin", b"\0\1")
+    put(running, "folder/x", b"x")
+    assert words in refused(running, "blame", place)
+
+
+def test_lines_end_at_newlines_only_and_no_version_is_read_in_vain() -> None:
+    def versions() -> Iterator[tuple[int, bytes]]:
+        yield 3, b"a\r\x0cb\xff\nnew"
+        yield 2, b"a\r\x0cb\xff\n"
+        yield 1, b""
+        raise AssertionError("each line has its version")
+
+    assert blame(versions()) == [(2, b"a\r\x0cb\xff\n"), (3, b"new")]
+    assert blame([(1, b"")]) == []
+
+
+# -- git --------------------------------------------------------------------------------------------------------------
+
+
+def test_git_has_what_it_can_hold_and_the_rest_is_said(running: Process, tmp_path: Path) -> None:
+    disk, repository = tmp_path / "data/workspaces/main", tmp_path / "repository"
+    with api.acting_as("main/coder", "c1"), Client(running.url) as client:
+        client.call(api.write_file(MAIN + "run.sh", b"#!/bin/sh\n"))
+    (disk / "run.sh").chmod(0o755)
+    (disk / "link").symlink_to("run.sh")
+    (disk / "empty").mkdir()
+    (disk / "sub/.git").mkdir(parents=True)
+    (disk / "sub/.git/HEAD").write_text("ref: refs/heads/main\n")
+    (disk / os.fsdecode(b"caf\xe9")).write_text("latin")
+    ended = run_cfs("files", "git", "main", str(repository), "--url", running.url)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.splitlines() == [
+        f"2 commits were added to {repository}, up to change 2",
+        "Left out, paths with a name that REST does not have: caf\\xe9",
+        "Left out, paths below a nested .git, or with a name that git takes for one: sub/.git/HEAD",
+        "Left out, empty folders: empty, sub, sub/.git",
+    ]
+    git(repository, "fsck", "--strict")
+    tree = git(repository, "ls-tree", "-r", "--format=%(objectmode) %(path)", "main").splitlines()
+    assert tree == ["120000 link", "100755 run.sh"]
+    assert git(repository, "show", "main:link") == "run.sh"
+    log = git(repository, "log", "--reverse", "--format=%an <%ae> %ct %s|%(trailers:key=CFS-Call,valueonly)")
+    changes = httpx.get(f"{running.url}/v1/versions{MAIN}").json()["changes"]
+    first, second = (int(change["at"]) for change in reversed(changes))
+    lines = [line for line in log.splitlines() if line]
+    assert lines[0] == f"main/coder <main/coder@cfs> {first} write run.sh|c1"
+    assert lines[1].startswith(f"outside <outside@cfs> {second} outside ")
+
+
+def test_a_second_run_adds_what_is_new_and_files_become_folders(running: Process, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    put(running, "a", b"1")
+    cfs(running, "git", "main", str(repository))
+    before = git(repository, "rev-parse", "main")
+    cfs(running, "git", "main", str(repository))
+    assert git(repository, "rev-parse", "main") == before
+    httpx.delete(f"{running.url}/v1/files{MAIN}a")
+    put(running, "a/b", b"2")
+    disk = tmp_path / "data/workspaces/main"
+    (disk / "a/b").unlink()
+    (disk / "a").rmdir()
+    (disk / "a").write_text("a file")
+    cfs(running, "git", "main", str(repository))
+    assert git(repository, "merge-base", "main", before.strip()) == before
+    assert sorted(commits(repository).values()) == [1, 2, 3, 4]
+    assert git(repository, "show", "main:a") == "a file"
+    assert git(repository, "show", "main~1:a/b") == "2"
+    git(repository, "fsck", "--strict")
+
+
+def test_another_folder_is_refused_and_stays(running: Process, tmp_path: Path) -> None:
+    put(running, "a", b"1")
+    httpx.put(f"{running.url}/v1/files/workspaces/other/a", content=b"1")
+    other, full, file, mine = (tmp_path / name for name in ("other", "full", "file", "mine"))
+    cfs(running, "git", "other", str(other))
+    full.mkdir()
+    (full / "HEAD").write_text("mine")
+    file.write_text("mine")
+    subprocess.run(["git", "init", "-q", mine], check=True)
+    for target in (other, full, file, mine, mine / ".git"):
+        assert "name a new folder" in refused(running, "git", "main", str(target))
+    assert [(full / "HEAD").read_text(), file.read_text()] == ["mine", "mine"]
+    for name in ("none", "main/a", "main@1"):
+        assert "workspace" in refused(running, "git", name, str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+    httpx.delete(f"{running.url}/v1/versions/workspaces/other")
+    httpx.put(f"{running.url}/v1/files/workspaces/other/b", content=b"1")
+    assert "name a new folder" in refused(running, "git", "other", str(other))

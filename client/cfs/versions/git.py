@@ -12,6 +12,7 @@ from cfs.contract.errors import Conflict, Unsupported
 from cfs.contract.wire import FileChange
 
 try:
+    from dulwich.errors import NotGitRepository
     from dulwich.index import validate_path_element_hfs, validate_path_element_ntfs
     from dulwich.object_store import commit_tree_changes
     from dulwich.objects import Blob, Commit, ObjectID, Tree
@@ -22,7 +23,7 @@ except ModuleNotFoundError as error:
 
 _BRANCH = Ref(b"refs/heads/main")
 _SECTION = (b"cfs",)
-_TRAILER = re.compile(rb"^CFS-Change: ([0-9]+)\s*\Z", re.MULTILINE)
+_TRAILER = re.compile(rb"^CFS-Time: ([0-9.]+)\nCFS-Change: ([0-9]+)\n\Z", re.MULTILINE)
 _FILE, _PROGRAM, _LINK = 0o100644, 0o100755, 0o120000
 _NAMED = 3
 """Paths that the first line of a message names."""
@@ -47,10 +48,10 @@ class Removal:
 
 @dataclass(slots=True)
 class Repository:
-    """A repository with the changes of one workspace up to `last`, which was made at `at`, in whole seconds."""
+    """A repository with the changes of one workspace up to `last`, which was made at `at`, in seconds since 1970."""
 
     last: int
-    at: int
+    at: float
     _git: Repo
     _head: Commit | None
     _tree: ObjectID
@@ -80,7 +81,7 @@ class Repository:
         commit.encoding = b"UTF-8"
         commit.message = _message(change)
         self._git.object_store.add_object(commit)
-        self._head, self.last, self.at = commit, change.number, int(change.at)
+        self._head, self.last, self.at = commit, change.number, change.at
 
     def _apply(self, changes: dict[bytes, tuple[int | None, ObjectID | None]]) -> None:
         """Make the tree after changes. A file that becomes a folder, or a folder a file, is removed first."""
@@ -133,18 +134,17 @@ def holds(path: str) -> bool:
 
 def _existing(directory: Path, workspace: str) -> Repo:
     other = Conflict(f"{directory} is something else than a repository of {workspace!r}: name a new folder")
-    if not (directory / "HEAD").is_file():
-        raise other
-    git = Repo(directory)
     try:
-        if git.get_config().get(_SECTION, b"workspace") != workspace.encode():
-            raise other
-    except KeyError:
-        git.close()
+        git = Repo(directory)
+    except (NotGitRepository, NotADirectoryError):
         raise other from None
-    except Conflict:
+    try:
+        ours = git.bare and git.get_config().get(_SECTION, b"workspace") == workspace.encode()
+    except KeyError:
+        ours = False
+    if not ours:
         git.close()
-        raise
+        raise other
     return git
 
 
@@ -159,7 +159,7 @@ def _read(git: Repo, directory: Path) -> Repository:
     if not isinstance(commit, Commit) or trailer is None:
         raise Conflict(f"the branch 'main' of {directory} has commits of others: name a new folder")
     paths = {entry.path for entry in git.object_store.iter_tree_contents(commit.tree)}
-    return Repository(int(trailer[1]), commit.commit_time, git, commit, commit.tree, paths)
+    return Repository(int(trailer[2]), float(trailer[1]), git, commit, commit.tree, paths)
 
 
 def _identity(change: FileChange) -> bytes:
@@ -168,13 +168,13 @@ def _identity(change: FileChange) -> bytes:
 
 
 def _message(change: FileChange) -> bytes:
-    paths = [f"{'-' if file.type == 'removed' else ''}{_shown(file.path)}" for file in change.files]
+    paths = [f"{'-' if file.type == 'removed' else ''}{_shown(file.path.split('/', 3)[-1])}" for file in change.files]
     more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
     lines = [f"{change.kind} {', '.join(paths[:_NAMED])}{more}", ""]
     lines += [*paths, ""] if more else []
     lines += [f"CFS-Principal: {_shown(change.principal)}"] if change.principal else []
     lines += [f"CFS-Call: {_shown(change.tool_call)}"] if change.tool_call else []
-    return ("\n".join([*lines, f"CFS-Change: {change.number}"]) + "\n").encode()
+    return ("\n".join([*lines, f"CFS-Time: {change.at!r}", f"CFS-Change: {change.number}"]) + "\n").encode()
 
 
 def _shown(text: str) -> str:

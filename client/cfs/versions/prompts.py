@@ -5,22 +5,20 @@ from collections.abc import Sequence
 from cfs.contract.wire import SessionVersion
 
 
-def prompt_at(versions: Sequence[SessionVersion], time: float) -> str | None:
-    """Return the first line of the newest user's message of a session at a time, in seconds since 1970.
+def prompt_at(versions: Sequence[SessionVersion], time: float) -> int | None:
+    """Return the version that has the newest user's message of a session at a time, in seconds since 1970, as its last.
 
     `versions` are those of the session, the oldest first. A rewind brings back the message of its version.
     """
-    prompts: dict[int, str] = {}
-    prompt: str | None = None
+    prompts: dict[int, int] = {}
+    prompt: int | None = None
     for version in versions:
         if version.at > time:
             break
         if version.to is not None or version.kind == "rewound":
             prompt = None if version.to is None else prompts.get(version.to)
         elif version.role == "user":
-            prompt = version.text
+            prompt = version.number
         if prompt is not None:
             prompts[version.number] = prompt
-    if prompt is None:
-        return None
-    return next((line for line in prompt.splitlines() if line.strip()), "").strip()
+    return prompt

@@ -123,7 +123,8 @@ def _older(
 
 def _source(client: Client, path: str, change: FileChange, content: bytes) -> str | None:
     """Return the path that a new file had before a change, or None if it has no other."""
-    removed = [file.path for file in change.files if file.type == "removed"]
+    whole = client.call(api.file_changes("/".join(path.split("/")[:3]), change.number + 1, 1)).changes
+    removed = [file.path for file in whole[0].files if file.type == "removed"] if whole else []
     removed.sort(key=lambda old: (-_shared(old, path), len(old)))
     for old in removed[:_SOURCES]:
         try:
@@ -147,16 +148,33 @@ def _version(change: FileChange, path: str) -> FileVersion | None:
 def _prompts(client: Client, origins: dict[int, _Origin]) -> dict[int, str]:
     """Return the message that the agent of each change was answering, where the caller may read its session."""
     sessions: dict[str, list[SessionVersion]] = {}
+    texts: dict[tuple[str, int], str | None] = {}
     prompts = {}
     for number, origin in origins.items():
-        if not origin.agent:
+        agent = origin.agent
+        if not agent:
             continue
-        if origin.agent not in sessions:
-            sessions[origin.agent] = _session(client, origin.agent)
-        prompt = prompt_at(sessions[origin.agent], origin.at)
-        if prompt is not None:
-            prompts[number] = prompt
+        if agent not in sessions:
+            sessions[agent] = _session(client, agent)
+        version = prompt_at(sessions[agent], origin.at)
+        if version is None:
+            continue
+        if (agent, version) not in texts:
+            texts[agent, version] = _first_line(client, agent, version)
+        text = texts[agent, version]
+        if text is not None:
+            prompts[number] = text
     return prompts
+
+
+def _first_line(client: Client, session: str, version: int) -> str | None:
+    """Return the first line of the last message of a version that is not empty."""
+    try:
+        history = client.call(api.read_at(session, version)).history
+    except _HIDDEN:
+        return None
+    lines = history[-1].content.splitlines() if history else ()
+    return next((line.strip() for line in lines if line.strip()), "")
 
 
 def _session(client: Client, session: str) -> list[SessionVersion]:

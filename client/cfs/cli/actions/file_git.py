@@ -89,7 +89,7 @@ class _Export:
         same = not last or last == oldest - 1
         for change in changes_of(self._client, self._workspace):
             if change.number <= last:
-                same = same or (change.number, int(change.at)) == (last, self._repository.at)
+                same = same or (change.number, change.at) == (last, self._repository.at)
                 break
             lacking.append(change)
         if not same:
