@@ -312,7 +312,8 @@ def test_a_second_run_adds_what_is_new_and_files_become_folders(running: Process
     put(running, "a", b"1")
     cfs(running, "git", "main", str(repository))
     before = git(repository, "rev-parse", "main")
-    cfs(running, "git", "main", str(repository))
+    again = run_cfs("files", "git", "main", str(repository), "--url", running.url)
+    assert again.stderr == f"0 commits were added to {repository}, up to change 1\n"
     assert git(repository, "rev-parse", "main") == before
     httpx.delete(f"{running.url}/v1/files{MAIN}a")
     put(running, "a/b", b"2")

@@ -151,10 +151,9 @@ def _existing(directory: Path, workspace: str) -> Repo:
 def _read(git: Repo, directory: Path) -> Repository:
     tree = Tree()
     git.object_store.add_object(tree)
-    head = git.refs.get_peeled(_BRANCH)
-    if head is None:
+    if _BRANCH not in git.refs:
         return Repository(0, 0, git, None, tree.id)
-    commit = git[head]
+    commit = git[git.refs[_BRANCH]]
     trailer = _TRAILER.search(commit.message) if isinstance(commit, Commit) else None
     if not isinstance(commit, Commit) or trailer is None:
         raise Conflict(f"the branch 'main' of {directory} has commits of others: name a new folder")
