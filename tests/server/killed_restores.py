@@ -11,7 +11,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from cfs_server.sessions.maintenance import describe, restore
+from cfs_server.backups.backup import Layout, restore
+from cfs_server.sessions.maintenance import describe, restoring
 
 CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "open"}
 
@@ -27,7 +28,7 @@ def ends(step: int, backup: Path, path: Path) -> bool:
                 os._exit(9)
 
         sys.addaudithook(end)
-        restore(backup, path)
+        restore(backup, Layout.beside(path))
         os._exit(0)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code in (0, 9), code
@@ -35,14 +36,26 @@ def ends(step: int, backup: Path, path: Path) -> bool:
 
 
 def main(backup: Path, folder: Path) -> None:
-    """Kill it at each step, until it lives to its end; there is always a whole store of this name."""
-    first = folder / "first.db"
-    restore(backup, first)
+    """Kill it at each step, until it lives to its end; there is always a whole store of this name.
+
+    The files are the old or the new ones, or a mark says that they are not all of one kind.
+    """
+    first = folder / "first/sessions.db"
+    restore(backup, Layout.beside(first))
     for step in itertools.count():
-        path = folder / f"{step}.db"
-        shutil.copyfile(first, path)
+        path = folder / f"{step}/sessions.db"
+        shutil.copytree(first.parent, path.parent)
+        (path.parent / "workspaces/main/a.txt").write_text("before")
         ended = ends(step, backup, path)
         assert describe(path).sessions == describe(first).sessions > 0
+        file = path.parent / "workspaces/main/a.txt"
+        if not restoring(path).exists():
+            assert file.read_text() == ("new" if ended else "before")
+        if step % 5 == 0 or ended:  # the next one does it
+            restore(backup, Layout.beside(path))
+            assert file.read_text() == "new"
+            assert not restoring(path).exists()
+        shutil.rmtree(path.parent)
         if ended:
             break
     sys.stdout.write(f"{step}")

@@ -1,11 +1,14 @@
 """Backups of a server at work, their restoration, and the check of a file of sessions."""
 
+import hashlib
 import json
+import os
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +21,7 @@ from cfs.errors import Forbidden, Gone
 from cfs.transports.http import Client
 from cfs.wire import Message, SettingsPatch, ToolCall
 from cfs_filesystem import OPERATIONS
+from cfs_filesystem.versions import SqliteVersions
 from cfs_server.access import tokens
 from cfs_server.access.tokens import TokenGrant
 from cfs_server.journal.sqlite_file import checksum
@@ -58,20 +62,72 @@ def fill(server: Process) -> None:
         client.call(api.delete("gone"))
         client.call(api.rename("main", "tree"))
         client.call(api.fork("tree/coder", "copy"))
+        client.call(api.write_file("/workspaces/main/a.txt", b"old"))
+        client.call(api.write_file("/workspaces/main/a.txt", b"new"))
+
+
+def furnish(workspaces: Path) -> None:
+    """Change a workspace as programs do: links, permissions, empty folders, names that are bytes, a repository."""
+    main = workspaces / "main"
+    (workspaces / "empty").mkdir(mode=0o700)
+    (main / "none").mkdir()
+    (main / ".git/objects").mkdir(parents=True)
+    (main / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    (main / "link").symlink_to("../outside")
+    (main / "run").write_bytes(b"#!/bin/sh\n")
+    (main / "run").chmod(0o750)
+    (main / os.fsdecode(b"b\xff")).write_bytes(bytes(range(256)) * 50_000)  # in several chunks
+    (main / "closed").mkdir()
+    (main / "closed/file").write_bytes(b"read-only")
+    (main / "closed").chmod(0o555)
+
+
+def tree(folder: Path) -> dict[str, tuple[int, str]]:
+    """Permissions and content of everything below a folder; of a link its target."""
+    return {
+        str(path.relative_to(folder)): (
+            path.lstat().st_mode,
+            str(path.readlink())
+            if path.is_symlink()
+            else hashlib.sha256(path.read_bytes()).hexdigest()
+            if path.is_file()
+            else "",
+        )
+        for path in folder.rglob("*")
+    }
+
+
+def pasts(file: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Each change of each workspace, with what it left; every content is compared with its digest."""
+    with closing(SqliteVersions(file)) as store:
+        store.check_integrity()
+        return {
+            name: [(each.number, each.at, each.author, each.kind, each.entries) for each in store.changes(name)]
+            for name in store.workspaces()
+        }
 
 
 @pytest.fixture(scope="module")
 def backup(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A backup of a server."""
+    """A backup of a server, whose workspace `main` programs have changed, too."""
     folder = tmp_path_factory.mktemp("backup")
     with serving(*SCRIPTED, "--data-dir", str(folder / "data")) as server:
         fill(server)
-        code, output, errors = ended(cfs(server.url, "backup", str(folder / "backup.db")))
+        furnish(folder / "data/workspaces")
+        code, output, errors = ended(cfs(server.url, "backup", str(folder / "backup.tar")))
         assert (code, output) == (0, "")
-        assert errors.startswith("cfs: 4 sessions (")
+        assert errors.startswith("cfs: 4 sessions and 2 workspaces (")
         assert server.url in errors
         stopped(server)
-    return folder / "backup.db"
+    return folder / "backup.tar"
+
+
+@pytest.fixture(scope="module")
+def sessions(backup: Path) -> Path:
+    """The file of the sessions in it, which was all of a backup in earlier versions."""
+    with tarfile.open(backup) as tar:
+        tar.extract("sessions.db", backup.parent / "unpacked", filter="data")
+    return backup.parent / "unpacked/sessions.db"
 
 
 def test_a_backup_holds_all_that_was_acknowledged_while_others_go_on(tmp_path: Path) -> None:
@@ -133,13 +189,87 @@ def test_sessions_in_a_database_are_not_the_work_of_commands_for_files(command: 
     assert "hunter2" not in done.stderr
 
 
-def test_without_a_server_the_file_itself_is_copied(backup: Path, tmp_path: Path) -> None:
-    store = tmp_path / "sessions.db"
-    shutil.copy(backup, store)
-    code, _, errors = ended(cfs(NOBODY, "backup", str(tmp_path / "copy.db"), CFS_STORE=str(store)))
-    assert (code, errors.startswith("cfs: 4 sessions (")) == (0, True), errors
-    assert run_cfs("store", "check", str(tmp_path / "copy.db")).returncode == 0
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["copy.db", "sessions.db"]
+@pytest.mark.parametrize("how", ["CFS_DATA_DIR", "--store", "without versions"])
+def test_without_a_server_the_files_themselves_are_copied(backup: Path, tmp_path: Path, how: str) -> None:
+    data, copy, other = tmp_path / "data", tmp_path / "copy.tar", tmp_path / "other"
+    shutil.copytree(backup.parent / "data", data, symlinks=True)
+    (data / "workspaces/main/since").write_text("the server was stopped")
+    if how == "without versions":
+        (data / "versions.db").unlink()
+    words = ["--store", str(data / "sessions.db")] if how == "--store" else []
+    variables = {} if how == "--store" else {"CFS_DATA_DIR": str(data)}
+    code, _, errors = ended(cfs(NOBODY, "backup", str(copy), *words, **variables))
+    assert (code, errors.startswith("cfs: 4 sessions and 2 workspaces (")) == (0, True), errors
+    assert run_cfs("store", "check", str(copy)).returncode == 0
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["copy.tar", "data"]
+    assert run_cfs("restore", str(copy), "--store", str(other / "sessions.db")).returncode == 0
+    assert tree(other / "workspaces") == tree(data / "workspaces")
+
+
+def test_a_restored_folder_has_the_same_files_and_versions(backup: Path, tmp_path: Path) -> None:
+    """Each is compared with its digest, and a server that starts there sees no change."""
+    data, other = backup.parent / "data", tmp_path / "other"
+    assert run_cfs("restore", str(backup), "--store", str(other / "sessions.db")).returncode == 0
+    assert tree(other / "workspaces") == tree(data / "workspaces")
+    assert (other / "workspaces/empty").stat().st_mode & 0o777 == 0o700
+    past = pasts(other / "versions.db")
+    assert past == pasts(data / "versions.db")
+    assert len(past["main"]) == 3
+    with serving(*SCRIPTED, "--data-dir", str(other)) as server:
+        url = f"{server.url}/v1/files/workspaces/main/a.txt"
+        assert httpx.get(url, params={"at": "1"}, timeout=60).content == b"old"
+        assert httpx.get(f"{server.url}/v1/versions/workspaces/main", timeout=60).json()["last"] == 3
+        stopped(server)
+    assert pasts(other / "versions.db") == past
+
+
+def test_files_that_are_written_meanwhile_are_those_of_a_version(tmp_path: Path) -> None:
+    """What was acknowledged before the backup is in it; of what comes meanwhile a beginning."""
+    data, file, other = tmp_path / "data", tmp_path / "backup.tar", tmp_path / "other"
+    with serving(*SCRIPTED, "--data-dir", str(data)) as server, ThreadPoolExecutor(4) as pool:
+        paths = [f"/workspaces/w{number % 4}/f{number}" for number in range(80)]
+
+        def write(path: str, text: bytes) -> None:
+            with Client(server.url) as client:
+                client.call(api.write_file(path, text))
+
+        for path in paths[:20]:
+            write(path, b"before")
+        (data / "workspaces/w0/outside").write_text("by a program")
+        more = [pool.submit(write, path, b"meanwhile") for path in paths]
+        assert cfs(server.url, "backup", str(file)).returncode == 0
+        for each in more:
+            each.result()
+        stopped(server)
+    assert run_cfs("restore", str(file), "--store", str(other / "sessions.db")).returncode == 0
+    now, before = pasts(data / "versions.db"), pasts(other / "versions.db")
+    assert all(now[name][-len(changes) :] == changes for name, changes in before.items())
+    assert (other / "workspaces/w0/outside").read_text() == "by a program"
+    assert all((other / path[1:]).read_bytes() in (b"before", b"meanwhile") for path in paths[:20])
+
+
+def test_a_backup_of_sessions_alone_leaves_the_workspaces(sessions: Path, backup: Path, tmp_path: Path) -> None:
+    """Earlier versions wrote such backups."""
+    data = tmp_path / "data"
+    shutil.copytree(backup.parent / "data", data, symlinks=True)
+    files, past = tree(data / "workspaces"), pasts(data / "versions.db")
+    done = run_cfs("restore", str(sessions), "--store", str(data / "sessions.db"), "--force")
+    assert (done.returncode, done.stderr.startswith("cfs: 4 sessions (")) == (0, True), done.stderr
+    assert (tree(data / "workspaces"), pasts(data / "versions.db")) == (files, past)
+
+
+def test_a_server_does_not_start_in_the_middle_of_a_restore(backup: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    store = data / "sessions.db"
+    assert run_cfs("restore", str(backup), "--store", str(store)).returncode == 0
+    (data / "sessions.db.restoring").write_text(str(backup))  # as a kill leaves it
+    refused = run_cfs("serve", *SCRIPTED, "--port", "0", "--data-dir", str(data))
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert f"cfs restore --force {backup}" in refused.stderr
+    assert run_cfs("restore", str(backup), "--store", str(store), "--force").returncode == 0
+    with serving(*SCRIPTED, "--data-dir", str(data)) as server:
+        assert text_of(server, "chat") == "User: one\nAssistant: one\n"
+        stopped(server)
 
 
 def test_a_server_at_another_address_is_named(tmp_path: Path) -> None:
@@ -151,7 +281,7 @@ def test_a_server_at_another_address_is_named(tmp_path: Path) -> None:
 def test_a_restored_store_has_the_same_sessions_in_another_life(backup: Path, tmp_path: Path) -> None:
     """What clients have seen may never have happened in it, so no cursor, version or handle of theirs is valid."""
     store = tmp_path / "data/sessions.db"
-    shutil.copytree(backup.parent / "data", tmp_path / "data")
+    shutil.copytree(backup.parent / "data", tmp_path / "data", symlinks=True)
     with serving(*SCRIPTED, "--data-dir", str(tmp_path / "data")) as server, Client(server.url) as client:
         say(server, "chat", "two")
         before = client.call(api.transcript("chat"))
@@ -163,7 +293,7 @@ def test_a_restored_store_has_the_same_sessions_in_another_life(backup: Path, tm
     refused = run_cfs("restore", str(backup), "--store", str(store))
     assert (refused.returncode, "--force" in refused.stderr, "4 sessions" in refused.stderr) == (1, True, True)
     done = run_cfs("restore", str(backup), "--store", str(store), "--force")
-    assert (done.returncode, done.stderr.count("\n")) == (0, 2)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 4)
     (aside,) = store.parent.glob("sessions.db.replaced-*")
     assert str(aside) in done.stderr
     assert run_cfs("store", "check", str(aside)).returncode == 0
@@ -189,24 +319,32 @@ def test_a_restore_that_is_killed_leaves_a_whole_store(backup: Path, tmp_path: P
     assert (done.returncode, done.stdout.isdigit() and int(done.stdout) > 3) == (0, True), done.stderr
 
 
-def test_nothing_is_restored_under_a_server_nor_from_what_is_damaged(backup: Path, tmp_path: Path) -> None:
+def test_nothing_is_restored_under_a_server_nor_from_what_is_damaged(
+    backup: Path, sessions: Path, tmp_path: Path
+) -> None:
     store = tmp_path / "data/sessions.db"
     with serving(*SCRIPTED, "--data-dir", str(tmp_path / "data")) as server:
         say(server, "chat", "mine")
         refused = run_cfs("restore", str(backup), "--store", str(store), "--force")
         assert (refused.returncode, f"in use by process {server.process.pid}" in refused.stderr) == (1, True)
         stopped(server)
-    damaged, junk = tmp_path / "damaged.db", tmp_path / "junk.db"
-    shutil.copy(backup, damaged)
+    damaged, junk, cut = tmp_path / "damaged.db", tmp_path / "junk.db", tmp_path / "cut.tar"
+    shutil.copy(sessions, damaged)
     with closing(sqlite3.connect(damaged)) as connection, connection:
         connection.execute("UPDATE records SET body = replace(body, 'one', 'two')")
     junk.write_bytes(b"junk" * 1000)
-    before = store.read_bytes()
-    for file in (damaged, junk, tmp_path / "missing.db"):
+    data = backup.read_bytes()
+    cut.write_bytes(data[: len(data) * 2 // 3])
+    changed = [tmp_path / f"changed-{at}.tar" for at in (700, 5000, len(data) // 2, len(data) - 20_000)]
+    for file in changed:  # a byte of the manifest, of the sessions, of the versions
+        at = int(file.stem.partition("-")[2])
+        file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    before, names = store.read_bytes(), sorted(each.name for each in store.parent.iterdir())
+    for file in (damaged, junk, cut, *changed, tmp_path / "missing.db"):
         refused = run_cfs("restore", str(file), "--store", str(store), "--force")
         assert (refused.returncode, refused.stderr.count("\n"), str(file) in refused.stderr) == (1, 1, True)
     assert store.read_bytes() == before
-    assert sorted(each.name for each in store.parent.iterdir()) == ["sessions.db", "sessions.db.reserve", "workspaces"]
+    assert sorted(each.name for each in store.parent.iterdir()) == names
 
 
 def test_a_damaged_store_gives_way_to_a_backup(backup: Path, tmp_path: Path) -> None:
@@ -243,10 +381,10 @@ def test_the_check_finds_what_was_changed(backup: Path, tmp_path: Path) -> None:
     assert [problem for problem in problems if "'chat'" in problem and "stored state" in problem] == problems
 
 
-def test_a_text_that_is_no_text_is_found_and_not_shown(backup: Path, tmp_path: Path) -> None:
+def test_a_text_that_is_no_text_is_found_and_not_shown(sessions: Path, tmp_path: Path) -> None:
     """Python's own error would print the conversation."""
     file = tmp_path / "changed.db"
-    shutil.copy(backup, file)
+    shutil.copy(sessions, file)
     file.write_bytes(file.read_bytes().replace(b'"Be brief."', b'"Be \xff\xff\xff\xff\xff."'))
     sound, problems = checked(file)
     assert not sound

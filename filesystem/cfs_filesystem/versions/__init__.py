@@ -4,7 +4,7 @@ A store knows no sessions and no HTTP. Its API is `VersionStore`; `SqliteVersion
 docs/versions.md describes what is kept.
 """
 
-from cfs_filesystem.versions.folder import FolderHistory
+from cfs_filesystem.versions.folder import FolderHistory, folders_in
 from cfs_filesystem.versions.model import (
     OUTSIDE,
     Author,
@@ -36,4 +36,5 @@ __all__ = [
     "State",
     "VersionRetention",
     "VersionStore",
+    "folders_in",
 ]

@@ -16,7 +16,16 @@ from typing import BinaryIO
 from cfs_filesystem._disk import stamp_of
 from cfs_filesystem._errors import FileSystemError
 from cfs_filesystem._openat import TEMPORARY, Tree
-from cfs_filesystem.versions.model import OUTSIDE, Author, Content, Entry, EntryType, Kind, State
+from cfs_filesystem.versions.model import (
+    OUTSIDE,
+    Author,
+    Content,
+    DamagedVersionError,
+    Entry,
+    EntryType,
+    Kind,
+    State,
+)
 from cfs_filesystem.versions.restoring import restore
 from cfs_filesystem.versions.store import VersionStore
 
@@ -122,6 +131,18 @@ class FolderHistory:
         finally:  # also what was put back before the disk refused
             self.sync(entries, author, Kind.REWIND)
 
+    def fill(self) -> None:
+        """Create everything that the newest version has in the folder, which is empty, and compare it with that.
+
+        Raises `DamagedVersionError` if it differs, or a path is none, and `OSError` if the disk refuses.
+        """
+        entries = self._store.tree_at(self._workspace)
+        if any(part in ("", ".", "..") for path in entries for part in path.split("/")):
+            raise DamagedVersionError(f"a path in the versions of {self._workspace!r} leads out of it")
+        restore(self._tree, self._start, self._store, self._workspace, entries)
+        if self.sync() is not None:
+            raise DamagedVersionError(f"the files of {self._workspace!r} differ from their newest version")
+
     def is_current(self, path: str) -> bool:
         """Return whether what is at a path is what its newest version says."""
         status, known = self.status(path), self._store.at(self._workspace, path)
@@ -196,6 +217,16 @@ class FolderHistory:
 
     def _parts(self, path: str) -> list[str]:
         return [*self._start, *(path.split("/") if path else ())]
+
+
+def folders_in(tree: Tree) -> dict[str, int]:
+    """Return the names of the folders in a directory, with their permissions. Links are none."""
+    with tree.directory(()) as directory, os.scandir(directory) as entries:
+        return {
+            entry.name: stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
+            for entry in entries
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(TEMPORARY)
+        }
 
 
 def _is_recorded(status: os.stat_result) -> bool:

@@ -43,6 +43,11 @@ def restore(
         entry = entries[path]
         if entry is not None and path not in refused:
             _put(tree, [*start, *path.split("/")], store, workspace, entry, durable=durable)
+    for path in deepest_first:  # when all is in them: they may be read-only
+        entry = entries[path]
+        if entry is not None and entry.type is EntryType.FOLDER and path not in refused:
+            with tree.directory([*start, *path.split("/")]) as descriptor:
+                os.fchmod(descriptor, entry.mode)
     return refused
 
 
@@ -71,6 +76,3 @@ def _put(tree: Tree, parts: list[str], store: VersionStore, workspace: str, entr
         else:
             with store.open(workspace, entry) as source, Content(iter(partial(source.read, _CHUNK), b"")) as content:
                 replace(directory, name, content, mode=lambda: entry.mode, overwrite=True, durable=durable)
-    if entry.type is EntryType.FOLDER:
-        with tree.directory(parts) as descriptor:
-            os.fchmod(descriptor, entry.mode)

@@ -27,7 +27,7 @@ from cfs_server.main.connect_cli import connect as connect_models
 
 if TYPE_CHECKING:
     from cfs_server.access.tokens import Token, TokenGrant
-    from cfs_server.sessions.maintenance import StoreInfo
+    from cfs_server.backups.backup import BackupInfo, Layout
 
 # `cfs token`: create, list and revoke access tokens (G9, C10).
 
@@ -224,16 +224,16 @@ def backup(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Write a copy of all sessions to a file. A running server makes it while it works.
+    """Write all sessions, and the files of workspaces with their versions, to a file. A running server goes on.
 
-    With --tokens, the server needs a token with all operations on '/'. If no server answers, or with --store, the file
-    is read directly. Files of workspaces are not in the copy.
+    With --tokens, the server needs a token with all operations on '/'. If no server answers, or with --store, the files
+    are read directly; with --store the workspaces are those beside that file.
     """
     from cfs import api
     from cfs.cli.base.complete_file import complete_file
     from cfs.cli.base.progress import progress
+    from cfs_server.backups import backup as backups
     from cfs_server.journal.journal import StoreInUse
-    from cfs_server.sessions import maintenance
 
     with _told(), complete_file(file, force=force) as target:
         source = url
@@ -244,15 +244,18 @@ def backup(
             except Unreachable:
                 source = ""
         if store is not None or not source:
-            path = _store_file(store)
+            layout = _layout(store)
             try:
                 with progress("backing up"):
-                    maintenance.copy(path, target)
+                    backups.make(layout, target)
             except StoreInUse as error:
                 raise ServerError(f"{error}. If that is a server, give its --url") from None
-            source = str(path)
-    found = maintenance.describe(file)
+            source = str(layout.sessions)
+    with _told():
+        found = backups.describe(file)
     note(f"cfs: {_size_of(found)} from {source} in {file}")
+    if found.workspaces is None:
+        note("cfs: files of workspaces are not in it: docs/sessions.md, Backups")
 
 
 def restore(
@@ -262,22 +265,21 @@ def restore(
 ) -> None:
     """Restore a backup. Stop the server first.
 
-    The sessions that were there before are set aside, not deleted. Clients notice that the sessions are not those that
-    they have seen: their cursors and versions are no longer valid.
+    With --store the workspaces are restored beside that file. What was there before is set aside, not deleted. Clients
+    notice that the sessions are not those that they have seen: their cursors and versions are no longer valid.
     """
     from cfs.cli.base.progress import progress
-    from cfs_server.sessions import maintenance
+    from cfs_server.backups import backup as backups
 
-    path = _store_file(store)
+    layout = _layout(store)
     with _told():
-        if not force and path.exists() and (there := maintenance.describe(path)).sessions:
-            raise AlreadyExists(f"{path} holds {_size_of(there)}; --force sets the file aside and replaces it")
+        if not force and ((there := backups.replaced_by(file, layout)).sessions or there.workspaces):
+            raise AlreadyExists(f"{layout.sessions} holds {_size_of(there)}; --force sets them aside and replaces them")
         with progress("restoring"):
-            aside = maintenance.restore(file, path)
-        found = maintenance.describe(path)
-    note(f"cfs: {_size_of(found)} restored to {path}")
-    if aside is not None:
-        note(f"cfs: the file that was there is {aside}; delete it when you no longer need it")
+            restored, aside = backups.restore(file, layout)
+    note(f"cfs: {_size_of(restored)} restored to {layout.sessions}")
+    for path in aside:
+        note(f"cfs: what was there is {path}; delete it when you no longer need it")
 
 
 @store_app.command(name="check")
@@ -295,12 +297,12 @@ def check_store(
 
     To check the sessions of a running server, check a backup of them.
     """
+    from cfs_server.backups import backup as backups
     from cfs_server.engine.host.scripted import ScriptedEngine
-    from cfs_server.sessions import maintenance
 
-    path = _store_file(file)
+    path = _layout(file).sessions
     with _told():
-        found, problems = maintenance.check(path, ScriptedEngine())
+        found, contents, problems = backups.check(path, ScriptedEngine())
     if as_json:
         counted = {"path": str(path), "bytes": found.bytes, "sessions": found.sessions, "records": found.records}
         typer.echo(json.dumps({"ok": not problems, **counted, "problems": problems}))
@@ -308,7 +310,7 @@ def check_store(
         for problem in problems:
             typer.echo(problem)
         word = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}" if problems else "no problems"
-        note(f"cfs: {path}: {_size_of(found)}, {found.records} records: {word}")
+        note(f"cfs: {path}: {_size_of(contents)}, {found.records} records: {word}")
     if problems:
         raise typer.Exit(_CANNOT)
 
@@ -319,27 +321,30 @@ _NO_FILE = (
 )
 
 
-def _store_file(given: Path | None) -> Path:
-    """Return the file of the sessions that `cfs serve` would use. Exits if it would use none."""
+def _layout(given: Path | None) -> "Layout":
+    """Return where `cfs serve` would keep sessions and workspaces. Exits if it would use no file."""
+    from cfs_server.backups.backup import Layout
     from cfs_server.config.settings import CONFIG_VARIABLE, ConfigurationError, load
 
     if given is not None and f"{given}".startswith(("postgresql:/", "postgres:/")):  # a path has no double slashes
         raise _failure(_NO_FILE)
     if given is not None:
-        return given
+        return Layout.beside(given)
     config = os.environ.get(CONFIG_VARIABLE)
     try:
-        file = load({}, Path(config) if config else None).store_file
+        layout = Layout.of(load({}, Path(config) if config else None))
     except ConfigurationError as error:
         raise _failure(str(error)) from None
-    if file is None:
+    if layout is None:
         raise _failure(f"CFS_STORE and CFS_DATA_DIR name no file: {_NO_FILE}")
-    return file
+    return layout
 
 
-def _size_of(found: "StoreInfo") -> str:
-    plural = "" if found.sessions == 1 else "s"
-    return f"{found.sessions} session{plural} ({_shown(found.bytes)})"
+def _size_of(found: "BackupInfo") -> str:
+    sessions = f"{found.sessions} session{'' if found.sessions == 1 else 's'}"
+    if found.workspaces:
+        sessions += f" and {found.workspaces} workspace{'' if found.workspaces == 1 else 's'}"
+    return f"{sessions} ({_shown(found.bytes)})"
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from cfs_server.journal.journal import Backend, Journal, StoreFailed, StoreInUse
 from cfs_server.journal.memory import MemoryBackend
 from cfs_server.journal.sqlite import SqliteBackend
 from cfs_server.main import logs
-from cfs_server.sessions.maintenance import remove_leftovers
+from cfs_server.sessions.maintenance import remove_leftovers, require_no_restore
 from cfs_server.sessions.tracing import serving
 from cfs_server.workspaces.workspaces import Workspaces, open_workspaces
 
@@ -156,6 +156,8 @@ async def serve(settings: Settings) -> None:
                 async with _workspaces(settings) as workspaces:
                     await _serve_replica(settings, workspaces, listener)
                 return
+            if settings.store_file is not None:
+                await asyncio.to_thread(require_no_restore, settings.store_file)
             async with opened(backend_of(settings)) as journal:
                 if settings.store_file is not None:
                     await asyncio.to_thread(remove_leftovers, settings.store_file)

@@ -1,7 +1,6 @@
 """The server itself: the index, health, readiness, metrics, the caller's identity, and backups (H6)."""
 
 import asyncio
-import os
 import shutil
 import tempfile
 import time
@@ -9,14 +8,14 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import BinaryIO
 
 from fastapi import APIRouter, Response
 from starlette.responses import PlainTextResponse, StreamingResponse
 
 from cfs import wire
 from cfs.errors import Conflict, Forbidden, InvalidParameters, NotAcceptable, StorageFull, Unavailable
-from cfs_filesystem import OPERATIONS
+from cfs_filesystem import OPERATIONS, FileSystemError
+from cfs_server.backups import archive
 from cfs_server.engine.contract.interface import ModelInfo
 from cfs_server.http import negotiation as media
 from cfs_server.http.caller import Accept, AppContext, Context, IfNoneMatch, Me
@@ -26,7 +25,8 @@ from cfs_server.http.openapi import answer, problems
 from cfs_server.http.representations import as_json
 from cfs_server.journal.journal import StoreFailed
 from cfs_server.routes import dashboard
-from cfs_server.sessions.maintenance import SCRATCH
+from cfs_server.sessions.maintenance import SCRATCH, describe
+from cfs_server.workspaces.workspaces import Workspaces
 
 router = APIRouter(tags=["server"])
 
@@ -44,8 +44,6 @@ _PLACES = {
     "metrics": "/metrics",
     "backup": "/v1/backup",
 }
-_SQLITE = "application/vnd.sqlite3"
-_PIECE_BYTES = 1 << 20
 _OBJECT = {"content": {"application/json": {"schema": {"type": "object"}}}}
 _PAGE = {"text/plain": {"schema": {"type": "string"}}, "text/html": {"schema": {"type": "string"}}}
 
@@ -130,12 +128,18 @@ def _shown(model: ModelInfo) -> wire.ModelShown:
 @router.get(
     "/v1/backup",
     responses={
-        200: {"description": "The file", "content": {_SQLITE: {"schema": {"type": "string", "format": "binary"}}}},
+        200: {
+            "description": "The file",
+            "content": {archive.MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+        },
         **problems(Forbidden, Conflict, StorageFull),
     },
 )
 async def backup(parts: AppContext, me: Me) -> Response:
-    """Return a copy of the file of all sessions, made while the server works. Requires all rights on everything."""
+    """Return a backup: a tar of all sessions, and of the workspaces with their versions. The server goes on meanwhile.
+
+    Requires all rights on everything.
+    """
     if any("/" not in me.principal.handle.scopes(operation) for operation in OPERATIONS):
         raise Forbidden("a backup contains the data of all callers: it needs a token with all operations on '/'")
     if parts.settings.databases:
@@ -145,22 +149,31 @@ async def backup(parts: AppContext, me: Me) -> Response:
         raise Conflict("the sessions are in PostgreSQL: use pg_dump for a backup, or `cfs export` for a file of them")
     if journal is None or not journal.durable_store or file is None:
         raise Conflict("this server keeps sessions in memory only; `cfs export` writes them to a file")
-    folder = await asyncio.to_thread(tempfile.mkdtemp, prefix=f"{SCRATCH}-", dir=file.parent)
+    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f"{SCRATCH}-", dir=file.parent))
     try:
-        await journal.backup(Path(folder, file.name))
-        copy = await asyncio.to_thread(Path(folder, file.name).open, "rb")
-    except StoreFailed as error:
+        await journal.backup(folder / archive.SESSIONS)
+        copy = await asyncio.to_thread(_archived, folder, parts.workspaces)
+    except (StoreFailed, OSError, FileSystemError) as error:
         raise StorageFull(f"the server cannot write a backup: {error}") from None
     finally:
         await asyncio.to_thread(shutil.rmtree, folder)
-    size, name = os.fstat(copy.fileno()).st_size, f"sessions-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.db"
-    headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{name}"'}
-    return StreamingResponse(_pieces(copy), media_type=_SQLITE, headers=headers | {"Cache-Control": "no-store"})
+    name = f"cfs-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar"
+    headers = {"Content-Length": str(copy.size), "Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(
+        _pieces(copy), media_type=archive.MEDIA_TYPE, headers=headers | {"Cache-Control": "no-store"}
+    )
 
 
-async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
-    with file:
-        while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
+def _archived(folder: Path, workspaces: Workspaces) -> archive.Archive:
+    """Add the workspaces to the copy of the sessions in a folder."""
+    sessions = describe(folder / archive.SESSIONS).sessions
+    return archive.Archive(folder, sessions, workspaces.backup(folder / archive.VERSIONS))
+
+
+async def _pieces(copy: archive.Archive) -> AsyncIterator[bytes]:
+    with copy:
+        pieces = copy.pieces()
+        while piece := await asyncio.to_thread(next, pieces, b""):
             yield piece
 
 

@@ -1,18 +1,15 @@
-"""Work on a file of sessions that no server uses: describe it, check it, and put a backup in its place."""
+"""Work on a file of sessions that no server uses: describe it, check it, and put another one in its place."""
 
 import asyncio
 import json
-import os
 import shutil
 import sqlite3
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import BinaryIO
 
 from cfs_server.domain.events import new_nonce
 from cfs_server.domain.quotas import Quota, StorageUsage
@@ -58,14 +55,10 @@ def describe(path: Path) -> StoreInfo:
         return _info(connection, path)
 
 
-def copy(path: Path, target: BinaryIO) -> None:
-    """Write a copy of a file to another one, which is open. Raises `StoreFailed`."""
-    with _scratch(path) as folder:
-        part = folder / "copy"
-        with _opened(path) as connection:
-            copy_file(connection, part)
-        with part.open("rb") as source:
-            shutil.copyfileobj(source, target)
+def copy(path: Path, target: Path) -> None:
+    """Copy a file to a new one. Raises `StoreFailed`."""
+    with _opened(path) as connection:
+        copy_file(connection, target)
 
 
 def check(path: Path, engine: Engine) -> tuple[StoreInfo, list[str]]:
@@ -81,25 +74,41 @@ def check(path: Path, engine: Engine) -> tuple[StoreInfo, list[str]]:
         return _info(connection, path), found
 
 
-def restore(backup: Path, path: Path) -> Path | None:
-    """Put a copy of a backup in the place of a file. Returns where the file that was there is now.
+def prepare(backup: Path, part: Path) -> None:
+    """Make a new file of the sessions of a backup, in which they begin other lives.
 
     All versions and cursors that clients have seen become invalid, because what they name may never have happened in
-    the restored sessions. Raises `StoreFailed` if the backup is damaged, or the file in use; then nothing has changed.
+    the restored sessions. Raises `StoreFailed` if the backup is damaged.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _scratch(path) as folder:
-        part = folder / "copy"
-        with _opened(backup) as connection:
-            if found := problems(connection):
-                raise StoreDamaged(f"{backup} is damaged: {found[0]}")
-            copy_file(connection, part)
-        with _opened(part) as connection:
-            _begin_new_lives(connection)
+    with _opened(backup) as connection:
+        if found := problems(connection):
+            raise StoreDamaged(f"{backup} is damaged: {found[0]}")
+        copy_file(connection, part)
+    with _opened(part) as connection:
+        _begin_new_lives(connection)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def require_unused(path: Path) -> None:
+    """Raise `StoreInUse` if a server uses a file. It may be missing or damaged."""
+    if path.exists() and path.stat().st_size:
+        with suppress(StoreDamaged), _opened(path) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        aside = _replace(path, part)
-        _sync(path.parent)
-    return aside
+
+
+def restoring(path: Path) -> Path:
+    """Return the file that is there while a restore puts its files in place. Its first line is the backup."""
+    return path.with_name(f"{path.name}.restoring")
+
+
+def require_no_restore(path: Path) -> None:
+    """Raise `StoreFailed` if a restore was killed after it had replaced something."""
+    if restoring(path).exists():
+        backup = restoring(path).read_text(errors="replace")
+        raise StoreFailed(
+            f"a restore of {path} was interrupted: run it again, `cfs restore --force {backup}`. The files that were"
+            f" there before have names that end with .replaced-TIME"
+        )
 
 
 def set_aside(path: Path) -> list[Path]:
@@ -111,8 +120,8 @@ def set_aside(path: Path) -> list[Path]:
 
 
 @contextmanager
-def _scratch(path: Path) -> Iterator[Path]:
-    """Make a folder for a copy beside a file."""
+def scratch(path: Path) -> Iterator[Path]:
+    """Make a folder for copies beside a file or folder."""
     with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}-", dir=path.parent) as folder:
         yield Path(folder)
 
@@ -219,19 +228,16 @@ def _begin_new_lives(connection: sqlite3.Connection) -> None:
     connection.execute("COMMIT")
 
 
-def _replace(path: Path, part: Path) -> Path | None:
-    """Put a new file in the place of the one that is in use for sessions until now, and return where that is now.
+def replace_file(path: Path, part: Path, aside: Path) -> None:
+    """Put a new file in the place of a file of sessions, which gets the name `aside`. Raises `StoreInUse`.
 
     The old file keeps its name until the new one takes it, so that a kill in between leaves one of the two.
     """
     wal = wal_of(path)
     if not path.exists() and not wal.exists():
         part.rename(path)
-        return None
-    aside = path.with_name(f"{path.name}.replaced-{time.strftime('%Y%m%dT%H%M%S')}")
-    if path.exists() and path.stat().st_size:
-        with suppress(StoreDamaged), _opened(path) as connection:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return
+    require_unused(path)
     if path.exists():
         _second_name(path, aside)
     if wal.exists():  # it belongs to the old file only
@@ -246,7 +252,6 @@ def _replace(path: Path, part: Path) -> Path | None:
         if wal_of(aside).exists():
             wal_of(aside).rename(wal)
         raise
-    return aside
 
 
 def _second_name(path: Path, name: Path) -> None:
@@ -254,11 +259,3 @@ def _second_name(path: Path, name: Path) -> None:
         name.hardlink_to(path)
     except OSError:  # a disk without hard links
         path.rename(name)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

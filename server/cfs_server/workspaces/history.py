@@ -10,8 +10,9 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import chain
+from pathlib import Path as DiskPath
 from typing import TypeVar, cast
 
 import structlog
@@ -27,6 +28,7 @@ from cfs_filesystem.versions import (
     SqliteVersions,
     State,
     VersionRetention,
+    folders_in,
 )
 from cfs_filesystem.versions.codec import LARGE
 from cfs_server.domain.changes import author
@@ -278,6 +280,23 @@ class _Gate:
             with self._condition:
                 self._exclusive -= 1
                 self._condition.notify_all()
+
+
+def back_up(files: DiskFileSystem, history: WorkspaceHistory | None, target: DiskPath) -> dict[str, int]:
+    """Write the versions of the workspaces in a folder to a new file; see `Workspaces.backup`.
+
+    Without a history each workspace gets its first version in that file.
+    """
+    folders = folders_in(files.tree)
+    if history is None:
+        with closing(SqliteVersions(target)) as store:
+            for name in folders:
+                FolderHistory(store, name, files.tree, [name]).sync()
+    else:
+        for name in sorted({*folders, *history.store.workspaces()}):
+            history.look(name)
+        history.store.backup(target)
+    return folders
 
 
 def split(path: Path) -> tuple[str, str]:

@@ -28,7 +28,7 @@ from cfs_filesystem import (
 from cfs_filesystem.versions import Author, Entry, Kind, SqliteVersions, VersionRetention
 from cfs_server.domain.ids import WORKSPACES
 from cfs_server.workspaces.file_index import FileIndex
-from cfs_server.workspaces.history import WorkspaceHistory
+from cfs_server.workspaces.history import WorkspaceHistory, back_up
 
 _log = structlog.get_logger(__name__)
 
@@ -71,6 +71,16 @@ class Workspaces(RouterFileSystem):
     def entries(self, prefix: Path) -> Iterator[tuple[Path, EntryMeta]]:
         """Yield the entries that a prefix covers, in any order."""
         return self._files.entries(prefix)
+
+    def backup(self, target: DiskPath) -> dict[str, int] | None:
+        """Write all versions to a new file, with the files as they are now as the newest ones.
+
+        Returns the names of the workspaces with their permissions, also those of empty ones. Returns None, and writes
+        nothing, if the files are in an object store. Raises `OSError`.
+        """
+        if isinstance(self._files, ObjectFileSystem):
+            return None
+        return back_up(self._files, self.history, target)
 
     def close(self) -> None:
         """Close the folder, or the connections to the store, and the versions."""
