@@ -197,8 +197,8 @@ def test_without_a_server_the_files_themselves_are_copied(backup: Path, tmp_path
     if how == "without versions":
         (data / "versions.db").unlink()
     words = ["--store", str(data / "sessions.db")] if how == "--store" else []
-    variables = {} if how == "--store" else {"CFS_DATA_DIR": str(data)}
-    code, _, errors = ended(cfs(NOBODY, "backup", str(copy), *words, **variables))
+    named = str(tmp_path / "none") if how == "--store" else str(data)
+    code, _, errors = ended(cfs(NOBODY, "backup", str(copy), *words, CFS_DATA_DIR=named))
     assert (code, errors.startswith("cfs: 4 sessions and 2 workspaces (")) == (0, True), errors
     assert run_cfs("store", "check", str(copy)).returncode == 0
     assert sorted(each.name for each in tmp_path.iterdir()) == ["copy.tar", "data"]

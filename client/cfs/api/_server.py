@@ -6,7 +6,7 @@ from cfs.api._calls import Call, Request, parse_nothing
 
 
 def backup() -> Request:
-    """`GET /v1/backup`: a copy of the file of all sessions, for `Client.download`."""
+    """`GET /v1/backup`: a backup of all sessions and workspaces, a tar, for `Client.download`."""
     return Request("GET", "/v1/backup")
 
 
