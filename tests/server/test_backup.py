@@ -194,12 +194,14 @@ def test_without_a_server_the_files_themselves_are_copied(backup: Path, tmp_path
     data, copy, other = tmp_path / "data", tmp_path / "copy.tar", tmp_path / "other"
     shutil.copytree(backup.parent / "data", data, symlinks=True)
     (data / "workspaces/main/since").write_text("the server was stopped")
+    (data / "workspaces" / os.fsdecode(b"w\xff")).mkdir()
+    (data / "workspaces" / os.fsdecode(b"w\xff") / "file").write_text("in a workspace whose name is bytes")
     if how == "without versions":
         (data / "versions.db").unlink()
     words = ["--store", str(data / "sessions.db")] if how == "--store" else []
     named = str(tmp_path / "none") if how == "--store" else str(data)
     code, _, errors = ended(cfs(NOBODY, "backup", str(copy), *words, CFS_DATA_DIR=named))
-    assert (code, errors.startswith("cfs: 4 sessions and 2 workspaces (")) == (0, True), errors
+    assert (code, errors.startswith("cfs: 4 sessions and 3 workspaces (")) == (0, True), errors
     assert run_cfs("store", "check", str(copy)).returncode == 0
     assert sorted(each.name for each in tmp_path.iterdir()) == ["copy.tar", "data"]
     assert run_cfs("restore", str(copy), "--store", str(other / "sessions.db")).returncode == 0

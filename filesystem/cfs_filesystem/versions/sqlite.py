@@ -553,10 +553,13 @@ class SqliteVersions:
                     self.open(workspace, entry).close()
 
     def backup(self, target: Path) -> None:
-        """Write a copy of the store, which is in use, to a new file that only its owner can read."""
+        """Write a copy of the store, which is in use, to a new file that only its owner can read. Raises `OSError`."""
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        with closing(sqlite3.connect(target, isolation_level=None)) as copy, self._lock:
-            self._database.backup(copy)
+        try:
+            with closing(sqlite3.connect(target, isolation_level=None)) as copy, self._lock:
+                self._database.backup(copy)
+        except sqlite3.Error as error:
+            raise OSError(errno.EIO, f"versions cannot be copied: {error}") from None
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -107,6 +107,8 @@ def _manifest(text: bytes) -> Manifest:
     manifest = Manifest(**values)
     if SESSIONS not in manifest.digests or not manifest.digests.keys() <= {SESSIONS, VERSIONS}:
         raise ValueError("its manifest names other members")
+    if any("/" in name or "\0" in name or name in ("", ".", "..") for name in manifest.workspaces or ()):
+        raise ValueError("its manifest names a workspace by a path")
     if manifest.workspaces and VERSIONS not in manifest.digests:
         raise ValueError(f"its manifest lacks {VERSIONS}")
     return manifest

@@ -68,10 +68,10 @@ def make(layout: Layout, target: BinaryIO) -> None:
         maintenance.copy(layout.sessions, folder / SESSIONS)
         try:
             workspaces = _copy_workspaces(layout, folder / VERSIONS)
-            with Archive(folder, maintenance.describe(folder / SESSIONS).sessions, workspaces) as archive:
-                target.writelines(archive.pieces())
         except (OSError, FileSystemError) as error:
             raise StoreFailed(f"the workspaces in {layout.workspaces} cannot be copied: {error}") from None
+        with Archive(folder, maintenance.describe(folder / SESSIONS).sessions, workspaces) as archive:
+            target.writelines(archive.pieces())
 
 
 def _copy_workspaces(layout: Layout, target: Path) -> dict[str, int] | None:
@@ -224,7 +224,7 @@ def _naming(backup: Path) -> Iterator[None]:
         yield
     except StoreDamaged as error:
         raise StoreDamaged(str(error) if str(backup) in str(error) else f"{backup} is damaged: {error}") from None
-    except (DamagedVersionError, FileSystemError, sqlite3.Error) as error:
+    except (DamagedVersionError, FileSystemError, sqlite3.Error, ValueError) as error:
         raise StoreDamaged(f"{backup} is damaged: {getattr(error, 'strerror', error)}") from None
     except OSError as error:
         raise StoreFailed(f"{backup} cannot be restored: {error.strerror}: {error.filename}") from None

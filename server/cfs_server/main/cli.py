@@ -255,7 +255,7 @@ def backup(
         found = backups.describe(file)
     note(f"cfs: {_size_of(found)} from {source} in {file}")
     if found.workspaces is None:
-        note("cfs: files of workspaces are not in it: docs/sessions.md, Backups")
+        note("cfs: it has sessions only: there is no folder of workspaces")
 
 
 def restore(
