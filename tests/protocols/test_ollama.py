@@ -77,7 +77,8 @@ async def test_settings_and_messages_reach_the_engine(server: ServerHarness, cli
         tools=[WEATHER],
         options={
             "temperature": 0.5, "num_predict": 7, "stop": ["END"], "seed": -1, "top_k": 5, "top_p": 0, "min_p": 0.1,
-            "num_ctx": 4096, "repeat_penalty": 1.0,
+            "num_ctx": 4096, "repeat_penalty": 1.3, "repeat_last_n": -1, "presence_penalty": 0.5,
+            "frequency_penalty": 0.25,
         },
         keep_alive="5m",
     )  # fmt: skip
@@ -91,9 +92,12 @@ async def test_settings_and_messages_reach_the_engine(server: ServerHarness, cli
     settings = request.settings
     assert (settings.max_tokens, settings.temperature, settings.stop, settings.seed) == (7, 0.5, ("END",), 2**32 - 1)
     assert (settings.top_k, settings.top_p, settings.min_p) == (5, 1e-6, 0.1)
+    assert (settings.repeat_penalty, settings.repeat_last_n) == (1.3, -1)
+    assert (settings.presence_penalty, settings.frequency_penalty) == (0.5, 0.25)
     assert request.options.tools[0]["function"]["name"] == "weather"
-    await client.chat(model="x", messages=[USER], options={"num_predict": -1})
-    assert server.engine.requests[1].settings.max_tokens == 8192
+    await client.chat(model="x", messages=[USER], options={"num_predict": -1, "repeat_penalty": 0})
+    settings = server.engine.requests[1].settings
+    assert (settings.max_tokens, settings.repeat_penalty) == (8192, 1)
 
 
 @pytest.mark.feature("ollama", "/api/chat", "stream")
@@ -286,8 +290,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("chat", {"messages": [], "options": {"mirostat": 2}}, "mirostat"),
     ("chat", {"messages": [{"role": "wizard", "content": "x"}]}, "'system', 'user'"),
     ("chat", {"messages": "hello"}, "messages"),
-    ("chat", {"options": {"repeat_penalty": 1.3}}, "penalties are not applied"),
-    ("chat", {"options": {"presence_penalty": 1}}, "penalties are not applied"),
+    ("chat", {"options": {"repeat_penalty": -1}}, "repeat_penalty"),
+    ("chat", {"options": {"presence_penalty": 3}}, "presence_penalty"),
     ("chat", {"options": {"mirostat": 2}}, "mirostat"),
     ("chat", {"options": {"temperature": "hot"}}, "temperature"),
     ("chat", {"options": {"stop": ["x" * 300]}}, "256 characters"),

@@ -126,8 +126,6 @@ async def test_a_client_that_leaves_its_stream_ends_its_completion() -> None:
         ("best_of", 3),
         ("echo", True),
         ("suffix", "end"),
-        ("logit_bias", {"50256": -100}),
-        ("presence_penalty", 0.5),
         ("prompt", ["a", "b"]),
         ("prompt", [1, 2]),
         ("prompt", []),

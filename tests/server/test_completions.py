@@ -85,9 +85,18 @@ async def test_settings_messages_and_tools_reach_the_engine(server: ServerHarnes
             tool_choice="required",
             parallel_tool_calls=False,
             presence_penalty=0,
+            frequency_penalty=0.5,
+            logit_bias={"17": -100},
             response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "array"}}},
             user="the-account",
-            extra_body={"top_k": -1, "min_p": 0.1, "nobody_knows": {"this": 1}},
+            extra_body={
+                "top_k": -1,
+                "min_p": 0.1,
+                "nobody_knows": {"this": 1},
+                "repeat_penalty": 1.1,
+                "repeat_last_n": 9,
+                "min_tokens": 3,
+            },
         )
     (request,) = server.engine.requests
     roles = [(message.role, message.content) for message in request.messages]
@@ -97,6 +106,8 @@ async def test_settings_messages_and_tools_reach_the_engine(server: ServerHarnes
     settings = request.settings
     assert (settings.temperature, settings.max_tokens, settings.stop, settings.seed) == (0.5, 7, ("END",), 2**32 - 1)
     assert (settings.top_k, settings.min_p, settings.top_p) == (0, 0.1, 1e-6)
+    assert (settings.presence_penalty, settings.frequency_penalty, settings.logit_bias) == (0, 0.5, {"17": -100})
+    assert (settings.repeat_penalty, settings.repeat_last_n, settings.min_tokens) == (1.1, 9, 3)
     assert request.options == ReplyOptions({"type": "array"}, None, (READ,), "required", parallel_calls=False)
     assert (request.owner, request.account, request.kind) == ("local", "the-account", "agent")
 
@@ -290,9 +301,15 @@ REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
      "messages.0.content", "only parts of the type 'text'"),
     ({"messages": [{"role": "wizard", "content": "x"}]}, "messages.0.role", "'developer'"),
     ({"n": 2}, "n", "one completion"),
-    ({"presence_penalty": 0.5}, "presence_penalty", "set it to 0"),
-    ({"frequency_penalty": 0.5}, "frequency_penalty", "set it to 0"),
-    ({"logit_bias": {"1": 5}}, "logit_bias", "not biased"),
+    ({"presence_penalty": 2.5}, "presence_penalty", "less than or equal to 2"),
+    ({"frequency_penalty": -2.5}, "frequency_penalty", "greater than or equal to -2"),
+    ({"repeat_penalty": 0}, "repeat_penalty", "greater than 0"),
+    ({"repeat_last_n": -2}, "repeat_last_n", "greater than or equal to -1"),
+    ({"logit_bias": {"1": 101}}, "logit_bias.1", "less than or equal to 100"),
+    ({"logit_bias": {"the": 5}}, "logit_bias.the.[key]", "match pattern"),
+    ({"logit_bias": [[1, 5]]}, "logit_bias", "an object"),
+    ({"min_tokens": -1}, "min_tokens", "greater than or equal to 0"),
+    ({"min_tokens": 8, "max_tokens": 7}, "min_tokens", "more than the 7 tokens"),
     ({"top_logprobs": 3}, "top_logprobs", "`logprobs`"),
     ({"functions": [{"name": "x"}]}, "functions", "`tools`"),
     ({"temperature": 9}, "temperature", "less than or equal to 5"),

@@ -82,6 +82,11 @@ class Body(Strict):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: int | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    repeat_penalty: float | None = None  # of llama-server
+    min_tokens: int | None = None  # of vLLM
     stop: Annotated[list[str], Field(max_length=4)] | None = None
     tools: Annotated[list[Tool], Field(min_length=1)] | None = None
     tool_choice: Literal["auto", "none", "required"] | None = None

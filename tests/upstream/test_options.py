@@ -44,7 +44,8 @@ def test_the_protocol_is_guessed_from_the_address(url: str, kind: str) -> None:
 
 
 def test_settings_that_an_upstream_is_told_are_named_or_the_usual_ones() -> None:
-    assert sampling_of("", "openai") == ("temperature", "top_p", "seed")
+    openai = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
+    assert sampling_of("", "openai") == openai
     assert sampling_of("", "anthropic") == ("temperature",)
     assert sampling_of(" min_p, temperature ,", "openai") == ("temperature", "min_p")
     with pytest.raises(InvalidOptions, match="'colour'"):

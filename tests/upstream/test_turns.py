@@ -12,7 +12,7 @@ from cfs.errors import ContextTooLong, EngineError
 from cfs.wire import Message, ToolCall
 from cfs_server.engine.contract.interface import Delta, Finished, UpstreamKind
 from tests.engine.support import ask, collect, request, user
-from tests.upstream.stub import MODEL, Speech
+from tests.upstream.stub import MODEL, Refusal, Speech
 from tests.upstream.support import calls_of, pair, result, said_by_model, thinking_of
 
 BOTH = pytest.mark.parametrize("kind", ["openai", "anthropic"])
@@ -137,6 +137,41 @@ async def test_settings_become_what_the_protocol_calls_them(kind: UpstreamKind) 
     else:
         assert body["stop_sequences"] == ["END", "STOP"]
         assert "seed" not in body
+
+
+@BOTH
+async def test_penalties_and_bias_are_sent_where_the_protocol_has_them(kind: UpstreamKind) -> None:
+    """The reply says which are not; neutral values are neither sent nor missed."""
+    penalties: dict[str, Any] = {"presence_penalty": 0.5, "frequency_penalty": -1.0, "logit_bias": {"7": -100.0}}
+    others: dict[str, Any] = {"repeat_penalty": 1.2, "min_tokens": 5}
+    async with pair(kind) as both:
+        answer = await ask(both.engine, "hello", **penalties, **others)
+        await ask(both.engine, "hello", repeat_penalty=1.0, frequency_penalty=0.0)
+        first, second = both.stub.bodies
+    sent = penalties if kind == "openai" else {}
+    assert {name: first[name] for name in (*penalties, *others) if name in first} == sent
+    missed = {warning.split()[0] for warning in answer.finished.warnings if "had no effect" in warning}
+    assert missed >= {*penalties, *others} - set(sent)
+    assert not missed & set(sent)
+    assert not {*penalties, *others} & set(second)
+
+
+async def test_other_penalties_are_sent_to_servers_that_know_them() -> None:
+    """The operator or `connect` says so, as the protocol has no word for them."""
+    asked: dict[str, Any] = {"repeat_penalty": 1.2, "min_tokens": 5}
+    async with pair("openai", sampling=("repeat_penalty", "min_tokens")) as both:
+        answer = await ask(both.engine, "hello", temperature=0.7, **asked)
+        assert {name: both.stub.bodies[0].get(name) for name in asked} == asked
+    assert answer.finished.warnings == ()
+
+
+async def test_a_penalty_that_the_upstream_refuses_is_told() -> None:
+    """The request is sent again without it."""
+    refusal = Refusal(400, message="`frequency_penalty` is not supported with this model.")
+    async with pair("openai", refusal) as both:
+        answer = await ask(both.engine, "hello", temperature=0.7, frequency_penalty=1.0)
+        assert ["frequency_penalty" in body for body in both.stub.bodies] == [True, False]
+    assert [warning.split()[0] for warning in answer.finished.warnings] == ["frequency_penalty"]
 
 
 @BOTH

@@ -1,8 +1,9 @@
 """Requests and responses of the OpenAI completions API as pydantic models (H4).
 
 Server and clients use the same models. Unknown members of a request are ignored, and responses omit what is not listed
-here. Some members are not OpenAI's: `top_k` and `min_p` of a request, `reasoning_content` of a message (the model's
-thinking), `cfs` of a response (the session that recorded it), and its `warnings` (what could not be carried out).
+here. Some members are not OpenAI's: `top_k`, `min_p`, `repeat_penalty`, `repeat_last_n` and `min_tokens` of a request,
+`reasoning_content` of a message (the model's thinking), `cfs` of a response (the session that recorded it), and its
+`warnings` (what could not be carried out).
 """
 
 from cfs.completions.messages import (
@@ -27,6 +28,7 @@ from cfs.completions.models import (
     CompletionUsage,
     ContentLogprob,
     FunctionPiece,
+    LogitOptions,
     ModelCard,
     ModelList,
     Recorded,
@@ -61,6 +63,7 @@ __all__ = [
     "FunctionName",
     "FunctionPiece",
     "FunctionSpec",
+    "LogitOptions",
     "ModelCard",
     "ModelList",
     "NamedTool",

@@ -6,7 +6,7 @@ from pydantic import Field, StringConstraints, WithJsonSchema
 
 from cfs.completions.messages import ChatMessage, Open
 from cfs.contract import wire
-from cfs.contract.wire import NamedTool, ToolSpec
+from cfs.contract.wire import Count, LogitBias, NamedTool, Penalty, RepeatPenalty, RepeatWindow, ToolSpec
 
 
 class StreamOptions(Open):
@@ -18,11 +18,22 @@ class StreamOptions(Open):
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class ChatRequest(Open):
+class LogitOptions(Open):
+    """What changes the logits of tokens: the settings of the same names."""
+
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repeat_penalty: RepeatPenalty | None = None
+    repeat_last_n: RepeatWindow | None = None
+    logit_bias: LogitBias | None = None
+    min_tokens: Count | None = None
+
+
+class ChatRequest(LogitOptions):
     """Body of `POST /v1/chat/completions`.
 
     A server with several models answers with the one that `model` names; a server with one takes any name.
-    `user` names the account within the caller's that the completion draws on. `n` may be 1 only, penalties 0 only.
+    `user` names the account within the caller's that the completion draws on. `n` may be 1 only.
     Members that are not listed are ignored.
     """
 
@@ -43,11 +54,6 @@ class ChatRequest(Open):
     stop: str | tuple[str, ...] | None = None
     seed: int | None = None
     n: Annotated[int | None, WithJsonSchema({"enum": [None, 1]})] = None
-    presence_penalty: Annotated[Number | None, WithJsonSchema({"enum": [None, 0]})] = None
-    frequency_penalty: Annotated[Number | None, WithJsonSchema({"enum": [None, 0]})] = None
-    logit_bias: Annotated[dict[str, Any] | None, WithJsonSchema({"type": ["object", "null"], "maxProperties": 0})] = (
-        None
-    )
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     functions: Annotated[Any, WithJsonSchema({"type": "null"})] = None

@@ -35,6 +35,7 @@
     │   ├── EngineError         a turn failed in the engine (S5)
     │   │   ├── ContextTooLong
     │   │   ├── SchemaRefused   no grammar can be made of the JSON schema of a reply (C7)
+    │   │   ├── TokenRefused    the model has no such token
     │   │   ├── UpstreamRefused the server behind this one refuses the request
     │   │   ├── UpstreamBusy    the server behind this one takes no more requests now
     │   │   └── WorkerCrashed
@@ -335,6 +336,13 @@ class SchemaRefused(EngineError):
     passes = False
 
 
+class TokenRefused(EngineError):
+    """A setting names a token that the model's vocabulary does not have."""
+
+    title = "Token refused"
+    passes = False
+
+
 UPSTREAM_STATUSES = frozenset({400, 401, 402, 403, 404, 410, 413, 422, 429, 451})
 """Statuses of an upstream that keep their meaning for clients; others concern the way between the two servers."""
 
@@ -459,6 +467,7 @@ TABLE: dict[type[CfsError], Row] = {
     EngineError: Row("engine-error", 502, errno.EIO),
     ContextTooLong: Row("context-too-long", 422, errno.EFBIG),
     SchemaRefused: Row("schema-refused", 422, errno.EINVAL),
+    TokenRefused: Row("token-refused", 422, errno.EINVAL),
     UpstreamRefused: Row("upstream-refused", 502, errno.EIO),
     UpstreamBusy: Row("upstream-busy", 429, errno.EAGAIN),
     WorkerCrashed: Row("worker-crashed", 502, errno.EIO),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from cfs.completions import ChatMessage, NamedTool, ToolSpec
+from cfs.completions import ChatMessage, LogitOptions, NamedTool, ToolSpec
 from cfs.errors import InvalidParameters
 from cfs.wire import Message, SettingsPatch
 from cfs_server.domain.message_sizes import check_content
@@ -201,9 +201,14 @@ def patch_of(
     min_p: float | None = None,
     seed: int | None = None,
     stop: str | Sequence[str] | None = None,
+    logits: LogitOptions | None = None,
 ) -> SettingsPatch:
     """Return the settings of a request, as far as they are set. Raises `InvalidParameters`."""
-    settings = {
+    changes = {name: getattr(logits, name) for name in LogitOptions.model_fields} if logits else {}
+    least = changes.get("min_tokens")
+    if least and max_tokens is not None and least > max_tokens:
+        raise refusal("min_tokens", f"it is more than the {max_tokens} tokens that the reply may have")
+    settings = changes | {
         "max_tokens": None if max_tokens is None else min(max_tokens, _MOST_TOKENS),
         "temperature": temperature,
         "top_p": None if top_p is None else max(top_p, _LEAST_TOP_P),

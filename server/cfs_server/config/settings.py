@@ -132,7 +132,9 @@ class Settings(BaseSettings):
     upstream_sampling: str = Field(
         "",
         description="Comma-separated sampling settings to send to the upstream: `temperature`, `top_p`, `top_k`,"
-        " `min_p`, `seed`. Default: `temperature,top_p,seed`, or `temperature` for Anthropic.",
+        " `min_p`, `seed`, `presence_penalty`, `frequency_penalty`, `repeat_penalty`, `repeat_last_n`, `logit_bias`,"
+        " `min_tokens`. Default: `temperature`, `top_p`, `seed`, `presence_penalty`, `frequency_penalty` and"
+        " `logit_bias`, or `temperature` for Anthropic.",
     )
     upstream_thinking_tokens: int = Field(
         0, ge=0, description="Thinking budget in tokens for Anthropic models, at least 1024; 0 disables thinking."

@@ -7,9 +7,11 @@ from urllib.parse import urlsplit
 
 from cfs.transports.proxies import is_here
 from cfs_server.engine.contract.interface import Sampling, UpstreamKind
-from cfs_server.engine.upstream.options import InvalidOptions, base_url, kind_of
+from cfs_server.engine.upstream.options import OPENAI_SAMPLING, InvalidOptions, base_url, kind_of
 
-_ALL: tuple[Sampling, ...] = ("temperature", "top_p", "top_k", "min_p", "seed")
+_LOCAL: tuple[Sampling, ...] = (*OPENAI_SAMPLING, "top_k", "min_p")
+_LLAMA_SERVER: tuple[Sampling, ...] = (*_LOCAL, "repeat_penalty", "repeat_last_n")
+_VLLM: tuple[Sampling, ...] = (*_LOCAL, "min_tokens")
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - addresses to replace, not to bind
 
 
@@ -44,10 +46,10 @@ class Provider:
 
 SERVERS = (
     Provider("ollama", "Ollama", "127.0.0.1:11434", address_variable="OLLAMA_HOST", here=True),
-    Provider("llama-server", "llama-server", "127.0.0.1:8080", sampling=_ALL, here=True),
+    Provider("llama-server", "llama-server", "127.0.0.1:8080", sampling=_LLAMA_SERVER, here=True),
     Provider("lmstudio", "LM Studio", "127.0.0.1:1234", here=True),
-    Provider("vllm", "vLLM", "127.0.0.1:8000", sampling=_ALL, here=True),
-    Provider("vllm", "vLLM", "127.0.0.1:8001", sampling=_ALL, here=True),
+    Provider("vllm", "vLLM", "127.0.0.1:8000", sampling=_VLLM, here=True),
+    Provider("vllm", "vLLM", "127.0.0.1:8001", sampling=_VLLM, here=True),
 )
 """Model servers at their usual ports on this machine. vLLM has that of CFS, so it is often one port further."""
 

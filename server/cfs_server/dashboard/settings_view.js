@@ -9,7 +9,7 @@ import { t } from "./text.js";
  * @property {string} name of the setting
  * @property {string} label
  * @property {string} help
- * @property {"text" | "long" | "number" | "slider" | "choice" | "switch" | "lines"} kind
+ * @property {"text" | "value" | "long" | "number" | "slider" | "choice" | "switch" | "lines"} kind
  * @property {number} [max] of a slider, from 0 on
  * @property {number} [step]
  * @property {Record<string, string>} [choices] value: label
@@ -90,7 +90,7 @@ export class SettingsView {
   #build(settings) {
     const others = Object.keys(settings).filter((name) => !KNOWN.has(name));
     /** @type {Field[]} */
-    const more = others.map((name) => ({ name, kind: "text", label: name, help: "" }));
+    const more = others.map((name) => ({ name, kind: "value", label: name, help: "" }));
     /** @type {[string, Field[]][]} */
     const groups = more.length ? [...GROUPS, [t("More"), more]] : GROUPS;
     for (const [title, fields] of groups) {
@@ -115,6 +115,7 @@ export class SettingsView {
     const output = kind === "slider" ? el("output", { htmlFor: id, className: "figure" }) : null;
     const control = {
       text: () => el("input", { type: "text", autocomplete: "off", spellcheck: false, placeholder: t("Default") }),
+      value: () => el("input", { type: "text", autocomplete: "off", spellcheck: false, placeholder: t("Default") }),
       number: () => el("input", { type: "number", min: 0, placeholder: t("Default") }),
       slider: () => el("input", { type: "range", min: 0, max, step, oninput: () => say(output, control.value) }),
       long: () => el("textarea", { rows: 4, spellcheck: true }),
@@ -165,7 +166,8 @@ export class SettingsView {
 function written(value, kind) {
   if (kind === "switch") return String(value ?? false);
   if (kind === "lines") return (value ?? []).join("\n");
-  return value === null || value === undefined ? "" : String(value);
+  if (value === null || value === undefined) return "";
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
 function raw({ control, kind }) {
@@ -183,6 +185,16 @@ function read(field, known) {
   const text = raw(field);
   if (field.kind === "switch") return text === "true";
   if (text === "") return null;
+  if (field.kind === "value" && text.startsWith("{")) return parsed(text);
   if (field.kind === "lines") return text.split("\n").filter((line) => line !== "");
   return field.kind === "number" || field.kind === "slider" || typeof known === "number" ? Number(text) : text;
+}
+
+/** An object, or the text as it is: the server says what is wrong with it. */
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
 }

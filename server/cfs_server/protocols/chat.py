@@ -46,6 +46,7 @@ def read_chat(request: ChatRequest, limits: Limits) -> CompletionSpec:
             min_p=request.min_p,
             seed=request.seed,
             stop=request.stop,
+            logits=request,
         ),
         options=ReplyOptions(
             json_schema=schema_of(request.response_format),
@@ -62,11 +63,6 @@ def _refuse_unsupported(request: ChatRequest) -> None:
     """Refuse unsupported parameters that would change the result. Other unknown parameters are ignored."""
     if request.n not in (None, 1):
         raise refusal("n", "one completion is made at a time: leave it out, or set it to 1")
-    for member in ("presence_penalty", "frequency_penalty"):
-        if getattr(request, member):
-            raise refusal(member, "penalties are not applied here: leave it out, or set it to 0")
-    if request.logit_bias:
-        raise refusal("logit_bias", "tokens are not biased here: leave it out")
     if request.top_logprobs and not request.logprobs:
         raise refusal("top_logprobs", "it goes with `logprobs`: set that to true, too")
     if request.functions is not None or request.function_call is not None:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from cfs.completions.messages import Open
-from cfs.completions.models import Number
-from cfs.wire import Message, SettingsPatch, ToolCall, ToolSpec
+from cfs.completions.models import LogitOptions, Number
+from cfs.wire import Message, RepeatPenalty, SettingsPatch, ToolCall, ToolSpec
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, read_tools, refusal
 from cfs_server.domain.quotas import Limits
 from cfs_server.domain.transcripts import SizedMessages
@@ -53,7 +53,11 @@ class OllamaMessage(Open):
     tool_call_id: str | None = None
 
 
-class OllamaOptions(Open):
+def _off(value: Any) -> Any:
+    return None if value == 0 else value
+
+
+class OllamaOptions(LogitOptions):
     """Sampling options. Those that load a model, such as `num_ctx`, are ignored: the operator has loaded it."""
 
     temperature: Annotated[Number, Field(ge=0, le=5)] | None = None
@@ -63,9 +67,7 @@ class OllamaOptions(Open):
     num_predict: Annotated[int, Field(ge=-2)] | None = None
     seed: int | None = None
     stop: str | tuple[str, ...] | None = None
-    repeat_penalty: Annotated[Number | None, WithJsonSchema({"enum": [None, 0, 1]})] = None
-    presence_penalty: Annotated[Number | None, WithJsonSchema({"enum": [None, 0]})] = None
-    frequency_penalty: Annotated[Number | None, WithJsonSchema({"enum": [None, 0]})] = None
+    repeat_penalty: Annotated[RepeatPenalty | None, BeforeValidator(_off)] = None
     mirostat: Annotated[int | None, WithJsonSchema({"enum": [None, 0]})] = None
 
 
@@ -198,9 +200,6 @@ def _spec(
 
 
 def _patch(options: OllamaOptions) -> SettingsPatch:
-    for member, off in (("repeat_penalty", 1), ("presence_penalty", 0), ("frequency_penalty", 0)):
-        if getattr(options, member) not in (None, 0, off):
-            raise refusal(f"options.{member}", f"penalties are not applied here: leave it out, or set it to {off}")
     if options.mirostat:
         raise refusal("options.mirostat", "it is not applied here: leave it out, or set it to 0")
     most = options.num_predict
@@ -212,6 +211,7 @@ def _patch(options: OllamaOptions) -> SettingsPatch:
         min_p=options.min_p,
         seed=options.seed,
         stop=options.stop,
+        logits=options,
     )
 
 

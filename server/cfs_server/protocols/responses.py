@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, StringConstraints, Tag, WithJsonSchema
 
 from cfs.completions.messages import Open
-from cfs.completions.models import Number
+from cfs.completions.models import LogitOptions, Number
 from cfs_server.completions.requests import CompletionSpec, Place, patch_of, refusal
 from cfs_server.domain.quotas import Limits
 from cfs_server.domain.transcripts import SizedMessages
@@ -48,7 +48,7 @@ Conversation = Annotated[
 ]
 
 
-class ResponsesRequest(Open):
+class ResponsesRequest(LogitOptions):
     """Body of `POST /v1/responses`.
 
     A server with several models answers with the one that `model` names; a server with one takes any name.
@@ -139,6 +139,7 @@ def read_request(request: ResponsesRequest, limits: Limits) -> CompletionSpec:
         temperature=request.temperature,
         top_p=request.top_p,
         stop=request.stop,
+        logits=request,
     )
     if request.instructions:
         patch = patch.model_copy(update={"system": request.instructions})

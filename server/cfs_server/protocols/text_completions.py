@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from cfs.completions import CompletionUsage, Recorded, StreamOptions
 from cfs.completions.messages import Open
-from cfs.completions.models import Number
+from cfs.completions.models import LogitOptions, Number
 from cfs.wire import FinishReason, Message, TokenLogprob
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, refusal
 from cfs_server.domain.quotas import Limits
@@ -33,15 +33,14 @@ def _one_text(value: Any) -> Any:
     return texts[0]
 
 
-_Zero = WithJsonSchema({"enum": [None, 0]})
 _One = WithJsonSchema({"enum": [None, 1]})
 
 
-class TextCompletionRequest(Open):
+class TextCompletionRequest(LogitOptions):
     """Body of `POST /v1/completions`.
 
     A server with several models answers with the one that `model` names; a server with one takes any name.
-    `n` and `best_of` may be 1 only, penalties 0 only. Members that are not listed are ignored.
+    `n` and `best_of` may be 1 only. Members that are not listed are ignored.
     """
 
     prompt: Annotated[
@@ -68,13 +67,8 @@ class TextCompletionRequest(Open):
     user: Annotated[str, StringConstraints(max_length=256)] | None = None
     n: Annotated[int | None, _One] = None
     best_of: Annotated[int | None, _One] = None
-    presence_penalty: Annotated[Number | None, _Zero] = None
-    frequency_penalty: Annotated[Number | None, _Zero] = None
     echo: Annotated[bool | None, WithJsonSchema({"enum": [None, False]})] = None
     suffix: Annotated[str | None, WithJsonSchema({"enum": [None, ""]})] = None
-    logit_bias: Annotated[dict[str, Any] | None, WithJsonSchema({"type": ["object", "null"], "maxProperties": 0})] = (
-        None
-    )
 
 
 def read_completion(request: TextCompletionRequest, limits: Limits, *, recorded: bool = False) -> CompletionSpec:
@@ -92,6 +86,7 @@ def read_completion(request: TextCompletionRequest, limits: Limits, *, recorded:
             top_p=request.top_p,
             seed=request.seed,
             stop=request.stop,
+            logits=request,
         ),
         options=ReplyOptions(logprobs=request.logprobs),
         account=request.user or "",
@@ -103,11 +98,6 @@ def _refuse_unsupported(request: TextCompletionRequest) -> None:
     for member in ("n", "best_of"):
         if getattr(request, member) not in (None, 1):
             raise refusal(member, "one completion is made at a time: leave it out, or set it to 1")
-    for member in ("presence_penalty", "frequency_penalty"):
-        if getattr(request, member):
-            raise refusal(member, "penalties are not applied here: leave it out, or set it to 0")
-    if request.logit_bias:
-        raise refusal("logit_bias", "tokens are not biased here: leave it out")
     for member in ("echo", "suffix"):
         if getattr(request, member):
             raise refusal(member, "the prompt is answered as a message of a chat, not continued: leave it out")

@@ -119,7 +119,7 @@ class TokenAlternative(WireModel):
 class TokenLogprob(TokenAlternative):
     """A token of a reply, and the most probable ones at its place, as many as were asked for.
 
-    Probabilities are the model's own, before temperature, `top_k`, `top_p`, `min_p` and grammar.
+    Probabilities are the model's own, before bias, penalties, temperature, filters and grammar.
     """
 
     top: tuple[TokenAlternative, ...] = ()

@@ -36,6 +36,16 @@ Budget = Annotated[str, StringConstraints(pattern=r"^(\$[0-9]{1,9}(\.[0-9]{1,6})
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
+TokenId = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")]
+"""The number of a token in the model's vocabulary; a text, as JSON has no other names of members."""
+
+Count = Annotated[int, Field(ge=0, le=1_000_000), Integral]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+LogitBias = Annotated[dict[TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1_024)]
+"""What is added to the logits of tokens: -100 removes a token, 100 forces it."""
+RepeatPenalty = Annotated[float, Field(gt=0, le=10)]
+RepeatWindow = Annotated[int, Field(ge=-1, le=1_000_000), Integral]
+
 
 class TurnSettings(WireModel):
     """Settings for one turn only: a key that is absent is the session's, a key that is null is the default."""  # S9
@@ -43,8 +53,14 @@ class TurnSettings(WireModel):
     max_tokens: Annotated[int, Field(ge=1, le=1_000_000), Integral] | None = None
     temperature: Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=1_000_000), Integral] | None = None
+    top_k: Count | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repeat_penalty: RepeatPenalty | None = None
+    repeat_last_n: RepeatWindow | None = None
+    logit_bias: LogitBias | None = None
+    min_tokens: Count | None = None
     seed: Annotated[int, Field(ge=0, lt=2**32), Integral] | None = None
     stop: Annotated[tuple[StopString, ...], Field(max_length=16)] | None = None
     system: Annotated[str, StringConstraints(max_length=262_144)] | None = None
@@ -85,6 +101,10 @@ class Settings(WireModel):
     null means a new one each turn. A seed alone gives nearly always the same text: rounding depends on who else
     computes. With `reproducible` a turn that has a seed, or a temperature of 0, is computed by itself and from its
     first token on: the same model, machine and options then give the same text, but more slowly.
+    `frequency_penalty` is subtracted from the logit of a token once for each time that the reply has it,
+    `presence_penalty` once if the reply has it. `repeat_penalty` divides the positive logits of the last
+    `repeat_last_n` tokens of prompt and reply (-1: all) and multiplies the negative ones. `logit_bias` is added to the
+    logits of tokens. The model does not end a reply before `min_tokens`; stop strings, schemas and `max_tokens` do.
     A history that the context does not hold is cut from its oldest messages on in the prompt (`overflow`), never in the
     transcript. An agent in whose session, or in one above it, `paused` is set waits before its next step.
     A session that has not changed for as long as `keep` says (`90d`, `12h`, or `forever`) is deleted with all below it;
@@ -99,6 +119,12 @@ class Settings(WireModel):
     top_p: float = 0.95
     top_k: int = 40
     min_p: float = 0.05
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    logit_bias: dict[str, float] | None = None
+    min_tokens: int = 0
     seed: int | None = None
     stop: tuple[str, ...] | None = None
     system: str | None = None
@@ -111,6 +137,10 @@ class Settings(WireModel):
     title: Title | None = None
     budget: Budget | None = None
     model: str | None = None
+
+    def __hash__(self) -> int:
+        """Hash all settings but `logit_bias`, which is a dictionary."""
+        return hash(tuple(value for name, value in self if name != "logit_bias"))
 
     def patched(self, patch: SettingsPatch) -> "Settings":
         """Apply a change: keys set to null go back to their defaults."""

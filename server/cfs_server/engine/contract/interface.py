@@ -18,7 +18,19 @@ EngineState = Literal["starting", "ready", "restarting", "stopped"]
 RestartReason = Literal["crash", "hang"]
 UpstreamKind = Literal["openai", "anthropic"]
 """Protocols of upstreams; `upstream.protocol.KINDS` describes them."""
-Sampling = Literal["temperature", "top_p", "top_k", "min_p", "seed"]
+Sampling = Literal[
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repeat_penalty",
+    "repeat_last_n",
+    "logit_bias",
+    "min_tokens",
+]
 """Settings of a session that an upstream may get."""
 AffinityKind = Literal["x-session-id", "x-session-affinity", "prompt_cache_key", "user", "none"]
 """Where requests to an upstream say which of them belong together; see `upstream.affinity`."""

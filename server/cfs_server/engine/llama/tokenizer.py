@@ -22,7 +22,7 @@ class Vocabulary:
         self.size = int(lib.llama_vocab_n_tokens(self.raw))
         self.begin = int(lib.llama_vocab_bos(self.raw)) if lib.llama_vocab_get_add_bos(self.raw) else None
         self._pieces: dict[int, bytes] = {}
-        self._ends = {token for token in range(self.size) if lib.llama_vocab_is_eog(self.raw, token)}
+        self._ends = frozenset(token for token in range(self.size) if lib.llama_vocab_is_eog(self.raw, token))
         controls = self._controls()
         self._shown = {token for token in controls if self.text_of(token) in MARKS}
         self.special_text = self._pattern(controls)
@@ -43,6 +43,11 @@ class Vocabulary:
     def end_text(self) -> str:
         """The `eos_token` of templates."""
         return self.text_of(int(lib.llama_vocab_eos(self.raw)))
+
+    @property
+    def ends_of_turns(self) -> frozenset[int]:
+        """The tokens that mean that the turn is over."""
+        return self._ends
 
     def ends(self, token: int) -> bool:
         """Whether a token means that the turn is over."""

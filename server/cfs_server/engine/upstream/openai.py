@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, WrapValidator
 
@@ -16,7 +16,7 @@ from cfs.contract.sse import ServerSentEvent
 from cfs.errors import UpstreamRefused
 from cfs.wire import FinishReason, Message
 from cfs_server.engine.contract.history_forms import Form, portable_name, short_id
-from cfs_server.engine.contract.interface import Delta, GenerationRequest
+from cfs_server.engine.contract.interface import Delta, GenerationRequest, Sampling
 from cfs_server.engine.contract.schema_references import portable
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.affinity import member_of
@@ -24,7 +24,7 @@ from cfs_server.engine.upstream.answers import ending, objects_of, or_nothing
 from cfs_server.engine.upstream.calls import CallPiece, CallReader, arguments_text
 from cfs_server.engine.upstream.conversation import MOST_STOPS, conversation_of
 from cfs_server.engine.upstream.failures import Failure
-from cfs_server.engine.upstream.optional_fields import Instead, OptionalFields
+from cfs_server.engine.upstream.optional_fields import NEUTRAL, Instead, OptionalFields
 from cfs_server.engine.upstream.options import UpstreamOptions
 from cfs_server.engine.upstream.protocol import UpstreamUsage
 
@@ -252,11 +252,7 @@ def _plain(value: Any) -> str:
 
 
 _OPTIONAL: dict[str, Instead] = {
-    "temperature": Instead.TOLD,
-    "top_p": Instead.TOLD,
-    "top_k": Instead.TOLD,
-    "min_p": Instead.TOLD,
-    "seed": Instead.TOLD,
+    **dict.fromkeys(get_args(Sampling), Instead.TOLD),
     "stop": Instead.HERE,
     "stream_options": Instead.HERE,
     "tool_choice": Instead.FAILS,
@@ -341,7 +337,7 @@ class OpenAIDialect:
 
     def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
         values = {name: getattr(request.settings, name) for name in self._options.sampling}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None and value != NEUTRAL.get(name)}
 
     def _message(self, message: Message, form: Form) -> dict[str, Any]:
         strict = form is not Form.PLAIN

@@ -25,6 +25,16 @@ class Instead(Enum):
     NOTHING = "it was to help the upstream, and changes no reply"
 
 
+NEUTRAL: Mapping[str, float] = {
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "repeat_penalty": 1,
+    "min_tokens": 0,
+    "repeat_last_n": Settings().repeat_last_n,
+}
+"""Values by which a setting has no effect. They are not sent: fewer servers know these settings than take others."""
+
+
 def unused(request: GenerationRequest, body: Mapping[str, Any]) -> tuple[str, ...]:
     """Return warnings for settings that were asked for and that a body has not. Those at their defaults were not."""
     settings, defaults = request.settings, Settings()

@@ -27,8 +27,13 @@ class KindOfUpstream:
     thinks: bool = False
 
 
+OPENAI_SAMPLING: tuple[Sampling, ...] = (
+    *("temperature", "top_p", "seed"),
+    *("presence_penalty", "frequency_penalty", "logit_bias"),
+)
+"""Settings that the protocol of OpenAI has."""
 KINDS: dict[UpstreamKind, KindOfUpstream] = {
-    "openai": KindOfUpstream("OpenAI", ("temperature", "top_p", "seed")),
+    "openai": KindOfUpstream("OpenAI", OPENAI_SAMPLING),
     "anthropic": KindOfUpstream("Anthropic", ("temperature",), thinks=True),  # its newer models refuse top_p beside it
 }
 """All kinds; `engine.DIALECTS` has the protocol of each."""

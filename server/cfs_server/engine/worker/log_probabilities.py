@@ -1,6 +1,6 @@
 """Log-probabilities of the chosen tokens, for turns that request them.
 
-They are the model's own, as in other servers: before temperature, `top_k`, `top_p`, `min_p` and grammar.
+They are the model's own, as in other servers: before bias, penalties, temperature, filters and grammar.
 """
 
 from collections import deque

@@ -46,6 +46,7 @@ from cfs_server.engine.llama.tokenizer import Vocabulary
 from cfs_server.engine.worker.generation import Generation, Refused
 from cfs_server.engine.worker.grammar import Constraint, Grammars
 from cfs_server.engine.worker.log_probabilities import Reported
+from cfs_server.engine.worker.logit_changes import LogitChanges
 from cfs_server.engine.worker.sampling import Sampler
 from cfs_server.engine.worker.scheduler import Work
 from cfs_server.engine.worker.text import TextStream
@@ -326,6 +327,8 @@ class RequestPreparer:
         reserve = min(settings.max_tokens, self._context_tokens // 4) if command.may_shorten else 1
         if room < reserve:
             self._check_room(command, messages, settings, len(tokens), reserve)
+        vocabulary = self._vocabulary
+        changes = LogitChanges.of(settings, vocabulary.size, vocabulary.ends_of_turns, tokens)
         constraint = yield from self._constraint(command, thinks=prompt.thinks)
         return Generation(
             id=command.id,
@@ -333,7 +336,7 @@ class RequestPreparer:
             log=array("i", tokens.tobytes()),
             prompt_tokens=len(tokens),
             max_tokens=min(settings.max_tokens, room),
-            sampler=Sampler(settings, constraint, command.logprobs),
+            sampler=Sampler(settings, constraint, command.logprobs, changes),
             text=TextStream(prompt.stops),
             thinks=prompt.thinks,
             reported=Reported(self._vocabulary) if command.logprobs is not None else None,

@@ -1,10 +1,10 @@
 """Chooses the next token of one generation: settings become a chain of the library's samplers.
 
-The order is llama.cpp's: `top_k`, `top_p`, `min_p`, temperature, then one draw. Tokens that these samplers would
-discard are removed beforehand (`most_probable`, `nucleus`). Without a temperature there is no draw. A grammar checks
-the chosen token only. When it refuses the token, the draw is repeated among the candidates that it allows. This gives
-the same distribution as drawing until it accepts. When it allows no candidate, the draw is among the allowed tokens of
-the whole vocabulary.
+The order is llama.cpp's: bias and penalties (`LogitChanges`), `top_k`, `top_p`, `min_p`, temperature, then one draw.
+Tokens that these samplers would discard are removed beforehand (`most_probable`, `nucleus`). Without a temperature
+there is no draw. A grammar checks the chosen token only. When it refuses the token, the draw is repeated among the
+candidates that it allows. This gives the same distribution as drawing until it accepts. When it allows no candidate,
+the draw is among the allowed tokens of the whole vocabulary.
 """
 
 import secrets
@@ -18,6 +18,7 @@ from cfs.wire import Settings
 from cfs_server.engine.worker.candidates import Candidates, Ids, Logits, most_probable, nucleus
 from cfs_server.engine.worker.grammar import Constraint
 from cfs_server.engine.worker.log_probabilities import Ranked, rank
+from cfs_server.engine.worker.logit_changes import LogitChanges
 
 _RANDOM_SEED = 0xFFFF_FFFF
 """The library reads this seed as "choose one", so it is replaced by its neighbour."""
@@ -34,9 +35,16 @@ class Sampler:
     (`llama_sampler_sample` would call it, even for a token that a grammar then refuses).
     """
 
-    def __init__(self, settings: Settings, grammar: Constraint | None = None, logprobs: int | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        grammar: Constraint | None = None,
+        logprobs: int | None = None,
+        changes: LogitChanges | None = None,
+    ) -> None:
         self._settings = settings
         self._grammar = grammar
+        self._changes = changes
         self._logprobs = logprobs
         self.ranked: Ranked | None = None
         """Log-probabilities of the newest token, if they were requested."""
@@ -45,11 +53,14 @@ class Sampler:
 
     def sample(self, logits: Logits, buffer: Candidates) -> int:
         """Choose a token; raises `EngineError` when the grammar allows none."""
-        token = self._choose(logits, buffer)
+        changed = logits if self._changes is None else self._changes.applied(logits)
+        token = self._choose(changed, buffer)
         if self._grammar is not None:
             if not self._grammar.allows(token):
-                token = self._choose_allowed(self._grammar, logits, buffer)
+                token = self._choose_allowed(self._grammar, changed, buffer)
             self._grammar.accept(token)
+        if self._changes is not None:
+            self._changes.accept(token)
         if self._logprobs is not None:
             self.ranked = rank(logits, token, self._logprobs)
         return token
