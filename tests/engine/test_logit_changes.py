@@ -75,7 +75,7 @@ def test_changes_are_those_of_the_library() -> None:
         row = (random.standard_normal(SIZE) * 3).astype(np.float32)
         said = random.integers(0, 20, 50).tolist()
         bias = {token: float(random.uniform(-100, 100)) for token in range(5, 40, 5)}
-        repeat, frequency, presence = float(random.uniform(0.5, 2)), *random.uniform(-2, 2, 2).tolist()
+        repeat, frequency, presence = (float(random.uniform(low, 2)) for low in (0.5, -2, -2))
         changes = changes_of(
             PROMPT[:0],
             logit_bias={str(token): value for token, value in bias.items()},
@@ -210,8 +210,8 @@ async def test_a_turn_that_was_preempted_goes_on_as_if_it_had_not_been(tiny: Pat
 
 async def test_a_schema_goes_before_bias_and_length(demo: Path) -> None:
     """JSON is complete when its schema says so, and no bias puts anything else into it."""
-    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
-    schema |= {"additionalProperties": False}
+    properties = {"ok": {"type": "boolean"}}
+    schema = {"type": "object", "properties": properties, "required": ["ok"], "additionalProperties": False}
     async with running(demo) as engine:
         for temperature in (0.0, 1.0):
             answer = await ask(

@@ -306,7 +306,7 @@ REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
     ({"repeat_penalty": 0}, "repeat_penalty", "greater than 0"),
     ({"repeat_last_n": -2}, "repeat_last_n", "greater than or equal to -1"),
     ({"logit_bias": {"1": 101}}, "logit_bias.1", "less than or equal to 100"),
-    ({"logit_bias": {"the": 5}}, "logit_bias.the.[key]", "match pattern"),
+    ({"logit_bias": {"the": 5}}, "logit_bias.the.[key]", "'the' is no number of a token"),
     ({"logit_bias": [[1, 5]]}, "logit_bias", "an object"),
     ({"min_tokens": -1}, "min_tokens", "greater than or equal to 0"),
     ({"min_tokens": 8, "max_tokens": 7}, "min_tokens", "more than the 7 tokens"),

@@ -1,12 +1,15 @@
 """Settings of sessions and turns (S9)."""
 
+import re
 from math import inf
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import (
+    AfterValidator,
     Field,
     StringConstraints,
+    WithJsonSchema,
 )
 
 from cfs.contract.wire.base import Integral, WireModel
@@ -36,7 +39,16 @@ Budget = Annotated[str, StringConstraints(pattern=r"^(\$[0-9]{1,9}(\.[0-9]{1,6})
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
-TokenId = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")]
+_NUMBER = r"^(0|[1-9][0-9]{0,8})$"
+
+
+def _number(name: str) -> str:
+    if not re.match(_NUMBER, name):
+        raise ValueError(f"{name!r} is no number of a token, such as '1734'")
+    return name
+
+
+TokenId = Annotated[str, AfterValidator(_number), WithJsonSchema({"type": "string", "pattern": _NUMBER})]
 """The number of a token in the model's vocabulary; a text, as JSON has no other names of members."""
 
 Count = Annotated[int, Field(ge=0, le=1_000_000), Integral]
