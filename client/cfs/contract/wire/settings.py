@@ -43,7 +43,7 @@ _NUMBER = r"^(0|[1-9][0-9]{0,8})$"
 
 
 def _number(name: str) -> str:
-    if not re.match(_NUMBER, name):
+    if not re.fullmatch(_NUMBER, name):
         raise ValueError(f"{name!r} is no number of a token, such as '1734'")
     return name
 
