@@ -177,7 +177,7 @@ def test_a_tree_is_led_from_outside(mounted: Shell) -> None:
     steered = steered.replace("cfs agent resume", f"{IDLE}kill %1; wait %1 || true\n! cfs agent resume")
     shown = mounted.run(served.replace("echo 'Make", f"{ATTACHED}echo 'Make") + steered)
     assert "User: Make a.txt" in shown
-    assert re.search(r"^main1 .*\n  writer_1 .*\n  writer_2 ", shown, re.MULTILINE)
+    assert re.search(r"^main1 .*\n    budget: .*\n  writer_1 .*\n  writer_2 ", shown, re.MULTILINE)
 
 
 @runs("docs/fibre.md", "files")

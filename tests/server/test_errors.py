@@ -77,6 +77,7 @@ NOTHING: dict[str, Any] = {}
 BODIES: dict[str, dict[str, Any]] = {
     "/transcript": {"content": b"User: x\n", "headers": {"If-Match": "*"}},
     "/rename": {"json": {"id": "b"}},
+    "/rewind": {"json": {"to": 0}},
     "/update": {"json": {"claim": "x"}},
     "/finish": {"json": {"claim": "x"}},
     "/questions": {"json": {"claim": "x", "text": "x"}},

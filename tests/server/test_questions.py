@@ -120,7 +120,7 @@ async def test_of_many_answers_one_counts(server: ServerHarness) -> None:
         {"text": "x" * (MAX_QUESTION + 1)},
         {"kind": "password"},
         {"choices": []},
-        {"choices": ["x" * 65]},
+        {"choices": ["x" * 1_025]},
         {"choices": ["allow"] * 9},
         {"directory": "x" * 5_000},
         {"claim": None},

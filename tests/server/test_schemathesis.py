@@ -42,6 +42,10 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "409"]
 [[operations]]
 include-path = "/v1/sessions"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "403", "404", "409", "422", "504"]
+# The number of a version belongs to one workspace, which the prefix must name.
+[[operations]]
+include-path = "/v1/files"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "304", "404", "422"]
 [[operations]]
 include-path = "/v1/sessions/{id}/messages"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "403", "409", "412", "422", "504"]

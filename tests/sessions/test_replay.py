@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from cfs.errors import CfsError, ContextTooLong
-from cfs.wire import AgentWork, Message, NewQuestion, PlanStep, SettingsPatch, Usage
+from cfs.wire import AgentWork, CallDecision, Message, NewQuestion, PlanStep, SettingsPatch, Usage
 from cfs_server.domain import changes
 from cfs_server.domain.changes import Record
 from cfs_server.domain.quotas import Limits, StorageUsage
@@ -284,7 +284,8 @@ async def test_every_kind_of_change_can_be_made_again() -> None:
         secret = turn.lease.secret
         work = AgentWork(plan=(PlanStep(text="build it"),))
         messages = [Message(role="tool", content="42")]
-        session.update(turn.id, secret, text="half a reply", messages=messages, lease_seconds=9, work=work)
+        decided = CallDecision(call="c", tool="execute_command", subject="make", verdict="allowed", digest="sha256:0")
+        session.update(turn.id, secret, text="half", messages=messages, lease_seconds=9, work=work, decisions=[decided])
         await check()
         for number in range(20):
             asked = session.ask(NewQuestion(claim=secret, text=f"make {number}", directory="/srv"), "agent")

@@ -17,7 +17,7 @@ export function openQuestions(sessions) {
 /** The button that opens the inbox and says how many questions wait in it. It is there while one is open. */
 export class InboxButton extends HTMLElement {
   #context;
-  #count = el("span", { className: "badge" });
+  #count = el("span", { className: "tally" });
   #button;
   #unwatch = () => {};
 
@@ -25,7 +25,6 @@ export class InboxButton extends HTMLElement {
   constructor(context) {
     super();
     this.#context = context;
-    this.#count.dataset.state = "asking";
     this.#button = el("button", { type: "button", className: "icon-button", onclick: () => openInbox(context) }, icon("help"), this.#count);
   }
 

@@ -281,8 +281,7 @@ Delay = Annotated[
 At = Annotated[
     str | None,
     Query(
-        pattern=AT_PATTERN,
-        max_length=64,
+        json_schema_extra={"pattern": AT_PATTERN},
         description="Return it as it was: the number of a version, or a time, such as `2027-01-31T12:00:00Z`.",
     ),
 ]

@@ -6,11 +6,11 @@ Calls of tools have no ids in most clients, and the results of calls come in the
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from cfs.completions.messages import Open
 from cfs.completions.models import LogitOptions, Number
-from cfs.wire import Message, RepeatPenalty, SettingsPatch, ToolCall, ToolSpec
+from cfs.wire import Message, SettingsPatch, ToolCall, ToolSpec
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, read_tools, refusal
 from cfs_server.domain.quotas import Limits
 from cfs_server.domain.transcripts import SizedMessages
@@ -53,8 +53,8 @@ class OllamaMessage(Open):
     tool_call_id: str | None = None
 
 
-def _off(value: Any) -> Any:
-    return None if value == 0 else value
+def _off(value: float | None) -> float | None:
+    return value or None
 
 
 class OllamaOptions(LogitOptions):
@@ -67,7 +67,7 @@ class OllamaOptions(LogitOptions):
     num_predict: Annotated[int, Field(ge=-2)] | None = None
     seed: int | None = None
     stop: str | tuple[str, ...] | None = None
-    repeat_penalty: Annotated[RepeatPenalty | None, BeforeValidator(_off)] = None
+    repeat_penalty: Annotated[Annotated[float, Field(ge=0, le=10)] | None, AfterValidator(_off)] = None
     mirostat: Annotated[int | None, WithJsonSchema({"enum": [None, 0]})] = None
 
 

@@ -112,9 +112,7 @@ async def read_session(
 ) -> Response:
     """Return a session as JSON, or its transcript as text; with `at`, as it was."""  # S6, S7
     chosen = media.choose(accept, (media.JSON, media.TEXT))
-    if at is not None:
-        if wait is not None:
-            raise InvalidParameters("`at` reads the past, for which no client waits: leave out `wait`")
+    if at is not None:  # the past needs no wait
         return await _read_past(id, read_moment(at), chosen, me, if_none_match)
     session = me.sessions.get(id, "read_binary")
     settled: dict[str, str] = {}

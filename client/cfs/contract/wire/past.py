@@ -9,8 +9,8 @@ from cfs.contract.wire.messages import Role
 
 VersionKind = Literal["created", "message", "replaced", "rewound", "redone"]
 
-AT_PATTERN = r"^([0-9]{1,9}|[0-9]{4}-[0-9]{2}-[0-9]{2}.*)$"
-"""A version as parameters name it: a number, or a time in the form of ISO 8601, in UTC if it has no zone."""
+AT_PATTERN = r"^[0-9]{1,9}$"
+"""A version as parameters name it: its number. A time (ISO 8601) is taken as well, which no pattern says."""
 
 
 class VersionAuthor(WireModel):

@@ -34,7 +34,7 @@ class AgentJob(WireModel):
 
 
 class BudgetUse(WireModel):
-    """The budget of a tree of agents for one task of its root, and what they have spent of it; cost in US dollars."""
+    """The budget of a tree of agents for one task of its first agent, and what they have spent; cost in US dollars."""
 
     limit: Budget
     tokens: Annotated[int, Field(ge=0, lt=2**53), Integral] = 0
@@ -42,7 +42,7 @@ class BudgetUse(WireModel):
 
 
 class AgentWork(WireModel):
-    """What the agent of a session says of its work. Only the root of a tree reports the budget, which all share."""
+    """What the agent of a session says of its work. Only the first of a tree reports the budget, which all share."""
 
     plan: Annotated[tuple[PlanStep, ...], Field(max_length=MAX_STEPS)] = ()
     jobs: Annotated[tuple[AgentJob, ...], Field(max_length=MAX_JOBS)] = ()
