@@ -117,6 +117,8 @@ async def open_context(
                 await rewinds.finish()
             context = replace(context, rewinds=rewinds)
             watches.append(forgetting.run())
+        elif folders.lacks_versions:
+            store.on_deleted = partial(Forgetting.note, log)
         stack.enter_context(dav.opened(store))
         await enter(background(watches))
         yield context

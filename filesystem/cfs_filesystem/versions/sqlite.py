@@ -42,6 +42,8 @@ from cfs_filesystem.versions.model import (
 SCHEMA = 1
 _RECENT = 16 << 20
 """Maximum bytes of memory for contents that were written last."""
+_SHARED_MEMORY = 64 << 10
+"""Bytes that SQLite needs on the disk to open a file in WAL mode, with some to spare."""
 APPLICATION = 0x43465356
 """Marks a SQLite file as a store of versions."""
 _TABLES = """
@@ -679,8 +681,17 @@ def _decoded(chain: Sequence[sqlite3.Row]) -> bytes:
     return content or b""
 
 
+def _is_full(error: sqlite3.DatabaseError, folder: Path) -> bool:
+    """Return whether an error comes from a full disk; SQLite reports the files beside the database as other errors."""
+    primary = error.sqlite_errorcode & 0xFF
+    if primary not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        return primary == sqlite3.SQLITE_FULL
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize < _SHARED_MEMORY
+
+
 def _connected(path: Path | None) -> sqlite3.Connection:
-    """Open the file and create its tables. Raises `DamagedVersionError`."""
+    """Open the file and create its tables. Raises `DamagedVersionError`, or `OSError` (ENOSPC) if the disk is full."""
     database = sqlite3.connect(":memory:" if path is None else path, isolation_level=None, check_same_thread=False)
     database.row_factory = sqlite3.Row
     try:
@@ -700,6 +711,8 @@ def _connected(path: Path | None) -> sqlite3.Connection:
             raise DamagedVersionError(f"{path} is no store of versions that this CFS knows")
     except sqlite3.DatabaseError as error:
         database.close()
+        if path is not None and _is_full(error, path.parent):
+            raise OSError(errno.ENOSPC, f"{path} cannot be opened: the disk is full") from None
         raise DamagedVersionError(f"{path} cannot be read: {error}") from None
     except BaseException:
         database.close()

@@ -32,6 +32,11 @@ class Forgetting:
             self._journal.keep(SPACE, session_id, "")
             self._noted.set()
 
+    @staticmethod
+    def note(journal: _Documents, session_id: str) -> None:
+        """Note the deletion of a session while its versions cannot be opened: the next start deletes them."""
+        journal.keep(SPACE, session_id, "")
+
     async def run(self) -> None:
         """Delete what is noted, until cancelled."""
         while True:

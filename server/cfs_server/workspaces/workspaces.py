@@ -1,6 +1,7 @@
 """The workspaces of sessions at `/workspaces/<session>/...`: files on disk, or objects that servers share (G6)."""
 
 import asyncio
+import errno
 import math
 import shutil
 import tempfile
@@ -49,6 +50,8 @@ class Workspaces(RouterFileSystem):
         """The versions of the files; None if they are not kept."""
         self.identity = files.store.identity() if isinstance(files, ObjectFileSystem) else None
         """The name of the object store, the same for all servers that share it. None for a folder."""
+        self.lacks_versions = False
+        """Whether there are versions that could not be opened, because the disk is full."""
         self.changes = 0
         """The number of writes, deletions and moves by this server so far."""
 
@@ -233,8 +236,18 @@ async def open_workspaces(
 def _in_folder(
     folder: DiskPath, data_dir: DiskPath | None, retention: VersionRetention | None, *, durable: bool
 ) -> Workspaces:
-    versions = None if retention is None else SqliteVersions(data_dir and data_dir / "versions.db")
-    return DiskWorkspaces(folder, durable=durable, versions=versions, retention=retention)
+    versions, lacking = None, False
+    if retention is not None:
+        try:
+            versions = SqliteVersions(data_dir and data_dir / "versions.db")
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            lacking = True
+            _log.error("versions of files are not kept until the next start", reason=error.strerror)
+    workspaces = DiskWorkspaces(folder, durable=durable, versions=versions, retention=retention)
+    workspaces.lacks_versions = lacking
+    return workspaces
 
 
 def _in_store(url: str) -> Workspaces:
