@@ -12,7 +12,7 @@ from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message, Settings
 from cfs_server.domain.changes import Change, Created, Deleted, MessageAdded, Record
 from cfs_server.domain.events import Event
-from cfs_server.journal.journal import Batch, Journal, Opened, StoreFailed
+from cfs_server.journal.journal import Backend, Batch, Journal, Opened, StoreFailed
 from cfs_server.journal.sqlite import SqliteBackend
 from tests.disks import Mount, fill, mount
 from tests.sessions.journal.conformance import head_of
@@ -72,6 +72,20 @@ async def journal_on(path: Path) -> AsyncIterator[tuple[Journal, Watched, Record
     finally:
         backend.go_on.set()
         await journal.close()
+
+
+def filled_without_reserve(backend: SqliteBackend, disk: Path) -> Path:
+    """Give the reserve back, and fill the disk before maintenance makes it again."""
+    tidied(backend)
+    while backend._reserve.spend(last=True):
+        pass
+    return fill(disk)
+
+
+def tidied(backend: Backend) -> None:
+    """Do all maintenance that there is to do."""
+    while backend.tidy():
+        pass
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -198,6 +212,7 @@ async def test_writes_are_refused_while_the_disk_is_full_and_go_on_by_themselves
     """
     disk = mount("disk", "-t", "tmpfs", "-o", "size=2m", "tmpfs")
     async with journal_on(disk / "sessions.db") as (journal, _, records):
+        await journal.call(tidied)  # it needs room, too
         filler = fill(disk)
         written = [f"{number}" * 5_000 for number in range(1, 9)]
         for text in written:
@@ -222,6 +237,7 @@ async def test_a_deletion_is_stored_on_a_full_disk_with_all_that_was_before_it(m
     """Its waiter is not refused with those that waited for what needs space."""
     disk = mount("disk", "-t", "tmpfs", "-o", "size=2m", "tmpfs")
     async with journal_on(disk / "sessions.db") as (journal, _, records):
+        await journal.call(tidied)
         fill(disk)
         journal.append(records.message("fills the disk" * 5_000))
         await journal.durable()
@@ -238,9 +254,7 @@ async def test_a_deletion_is_stored_on_a_full_disk_with_all_that_was_before_it(m
 async def test_without_its_reserve_a_full_disk_refuses_deletions_too(mount: Mount) -> None:
     disk = mount("disk", "-t", "tmpfs", "-o", "size=2m", "tmpfs")
     async with journal_on(disk / "sessions.db") as (journal, backend, records):
-        while await journal.call(lambda _: backend._reserve.spend(last=True)):
-            pass
-        filler = fill(disk)
+        filler = await journal.call(lambda _: filled_without_reserve(backend, disk))
         journal.append(records.message("x" * 100_000))
         with pytest.raises(StorageFull, match="nothing can be stored"):
             await journal.durable()
