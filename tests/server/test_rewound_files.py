@@ -18,6 +18,7 @@ from cfs.transports.http import Client
 from cfs.wire import NewMessage, RedoRequest, RewindRequest
 from cfs_server.journal.journal import Journal
 from cfs_server.journal.sqlite import SqliteBackend
+from tests.access.support import make
 from tests.server.restarting import Restarting
 from tests.server.support import ServerHarness, running_server
 
@@ -220,6 +221,26 @@ async def test_links_permissions_and_empty_folders_come_back(server: ServerHarne
 
 
 async def test_without_the_right_to_the_files_only_the_messages_go_back(tmp_path: Path) -> None:
+    """The answer says so. Only files is refused."""
+    tokens = tmp_path / "tokens.toml"
+    owner, writer = make(tokens, "owner", "/"), make(tokens, "writer", "/sessions")
+    async with running_server(may_block=True, tokens=tokens) as server:
+        server.client.headers["Authorization"] = f"Bearer {owner}"
+        await put(server, "main/a.txt", "one")
+        there = await said(server, "main", "first")
+        await put(server, "main/a.txt", "two")
+        await said(server, "main", "second")
+        server.client.headers["Authorization"] = f"Bearer {writer}"
+        refused = await rewind(server, "main", there, messages=False)
+        assert (refused.status_code, "a.txt" in refused.text) == (403, False)
+        done = (await rewind(server, "main", there)).json()
+        assert (done["files"], [sentence[:16] for sentence in done["lasting"]]) == ([], ["Files stay as th"])
+        server.client.headers["Authorization"] = f"Bearer {owner}"
+        assert (await server.client.get("/v1/files/workspaces/main/a.txt")).text == "two"
+        assert await count(server) == 2
+
+
+async def test_files_go_back_without_a_store_and_not_without_versions() -> None:
     async with running_server(may_block=True) as server:  # which keeps no folder, and versions in memory
         await put(server, "main/a.txt", "one")
         there = await said(server, "main", "first")

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from cfs import wire
 from cfs.errors import (
     Conflict,
+    Forbidden,
     Gone,
     InvalidIdentifier,
     InvalidParameters,
@@ -34,6 +35,7 @@ from cfs_server.workspaces.rewinding import CallersFileRewind, FilePlan
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 
+_NOT_ALLOWED = "Files stay as they are: you may not read, write and delete all of the workspace."
 _TEXT_CHARACTERS = 200
 _REFUSALS = (InvalidIdentifier, InvalidParameters, NotFound, Gone)
 _REWIND = (*_REFUSALS, Conflict, PreconditionFailed, StorageFull, Unsupported)
@@ -82,10 +84,13 @@ async def rewind(
 
     to = how.to if isinstance(how.to, int) else read_moment(how.to)
     plan = await me.sessions.plan_rewind(id, to, sub_sessions=how.sub_sessions, messages=how.messages, check=check)
-    if not (how.messages or me.keeps_versions):
-        raise Unsupported("versions of files are not kept here, so they cannot go back (docs/versions.md says where)")
     files = me.file_rewind(plan, how.others) if how.files else None
-    return await _carried_out(me, plan, files, check, dry_run=how.dry_run)
+    if files is None and not how.messages:
+        if me.keeps_versions:
+            raise Forbidden(_NOT_ALLOWED)
+        raise Unsupported("versions of files are not kept here, so they cannot go back (docs/versions.md says where)")
+    lasting = (_NOT_ALLOWED,) if files is None and how.files and me.keeps_versions else ()
+    return await _carried_out(me, plan, files, check, dry_run=how.dry_run, lasting=lasting)
 
 
 @router.post(
@@ -105,11 +110,22 @@ async def redo(
         require_match(if_match, session, me.sessions)
 
     plan = await me.sessions.plan_redo(id, check=check)
-    return await _carried_out(me, plan, me.file_rewind(plan, how.others), check, dry_run=how.dry_run)
+    files = me.file_rewind(plan, how.others)
+    has_files = plan.undone is not None and plan.undone.files is not None
+    if files is None and has_files and not plan.messages:
+        raise Forbidden(_NOT_ALLOWED)
+    lasting = (_NOT_ALLOWED,) if files is None and has_files else ()
+    return await _carried_out(me, plan, files, check, dry_run=how.dry_run, lasting=lasting)
 
 
 async def _carried_out(
-    me: Caller, plan: Plan, files: CallersFileRewind | None, check: Callable[[Session], None], *, dry_run: bool
+    me: Caller,
+    plan: Plan,
+    files: CallersFileRewind | None,
+    check: Callable[[Session], None],
+    *,
+    dry_run: bool,
+    lasting: tuple[str, ...],
 ) -> Response:
     if files is not None:
         await files.plan()  # before anything is cancelled
@@ -124,7 +140,7 @@ async def _carried_out(
             sessions=tuple(map(_step, steps)),
             files=() if planned is None else tuple(starmap(partial(_file, planned), planned.entries.items())),
             left=() if planned is None else tuple(map(partial(_logical, planned), planned.left)),
-            lasting=plan.lasting,
+            lasting=(*lasting, *plan.lasting),
         )
     )
 

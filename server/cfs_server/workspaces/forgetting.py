@@ -1,27 +1,19 @@
 """Deletes the past of a workspace with its session. A deletion that a crash interrupts goes on at the next start."""
 
 import asyncio
-from typing import Protocol
 
 from anyio import to_thread
 
+from cfs_server.journal.journal import Journal
 from cfs_server.workspaces.history import WorkspaceHistory
 
 SPACE = "versions.forget"
 
 
-class _Documents(Protocol):
-    """The small documents of a journal."""
-
-    def keep(self, space: str, name: str, value: str | None) -> None: ...
-
-    def kept(self, space: str) -> dict[str, str]: ...
-
-
 class Forgetting:
     """Deletes the pasts of workspaces whose sessions are deleted. The files of a workspace stay."""
 
-    def __init__(self, history: WorkspaceHistory, journal: _Documents) -> None:
+    def __init__(self, history: WorkspaceHistory, journal: Journal) -> None:
         self._history = history
         self._journal = journal
         self._noted = asyncio.Event()
@@ -33,7 +25,7 @@ class Forgetting:
             self._noted.set()
 
     @staticmethod
-    def note(journal: _Documents, session_id: str) -> None:
+    def note(journal: Journal, session_id: str) -> None:
         """Note the deletion of a session while its versions cannot be opened: the next start deletes them."""
         journal.keep(SPACE, session_id, "")
 

@@ -7,7 +7,7 @@ server is killed in between, the next start finishes them before it answers requ
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from anyio import to_thread
@@ -16,6 +16,7 @@ from cfs.errors import Conflict, StorageFull
 from cfs.wire import ForeignChanges
 from cfs_filesystem.versions import Author, Change, Entry, VersionStore
 from cfs_server.domain.changes import FilesRewound, author
+from cfs_server.journal.journal import Journal
 from cfs_server.sessions.rewinding import Plan
 from cfs_server.workspaces.history import WorkspaceHistory
 from cfs_server.workspaces.workspaces import Workspaces
@@ -26,14 +27,6 @@ _NAMED = 20
 """How many files a refusal names."""
 
 _log = structlog.get_logger(__name__)
-
-
-class _Documents(Protocol):
-    """The small documents of a journal."""
-
-    def keep(self, space: str, name: str, value: str | None) -> None: ...
-
-    def kept(self, space: str) -> dict[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +153,7 @@ class CallersFileRewind:
 class FileRewinds:
     """Carries out rewinds of files that are stored with a change of sessions."""
 
-    def __init__(self, workspaces: Workspaces, history: WorkspaceHistory, journal: _Documents) -> None:
+    def __init__(self, workspaces: Workspaces, history: WorkspaceHistory, journal: Journal) -> None:
         self.history = history
         self._workspaces = workspaces
         self._journal = journal
