@@ -1,6 +1,6 @@
 """The cost of an agent's requests: reserved in the tree's budget and in the agent's record before each of them (B7).
 
-After a kill the reservation of a lost request counts as spent, as nobody knows what it has cost.
+After a kill the reservation of a lost request counts as spent, because what it has cost is unknown.
 """
 
 from collections.abc import Awaitable, Callable

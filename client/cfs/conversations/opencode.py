@@ -222,7 +222,7 @@ def _parts(message: Message, outputs: dict[str | None, str], stamp: int) -> list
 
 
 def _identifier(kind: str, text: str) -> str:
-    """Return an id in the form of opencode; one of its own stays."""
+    """Return an id in the form of opencode. An id that has this form stays as it is."""
     return text if text.startswith(f"{kind}_") else f"{kind}_{hashlib.sha256(text.encode()).hexdigest()[:26]}"
 
 

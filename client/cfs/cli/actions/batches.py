@@ -57,7 +57,7 @@ def _batch(client: Client, batch: list[NamedSession], *, check: bool) -> Iterato
 
 
 def _single(client: Client, session: NamedSession, *, check: bool) -> Imported:
-    """Create or check one session by requests of its own."""
+    """Create or check one session, without a batch."""
     name = session.id or ""
     existing = _find(client, name)
     if existing is not None:
