@@ -153,8 +153,16 @@ class _ForkServer:
         self._process.wait()
 
 
-@cache
+_starting = threading.Lock()
+
+
 def _fork_server() -> _ForkServer:
+    with _starting:  # two at once would each take away the other's right to adopt
+        return _started_fork_server()
+
+
+@cache
+def _started_fork_server() -> _ForkServer:
     return _ForkServer()
 
 

@@ -134,8 +134,10 @@ class Front:
             found = JSONLine({"status": "alive", "store": self._life, "replica": self._replica.name})
             await found(scope, request.receive, send)
             return
-        if (problem := self._replica.problem) is not None:
-            raise Unavailable(problem, retry_after=AGAIN_SECONDS)
+        stores = [slot.context.store.problem for slot in self._replica.serving()]  # may know of an outage first
+        for problem in (self._replica.problem, *stores):
+            if problem is not None:
+                raise Unavailable(problem, retry_after=AGAIN_SECONDS)
         if self._replica.is_leaving:
             raise Unavailable("the server is stopping", retry_after=AGAIN_SECONDS)
         await self._app(dict(scope, headers=request.headers), request.receive, send)
