@@ -263,6 +263,13 @@ def test_what_has_no_lines_is_refused_in_one(running: Process, place: str, words
     assert words in refused(running, "blame", place)
 
 
+def test_a_comparison_with_what_never_was_is_refused(running: Process) -> None:
+    """A name beside a workspace, as in other tools, is not taken for an empty workspace."""
+    put(running, "compared.txt", b"one")
+    assert "there is nothing at compared.txt" in refused(running, "diff", "main", "compared.txt")
+    assert "there is nothing at main/other.txt" in refused(running, "diff", "main/other.txt")
+
+
 def test_lines_end_at_newlines_only_and_no_version_is_read_in_vain() -> None:
     def versions() -> Iterator[tuple[int, bytes]]:
         yield 3, b"a\r\x0cb\xff\nnew"

@@ -253,17 +253,21 @@ async def test_a_condition_protects_what_was_said_since(server: ServerHarness) -
 
 
 async def test_the_effects_of_calls_are_named_as_lasting(server: ServerHarness) -> None:
-    calls = [{"id": str(each), "name": "write_file", "arguments": {}} for each in range(2)]
+    """Those that change nothing, or only what goes back, are not."""
+    names = ["send_mail", "send_mail", "read_file", "sys_spawn_agent", "write_file"]
+    calls = [{"id": str(number), "name": name, "arguments": {}} for number, name in enumerate(names)]
     await talk(server, "main", "hi")
     for message in (
         {"role": "assistant", "content": "", "tool_calls": calls},
-        {"role": "tool", "content": "ok", "tool_call_id": "0"},
-        {"role": "tool", "content": "ok", "tool_call_id": "1"},
+        *[{"role": "tool", "content": "ok", "tool_call_id": str(number)} for number in range(len(calls))],
     ):
         answer = await server.client.post("/v1/sessions/main/messages", json=message)
         assert answer.status_code == 202, answer.text
     planned = await rewind(server, "main", to=2, dry_run=True)
-    assert planned["lasting"] == ["Other effects of calls stay as they are: write_file (2)."]
+    without_files = "Other effects of calls stay as they are: send_mail (2), write_file."
+    assert planned["lasting"] == [without_files]
+    shown = [message["text"] for message in planned["sessions"][0]["removed"]]
+    assert shown[0].startswith("[CALL:send_mail()] [CALL:send_mail()] [CALL:read_file()]")
     assert (await rewind(server, "main", to=3, dry_run=True))["lasting"] == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cfs.errors import Gone, Unavailable
 from cfs.wire import Message, SettingsPatch
-from cfs_server.domain.changes import Author, author
+from cfs_server.domain.authors import Author, author
 from cfs_server.domain.events import Event, Stale
 from cfs_server.domain.quotas import Quota, StorageUsage
 from cfs_server.engine.host.scripted import Script, ScriptedEngine, echo

@@ -159,6 +159,11 @@ class FibreOrchestrator:
                 for helper in helpers:
                     helper.cancel()
 
+    async def fetch_files(self) -> None:
+        """Make the workspace equal to the one on the server, between two tasks."""
+        if (published := self._resources.published) is not None:
+            await published.both()
+
     @property
     def _at_work(self) -> bool:
         """Whether the root has a task that is not at its end."""

@@ -9,11 +9,11 @@ To add a change, write a class with `apply`, which alters the state and returns 
 """
 
 from collections.abc import Sequence
-from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from cfs.wire import AgentWork, CallDecision, FinishReason, Message, Origin, Settings, Usage
+from cfs_server.domain.authors import Author
 from cfs_server.domain.events import Event
 from cfs_server.domain.history import History, Window
 from cfs_server.domain.questions import Question, oldest_closed
@@ -33,19 +33,6 @@ class Change(Protocol):
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:
         """Alter the state at a time in seconds since the epoch. Return the events of the change."""
-
-
-@dataclass(frozen=True, slots=True)
-class Author:
-    """Who caused a change: a principal, and the agent and its tool call if one acts for it."""
-
-    principal: str
-    agent: str | None = None
-    call: str | None = None
-
-
-author: ContextVar[Author | None] = ContextVar("author", default=None)
-"""The author of the changes that the current task makes."""
 
 
 class Record(NamedTuple):

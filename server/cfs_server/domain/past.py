@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 
 from cfs.errors import Conflict, InvalidParameters, NotFound
 from cfs.wire import Message
-from cfs_server.domain.changes import Author, Created, HistoryReplaced, MessageAdded, Rewind
+from cfs_server.domain.authors import Author
+from cfs_server.domain.changes import Created, HistoryReplaced, MessageAdded, Rewind
 from cfs_server.domain.history import History
 from cfs_server.domain.message_sizes import cost_of
 from cfs_server.domain.transcripts import SizedMessages

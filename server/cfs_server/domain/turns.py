@@ -16,6 +16,7 @@ from pydantic import model_validator
 from cfs.completions import UNREADABLE, read_arguments, write_arguments
 from cfs.errors import CfsError, EngineError
 from cfs.wire import EventType, FinishReason, Message, Settings, SettingsPatch, TokenLogprob, ToolCall, Usage
+from cfs_server.domain.authors import Author
 from cfs_server.domain.events import Event
 from cfs_server.domain.ids import family_of, parent_of
 from cfs_server.domain.message_sizes import cost_of
@@ -80,7 +81,7 @@ class TurnRequest:
     `view` is the conversation before the message as its writer knows it. When the turn starts, a different history is
     replaced by it (H4) if the writer `may_replace` it. None leaves the history unchanged. Without `generate` the
     message is only added to the history, in the order of the queue. The turn begins after `delay` seconds, or as soon
-    as somebody waits for it: until then its writer can take the message back.
+    as somebody waits for it: until then its writer can take the message back. The session sets the `author`.
     """
 
     message: Message
@@ -92,6 +93,7 @@ class TurnRequest:
     delay: float = 0.0
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     accepted_at: float = field(default_factory=time.time)
+    author: Author | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -19,7 +19,7 @@ from cfs_server.completions.run import AuthorizedCompletions, EphemeralCompletio
 from cfs_server.completions.stored import StoredResponses, UnnamedSessions
 from cfs_server.config.settings import Settings
 from cfs_server.connect.manager import ModelConnections
-from cfs_server.domain.changes import author
+from cfs_server.domain.authors import author
 from cfs_server.domain.ids import WORKSPACES, family_of
 from cfs_server.domain.questions import Question
 from cfs_server.domain.rights import Right

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cfs.errors import CfsError, Forbidden, InvalidRequest, ServerError, TooLarge, Unauthorized
 from cfs_server.access.auth import Principal
 from cfs_server.access.tokens import masked
-from cfs_server.domain.changes import Author, author
+from cfs_server.domain.authors import Author, author
 from cfs_server.http import request_tracing
 from cfs_server.http.content import Digests, check_content
 from cfs_server.http.errors import problem_response

@@ -18,7 +18,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from cfs.wire import EventType, Message, Settings, TurnSettings
 from cfs_server.domain import changes
-from cfs_server.domain.changes import Author, Change, Record
+from cfs_server.domain.authors import Author
+from cfs_server.domain.changes import Change, Record
 from cfs_server.domain.events import Event
 from cfs_server.domain.past import HistoryChange, PastChange
 from cfs_server.domain.state import Head

@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 
 from cfs import wire
+from cfs.contract.transcript import shown
 from cfs.errors import (
     Conflict,
     Forbidden,
@@ -140,7 +141,7 @@ async def _carried_out(
             sessions=tuple(map(_step, steps)),
             files=() if planned is None else tuple(starmap(partial(_file, planned), planned.entries.items())),
             left=() if planned is None else tuple(map(partial(_logical, planned), planned.left)),
-            lasting=(*lasting, *plan.lasting),
+            lasting=(*lasting, *plan.lasting(with_files=planned is not None and bool(planned.entries))),
         )
     )
 
@@ -162,7 +163,7 @@ def _shown(version: Version) -> wire.SessionVersion:
         kind=_kind(version),
         messages=version.count,
         role=message and message.role,
-        text=_beginning(message.content) if message else "",
+        text=_beginning(shown(message)) if message else "",
         author=author and wire.VersionAuthor(principal=author.principal, agent=author.agent, call=author.call),
         to=version.rewind and version.rewind.to,
     )
@@ -191,7 +192,7 @@ def _step(step: Step) -> wire.RewoundSession:
 
 def _messages(messages: Numbered) -> tuple[wire.RewoundMessage, ...]:
     return tuple(
-        wire.RewoundMessage(index=index, role=message.role, text=_beginning(message.content))
+        wire.RewoundMessage(index=index, role=message.role, text=_beginning(shown(message)))
         for index, message in messages
     )
 

@@ -43,7 +43,7 @@ _ERRORS = (InvalidIdentifier, InvalidParameters, NotFound, TooLarge, Unsupported
     "/{id:session}/claim",
     responses={
         200: answer("The turn is the caller's for as long as its lease lasts", json=wire.Claim),
-        204: answer("Nothing to do"),
+        204: answer("Nothing to do. If it comes before `wait` is over, the files of the agent's workspace went back"),
         **problems(*_ERRORS, Conflict, Gone, Unavailable),
     },
     openapi_extra=body(required=False, json=wire.ClaimRequest),
@@ -128,16 +128,20 @@ async def finish(
 async def _next(
     session: Session, lease: float, seconds: float, sessions: AuthorizedSessions, ticket: Ticket
 ) -> Turn | None:
-    """Claim a turn as soon as one is available; None when the time is over."""
-    asked = session.id
-    with session.attendance.waiting():
+    """Claim a turn as soon as one is available. Return None when the time is over, or the agent's files went back."""
+    asked, attendance = session.id, session.attendance
+    with attendance.waiting():
         try:
             async with asyncio.timeout(seconds):
                 while (turn := _try(session, lease)) is None:
+                    if attendance.recalled and seconds:
+                        attendance.recalled = False
+                        return None
                     await session.log.broadcast.wait()
                     sessions.require_still(session, asked, "read_binary", "write")
         except TimeoutError:
             return None
+    attendance.recalled = False  # before its work, the agent looks anyway
     assert turn.lease is not None  # noqa: S101 - it has just been made
     ticket.bind(BoundTurn(session.key, turn.id, secret=turn.lease.secret))
     return turn

@@ -12,10 +12,12 @@ AGENT_SECONDS = 5.0
 class Attendance:
     """The calls of the agent of one session."""
 
-    __slots__ = ("_at", "_waiting")
+    __slots__ = ("_at", "_waiting", "recalled")
 
     def __init__(self) -> None:
         self._waiting, self._at = 0, -inf
+        self.recalled = False
+        """Whether the files of the agent's workspace went back since it has last asked for a turn."""
 
     @property
     def attached(self) -> bool:

@@ -52,6 +52,15 @@ class Step:
         return self.changes_something and bool(messages) and messages[-1].role == "user"
 
 
+_WITHOUT_EFFECTS = frozenset(
+    {"read_file", "list_directory", "search_files", "sync_context", "update_plan", "sys_wait_agent"}
+    | {"sys_spawn_agent", "sys_finish_task", "sys_lock_file", "sys_unlock_file"}
+)
+"""Tools of the agents of CFS whose calls change nothing, or only sessions, which the plan lists."""
+
+_WRITING_FILES = frozenset({"write_file", "edit_file"})
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The steps of a rewind, that of the session itself first.
@@ -71,11 +80,11 @@ class Plan:
         """The sessions whose agents' changes of files are undone."""
         return frozenset(step.session.id for step in self.steps)
 
-    @property
-    def lasting(self) -> tuple[str, ...]:
-        """Sentences that say what the plan does not undo."""
+    def lasting(self, *, with_files: bool) -> tuple[str, ...]:
+        """Return sentences that say what is not undone, where the files of the agents go back or stay."""
+        undone = _WITHOUT_EFFECTS | _WRITING_FILES if with_files else _WITHOUT_EFFECTS
         removed = [message for step in self.steps for _, message in step.removed]
-        calls = Counter(call.name for message in removed for call in message.tool_calls)
+        calls = Counter(call.name for message in removed for call in message.tool_calls if call.name not in undone)
         if not calls:
             return ()
         names = ", ".join(name if count == 1 else f"{name} ({count})" for name, count in sorted(calls.items()))
@@ -158,6 +167,7 @@ async def carry_out(store: SessionStore, plan: Plan, files: FileRewind | None) -
         if store.journal is not None:
             await store.journal.durable()
         await files.finish()
+        store.recall_agents(first.session.id)
 
 
 async def _end_turns(sessions: Sequence[Session]) -> None:

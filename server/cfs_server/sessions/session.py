@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import structlog
@@ -45,6 +45,7 @@ from cfs.wire import (
     Usage,
 )
 from cfs_server.base.broadcast import Broadcast
+from cfs_server.domain.authors import author
 from cfs_server.domain.changes import (
     CallDecided,
     CancelRequested,
@@ -68,7 +69,6 @@ from cfs_server.domain.changes import (
     TurnQueued,
     TurnStarted,
     WorkReported,
-    author,
 )
 from cfs_server.domain.events import Event, EventBus, EventLog
 from cfs_server.domain.history import History, error_reply
@@ -301,10 +301,10 @@ class Session(SessionState):
         if request.view is None:
             self.require_room(len(self.queue) + 1)
         waits = not self.idle
-        self.apply(TurnQueued(request))
+        self.apply(TurnQueued(replace(request, author=author.get())))
         turn = self.queue[-1]
         if request.delay and not waits and request.view is None:
-            added = self.apply(MessageAdded(turn.message, turn.id, opens=True))
+            added = self._open(turn)
             self._delay(turn)
             return turn, added or self.publish_state(turn.id)
         announced = self.publish_state(turn.id) if waits else None
@@ -465,7 +465,7 @@ class Session(SessionState):
             if turn.task is not None:
                 turn.task.cancel()
             if turn.base is None:
-                self.apply(MessageAdded(turn.message, turn.id, opens=True))
+                self._open(turn)
             self._fail(turn, EngineError(reason))
         self.publish_state()
 
@@ -494,13 +494,21 @@ class Session(SessionState):
                 self._end(turn, "error", failure=refusal)
                 return None
             self._adopt(turn)
-            added = self.apply(MessageAdded(turn.message, turn.id, opens=True))
+            added = self._open(turn)
         if turn.generate:
             self.apply(TurnStarted(turn.id, lease))
         else:
             self._end(turn, "stop", announced=False)
         self.publish_state()
         return added
+
+    def _open(self, turn: Turn) -> Event | None:
+        """Add the message of a turn to the history, in the name of its writer. Return its event."""
+        token = author.set(turn.request.author)
+        try:
+            return self.apply(MessageAdded(turn.message, turn.id, opens=True))
+        finally:
+            author.reset(token)
 
     def _refusal(self, request: TurnRequest) -> Forbidden | None:
         """Return why a turn cannot start: its writer may only append but expects another history."""

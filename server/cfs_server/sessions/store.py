@@ -459,6 +459,13 @@ class SessionStore:
             if how.messages:
                 session.answer_last()
 
+    def recall_agents(self, session_id: str) -> None:
+        """Let the agents that wait for a turn in a session, or above it, look at their files."""
+        for name in (session_id, *ancestors_of(session_id)):
+            if (session := self.find(name)) is not None:
+                session.attendance.recalled = True
+                session.log.broadcast.fire()
+
     def _check_unanswered(
         self, session_id: str, history: Sequence[Message], settings: Settings, account: StorageUsage
     ) -> None:

@@ -31,7 +31,7 @@ from cfs_filesystem.versions import (
     folders_in,
 )
 from cfs_filesystem.versions.codec import LARGE
-from cfs_server.domain.changes import author
+from cfs_server.domain.authors import author
 from cfs_server.domain.ids import WORKSPACES
 
 _log = structlog.get_logger(__name__)

@@ -15,7 +15,8 @@ from anyio import to_thread
 from cfs.errors import Conflict, StorageFull
 from cfs.wire import ForeignChanges
 from cfs_filesystem.versions import Author, Change, Entry, VersionStore
-from cfs_server.domain.changes import FilesRewound, author
+from cfs_server.domain.authors import author
+from cfs_server.domain.changes import FilesRewound
 from cfs_server.journal.journal import Journal
 from cfs_server.sessions.rewinding import Plan
 from cfs_server.workspaces.history import WorkspaceHistory

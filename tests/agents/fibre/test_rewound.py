@@ -1,6 +1,7 @@
 """An agent whose session is rewound continues from the history that the session has then (S17)."""
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from cfs_agents.main.testing import calls, says
-from tests.agents.fibre.trees import ScriptedModels, finish, late, said, settled, spawn, tree, wait, write
+from tests.agents.fibre.trees import ScriptedModels, answering, finish, late, said, settled, spawn, tree, wait, write
 from tests.server.support import ServerHarness
 
 
@@ -156,6 +157,38 @@ async def test_the_folder_of_the_agent_follows_the_files_of_its_workspace(
     assert "one" in read
     assert "a.txt" in listed
     assert "b.txt" not in listed
+
+
+async def test_files_leave_the_folder_of_an_agent_that_waits(tmp_path: Path, server: ServerHarness) -> None:
+    """Without another task: who looks into the folder after a rewind sees what the command has said."""
+    folder = tmp_path / "main/agent_workspace"
+    scripted = ScriptedModels(main=[write("a.txt", "one"), says("Done.")])
+    async with tree(tmp_path, scripted, server.url) as agent, answering(agent):
+        await server.say("main", "make a.txt")
+        await settled(server)
+        assert await asyncio.to_thread(contents, folder) == {"a.txt": "one"}
+        await rewind(server, "main", 0)
+        await asyncio.to_thread(until_contents, folder, {})
+        answer = await server.client.post("/v1/sessions/main/redo")
+        assert answer.status_code == 200, answer.text
+        await asyncio.to_thread(until_contents, folder, {"a.txt": "one"})
+
+
+async def test_the_author_of_a_message_is_its_writer_and_not_the_agent_that_answers(
+    tmp_path: Path, server: ServerHarness
+) -> None:
+    scripted = ScriptedModels(main=[write("a.txt"), says("Done.")])
+    async with tree(tmp_path, scripted, server.url) as agent, answering(agent):
+        await server.say("main", "make a.txt")
+        await settled(server)
+        listed = [(each["role"], each["author"]["agent"]) for each in (await versions(server, "main"))[1:]]
+        assert listed == [("user", None), ("assistant", "main"), ("tool", "main"), ("assistant", "main")]
+
+
+def until_contents(folder: Path, wanted: dict[str, str]) -> None:
+    """Wait until a folder has these files."""
+    while sorted(path.name for path in folder.iterdir()) != sorted(wanted) or contents(folder) != wanted:
+        time.sleep(0.01)
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -1,17 +1,15 @@
 """A tree of agents seen through the SDK while it works: `AsyncTree`, and `Tree`, which is generated from it."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
 from cfs import AsyncTree, NotFound, PreconditionFailed, Timeout, Tree, TreeAgent, TreeOutcome
 from cfs.state.stream import StreamEvent
-from cfs_agents import FibreAgent
 from cfs_agents.testing import calls, says
-from tests.agents.fibre.trees import ScriptedModels, finish, late, spawn, tree, wait, write, writer
+from tests.agents.fibre.trees import ScriptedModels, answering, finish, late, spawn, tree, wait, write, writer
 from tests.client.wires import Relay
 from tests.server.support import ServerHarness, until
 
@@ -21,24 +19,6 @@ def two_writers() -> ScriptedModels:
     return ScriptedModels(
         main=[spawn("a"), spawn("b"), wait("a"), wait("b"), says("both are there")], a=writer("a"), b=writer("b")
     )
-
-
-@asynccontextmanager
-async def answering(agent: FibreAgent) -> AsyncIterator[None]:
-    """Let the agent answer its session, as `cfs agent serve` does."""
-
-    async def serve() -> None:
-        async with aclosing(agent.serve()) as chunks:
-            async for _ in chunks:
-                pass
-
-    await agent.attach()
-    task = asyncio.create_task(serve())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 async def collected(sdk: AsyncTree, into: list[StreamEvent], task: str | None = None) -> None:

@@ -138,3 +138,21 @@ async def settled(server: ServerHarness, session: str = "main") -> dict[str, Any
 def said(history: Sequence[Mapping[str, Any]], role: str = "assistant") -> list[str]:
     """The texts of a role, without those of calls."""
     return [each["content"] for each in history if each["role"] == role and not each.get("tool_calls")]
+
+
+@asynccontextmanager
+async def answering(agent: FibreAgent) -> AsyncIterator[None]:
+    """Let the agent answer its session, as `cfs agent serve` does."""
+
+    async def serve() -> None:
+        async with aclosing(agent.serve()) as chunks:
+            async for _ in chunks:
+                pass
+
+    await agent.attach()
+    task = asyncio.create_task(serve())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

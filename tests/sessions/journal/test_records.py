@@ -27,7 +27,8 @@ from cfs.wire import (
     Usage,
 )
 from cfs_server.domain import changes
-from cfs_server.domain.changes import Author, Change, Record
+from cfs_server.domain.authors import Author
+from cfs_server.domain.changes import Change, Record
 from cfs_server.domain.events import Event
 from cfs_server.domain.history import HistoryHead, Window
 from cfs_server.domain.questions import Question, QuestionState
