@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from tests.pacing.clock import Clock
@@ -33,12 +34,19 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("slow" if config.getoption("--slow") else "quick")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script started this run with `&`; programs inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    _log_plain_tracebacks()
     config.stash[_GUARD] = PureGuard()
     patch = pytest.MonkeyPatch()
     config.add_cleanup(patch.undo)
     share_certificates(patch)
     if not hasattr(config, "workerinput"):  # xdist's workers report to the process that started them
         config.pluginmanager.register(Times())
+
+
+def _log_plain_tracebacks() -> None:
+    """Leave `rich` out of this process's log: by default it draws each traceback, which takes longer than most tests."""
+    console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], console])
 
 
 @pytest.hookimpl(tryfirst=True)

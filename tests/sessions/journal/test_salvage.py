@@ -1,5 +1,6 @@
 """`--store-repair`: what can be read of a damaged file is kept, the file is set aside, and the store starts."""
 
+import asyncio
 import random
 import shutil
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ from cfs_server.sessions.store import SessionStore
 from tests.sessions.support import StoreHarness
 
 Histories = dict[str, list[str]]
-LONG = "a long message " * 700  # on several pages
+LONG = "a-long-message-" * 700  # on several pages
 
 
 @asynccontextmanager
@@ -48,10 +49,22 @@ async def histories(d: StoreHarness) -> Histories:
     return found
 
 
-@pytest.fixture
-async def crashed(tmp_path: Path) -> tuple[Path, Histories]:
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Histories]:
     """A store as a crash leaves it, and what was in it: long and short histories, trees, edits, work under way."""
-    path = tmp_path / "source" / "sessions.db"
+    return asyncio.run(_crashed(tmp_path_factory.mktemp("source")))
+
+
+@pytest.fixture
+def crashed(tmp_path: Path, source: tuple[Path, Histories]) -> tuple[Path, Histories]:
+    """Copy the store, for a test that damages it."""
+    folder, expected = source
+    shutil.copytree(folder, tmp_path / "crashed")
+    return tmp_path / "crashed" / "sessions.db", expected
+
+
+async def _crashed(folder: Path) -> tuple[Path, Histories]:
+    path = folder / "source" / "sessions.db"
     async with sessions_in(path) as d:
         for number in range(20):
             for turn in range(1 + number % 4):
@@ -79,8 +92,8 @@ async def crashed(tmp_path: Path) -> tuple[Path, Histories]:
         d.store.journal.keep("locks", "a", "1")
         await d.store.journal.durable()
         expected = await histories(d)
-        shutil.copytree(path.parent, tmp_path / "crashed")
-    return tmp_path / "crashed" / "sessions.db", expected
+        shutil.copytree(path.parent, folder / "crashed")
+    return folder / "crashed", expected
 
 
 async def test_everything_is_read_of_a_file_that_is_not_damaged(
