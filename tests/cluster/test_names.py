@@ -116,4 +116,4 @@ class OneNameOnce(RuleBasedStateMachine):
 
 
 TestOneNameOnce = OneNameOnce.TestCase
-TestOneNameOnce.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOneNameOnce.settings = settings(stateful_step_count=40)

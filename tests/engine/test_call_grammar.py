@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema_rs
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llama_cpp import llama_cpp as lib
 
@@ -226,7 +226,6 @@ def test_it_does_not_matter_how_bytes_are_cut(demo_spelling: Spelling, reply: st
     assert ends(grammar, demo_spelling.vocabulary)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     mark=st.sampled_from(["<tool_call>", "[TOOL_CALLS]", "[CALL:", "<|python_tag|>", '{"name": "read", "arguments":']),
     seed=st.integers(0, 2**31),

@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llama_cpp import llama_cpp as lib
 
@@ -231,7 +231,6 @@ def test_best_effort_leaves_out_what_cannot_be_enforced_and_says_what(schemas: S
 BOUND = st.one_of(st.integers(-120, 120), st.integers(-(10**14), 10**14))
 
 
-@settings(deadline=None, max_examples=40)
 @given(one=BOUND, other=BOUND, data=st.data())
 def test_integers_of_a_range_are_allowed_and_no_others(
     schemas: Schemas, one: int, other: int, data: st.DataObject
@@ -248,7 +247,6 @@ def test_integers_of_a_range_are_allowed_and_no_others(
 DECIMAL = st.decimals(-200, 200, places=3, allow_nan=False)
 
 
-@settings(deadline=None, max_examples=40)
 @given(one=DECIMAL, other=DECIMAL, open_low=st.booleans(), open_high=st.booleans(), data=st.data())
 def test_numbers_of_a_range_are_allowed_and_no_others(
     schemas: Schemas, one: Decimal, other: Decimal, open_low: bool, open_high: bool, data: st.DataObject

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import make_random_gguf
@@ -297,7 +297,6 @@ described: st.SearchStrategy[dict[str, Any]] = st.builds(
 tool_sets = st.lists(described, min_size=1, max_size=3, unique_by=lambda each: each["function"]["name"])
 
 
-@settings(deadline=None, max_examples=50)
 @given(tool_sets)
 @example([{"type": "function", "function": {"name": "name"}}, TOOL])
 def test_no_part_of_an_instruction_is_a_call(tools: list[dict[str, Any]]) -> None:

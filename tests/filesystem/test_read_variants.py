@@ -114,7 +114,7 @@ _PATTERNS = st.sampled_from(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=settings().max_examples * 2)
 @given(_PATTERNS, st.text(alphabet="aabbc\n ", max_size=60), st.integers(1, 9))
 def test_overlapping_matches_are_those_of_a_search_from_each_place(pattern: str, text: str, overlap: int) -> None:
     """Each match is the first that starts late enough to share no more than allowed with the one before."""

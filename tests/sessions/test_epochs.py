@@ -208,7 +208,7 @@ class CrashMachine(RuleBasedStateMachine):
 
 
 TestCrashes = CrashMachine.TestCase
-TestCrashes.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCrashes.settings = settings(stateful_step_count=40)
 
 
 def test_ids_have_the_epoch() -> None:

@@ -467,4 +467,4 @@ async def all_loaded(store: SessionStore) -> AsyncIterator[None]:
 
 
 TestBudget = BudgetMachine.TestCase
-TestBudget.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestBudget.settings = settings(stateful_step_count=40)

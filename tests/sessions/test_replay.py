@@ -230,7 +230,7 @@ class ReplayMachine(RuleBasedStateMachine):
 
 
 TestReplay = ReplayMachine.TestCase
-TestReplay.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestReplay.settings = settings(stateful_step_count=40)
 
 
 def kinds_of_change() -> set[type]:

@@ -63,7 +63,7 @@ def text(rng: random.Random) -> str:
 
 
 @given(st.text(min_size=1, max_size=200))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=settings().max_examples * 5)
 def test_any_text_is_a_query_or_refused(words: str) -> None:
     """FTS5 takes what is read, and a text is found by all of its words."""
     try:

@@ -128,7 +128,7 @@ def _reachable(state: TurnState) -> set[TurnState]:
 
 
 TestTurns = TurnMachine.TestCase
-TestTurns.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestTurns.settings = settings(stateful_step_count=40)
 
 
 async def test_a_call_that_cannot_be_read_is_kept_unless_the_reply_is_cut_off() -> None:

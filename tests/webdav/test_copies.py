@@ -147,7 +147,7 @@ async def run(script: list[tuple[str, int, str]]) -> None:
         await world.check()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings().max_examples * 3, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, max_size=40))
 def test_no_message_is_lost_or_doubled(script: list[tuple[str, int, str]]) -> None:
     asyncio.run(run(script))

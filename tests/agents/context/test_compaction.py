@@ -242,7 +242,7 @@ def built(script: Sequence[tuple[str, object]]) -> Conversation:
     return context
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(steps, max_size=14), st.integers(1, 1500), st.integers(0, 4), st.sampled_from([None, "short", words(400)])
 )

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cfs_agents.guards.claims import check_claims
@@ -170,7 +170,6 @@ def test_a_very_large_file_is_told_by_its_size_and_time(ledger: ChangeLog, root:
 
 
 @given(st.lists(NAMES, min_size=1, max_size=6, unique=True))
-@settings(max_examples=150, deadline=None)
 def test_any_name_survives_ledger_report_and_reload(names: list[bytes]) -> None:
     with tempfile.TemporaryDirectory() as place:
         root, file = Path(place, "workspace"), Path(place, "ledger.jsonl")

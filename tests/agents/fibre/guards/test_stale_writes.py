@@ -313,4 +313,4 @@ class Reading(RuleBasedStateMachine):
 
 
 TestReading = Reading.TestCase
-TestReading.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestReading.settings = settings(stateful_step_count=20)
