@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -44,9 +45,15 @@ def vocabulary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     lib.llama_model_free(model)
 
 
+@cache
+def grammars_of(vocabulary: Vocabulary) -> Grammars:
+    """Make grammars once: the table of a large vocabulary takes a quarter of a second."""
+    return Grammars(vocabulary)
+
+
 def standing(vocabulary: Vocabulary, text: str, schema: dict[str, Any] = OBJECT) -> Constraint:
     """Make a constraint that has accepted a text."""
-    constraint = Grammars(vocabulary).of_schema(schema)
+    constraint = grammars_of(vocabulary).of_schema(schema)
     assert constraint is not None
     for token in vocabulary.tokenize(text, special=False):
         assert constraint.allows(int(token))
@@ -140,7 +147,7 @@ class Fixed(Constraint):
 @pytest.mark.parametrize("changes", [{}, {"top_k": 0}, {"top_k": 0, "top_p": 1.0, "min_p": 0.0}])
 def test_random_logits_write_what_the_schema_allows(vocabulary: Vocabulary, changes: dict[str, Any]) -> None:
     """When no candidate is allowed, the whole vocabulary is asked; a reply ends when the grammar does."""
-    grammar = Grammars(vocabulary).of_schema(
+    grammar = grammars_of(vocabulary).of_schema(
         OBJECT | {"properties": OBJECT["properties"] | {"count": {"enum": [1, 22]}}}
     )
     sampler = Sampler(Settings(temperature=2.0, seed=5, **changes), grammar)
