@@ -60,8 +60,8 @@ def test_questions_of_all_sessions_are_answered_in_one_place(page: Page, server:
 
 
 def test_the_keyboard_is_enough(page: Page, server: Process, client: httpx.Client) -> None:
-    """A key opens it, the first answer has the focus, and the next one after each answer."""
-    with agents(client, "inbox-key") as (agent,):
+    """A key opens it, the first answer has the focus, and the next one after each answer, whatever comes meanwhile."""
+    with agents(client, "inbox-key", "inbox-key-2") as (agent, other):
         asked = [agent.ask(f"make {number}") for number in range(3)]
         page.goto(address(server.url, "timeline/inbox-key"))
         expect(page.get_by_role("button", name="Inbox: 3 questions")).to_be_visible()
@@ -73,7 +73,12 @@ def test_the_keyboard_is_enough(page: Page, server: Process, client: httpx.Clien
             if number == 1:
                 page.keyboard.press("Tab")
                 page.keyboard.press("Tab")
+                other.ask("make more")
+                expect(inbox(page).get_by_role("group")).to_have_count(3)
+                expect(inbox(page).get_by_role("button", name="Deny").first).to_be_focused()
             page.keyboard.press("Enter")
+        expect(inbox(page).locator("code")).to_have_text(["make more"])
+        page.keyboard.press("Enter")
         expect(inbox(page)).to_contain_text("No agent asks anything.")
         expect(inbox(page).get_by_role("button", name="Close")).to_be_focused()
         page.keyboard.press("Escape")

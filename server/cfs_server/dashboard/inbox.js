@@ -72,10 +72,11 @@ export function openInbox(context) {
       element.remove();
       sections.delete(id);
     }
-    for (const node of asking.sort((one, other) => (one.id < other.id ? -1 : 1))) {
+    for (const [at, node] of asking.sort((one, other) => (one.id < other.id ? -1 : 1)).entries()) {
       const { element, cards } = sectionOf(node.id);
       cards.show(node.questions);
-      list.append(element);
+      const there = list.children[at] ?? null;
+      if (there !== element) list.insertBefore(element, there); // what is moved loses the focus
       if (Object.keys(node.questions).length !== node.open_questions) read(node);
     }
     say(status, asking.length === 0 ? t("No agent asks anything.") : "");
