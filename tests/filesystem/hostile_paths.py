@@ -202,3 +202,7 @@ LITERAL: list[str] = [
     # the machine's own places
     *("/etc/passwd", "/proc/self/environ", "/proc/self/fd/0", "/dev/null", "/dev/fd/0", "/sys/power/state"),
 ]
+
+ALL = [*(hostile.path for hostile in REFUSED), *LITERAL]
+SOME = [*{hostile.reason: hostile.path for hostile in REFUSED}.values(), *ALL[::6]]
+"""One of each kind and more: for places and encodings whose code meets all of them elsewhere."""

@@ -24,15 +24,12 @@ from cfs.contract.route_words import ROUTE_WORDS
 from cfs.errors import InvalidIdentifier
 from cfs_filesystem import InvalidPathError, validate_path
 from cfs_server.domain.ids import path_of
-from tests.filesystem.hostile_paths import LITERAL, REFUSED
+from tests.filesystem.hostile_paths import ALL as HOSTILE
+from tests.filesystem.hostile_paths import SOME
 from tests.server.support import ServerHarness, running_server
 from tests.server.test_errors import ROUTES
 from tests.server.wire import Reply, Wire
 
-HOSTILE = [*(hostile.path for hostile in REFUSED), *LITERAL]
-_KINDS = {hostile.reason: hostile.path for hostile in REFUSED}
-SOME = [*_KINDS.values(), *HOSTILE[::6]]
-"""One of each kind and more, for places and encodings whose code the whole list has met elsewhere."""
 HIDDEN = "what nobody may read"
 PROBLEM = b"content-type: application/problem+json"
 ATTACKER = Path(__file__).parent.parent / "filesystem" / "swapping_attacker.py"

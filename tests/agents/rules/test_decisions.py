@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cfs_agents.guards.rules import (
@@ -293,6 +293,7 @@ _PIECES = st.sampled_from(
 )
 
 
+@example("/")
 @given(st.lists(_PIECES, max_size=30).map("".join) | st.text() | st.binary().map(lambda data: data.decode("latin-1")))
 def test_any_text_is_decided(text: str) -> None:
     """Nothing crashes, and what does not parse is not allowed."""

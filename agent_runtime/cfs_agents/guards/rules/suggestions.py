@@ -41,7 +41,7 @@ def suggestions(call: Call, scope: Scope, is_allowed: Callable[[Command], bool])
 
 def _of_call(call: Call, scope: Scope) -> str:
     if call.kind is Kind.MCP:
-        return "" if re.search(r"[()*\s]", call.subject) else call.text
+        return call.text if re.fullmatch(r"[^/()*\s]+/[^()*\s]+", call.subject) else ""
     if call.kind in (Kind.READ, Kind.WRITE):
         target = scope.file(call.subject)
         tool = READ_FILE if call.kind is Kind.READ else call.tool
