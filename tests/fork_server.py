@@ -7,6 +7,7 @@ modules are there already. `Program` is no more than `Popen` for another command
 start, where coverage is measured, and on other systems than Linux.
 """
 
+import asyncio
 import atexit
 import contextlib
 import ctypes
@@ -23,14 +24,19 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TextIO
 
 CFS = Path(sys.executable).with_name("cfs")
 PRELOADED = (
     "cfs.cli.commands",
+    "cfs_acp.agent",
+    "cfs_acp.cli",
+    "cfs_acp.serve",
     "cfs_agents.main.cli",
     "cfs_fuse.cli",
     "cfs_mcp.cli",
@@ -59,7 +65,7 @@ _BEFORE = ("executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "s
 _AFTER = ("restore_signals", "gid", "gids", "uid", "umask", "start_new_session")
 _OPTIONS = (*_BEFORE, *_PIPES, *_AFTER)
 """In the order in which `Popen` passes them on to where a process is made; later versions of Python add some."""
-_OF_POPEN_ALONE = ("executable", "preexec_fn", "pass_fds", "shell", "gid", "gids", "uid", "start_new_session")
+_OF_POPEN_ALONE = ("executable", "preexec_fn", "pass_fds", "shell", "gid", "gids", "uid")
 _PR_SET_CHILD_SUBREAPER = 36
 _LARGEST = 1 << 20
 
@@ -85,6 +91,7 @@ class Program(subprocess.Popen[Any]):
             "directory": str(options["cwd"] or Path.cwd()),
             "environment": dict(environment),
             "controlled": self._controlled,
+            "session": options["start_new_session"],
         }
         self.pid = _fork_server().start(request, [own if fd == -1 else fd for own, fd in enumerate(streams)])
         self._child_created = True
@@ -105,16 +112,29 @@ def run(
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
+@contextmanager
+def asyncio_programs() -> Iterator[None]:
+    """Make what asyncio starts meanwhile a `Program` where it is `cfs`, for libraries that start it themselves."""
+    events = asyncio.unix_events
+    ours = SimpleNamespace(Popen=Program, PIPE=subprocess.PIPE)
+    before, events.subprocess = events.subprocess, ours  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        events.subprocess = before  # type: ignore[attr-defined]
+
+
+def start_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that Python reads at its start: a program with others than these cannot be a fork."""
+    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
+
+
 def _needs_interpreter(command: list[str], environment: Mapping[str, str]) -> bool:
     """Return whether a program cannot be a fork."""
     preloaded = command[0] == str(CFS) or (command[:2] == [sys.executable, "-m"] and command[2] in MODULES)
     measured = "COVERAGE_RUN" in os.environ
-    other = _start_variables(environment) != _start_variables(_ENVIRONMENT)
+    other = start_variables(environment) != start_variables(_ENVIRONMENT)
     return not preloaded or measured or other or sys.platform != "linux"
-
-
-def _start_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
 
 
 class _ForkServer:
@@ -200,8 +220,9 @@ def _serve(requests: socket.socket) -> dict[str, Any] | None:
 def _become(request: dict[str, Any]) -> None:
     """Take over what a new program has of its own."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if request["controlled"]:
+    if request["controlled"] or request["session"]:
         os.setsid()
+    if request["controlled"]:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(request["directory"])
     os.environ.clear()

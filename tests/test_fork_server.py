@@ -1,5 +1,6 @@
 """Programs of the fork server are as those that a new interpreter runs."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.fork_server import CFS, Program, run
+from tests.fork_server import CFS, Program, asyncio_programs, run
 from tests.server.support import environment
 
 SERVE = [str(CFS), "serve", "--port", "0", "--engine", "scripted"]
@@ -45,3 +46,17 @@ def test_a_program_that_is_killed_says_so() -> None:
         assert program.stdout.readline()
         program.kill()
         assert program.wait(60) == -signal.SIGKILL
+
+
+async def test_a_library_that_starts_programs_by_asyncio_starts_forks() -> None:
+    with asyncio_programs():
+        program = await asyncio.create_subprocess_exec(
+            *SERVE, stdout=subprocess.PIPE, env=environment(), start_new_session=True
+        )
+    assert program.stdout is not None
+    assert (await program.stdout.readline()).startswith(b"listening on ")
+    assert "tests.fork_server" in psutil.Process(program.pid).cmdline()
+    assert os.getsid(program.pid) == program.pid
+    program.terminate()
+    await program.communicate()
+    assert program.returncode == 0

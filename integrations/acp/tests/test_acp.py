@@ -45,6 +45,7 @@ from cfs.wire import SessionDetail
 from pytest_cfs import Reply, ScriptedServer
 from tests.agents.mcp.test_tools import ODD
 from tests.documentation import block
+from tests.fork_server import Program, asyncio_programs, start_variables
 
 RESPONSES: Mapping[str, type[BaseModel]] = {
     "initialize": InitializeResponse,
@@ -148,8 +149,9 @@ async def editor(
     """Start `cfs acp` as an editor does, and check at its end that it has ended well and kept to the protocol."""
     mine = Editor()
     env = {"CFS_URL": url or os.environ["CFS_URL"], "XDG_STATE_HOME": str(state), "HOME": str(state)}
+    env |= start_variables(os.environ)
     command = [sys.executable, "-m", "cfs", "acp", *options]
-    with (state / "stderr").open("ab") as errors:
+    with (state / "stderr").open("ab") as errors, asyncio_programs():
         async with spawn_agent_process(
             mine,  # type: ignore[arg-type]  # a client needs only the methods of what it can do
             *command,
@@ -739,9 +741,7 @@ def test_broken_lines_get_an_error_and_the_rest_is_answered(cfs_server: Scripted
     ]
     command = [sys.executable, "-m", "cfs", "acp"]
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
-    ) as process:
+    with Program(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"\n".join(lines) + b"\n")

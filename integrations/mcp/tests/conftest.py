@@ -16,7 +16,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from pytest_cfs import ScriptedServer
-from tests.fork_server import Program
+from tests.fork_server import Program, asyncio_programs
 
 Way = Literal["stdio", "HTTP"]
 Era = Literal["auto", "legacy"]
@@ -61,8 +61,9 @@ async def by_stdio(url: str, token: str | None = None, **options: Any) -> AsyncI
     """Start `cfs mcp` and connect to it."""
     variables = {"CFS_URL": url} | ({"CFS_TOKEN": token} if token else {})
     program = StdioServerParameters(command=COMMAND[0], args=COMMAND[1:], env=environment(**variables))
-    async with Client(stdio_client(program), **options) as client:
-        yield client
+    with asyncio_programs():
+        async with Client(stdio_client(program), **options) as client:
+            yield client
 
 
 class Programs:
