@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -78,14 +79,20 @@ def test_a_folder_stands_above_what_it_imports(tmp_path: Path) -> None:
         Layout(tmp_path).floors()
 
 
+@cache
+def ours() -> Layout:
+    """Read the code once."""
+    return Layout(ROOT)
+
+
 def test_imports_go_down_only() -> None:
     """No folder of ours imports from one that reaches it; imports in functions and under TYPE_CHECKING count."""
-    assert Layout(ROOT).folder_circles == []
+    assert ours().folder_circles == []
 
 
 def test_no_modules_make_a_circle() -> None:
     """No modules of ours import each other."""
-    assert Layout(ROOT).circles == []
+    assert ours().circles == []
 
 
 PROGRAM = """
@@ -177,6 +184,6 @@ def test_path_through_the_real_thing_is_counted(name: str, tmp_path: Path) -> No
     walks = json.loads((tmp_path / "found.json").read_text())
     assert len(walks) == (2 if name == "message" else 1)
     for walk in walks:
-        assert set(walk["modules"]) <= Layout(ROOT).modules.keys()
+        assert set(walk["modules"]) <= ours().modules.keys()
         assert walk["counts"] == [len(walk["modules"])]
         assert 0 < walk["crossings"][0] < walk["calls"][0]

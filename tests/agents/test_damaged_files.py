@@ -60,8 +60,9 @@ def missing(path: Path) -> None:
 
 def link(path: Path) -> None:
     aside = next(each for each in path.parents if each.name.startswith("cfs-damaged-")) / "elsewhere"
-    path.rename(aside)
-    path.symlink_to(aside)
+    shutil.copyfile(path, aside)
+    (made := path.with_name("link")).symlink_to(aside)
+    made.replace(path)  # at once: an agent that writes meanwhile cannot come between
 
 
 def not_writable(path: Path) -> None:

@@ -76,6 +76,7 @@ def explore(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return found
 
 
+@pytest.mark.timeout(600)  # half a minute of computing, more where the machine is busy
 def test_a_short_exploration_finds_no_contradiction(tmp_path: Path) -> None:
     found = explore(
         tmp_path, "--max-examples=2", "--seed=1", "--generation-deterministic", "--phases=examples,coverage,fuzzing"

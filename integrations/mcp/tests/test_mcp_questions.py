@@ -71,7 +71,7 @@ async def called(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
 
 
 async def history(client: AsyncClient, session: str = "coder") -> list[str]:
-    return [message.content for message in (await client.call(api.read(session, 10.0))).history]
+    return [message.content for message in (await client.call(api.read(session, 30.0))).history]
 
 
 async def test_the_person_answers_by_elicitation(connect: Connect, cfs_server: ScriptedServer) -> None:
