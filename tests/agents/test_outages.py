@@ -20,6 +20,7 @@ from cfs_agents.tree.fibre import FibreAgent
 from outages import ANSWER, Case, Fault, Kind, Proxy, Result, Upstream, cases, measure, serving
 from tests.agents.fibre.trees import ScriptedModels, finish, late, spawn, tree, wait
 from tests.client.terminal import Running
+from tests.fork_server import Program
 from tests.pacing.clock import Clock
 from tests.server.support import CFS, ServerHarness, environment, until
 
@@ -32,6 +33,12 @@ def upstream() -> Iterator[Upstream]:
     upstream = Upstream(pause=0.01)
     yield upstream
     upstream.close()
+
+
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the benchmark start `cfs` as tests do."""
+    monkeypatch.setattr(subprocess, "Popen", Program)
 
 
 def wrong(result: Result) -> list[str]:
