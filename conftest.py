@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _log_plain_tracebacks() -> None:
-    """Leave `rich` out of this process's log: by default it draws each traceback, which takes longer than most tests."""
+    """Leave `rich` out of this process's log: its way to draw a traceback takes longer than most tests."""
     console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], console])
 
