@@ -1,6 +1,7 @@
 """Programs of litellm reach this server as Anthropic, as Ollama and as OpenAI: its own package, unchanged (H8).
 
-litellm asks for the abilities of an Ollama model by calls that block, so its functions run in a thread of their own.
+litellm asks for the abilities of an Ollama model by calls that block, so its functions run in a thread of their own. To
+import it takes three seconds, so only the process does that runs these tests.
 """
 
 import asyncio
@@ -8,7 +9,6 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
-import litellm
 import pytest
 from pydantic import BaseModel
 
@@ -54,6 +54,8 @@ def complete(server: ServerHarness, model: str, messages: list[Any], **options: 
 
 
 def _complete(**options: Any) -> Any:
+    import litellm
+
     found = litellm.completion(**options)
     return list(found) if options.get("stream") else found
 
@@ -141,6 +143,8 @@ async def test_settings_and_why_a_reply_ended(server: ServerHarness, model: str)
 
 @pytest.mark.feature("litellm", "messages", "error")
 async def test_errors_of_anthropic_are_those_of_litellm(server: ServerHarness) -> None:
+    import litellm
+
     with pytest.raises(litellm.ContextWindowExceededError, match="the prompt is too long"):
         await complete(server, ANTHROPIC, [{"role": "user", "content": "too long"}])
     with pytest.raises(litellm.BadRequestError, match="temperature"):
@@ -152,6 +156,8 @@ async def test_errors_of_anthropic_are_those_of_litellm(server: ServerHarness) -
 
 @pytest.mark.feature("litellm", "chat completions", "error")
 async def test_errors_of_openai_are_those_of_litellm(server: ServerHarness) -> None:
+    import litellm
+
     with pytest.raises(litellm.ContextWindowExceededError, match="the prompt is too long"):
         await complete(server, OPENAI, [{"role": "user", "content": "too long"}])
     with pytest.raises(litellm.BadRequestError, match="temperature"):
@@ -164,6 +170,8 @@ async def test_errors_of_openai_are_those_of_litellm(server: ServerHarness) -> N
 @pytest.mark.feature("litellm", "/api/chat", "error")
 async def test_errors_of_ollama_are_those_of_litellm(server: ServerHarness) -> None:
     """It has one class for all of Ollama's errors, with the server's words in it."""
+    import litellm
+
     for members, words in (
         ({"messages": [{"role": "user", "content": "too long"}]}, "the prompt is too long"),
         ({"messages": [USER], "temperature": 9}, "options.temperature"),
@@ -178,6 +186,8 @@ async def test_errors_of_ollama_are_those_of_litellm(server: ServerHarness) -> N
 @pytest.mark.feature("litellm", "/api/chat", "cancel")
 @pytest.mark.feature("litellm", "chat completions", "cancel")
 async def test_a_call_that_is_cancelled_ends_its_message(model: str) -> None:
+    import litellm
+
     engine = ScriptedEngine(lambda _: ["x"] * 1000)
     engine.hold()
     async with running_server(engine=engine, may_block=True) as server:
