@@ -48,6 +48,8 @@ def cited(text: str) -> set[str]:
 
 def cited_in_module(source: str) -> set[str]:
     """Find the numbers in all comments and strings of a module."""
+    if not re.search(rf"\({NUMBER}|# {NUMBER}", source):
+        return set()  # most modules; to read their tokens takes long
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     kinds = (tokenize.COMMENT, tokenize.STRING)
     return set[str]().union(*(cited(token.string) for token in tokens if token.type in kinds))

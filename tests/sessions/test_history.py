@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -126,6 +127,7 @@ class UnloadMachine(RuleBasedStateMachine):
 
 
 TestUnloading = UnloadMachine.TestCase
+TestUnloading.settings = settings(stateful_step_count=25)
 
 
 @pytest.mark.parametrize("name", ["messages", "last", "text"])
