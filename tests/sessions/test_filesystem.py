@@ -96,7 +96,7 @@ def test_messages_of_twenty_threads_are_all_there_and_whole_while_turns_run() ->
         def write(writer: int) -> None:
             started.wait()
             for number in range(10):
-                content = "\n".join(f"writer {writer} message {number} line {line}" for line in range(50))
+                content = "\n".join(f"writer {writer} message {number} line {line}" for line in range(10))
                 far.files.write("/sessions/shared", content)
                 far.files.write(f"/sessions/own-{writer}", content)
                 assert far.files.file("/sessions/shared")["size"] > 0
@@ -106,7 +106,7 @@ def test_messages_of_twenty_threads_are_all_there_and_whole_while_turns_run() ->
             list(threads.map(write, range(20)))
         sent = {
             writer: [
-                "\n".join(f"writer {writer} message {number} line {line}" for line in range(50)) for number in range(10)
+                "\n".join(f"writer {writer} message {number} line {line}" for line in range(10)) for number in range(10)
             ]
             for writer in range(20)
         }
