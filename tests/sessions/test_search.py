@@ -225,3 +225,24 @@ async def test_sessions_of_others_change_neither_results_nor_work(tmp_path: Path
                 results.append(([(match.session.id, match.index) for match in found.matches], found.more))
             work.append((results, backend.hits, backend.calls))
     assert work[0] == work[1]
+
+
+async def test_a_search_reads_no_more_than_the_newest_messages(tmp_path: Path) -> None:
+    """S15: the best of the 256 newest are chosen, so what a search reads does not grow with the store."""
+    backend = CountingBackend(tmp_path / "sessions.db")
+    async with opened(backend) as store:
+        sessions = [store.create(f"s{number}") for number in range(900)]
+        for session in [*sessions, *sessions]:
+            session.apply(MessageAdded(Message(role="tool", content="fox"), "t"))
+        some = sessions[:850]  # more than one query of the index names
+        newest = [(session.id, 1) for session in reversed(some[-20:])]
+        assert store.journal is not None
+        await store.journal.durable()
+        while await store.journal.call(lambda opened: opened.tidy()):
+            pass
+        for readable in (sessions, some):
+            backend.hits = backend.calls = 0
+            result = await store.search(readable, Criteria(SearchQuery.parse("fox")), 20, "me")
+            assert result.more
+            assert (backend.hits, backend.calls) == (256, 1)
+        assert [(match.session.id, match.index) for match in result.matches] == newest

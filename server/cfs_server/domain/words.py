@@ -22,6 +22,8 @@ _MIN_PREFIX = 2
 """Characters before a `*`. Shorter beginnings stand for too many words."""
 _BEFORE, _AFTER = 60, 140
 """Characters of an excerpt before and after the beginning of the first match."""
+_SESSIONS_AT_ONCE = 400
+"""Sessions that one query of an index names."""
 _ALONE = (
     "\u2190-\u2bff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9d"
     "\U0001f000-\U0001faff\U00020000-\U0003ffff"
@@ -152,6 +154,13 @@ class Criteria:
         """Return words of which a document must have one each: of the role, and of the sessions with these keys."""
         roles, sessions = [self.role] if self.role else [], keys or ()
         return [words for words in (list(map(_role_word, roles)), list(map(_session_word, sessions))) if words]
+
+
+def parts_of(keys: Sequence[str] | None) -> list[Sequence[str] | None]:
+    """Divide the keys of sessions into as many as one query of an index can name; None stands for all sessions."""
+    if keys is None:
+        return [None]
+    return [keys[start : start + _SESSIONS_AT_ONCE] for start in range(0, len(keys), _SESSIONS_AT_ONCE)]
 
 
 def document_words(role: str, key: str, content: str) -> list[str]:

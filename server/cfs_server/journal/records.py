@@ -176,6 +176,12 @@ def decode_events(row: Row) -> list[Event]:
     return found
 
 
+def first_index(row: Row) -> int:
+    """Return the index in the history of the first message that a row of one of the kinds `HISTORY` adds."""
+    written: list[tuple[EventType, str, dict[str, Any]]] = json.loads(row.events) if row.events else []
+    return next((int(data["index"]) for kind, _, data in written if kind == "message.added"), 0)
+
+
 def _at(body: Any, path: str) -> Any:
     for part in path.split("/"):
         body = body.get(part, "")  # a default is not stored; all shared values are texts or objects

@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 from cfs.wire import Message
-from cfs_server.domain.words import FORMAT, Criteria, document_words
+from cfs_server.domain.words import FORMAT, Criteria, document_words, parts_of
 from cfs_server.journal.journal import Hit, Hits, StoreDamaged
 from cfs_server.journal.records import HISTORY, Row, decode_messages
 from cfs_server.journal.sqlite_file import ROW, read_row
@@ -165,11 +165,13 @@ class SqliteIndex:
             return Hits(behind=True)
         numbers = [
             number
+            for part in parts_of(keys)
             for (number,) in connection.execute(
                 "SELECT rowid FROM search_words WHERE search_words MATCH ? AND rowid < ? ORDER BY rowid DESC LIMIT ?",
-                (expression(criteria, keys), 1 << 62 if before is None else before, max_hits),
+                (expression(criteria, part), 1 << 62 if before is None else before, max_hits),
             )
         ]
+        numbers = sorted(numbers, reverse=True)[:max_hits]
         hits = [
             Hit(read_row(values), part)
             for part, *values in connection.execute(

@@ -221,11 +221,15 @@ class AuthorizedSessions:
 
     def below(self, root: str) -> list[Session]:
         """Return the sessions below a session that the caller may list, at any depth."""
-        found: list[Session] = []
-        for scope in self._handle.scopes("list", path_of(root) + "/"):
+        return self._within(self._handle.scopes("list", path_of(root) + "/"))
+
+    def _within(self, scopes: Iterable[Path]) -> list[Session]:
+        """Return the sessions that prefixes below `SESSIONS` cover. No other session is looked at."""
+        sessions: list[Session] = []
+        for scope in scopes:
             for top in _existing(self._store, [scope.removesuffix("/")]):
-                found += self._store.family(top)[1 if scope.endswith("/") else 0 :]
-        return found
+                sessions += self._store.family(top)[1 if scope.endswith("/") else 0 :]
+        return sessions
 
     def roots_with_children(self) -> list[Session]:
         """Return the root sessions with sub-sessions that the caller may list."""
@@ -242,13 +246,11 @@ class AuthorizedSessions:
 
         Their ids begin with `prefix`, and they are the session `root` or below it. An empty text selects all.
         """
-        every = SESSIONS in self._handle.scopes("read_binary", SESSIONS)
+        scopes = self._handle.scopes("read_binary", SESSIONS)
         readable = [
             session
-            for session in self._store
-            if session.id.startswith(prefix)
-            and (not root or is_within(session.id, root))
-            and (every or self.may("read_binary", session.id))
+            for session in (self._store if SESSIONS in scopes else self._within(scopes))
+            if session.id.startswith(prefix) and (not root or is_within(session.id, root))
         ]
         found = await self._store.search(readable, criteria, limit, self._authorization.name)
         allowed = [

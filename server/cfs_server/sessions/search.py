@@ -15,15 +15,13 @@ from cfs.wire import Message
 from cfs_server.domain.loop_bridge import AT_ONCE_BYTES, aside
 from cfs_server.domain.words import Criteria, Excerpt, SearchQuery
 from cfs_server.journal.journal import Hit, Journal
-from cfs_server.journal.records import Row, decode_events, decode_messages
+from cfs_server.journal.records import Row, decode_messages, first_index
 from cfs_server.sessions.session import Session
 
 _POOL = 256
 """Messages from which the best are chosen: the newest ones that may match."""
 _MAX_PAGES = 16
 """How many times that many are read, if few of them really match."""
-_SESSIONS_AT_ONCE = 400
-"""Sessions that one query of the index names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +79,12 @@ async def search(
         )
     with suppress(StorageFull, Unavailable):  # what is stored can be found
         await journal.durable()
-    results = [_best(titles, criteria, limit)]
-    if with_key is not None:
-        results.append(await _stored(with_key, None, journal, criteria, limit, owner))
-    else:
+    keys = None
+    if with_key is None:
         by_key = {session.key: session for session in sessions}
-        keys = list(by_key)
-        for at in range(0, len(keys), _SESSIONS_AT_ONCE):
-            part = keys[at : at + _SESSIONS_AT_ONCE]
-            results.append(await _stored(by_key.get, part, journal, criteria, limit, owner))
-    return joined(results, limit)
+        keys, with_key = list(by_key), by_key.get
+    stored = await _stored(with_key, keys, journal, criteria, limit, owner)
+    return joined([_best(titles, criteria, limit), stored], limit)
 
 
 def joined(results: Iterable[Matches], limit: int) -> Matches:
@@ -165,7 +159,7 @@ async def _stored(
         behind = behind or late
         size = sum(len(hit.row.body) for hit in hits)
         results.append(await aside(size, owner, partial(_best_of, hits, with_key, criteria, limit)))
-        if before is None or sum(len(result.matches) for result in results) > limit:
+        if before is None or results[-1].more or sum(len(result.matches) for result in results) > limit:
             break
     matches = joined(results, limit)
     return Matches(matches.matches, matches.more or before is not None, behind)
@@ -182,8 +176,7 @@ def _read(hits: Iterable[Hit], with_key: Callable[[str], Session | None], criter
         if session is None or session.deleted or hit.row.seq < session.begins_at:
             continue
         if hit.row is not row and (row is None or hit.row.seq != row.seq):
-            row, messages = hit.row, decode_messages(hit.row)
-            first = next((event.data["index"] for event in decode_events(row) if event.type == "message.added"), 0)
+            row, messages, first = hit.row, decode_messages(hit.row), first_index(hit.row)
         message, time = messages[hit.part]
         if candidate := _candidate(session, first + hit.part, time, message, criteria):
             yield candidate
