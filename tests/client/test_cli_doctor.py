@@ -157,9 +157,25 @@ def test_the_file_of_the_sessions_is_shown(tmp_path: Path) -> None:
     assert run_cfs("restore", str(tmp_path / "b.db"), "--force", CFS_DATA_DIR=str(tmp_path)).returncode == 0
     aside = examined(NOBODY, **env)[1]["old sessions"]
     assert (aside["status"], "sessions.db.replaced-" in aside["found"]) == ("warning", True)
+    assert "workspaces" not in aside["found"]
     (tmp_path / "sessions.db").write_bytes(b"junk" * 1000)
     code, checks = examined(NOBODY, **env)
     assert (code, checks["sessions"]["status"], "--store-repair" in checks["sessions"]["advice"]) == (1, "error", True)
+
+
+def test_workspaces_that_a_restore_has_set_aside_are_listed(tmp_path: Path) -> None:
+    """Also those of a folder elsewhere, and the versions of their files."""
+    places = {"CFS_DATA_DIR": str(tmp_path / "data"), "CFS_WORKSPACES": str(tmp_path / "files" / "work")}
+    with serving("--engine", "scripted", **places) as process, Client(process.url) as client:
+        client.call(api.create("chat"))
+        client.call(api.write_file("/workspaces/chat/notes", b"text", new=True))
+        assert cfs(process.url, "backup", str(tmp_path / "b.tar")).returncode == 0
+    assert run_cfs("restore", str(tmp_path / "b.tar"), "--force", **places).returncode == 0
+    aside = examined(NOBODY, CFS_PORT=str(free_port()), **places)[1]["old sessions"]
+    names = re.findall(r"([a-z.]+)\.replaced-\w+", aside["found"])
+    assert sorted(names) == ["sessions.db", "versions.db", "work"]
+    assert str(tmp_path / "data") in aside["advice"]
+    assert str(tmp_path / "files") in aside["advice"]
 
 
 def test_sessions_in_memory_are_said_to_end_with_the_server() -> None:

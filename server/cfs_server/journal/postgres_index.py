@@ -94,29 +94,77 @@ class PostgresIndex:
         max_hits: int,
     ) -> Hits:
         """Return messages that may match; see `Backend.search`."""
-        before = 1 << 62 if before is None else before
+        start = divmod(1 << 62 if before is None else before, _PARTS)
+        numbers = (
+            self._of_all(connection, criteria, start, max_hits)
+            if keys is None
+            else self._of_some(connection, criteria, keys, start, max_hits)
+        )
         rows = connection.execute(
-            f"SELECT part, {_COLUMNS} FROM cfs.words"  # noqa: S608
-            " JOIN cfs.records ON records.slot = words.slot AND records.seq = words.seq"
+            f"SELECT page.part, {_COLUMNS} FROM unnest(%s::bigint[], %s::integer[]) AS page (seq, part)"  # noqa: S608
+            " JOIN cfs.records ON records.slot = %s AND records.seq = page.seq"
             " JOIN cfs.sessions ON sessions.slot = records.slot AND key = session"
-            " WHERE words.slot = %s AND words @@ %s::tsquery AND deleted IS NULL AND at >= %s AND words.seq <= %s"
-            f" AND words.seq * {_PARTS} + part < %s ORDER BY words.seq DESC, part DESC LIMIT %s",
-            (self._slot, expression(criteria, keys), criteria.since, before // _PARTS, before, max_hits),
+            " WHERE deleted IS NULL ORDER BY page.seq DESC, page.part DESC",
+            ([seq for seq, _ in numbers], [part for _, part in numbers], self._slot),
         ).fetchall()
         hits = [Hit(Row(*values), part) for part, *values in rows]
-        more = len(hits) == max_hits
-        return Hits(hits, hits[-1].row.seq * _PARTS + hits[-1].part if more else None, self.behind)
+        recent = [hit for hit in hits if hit.row.at >= criteria.since]
+        more = len(numbers) == max_hits and (len(recent) > 0 or not hits)
+        return Hits(recent, numbers[-1][0] * _PARTS + numbers[-1][1] if more else None, self.behind)
+
+    def _of_all(
+        self, connection: Connection, criteria: Criteria, before: tuple[int, int], max_hits: int
+    ) -> list[tuple[int, int]]:
+        """Return the newest messages that may match: their records, and their places in these."""
+        return connection.execute(
+            "SELECT seq, part FROM cfs.words WHERE slot = %s AND words @@ %s::tsquery AND (seq, part) < (%s, %s)"
+            " ORDER BY seq DESC, part DESC LIMIT %s",
+            (self._slot, expression(criteria), *before, max_hits),
+        ).fetchall()
+
+    def _of_some(
+        self, connection: Connection, criteria: Criteria, keys: Sequence[str], before: tuple[int, int], max_hits: int
+    ) -> list[tuple[int, int]]:
+        """Return the newest messages of some sessions that may match, by looking each session up in the index.
+
+        The planner would rather read the messages of all sessions, newest first, until enough match: that takes long,
+        and its time would tell about others. `OFFSET 0` and the setting keep it from that. Beginnings of words are
+        compared with each message, because the index would collect all words for each session again.
+        """
+        words, beginnings = _whole(criteria), _beginnings(criteria)
+        with connection.transaction():
+            connection.execute("SET LOCAL enable_seqscan = off")
+            return connection.execute(
+                "SELECT seq, part FROM unnest(%s::text[]) AS session (query), LATERAL"
+                " (SELECT slot, seq, part, words FROM cfs.words WHERE words @@ query::tsquery OFFSET 0) AS own"
+                " WHERE slot = %s AND (%s OR words @@ %s::tsquery) AND (seq, part) < (%s, %s)"
+                " ORDER BY seq DESC, part DESC LIMIT %s",
+                (
+                    [" & ".join([*words, *_one_of(criteria, [key])]) for key in keys],
+                    self._slot,
+                    not beginnings,
+                    " & ".join(beginnings),
+                    *before,
+                    max_hits,
+                ),
+            ).fetchall()
 
 
-def expression(criteria: Criteria, keys: Sequence[str] | None) -> str:
+def expression(criteria: Criteria) -> str:
     """Return a `tsquery`. Words have no characters that mean something there."""
-    words = [
-        f"'{word}'" + (":*" if term.prefix and index == len(term.words) - 1 else "")
-        for term in criteria.query.terms
-        for index, word in enumerate(term.words)
-    ]
-    words += ["(" + " | ".join(f"'{word}'" for word in some) + ")" for some in criteria.alternatives(keys)]
-    return " & ".join(words)
+    return " & ".join([*_whole(criteria), *_beginnings(criteria), *_one_of(criteria, None)])
+
+
+def _whole(criteria: Criteria) -> list[str]:
+    return [f"'{word}'" for term in criteria.query.terms for word in (term.words[:-1] if term.prefix else term.words)]
+
+
+def _beginnings(criteria: Criteria) -> list[str]:
+    return [f"'{term.words[-1]}':*" for term in criteria.query.terms if term.prefix]
+
+
+def _one_of(criteria: Criteria, keys: Sequence[str] | None) -> list[str]:
+    return ["(" + " | ".join(f"'{word}'" for word in words) + ")" for words in criteria.alternatives(keys)]
 
 
 def _text(row: Row, message: Message) -> str:

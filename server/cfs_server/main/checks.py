@@ -138,6 +138,7 @@ def _disk(folder: Path, limit: int) -> Check:
 
 def _store(settings: Settings) -> Iterator[Check]:
     """Look at the file of the sessions, and at what repairs and restores have set aside."""
+    from cfs_server.backups.backup import Layout
     from cfs_server.journal.journal import StoreFailed, StoreInUse
     from cfs_server.journal.reserve import Reserve
     from cfs_server.journal.sqlite_wal import size_of
@@ -170,10 +171,13 @@ def _store(settings: Settings) -> Iterator[Check]:
         yield missing(what, found, "free some space: without it the server only reads and deletes")
     else:
         yield fine(what, found)
-    if aside := maintenance.set_aside(path):
+    layout = Layout.of(settings) or Layout.beside(path)
+    if aside := maintenance.set_aside(*filter(None, [path, layout.workspaces, layout.versions])):
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(aside[-1].stat().st_mtime))
-        names = f"last repaired or replaced {at}; set aside: {', '.join(each.name for each in aside)}"
-        yield missing("old sessions", names, f"delete what you no longer need in {path.parent}: it holds conversations")
+        names = f"last repaired or replaced {at}; set aside: {', '.join(entry.name for entry in aside)}"
+        folders = " and ".join(sorted({str(entry.parent) for entry in aside}))
+        advice = f"delete what you no longer need in {folders}: it holds conversations and files"
+        yield missing("old sessions", names, advice)
 
 
 def _databases(urls: Iterable[str]) -> Iterator[Check]:

@@ -111,12 +111,15 @@ def require_no_restore(path: Path) -> None:
         )
 
 
-def set_aside(path: Path) -> list[Path]:
-    """Return the files beside a store that a repair or a restore has set aside, the newest last."""
-    found = [
-        each for each in path.parent.glob(f"{path.name}.*") if ".damaged-" in each.name or ".replaced-" in each.name
+def set_aside(*paths: Path) -> list[Path]:
+    """Return the files and folders that a repair or a restore has set aside, beside these ones, the newest last."""
+    entries = [
+        entry
+        for path in paths
+        for entry in path.parent.glob(f"{path.name}.*")
+        if (".damaged-" in entry.name or ".replaced-" in entry.name) and not entry.name.endswith(("-wal", "-shm"))
     ]
-    return sorted((each for each in found if not each.name.endswith("-wal")), key=lambda each: each.stat().st_mtime)
+    return sorted(entries, key=lambda entry: entry.stat().st_mtime)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from cfs_server.journal.journal import Batch, Opened, StoredDocument, StoreFaile
 from cfs_server.journal.postgres import EVENT_WINDOW, PostgresBackend, SlotLost, SlotTaken
 from cfs_server.journal.postgres_connection import connect
 from cfs_server.journal.postgres_database import SCHEMA, prepare
+from cfs_server.journal.postgres_index import PostgresIndex
 from cfs_server.journal.postgres_locks import holder_of, try_lock
 from cfs_server.journal.records import HISTORY, TOKENS
 from tests.documentation import block
@@ -31,6 +32,7 @@ from tests.sessions.journal.test_sqlite import finish
 
 __all__ = ["database", "postgres"]
 _numbers = count(1)
+_WORDS_READ = "SELECT seq_tup_read, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'words'"
 
 
 @contextmanager
@@ -649,3 +651,27 @@ def test_a_pooler_that_shares_connections_is_refused(database: str, postgres: Po
                 PostgresBackend(url).open()
         with opened(database) as (_, found):
             assert list(found.rows) == rows
+
+
+@pytest.mark.parametrize("words", ["fox", '"fox dog"', "fox do*", "nothing"])
+def test_a_search_in_some_sessions_reads_nothing_of_others(database: str, words: str) -> None:
+    """G9: as many messages are read, whatever other sessions of the slot hold."""
+    read: list[list[int]] = []
+    with closing(connect(database)) as connection:
+        for others in (2_000, 20_000):
+            connection.execute("DELETE FROM cfs.words")
+            connection.execute(
+                "INSERT INTO cfs.words (slot, seq, part, words)"
+                " SELECT 0, seq, 0, array_to_tsvector(ARRAY['fox', 'dog', %s || CASE WHEN seq %% %s < 3"
+                " THEN 'own' || seq %% %s ELSE 'other' || seq %% 7 END]) FROM generate_series(1, %s) AS seq",
+                ("\ue001", others // 20, others // 20, others),
+            )
+            connection.execute("ANALYZE cfs.words")
+            with connection.transaction():
+                before = connection.execute(_WORDS_READ).fetchall()
+                PostgresIndex(0).search(
+                    connection, Criteria(SearchQuery.parse(words)), [f"own{number}" for number in range(3)], None, 256
+                )
+                after = connection.execute(_WORDS_READ).fetchall()
+            read.append([now - then for then, now in zip(before[0], after[0], strict=True)])
+    assert read == [[0, 0 if words == "nothing" else 60]] * 2
