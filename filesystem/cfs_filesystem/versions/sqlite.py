@@ -51,6 +51,7 @@ CREATE TABLE workspaces (
     id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, scope BLOB NOT NULL,
     last INTEGER NOT NULL DEFAULT 0, oldest INTEGER NOT NULL DEFAULT 0
 );
+CREATE INDEX workspaces_by_scope ON workspaces (scope);
 CREATE TABLE changes (
     workspace INTEGER, number INTEGER, at REAL NOT NULL, principal TEXT NOT NULL, agent TEXT NOT NULL,
     call TEXT NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (workspace, number)
@@ -93,8 +94,8 @@ WITH RECURSIVE chain (depth, id, base, size, data) AS (
 _UNUSED = """
 SELECT id FROM contents WHERE scope = :scope
 AND NOT EXISTS (
-    SELECT 1 FROM entries JOIN workspaces ON workspaces.id = entries.workspace
-    WHERE entries.digest = contents.digest AND workspaces.scope = :scope
+    SELECT 1 FROM workspaces CROSS JOIN entries ON entries.workspace = workspaces.id
+    WHERE workspaces.scope = :scope AND entries.digest = contents.digest
 ) AND NOT EXISTS (SELECT 1 FROM parts WHERE part = contents.id)
 """
 

@@ -120,9 +120,10 @@ class Links:
 
     def real(self, path: Path) -> str:
         """Return the real path of a file. Raises `OSError` and `ValueError`."""
-        if not path.name or path.name == "..":
+        folder, _, name = str(path).rpartition("/")  # the parts of a `Path` take five times as long
+        if not folder or name == "..":
             return os.path.realpath(path)
-        entry = os.path.join(self.directory(str(path.parent)), path.name)  # noqa: PTH118 - ten times as fast
+        entry = f"{self.directory(folder).rstrip('/')}/{name}"
         return os.path.realpath(entry) if os.path.islink(entry) else entry  # noqa: PTH114
 
 

@@ -3,7 +3,7 @@
 Nothing happens here but reads of links: the caller asks, stores and acts.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import combinations
@@ -243,8 +243,9 @@ class _Judge:
                 if not any(rule.pattern.allows_file(target) for rule in allows):
                     return None
         rules = self._for_commands()
+        named = _by_name(rules)
         for command in {id(command): command for command in script.commands}.values():
-            if (rule := self._rule_for(command, rules)) is not None:
+            if (rule := self._rule_for(command, named.get(command.words[0].text, named[""]))) is not None:
                 result = rule
             elif not command.free:
                 return None
@@ -288,8 +289,9 @@ class _Judge:
         targets: list[tuple[Target, bool]] = []
         doubts: list[str] = []
         links = Links()
+        relative = self._directories(script)
         for redirection in script.redirections:
-            directories = self._directories(script) if not redirection.path.startswith("/") else [self.scope.workspace]
+            directories = relative if not redirection.path.startswith("/") else [self.scope.workspace]
             if not directories:
                 doubts.append(f"the directory in which {redirection.path} is opened is not known")
                 directories = [self.scope.directory or self.scope.workspace]
@@ -332,6 +334,19 @@ class _Judge:
         if verdict is Verdict.DENIED:
             reason = f"{self.called.tool} was not run: {reason}"
         return Decision(verdict, reason if verdict is not Verdict.ALLOWED else "the default allows it", self.digest)
+
+
+def _by_name(rules: Sequence[Rule]) -> Mapping[str, Sequence[Rule]]:
+    """Return the rules that may allow commands of a name, in their order; those of the empty name are for all else."""
+    named: dict[str, list[Rule]] = {"": []}
+    for rule in rules:
+        words = rule.pattern.words
+        if not words or "*" in words[0]:
+            for others in named.values():
+                others.append(rule)
+        else:
+            named.setdefault(words[0], list(named[""])).append(rule)
+    return named
 
 
 def _odd_file(target: Target, *, writes: bool) -> str | None:

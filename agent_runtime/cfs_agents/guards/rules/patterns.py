@@ -104,9 +104,10 @@ class Pattern:
             return False
         if self.words and self.words[0] != words[0].text and "*" not in self.words[0]:
             return False
-        return command.spelled.issubset(self.words) and all(
-            word.literal and _matches(form, word.text) for form, word in zip(self.words, words, strict=False)
-        )
+        for form, word in zip(self.words, words, strict=False):
+            if not word.literal or not _matches(form, word.text):
+                return False
+        return command.spelled.issubset(self.words)
 
     def restricts_command(self, command: Command) -> Match:
         """Return whether it covers a simple command, also with options before, between or in another form."""
@@ -143,6 +144,11 @@ def _command_form(argument: str) -> tuple[tuple[str, ...], bool]:
 
 def _follows(plain: Sequence[str], words: Sequence[Word], *, more: bool) -> Match:
     """Return whether the words of a pattern come in order. Options, and a value behind each, may stand between."""
+    texts = [word.text for word in words if word.literal]
+    if len(texts) == len(words):  # most commands have none of the words
+        for form in plain:
+            if form not in texts and "*" not in form:
+                return Match.NO
     states = {(0, False)}
     for word in words:
         if more and any(position == len(plain) for position, _ in states):

@@ -162,12 +162,15 @@ class _Analysis:
     def _check_written(self) -> None:
         """Let only a rule that names it allow a command that runs a file which this script writes."""
         written = Counter(name_of(redirection.path) for redirection in self.script.redirections if redirection.writes)
-        written.update(name for _, result in self._results for name in set(result.writes))
+        written.update(name for _, result in self._results if result.writes for name in set(result.writes))
         unpacks = bool(written or self._inputs) and any(result.unpacks for _, result in self._results)
         if not written and not unpacks:
             return
+        reasons: dict[int, str] = {}  # equal commands share a result
         for index, result in self._results:
-            if reason := runs_written(result, written, unpacks=unpacks):
+            if (reason := reasons.get(id(result))) is None:
+                reason = reasons[id(result)] = runs_written(result, written, unpacks=unpacks)
+            if reason:
                 command = self.script.commands[index]
                 spelled = spelled_of(result) if command == result.command else ()
                 self.script.commands[index] = with_reason(command, spelled, reason)
@@ -246,7 +249,10 @@ class _Analysis:
         if kind in _STRUCTURE:
             if kind in _PLAIN_STRUCTURE:
                 for child in node.named_children:
-                    if child.type not in _NAMES:
+                    kind = child.type
+                    if kind == "command" and level < _DEEPEST:
+                        self._command(child, depth, level + 1)
+                    elif kind not in _NAMES:
                         self._visit(child, depth, level + 1)
                 return
             children = node.children
@@ -437,16 +443,17 @@ class _Analysis:
         if depth > 8 or self._scripts > _MOST_SCRIPTS:
             self.script.doubts.append("too many commands within commands")
             return
-        index = len(self.script.commands)
+        command, commands = result.command, self.script.commands
+        index = len(commands)
         if self._hidden:
             self._results.append((self._owner, result))
-            self.script.hidden.append(result.command)
-            self._suspicion = self._suspicion or result.command.unread
+            self.script.hidden.append(command)
+            self._suspicion = self._suspicion or command.unread
         else:
             self._results.append((index, result))
-            self.script.commands.append(result.command)
-        if result.command.words[0].text in _MOVES:
-            self._note_directory(result.command.words)
+            commands.append(command)
+        if command.words[0].text in _MOVES:
+            self._note_directory(command.words)
         if result.is_plain:
             return
         for doubt in result.doubts:
