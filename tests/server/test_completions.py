@@ -483,6 +483,14 @@ def test_the_oldest_conversations_are_forgotten() -> None:
     assert (forgotten, len(known)) == ([first], 2)
 
 
+def test_a_turn_with_other_tools_is_another_conversation() -> None:
+    """Its prompt begins otherwise, so it must not take the place of what is computed."""
+    known, messages = Conversations(lambda _: None), [Message(role="user", content="x")]
+    keys = [known.key("a", messages, tools) for tools in ((), ({"name": "a"},), ({"name": "a"}, {"name": "b"}))]
+    assert len(set(keys)) == 3
+    assert known.key("a", [*messages, Message(role="assistant", content="y")], ({"name": "a"},)) == keys[1]
+
+
 def test_a_message_is_the_same_in_both_forms() -> None:
     """Nothing is lost between the protocol's words and a session's, arguments that are no JSON included."""
     said: dict[str, Any] = {

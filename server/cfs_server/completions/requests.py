@@ -1,6 +1,7 @@
 """What all protocols make of a request: the completion that is asked for, and the readers of its common members."""
 
 import hashlib
+import json
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +24,9 @@ MOST = 1_024
 class Conversations:
     """Cache keys for conversations that no session holds.
 
-    A conversation is identified by its owner and by its beginning, up to the first message that is not a system
-    message. Two conversations with the same beginning share a key. Then the idle one may lose cached computation,
-    nothing else.
+    A conversation is identified by its owner, its tools and its beginning, up to the first message that is not a system
+    message. Prompts describe the tools first: a turn with others does not take the computation of those before it. Two
+    conversations with the same beginning share a key. Then the idle one may lose cached computation, nothing else.
     """
 
     def __init__(self, forget: Callable[[str], None], most: int = MOST) -> None:
@@ -37,9 +38,11 @@ class Conversations:
         """Return the number of remembered conversations."""
         return len(self._keys)
 
-    def key(self, owner: str, messages: Sequence[Message]) -> str:
+    def key(self, owner: str, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> str:
         """Return the key of the conversation that starts with these messages."""
         key = f"completion-{beginning_of(owner, messages)}"
+        if tools:
+            key += f"-{hashlib.sha256(json.dumps(tools).encode()).hexdigest()[:16]}"
         self._keys[key] = None
         self._keys.move_to_end(key)
         if len(self._keys) > self._most:

@@ -194,7 +194,7 @@ class EphemeralCompletions:
         """
         request = GenerationRequest(
             uuid.uuid4().hex,
-            self._conversations.key(account.owner, spec.messages),
+            self._conversations.key(account.owner, spec.messages, spec.options.tools),
             with_ids(spec.messages),
             _DEFAULTS.patched(spec.patch),
             spec.options,
