@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +18,8 @@ MCP = "mcp"
 SPAWN = "spawn_agent"
 _NAMES = {"sys_spawn_agent": SPAWN}
 """Tools whose names in rules differ from those that models call."""
+_PLAIN_PATH = re.compile(r"[^/.][^/]*(?:/[^/.][^/]*)*")
+"""Relative paths without empty names and names that begin with a dot: nothing is left out when they are joined."""
 
 
 class Kind(StrEnum):
@@ -118,7 +121,7 @@ class Links:
             real = self._directories[path] = os.path.realpath(path)
         return real
 
-    def real(self, path: Path) -> str:
+    def real(self, path: Path | str) -> str:
         """Return the real path of a file. Raises `OSError` and `ValueError`."""
         folder, _, name = str(path).rpartition("/")  # the parts of a `Path` take five times as long
         if not folder or name == "..":
@@ -150,9 +153,12 @@ class Scope:
 
     def command_file(self, path: str, directory: Path | None = None, links: "Links | None" = None) -> Target:
         """Return the file that a path of a command names. Reads links."""
-        return self._target((directory or self.directory or self.workspace) / path, None, links)
+        base = directory or self.directory or self.workspace
+        if base.is_absolute() and base.name and _PLAIN_PATH.fullmatch(path) is not None:
+            return self._target(f"{base}/{path}", None, links)  # a `Path` takes longer than all the rest
+        return self._target(base / path, None, links)
 
-    def _target(self, path: Path, root: Path | None, links: "Links | None" = None) -> Target:
+    def _target(self, path: Path | str, root: Path | None, links: "Links | None" = None) -> Target:
         links = links or Links()
         try:
             real = links.real(path)
@@ -160,12 +166,10 @@ class Scope:
         except (OSError, ValueError):  # NUL, or a name that is too long
             return Target(str(path), str(path), inside=False)
         written = os.path.normpath(path)
-        inside = any(_below(real, base) is not None for base in bases)
         workspace = os.path.normpath(self.workspace)
-        named = _below(written, workspace)
-        return Target(
-            written if named is None else named, real if (name := _below(real, bases[0])) is None else name, inside
-        )
+        named, name = _below(written, workspace), _below(real, bases[0])
+        inside = name is not None or any(_below(real, base) is not None for base in bases[1:])
+        return Target(written if named is None else named, real if name is None else name, inside)
 
 
 def _below(path: str, base: str) -> str | None:
