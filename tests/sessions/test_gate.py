@@ -3,10 +3,12 @@
 import asyncio
 import inspect
 import itertools
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import NamedTuple
 
 import pytest
@@ -20,6 +22,7 @@ from cfs_server.domain.quotas import Quota
 from cfs_server.domain.rights import Right
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import TurnRequest
+from cfs_server.domain.words import Criteria, SearchQuery
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.rewinding import Plan, Step
@@ -508,3 +511,36 @@ async def test_what_can_be_no_session_has_nothing_below_it() -> None:
         assert ids(c.gate.page("a/")) == ["a/b"]
         for prefix in ("/", ".x/", "a//", "a/b c/", "x" * 300 + "/"):
             assert c.gate.page(prefix) == []
+
+
+async def test_a_search_looks_at_no_session_of_others() -> None:
+    """G9: it makes as many calls of functions, however many sessions others have."""
+    counts = []
+    for others in (1, 60):
+        async with counter() as bob:
+            bob.may(grant("/sessions/own", "read"), grant("/sessions/own2/a", "read"))
+            messages = SizedMessages.of([Message(role="tool", content="a fox")])
+            for name in ("own", "own/a", "own2", "own2/a", *(f"other{number}" for number in range(others))):
+                bob.harness.store.create(name, None, messages)
+            calls = Calls()
+            with calls:
+                result = await bob.gate.search(Criteria(SearchQuery.parse("fox")), "", "", 10)
+            assert sorted(match.session.id for match in result.matches) == ["own", "own/a", "own2/a"]
+            counts.append(calls.count)
+    assert counts[0] == counts[1]
+    assert counts[0] > 10
+
+
+class Calls:
+    """Counts the calls of functions of CFS in a block."""
+
+    count = 0
+
+    def __enter__(self) -> None:
+        sys.setprofile(self._called)
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _called(self, frame: FrameType, event: str, _: object) -> None:
+        self.count += event == "call" and "cfs_" in frame.f_code.co_filename
