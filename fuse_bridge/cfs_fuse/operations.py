@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from cfs import api
 from cfs.contract.bodies import judge
-from cfs.contract.ids import name_below
+from cfs.contract.ids import VERSIONS, name_below
 from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound, TooLarge, UnsupportedMedia
 from cfs.transports.attributes import CANCEL, LIFE, PREFIX, read_settings, write_settings
 from cfs.wire import Settings, SettingsPatch
@@ -34,6 +34,7 @@ from cfs_fuse.handles import (
     StatusHandle,
     status,
 )
+from cfs_fuse.past import PastEntries, PastHandle, raise_read_only, require_present
 from cfs_fuse.paths import (
     Attributes,
     ControlDirectory,
@@ -41,6 +42,7 @@ from cfs_fuse.paths import (
     Families,
     Family,
     MountPath,
+    PastPath,
     QuestionPath,
     QuestionSessions,
     Root,
@@ -257,17 +259,24 @@ def translate_errors(operation: Callable[P, R]) -> Callable[P, R]:
 
 
 def always_fail(number: int) -> Callable[..., int]:
-    """Create a handler that always fails with this number."""
+    """Create a handler that always fails with this number, or as the past does."""
 
-    def refuse(*_: Any) -> int:
+    def refuse(_operations: Any, path: str | None, *_: Any) -> int:
+        _require_present(path)
         raise OSError(number, os.strerror(number))
 
     return refuse
 
 
-def accept(*_: Any) -> int:
-    """Accept a call that has no effect."""
+def accept(_operations: Any, path: str | None, *_: Any) -> int:
+    """Accept a call that has no effect, except on the past."""
+    _require_present(path)
     return 0
+
+
+def _require_present(path: str | None) -> None:
+    if path is not None and path.startswith(f"/{VERSIONS}/"):
+        raise_read_only()
 
 
 NOMINAL_BYTES = 1 << 30
@@ -290,6 +299,7 @@ class Operations:
     def __init__(self, context: BridgeContext, ready: Callable[[], None]) -> None:
         self._context = context
         self._names = NameOperations(context)
+        self._past = PastEntries(context)
         self._ready = ready
         self._handles: dict[int, Handle] = {}
         self._directories: dict[int, MountPath] = {}
@@ -323,6 +333,8 @@ class Operations:
                 return context.attributes.file(0, context.cache.changed_at)
             case ControlPath(_, name):
                 return context.attributes.file(0, context.cache.get(name).changed_at)
+            case PastPath(inside):
+                return self._past.attributes(inside)
             case ScratchPath(name):
                 file = context.scratch.get(name)
                 return context.attributes.file(len(file.data), file.changed_at, mode=MODE)
@@ -352,6 +364,10 @@ class Operations:
                 directories += session_names(self._context)
             case SessionQuestions(session):
                 files = list(questions_of(self._context, session))
+            case PastPath(inside):
+                members = self._past.members(inside)
+                directories += [entry.name for entry in members if entry.type == "folder"]
+                files = [entry.name for entry in members if entry.type == "file"]
         kinds = ((directories, attributes.directory_type), (files, attributes.file_type))
         return ((name, mode, 0) for names, mode in kinds for name in names)
 
@@ -369,6 +385,7 @@ class Operations:
     def create(self, path: str, _mode: int, fi: Any) -> int:
         """Create and open a file."""
         target = self._context.resolve(path)
+        require_present(target)
         if isinstance(target, SessionPath) and self._context.cache.find(target.id) is None:
             fi.fh = self._keep(
                 SessionHandle(
@@ -401,6 +418,10 @@ class Operations:
                 if flags & os.O_ACCMODE != os.O_RDONLY:
                     raise OSError(errno.EACCES, "results of a search can only be read")
                 handle = SearchHandle(context, words)
+            case PastPath(inside) if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
+                raise_read_only()
+            case PastPath(inside) if not self._past.is_directory(inside):
+                handle = PastHandle(context, self._past, inside)
             case QuestionPath(name, question):
                 handle = QuestionHandle(context, name, question, flags)
             case ScratchPath(name):
@@ -444,6 +465,7 @@ class Operations:
     def mknod(self, path: str, mode: int, _device: int) -> int:
         """Create a file without opening it."""
         target = self._context.resolve(path)
+        require_present(target)
         if not stat.S_ISREG(mode):
             raise OSError(errno.EOPNOTSUPP, "there are only sessions here")
         if isinstance(target, SessionPath):
@@ -462,7 +484,8 @@ class Operations:
                 self._names.delete(self._context.cache.get(name))
             case ScratchPath(name):
                 self._context.scratch.remove(name)
-            case _:
+            case target:
+                require_present(target)
                 raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         return 0
 
@@ -479,7 +502,9 @@ class Operations:
                 self._names.rename(self._context.cache.get(name), target, replacing=replacing)
             case ScratchPath(name), SessionPath(target):
                 self._names.publish(name, target, replacing=replacing)
-            case _:
+            case source, goal:
+                require_present(source)
+                require_present(goal)
                 raise OSError(errno.EPERM, "a session cannot become a temporary file or a control file")
         return 0
 
@@ -487,7 +512,9 @@ class Operations:
         """Truncate a temporary file; a session stays unchanged (S3)."""
         if fi is not None and (handle := self._handles.get(fi.fh)) is not None:
             handle.truncate(size)
-        elif path is not None and isinstance(target := self._context.resolve(path), ScratchPath):
+            return 0
+        _require_present(path)
+        if path is not None and isinstance(target := self._context.resolve(path), ScratchPath):
             self._context.scratch.truncate(self._context.scratch.get(target.name), size)
         return 0
 
@@ -518,6 +545,7 @@ class Operations:
     def setxattr(self, path: str, name: str, value: bytes, _options: int) -> int:
         """Change a setting."""
         target = self._context.resolve(path)
+        require_present(target)
         if not isinstance(target, SessionPath):
             raise OSError(errno.EOPNOTSUPP, "only sessions have settings")
         write(self._context, self._context.cache.get(target.id), name, value)

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cfs.contract.ids import id_below, id_of_file_name
+from cfs.contract.ids import VERSIONS, id_below, id_of_file_name
 from cfs.contract.scratch_files import is_scratch
 
 ControlKind = Literal["live", "status", "events"]
@@ -98,9 +98,16 @@ class ScratchPath:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class PastPath:
+    """A file or directory of the past below the hidden `.versions`; only the server knows which it is."""
+
+    path: str
+
+
 Directory = Root | ControlDirectory | Families | Family | Searches | QuestionSessions | SessionQuestions
 File = SessionPath | ControlPath | QuestionPath | ScratchPath | SearchPath
-MountPath = Directory | File
+MountPath = Directory | File | PastPath
 
 
 def parse_path(path: str) -> MountPath:
@@ -117,6 +124,8 @@ def parse_path(path: str) -> MountPath:
     match path.strip("/").split("/"):
         case [""]:
             return Root()
+        case [directory, *names] if directory == VERSIONS:
+            return PastPath("/".join(names))
         case [name]:
             return _at_root(name)
         case [directory, name] if directory == SUB_SESSIONS:
@@ -186,11 +195,11 @@ class FileAttributes:
             **self._owner,
         }
 
-    def directory(self, changed_at: float) -> Attributes:
+    def directory(self, changed_at: float, *, mode: int | None = None) -> Attributes:
         """Return the attributes of a directory."""
         when = int((changed_at or self._began) * _NANO)
         return {
-            "st_mode": self._directory,
+            "st_mode": mode or self._directory,
             "st_nlink": 2,
             "st_mtime": when,
             "st_ctime": when,

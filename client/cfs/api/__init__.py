@@ -38,7 +38,10 @@ from cfs.api._files import (
     file_changes,
     files,
     forget_versions,
+    past_entries,
+    past_entry,
     read_file,
+    read_past,
     write_file,
 )
 from cfs.api._lives import Life, life_in
@@ -125,6 +128,8 @@ __all__ = [
     "life_in",
     "list_sessions",
     "models",
+    "past_entries",
+    "past_entry",
     "path_of",
     "post",
     "question",
@@ -132,6 +137,7 @@ __all__ = [
     "read",
     "read_at",
     "read_file",
+    "read_past",
     "ready",
     "redo",
     "rename",

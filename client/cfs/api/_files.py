@@ -82,6 +82,25 @@ def forget_versions(path: str) -> Call[None]:
     return Call(Request("DELETE", _versions(path)), parse_nothing)
 
 
+def past_entry(path: str) -> Call[wire.PastEntry]:
+    """`GET /v1/past/{path}?view=meta`: what is known of a file or folder of the past.
+
+    Such a path is `sessions/main/@12`, where `%2F` stands for the `/` of a sub-session, or `workspaces/main/a.py/@12`.
+    """
+    return Call(Request("GET", f"/v1/past/{quote(path)}", {"view": "meta"}), parse_model(wire.PastEntry))
+
+
+def past_entries(path: str) -> Call[wire.PastFolder]:
+    """`GET /v1/past/{path}?view=list`: what is in a folder of the past."""
+    return Call(Request("GET", f"/v1/past/{quote(path)}", {"view": "list"}), parse_model(wire.PastFolder))
+
+
+def read_past(path: str, first: int, size: int) -> Call[FilePart]:
+    """`GET /v1/past/{path}`: `size` bytes of a file of the past from byte `first`."""
+    headers = {"Range": f"bytes={first}-{first + size - 1}"}
+    return Call(Request("GET", f"/v1/past/{quote(path)}", headers=headers), _part)
+
+
 def _at(moment: Moment) -> dict[str, str]:
     if moment is None:
         return {}

@@ -12,6 +12,9 @@ from cfs.contract.route_words import ROUTE_WORDS
 MAX_SESSION_ID_BYTES = 255
 """Longest component of a session id, as for a file name (S1)."""
 
+VERSIONS = ".versions"
+"""The folder of the past on the mount and on WebDAV."""
+
 _COMPONENT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _MAX_DEPTH = 16

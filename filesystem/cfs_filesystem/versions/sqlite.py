@@ -330,6 +330,20 @@ class SqliteVersions:
             )
         return {entry.path: entry for found in rows if (entry := _entry(found)) is not None}
 
+    def paths(self, workspace: str, below: str = "") -> dict[str, Entry]:
+        """See `VersionStore`."""
+        with self._lock:
+            row = self._workspace(workspace)
+            if row is None:
+                return {}
+            rows = self._all(
+                "SELECT path, max(number) number, at, type, mode, size, digest, stamp FROM entries"  # noqa: S608
+                f" WHERE workspace = ? AND type IS NOT NULL AND {_BELOW} GROUP BY path",
+                row["id"],
+                *_below(below),
+            )
+        return {entry.path: entry for found in rows if (entry := _entry(found)) is not None}
+
     def changes(
         self, workspace: str, path: str = "", before: int | None = None, limit: int | None = None
     ) -> Sequence[Change]:

@@ -67,6 +67,9 @@ class VersionStore(Protocol):
     def tree_at(self, workspace: str, number: int | None = None, below: str = "") -> dict[str, Entry]:
         """Return all entries after a change at and below a path, by path."""
 
+    def paths(self, workspace: str, below: str = "") -> dict[str, Entry]:
+        """Return the newest entry of each path at and below a path that has a version, also of removed ones."""
+
     def changes(
         self, workspace: str, path: str = "", before: int | None = None, limit: int | None = None
     ) -> Sequence[Change]:

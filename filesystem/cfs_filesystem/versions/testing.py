@@ -68,6 +68,9 @@ class VersionStoreConformance:
         assert sorted(store.tree_at("w")) == ["lib", "lib/a", "lib/b", "src.txt"]
         assert sorted(store.tree_at("w", 3)) == ["src.txt", "src/a", "src/b"]
         assert sorted(store.tree_at("w", None, "lib")) == ["lib", "lib/a", "lib/b"]
+        assert sorted(store.paths("w")) == ["lib", "lib/a", "lib/b", "src.txt", "src/a", "src/b"]
+        assert {path: entry.number for path, entry in store.paths("w", "src").items()} == {"src/a": 1, "src/b": 2}
+        assert store.paths("unknown") == {}
         assert content_at(store, "w", "lib/b") == b"src/b"
         assert store.at("w", "src/a") is None
         assert [change.number for change in store.changes("w", "lib")] == [4]

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 
 from cfs.api import KEY, SESSION
-from cfs.contract.ids import id_of_file_name
+from cfs.contract.ids import VERSIONS, id_of_file_name
 
 _SPLIT_DAV = frozenset({"sessions", "sub_sessions", "workspaces"})
 _RESPONSE = re.compile(r"resp_([0-9a-f]{32})")
@@ -81,6 +81,8 @@ def target_of(method: str, raw_path: bytes, query: bytes, headers: Mapping[bytes
             return Target(Kind.SESSION, root)
         case ["v1", "files" | "versions", "workspaces", root, *_] if root:
             return Target(Kind.SESSION, root)
+        case ["v1", "past", *rest]:
+            return _of_past(rest)
         case ["dav", *rest]:
             return _in_dav(method, rest, headers)
         case _:
@@ -123,8 +125,22 @@ def _parts(raw_path: bytes) -> list[str] | None:
         return None
 
 
+def _of_past(parts: list[str]) -> Target:
+    match parts:
+        case ["sessions", name, *_] if name:
+            return Target(Kind.SESSION, _root(id_of_file_name(name)))
+        case ["workspaces", root, *_] if root:
+            return Target(Kind.SESSION, root)
+        case _:
+            return ANYWHERE
+
+
 def _in_dav(method: str, parts: list[str], headers: Mapping[bytes, bytes]) -> Target:
     match parts:
+        case ["sessions", past, *rest] if past == VERSIONS and len(rest) > 1:
+            return _of_past(rest)
+        case ["sessions", past, *_] if past == VERSIONS:
+            return ALL if method in ("GET", "PROPFIND") else ANYWHERE
         case [mount, root, *_] if mount in _SPLIT_DAV and root:
             new, below = _destination(headers) if method in _MOVING and mount != "workspaces" else ("", False)
             return Target(Kind.SESSION, root, new=new, below=below)

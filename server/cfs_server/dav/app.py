@@ -17,8 +17,9 @@ from starlette.types import Receive, Scope, Send
 from cfs.errors import CfsError, Forbidden, InvalidRequest, NotFound, from_problem, to_problem
 from cfs_filesystem import OPERATIONS, FileSystemError, Path
 from cfs_server.access.auth import Principal
-from cfs_server.dav import ROOT, get
+from cfs_server.dav import ROOT, get, past
 from cfs_server.dav.fixed import FixedTree
+from cfs_server.dav.past import PastTree
 from cfs_server.dav.questions import QuestionTree
 from cfs_server.dav.scratch import ClientStates
 from cfs_server.dav.sessions import SessionPath, SessionTree, SubSessionTree, in_sub_sessions
@@ -30,6 +31,7 @@ from cfs_server.http.errors import MEDIA_TYPE
 from cfs_server.http.file_content import content_of
 from cfs_server.http.idempotency import Ticket, ticket_of
 from cfs_server.http.middleware import plain_path
+from cfs_server.http.version_folders import VersionFolders
 from cfs_server.journal.journal import Journal
 from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces.file_service import alone, problem_of, received, stored
@@ -151,7 +153,7 @@ def _plain(value: bytes, scheme: str) -> bytes:
 
 
 T = TypeVar("T")
-MountTree = SessionTree | QuestionTree | WorkspaceTree | RootTree
+MountTree = SessionTree | QuestionTree | WorkspaceTree | RootTree | PastTree
 
 SESSIONS = f"{ROOT}/sessions"
 SUB_SESSIONS = f"{ROOT}/sub_sessions"
@@ -204,8 +206,15 @@ class Dav:
         scope["route"] = _Shown(mount)
         caller = Caller(scope["cfs.principal"], context_of(scope), QueryParams(scope["query_string"]))
         below = path.removeprefix(mount).rstrip("/") or "/"
-        tree = self._tree(mount, caller, Headers(scope=scope).get("user-agent", ""), ticket_of(scope))
-        if scope["method"] == "GET":  # or HEAD, which the middleware has changed to GET
+        headers = Headers(scope=scope)
+        tree = self._tree(mount, caller, headers.get("user-agent", ""), ticket_of(scope))
+        if (inside := await _in_past(mount, below, tree)) is not None:
+            folders, depth = VersionFolders(caller), headers.get("depth", "infinity")
+            if scope["method"] == "GET":
+                await (await past.read(Request(scope, receive), folders, inside))(scope, receive, send)
+                return
+            tree = await past.past_tree(folders, scope["method"], depth, inside, below)
+        elif scope["method"] == "GET":  # or HEAD, which the middleware has changed to GET
             response = await self._read(Request(scope, receive), caller, tree, below)
             await response(scope, receive, send)
             return
@@ -213,7 +222,9 @@ class Dav:
             caller.principal.authorization.require_no_share(path, path)
         if scope["method"] == "PUT":
             _require_write(tree, below)
-        await self._write(with_plain_destination(scope), receive, send, self._mounts[mount], caller.principal, tree)
+        scope = with_plain_destination(scope)
+        await _require_present(scope, tree)
+        await self._write(scope, receive, send, self._mounts[mount], caller.principal, tree)
 
     async def _write(
         self, scope: Scope, receive: Receive, send: Send, mount: Mount, principal: Principal, tree: Tree
@@ -288,6 +299,22 @@ def _exists(store: SessionStore, mount: str, url: str) -> bool:
         return store.find(path.strip("/")) is not None
     place = in_sub_sessions(path) if mount == SUB_SESSIONS else None
     return mount == WORKSPACES_MOUNT or (isinstance(place, SessionPath) and store.find(place.id) is not None)
+
+
+async def _in_past(mount: str, path: str, tree: Tree) -> str | None:
+    """Return the path in the past that a request names; None if it is about the present."""
+    if mount == SESSIONS:
+        return past.past_in_sessions(path)
+    return await past.past_in_workspaces(path, tree) if mount == WORKSPACES_MOUNT else None
+
+
+async def _require_present(scope: Scope, tree: Tree) -> None:
+    """Raise `Forbidden` for a copy or move into the past."""
+    path = unquote(urlsplit(Headers(scope=scope).get("destination", "")).path)
+    for mount in (SESSIONS, WORKSPACES_MOUNT):
+        below = path.removeprefix(mount)
+        if path.startswith(f"{mount}/") and await _in_past(mount, below, tree) is not None:
+            raise past.unchangeable(below)
 
 
 def _require_write(tree: MountTree, path: str) -> None:

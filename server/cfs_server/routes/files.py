@@ -17,6 +17,7 @@ from cfs.errors import (
     Forbidden,
     InvalidParameters,
     InvalidPath,
+    NotFound,
     NotGranted,
     PreconditionFailed,
     RangeNotSatisfiable,
@@ -34,11 +35,13 @@ from cfs_server.http.etags import content_etag, matches, seconds_of, unchanged
 from cfs_server.http.file_content import SAFE, content_of, headers_of
 from cfs_server.http.openapi import FILE_HEADERS, LIST_HEADERS, NOT_MODIFIED, answer, body, problems
 from cfs_server.http.representations import as_json
+from cfs_server.http.version_folders import PastEntry, VersionFolders
 from cfs_server.workspaces.file_service import Condition, Files, etag_of, received
 
 router = APIRouter(tags=["files"])
 
-_FILES, _VERSIONS = "/v1/files", "/v1/versions"
+_FILES, _VERSIONS, _PAST = "/v1/files", "/v1/versions", "/v1/past"
+_PAST_MODELS = (wire.PastEntry, wire.PastFolder)
 _DIGITS = 15
 _ERRORS = (InvalidPath, InvalidParameters, Forbidden, NotGranted)
 
@@ -56,6 +59,14 @@ async def _path(
 
 
 LogicalPath = Annotated[str, Depends(_path)]
+PastPath = Annotated[
+    str,
+    Path(
+        description="`sessions/NAME/VERSION`, `workspaces/NAME/PATH/VERSION`, or a folder above. A version is `@` with"
+        " a number or a time.",
+        json_schema_extra={"pattern": r"^(sessions|workspaces)/[A-Za-z0-9_-]+(/@[0-9]{1,9})?$"},
+    ),
+]
 IfUnmodifiedSince = Annotated[
     str | None, Header(description="Go on only if the file has not changed since this date; see If-Match for versions.")
 ]
@@ -262,6 +273,49 @@ async def forget_versions(path: LogicalPath, me: Me) -> Response:
     _require_workspace(path)
     await me.files.forget(path)
     return Response(status_code=204)
+
+
+@router.get(
+    _PAST + "/{path:path}",
+    responses={
+        200: answer("The file, or what is known of it", headers=FILE_HEADERS, bytes=None, json=_PAST_MODELS),
+        206: answer("A part of the file", headers=FILE_HEADERS, bytes=None),
+        304: NOT_MODIFIED,
+        **problems(*_ERRORS, NotFound, RangeNotSatisfiable, Unsupported),
+    },
+)
+async def read_past(
+    request: Request,
+    path: PastPath,
+    me: Me,
+    view: Annotated[
+        Literal["bytes", "meta", "list"],
+        Query(description="The bytes of a file; what is known of a file or folder; or what is in a folder."),
+    ] = "bytes",
+    range_: Annotated[str | None, Header(alias="range", description="For `bytes`: one range of them.")] = None,
+    if_range: Annotated[str | None, Header(description="Take the range only of this version.")] = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Read the past as files and folders, like `.versions` of the mount: `workspaces/main/src/a.py/@12`."""
+    if path in ("", "sessions"):
+        raise NotFound("GET /v1/sessions lists sessions; the past of one is at /v1/past/sessions/NAME")
+    folders = VersionFolders(me)
+    if view == "meta":
+        return as_json(_past_entry(await folders.look(path)))
+    if view == "list":
+        return as_json(wire.PastFolder(entries=tuple(map(_past_entry, await folders.members(path)))))
+    return content_of(request, "/" + path, await folders.open(path), range_, if_range, if_none_match)
+
+
+def _past_entry(entry: PastEntry) -> wire.PastEntry:
+    return wire.PastEntry(
+        name=entry.name,
+        type="folder" if entry.folder else "file",
+        at=entry.at,
+        size=entry.size,
+        mode=entry.mode,
+        version=entry.version,
+    )
 
 
 def _files(me: Me, path: str, at: int | datetime | None) -> Files:

@@ -43,7 +43,7 @@ from cfs_filesystem import (
     Path,
     VersionError,
 )
-from cfs_filesystem.versions import Change, EntryType, PastFileSystem
+from cfs_filesystem.versions import Change, Entry, EntryType, PastFileSystem
 from cfs_server.domain.ids import SESSIONS, WORKSPACES, id_of
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.authorized import AuthorizedSessions
@@ -224,6 +224,19 @@ class Files:
                 if entry is not None and entry.type is EntryType.LINK and self._may("read_binary", workspace, path)
             }
         return Changes(changes, len(found) > limit, store.oldest(workspace), store.last(workspace), targets)
+
+    async def paths_with_versions(self, path: Path) -> dict[str, Entry]:
+        """Return the newest entry of each path at and below `path` that has a version, also of what was deleted since.
+
+        The keys are paths in the workspace. Only those for which the caller has the right `file`.
+        """
+        return await to_thread.run_sync(
+            self._translate_errors, "file", path, partial(self._paths_with_versions, *split(path))
+        )
+
+    def _paths_with_versions(self, workspace: str, below: str) -> dict[str, Entry]:
+        entries = self.history.store.paths(workspace, below)
+        return {path: entry for path, entry in entries.items() if self._may("file", workspace, path)}
 
     def _may(self, operation: Operation, workspace: str, name: str) -> bool:
         try:

@@ -17,7 +17,16 @@ from cfs.contract.wire.claims import (
 )
 from cfs.contract.wire.costs import CostRow, Costs
 from cfs.contract.wire.events import Event, EventType
-from cfs.contract.wire.files import FileChange, FileChanges, FileInfo, FilePage, FileVersion, Matches
+from cfs.contract.wire.files import (
+    FileChange,
+    FileChanges,
+    FileInfo,
+    FilePage,
+    FileVersion,
+    Matches,
+    PastEntry,
+    PastFolder,
+)
 from cfs.contract.wire.imports import Import, Imported, ImportResult, NamedSession
 from cfs.contract.wire.messages import (
     RESPONSE_FORMAT,
@@ -172,6 +181,8 @@ __all__ = [
     "NewlyShared",
     "Origin",
     "Overflow",
+    "PastEntry",
+    "PastFolder",
     "Penalty",
     "PlanStep",
     "Price",

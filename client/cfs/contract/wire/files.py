@@ -54,6 +54,27 @@ class FileChange(WireModel):
     files: tuple[FileVersion, ...]
 
 
+class PastEntry(WireModel):
+    """A file or folder of the past: a transcript or a file as it was, or a folder of such.
+
+    `at` is when it was made, `mode` its permission bits, which allow nobody to write. `version` is equal for equal
+    contents.
+    """
+
+    name: str
+    type: Literal["file", "folder"]
+    at: float
+    size: int = 0
+    mode: int
+    version: str | None = None
+
+
+class PastFolder(WireModel):
+    """What is in a folder of the past."""
+
+    entries: tuple[PastEntry, ...]
+
+
 class FileChanges(WireModel):
     """A page of changes, the newest first; `next` is the `before` of the next page.
 
