@@ -65,7 +65,8 @@ async def read(request: Request, folders: VersionFolders, inside: str) -> Respon
             raise
         names = [entry.name + "/" * entry.folder for entry in await folders.members(inside)]
         return PlainTextResponse("".join(f"{name}\n" for name in names), headers={"Cache-Control": "no-cache"})
-    return content_of(request, f"/{inside}", opened, header("range"), header("if-range"), header("if-none-match"))
+    path = inside if opened.meta is None else opened.meta["path"]
+    return content_of(request, path, opened, header("range"), header("if-range"), header("if-none-match"))
 
 
 def unchangeable(path: str) -> Forbidden:

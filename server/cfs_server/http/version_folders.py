@@ -274,11 +274,11 @@ def _version(past: Past, name: str) -> Version:
 
 
 def _name_of(version: Version) -> str:
-    if version.author is not None:
-        author = version.author.agent or version.author.principal
-    else:
-        author = "created" if version.message is None else "model" if version.message.role == "assistant" else ""
-    return version_name(version.number, version.at, author or "unknown")
+    agent = version.author.agent if version.author is not None else None
+    if agent is None and version.message is not None and version.message.role == "assistant":
+        agent = "model"
+    principal = version.author.principal if version.author is not None else None
+    return version_name(version.number, version.at, agent or principal or "unknown")
 
 
 def _author(author: Author, kind: Kind) -> str:

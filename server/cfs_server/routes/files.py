@@ -304,7 +304,9 @@ async def read_past(
         return as_json(_past_entry(await folders.look(path)))
     if view == "list":
         return as_json(wire.PastFolder(entries=tuple(map(_past_entry, await folders.members(path)))))
-    return content_of(request, "/" + path, await folders.open(path), range_, if_range, if_none_match)
+    opened = await folders.open(path)
+    name = path if opened.meta is None else opened.meta["path"]
+    return content_of(request, name, opened, range_, if_range, if_none_match)
 
 
 def _past_entry(entry: PastEntry) -> wire.PastEntry:
