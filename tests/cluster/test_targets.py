@@ -24,6 +24,7 @@ NAMED_BY_HEADER = {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/
 NAMED_BY_PATH = {
     "/v1/files/{path}": "/v1/files/workspaces/a/b",
     "/v1/versions/{path}": "/v1/versions/workspaces/a",
+    "/v1/past/{path}": "/v1/past/workspaces/a/b/@1",
     "/v1/responses/{response}": "/v1/responses/resp_{key}",
 }
 """Routes whose paths contain a session in another form, and an example of it."""
@@ -72,6 +73,9 @@ def test_each_route_is_answered_where_its_session_is(method: str, path: str) -> 
         ("GET", "/v1/files", {}, ALL),
         ("GET", "/v1/files/sessions/a", {}, about("a")),
         ("PUT", "/v1/files/workspaces/a/b.txt", {}, about("a")),
+        ("GET", "/v1/past/sessions/a%252Fb/@1", {}, about("a")),
+        ("GET", "/v1/past/workspaces/a/b.txt/@1", {}, about("a")),
+        ("GET", "/v1/past/workspaces", {}, ANYWHERE),
         ("POST", "/v1/chat/completions", {}, ANYWHERE),
         ("POST", "/v1/chat/completions", {"X-CFS-Session": "a/b"}, about("a")),
         ("POST", "/api/chat", {"X-CFS-Session": "%E4%BD%A0"}, about("你")),
@@ -92,6 +96,10 @@ def test_each_route_is_answered_where_its_session_is(method: str, path: str) -> 
         ("GET", "/dav/questions/a/0123", {}, about("a")),
         ("PUT", "/dav/questions/a%252Fb/0123", {}, about("a")),
         ("PUT", "/dav/questions/100%2525%252Fb/0123", {}, about("100%")),
+        ("PROPFIND", "/dav/sessions/.versions/sessions", {}, ALL),
+        ("GET", "/dav/sessions/.versions/sessions/a%252Fb/@1", {}, about("a")),
+        ("GET", "/dav/sessions/.versions/workspaces/a/@1", {}, about("a")),
+        ("GET", "/dav/workspaces/a/.versions/@1", {}, about("a")),
         ("LOCK", "/dav/sessions/", {}, ANYWHERE),
         ("MOVE", "/dav/sessions/a", {"Destination": "http://host/dav/sessions/b%20c"}, about("a", "b c")),
         ("COPY", "/dav/sub_sessions/a/x", {"Destination": "/dav/sub_sessions/b/y"}, about("a", "b", below=True)),

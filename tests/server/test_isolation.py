@@ -130,6 +130,7 @@ ANY = {"If-Match": "*"}
 S = "/v1/sessions"
 F = "/v1/files/{path}"
 V = "/v1/versions/{path}"
+P = "/v1/past/{path}"
 R = "/v1/responses"
 C = "/v1/conversations"
 RECORDED = {"X-CFS-Session": "{id}"}
@@ -297,6 +298,13 @@ CALLS: dict[tuple[str, str], list[Call]] = {
         )
     ],
     ("GET", V): [Call(needs={"file"}, path=f"workspaces/{path}", status=200) for path in ("{id}", "{id}/notes.txt")],
+    ("GET", P): [
+        Call(needs=READ, path="sessions/{id}", params={"view": "list"}, status=200),
+        Call(needs=READ, path="sessions/{id}/@0", status=200),
+        Call(needs={"file"}, path="workspaces/{id}/notes.txt", params={"view": "meta"}, status=200),
+        Call(needs={"file"}, path="workspaces/{id}/notes.txt/@1", params={"view": "meta"}, status=200),
+        Call(needs=READ, path="workspaces/{id}/notes.txt/@1", status=200),
+    ],
     ("DELETE", V): [Call(needs=DELETE, path="workspaces/{id}", status=204)],
 }
 FOR_ALL = {

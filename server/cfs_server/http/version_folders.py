@@ -22,6 +22,7 @@ from cfs.contract.ids import check_id, file_name_of, id_of_file_name
 from cfs.contract.transcript import render
 from cfs.errors import InvalidIdentifier, InvalidParameters, NotFound
 from cfs_filesystem import (
+    AccessDeniedError,
     FileSystemError,
     FsHandle,
     InvalidArgumentError,
@@ -182,7 +183,7 @@ class VersionFolders:
         entries = await self._caller.files.paths_with_versions(logical)
         is_workspace = not split(logical)[1] and await self._in_thread(partial(self._handle.is_directory, logical))
         if not entries and not is_workspace:
-            raise NotFound(f"{logical!r} has no versions, or you may not read them")
+            raise await self._in_thread(partial(self._nothing_at, logical))
         return entries
 
     async def _versions(self, logical: Path) -> list[PastEntry]:
@@ -219,7 +220,7 @@ class VersionFolders:
                     return self._entry(workspace, inside, moment, name)
             if past.is_directory(logical):
                 return self._entry(workspace, inside, moment, name)
-        raise NotFoundError(f"there was nothing at {logical!r}", logical)
+        raise self._nothing_at(logical)
 
     def _members_at(self, logical: Path, moment: int | datetime) -> list[PastEntry]:
         with _numbers_as_names():
@@ -239,10 +240,17 @@ class VersionFolders:
         changes = store.changes(workspace, "", number + 1, 1)
         return _folder(name, changes[0].at if changes else 0.0)
 
+    def _nothing_at(self, logical: Path) -> NotFoundError:
+        """Return the error of a path where nothing is; raises `AccessDeniedError` without the right to know that."""
+        self._handle.require("file", logical)
+        return NotFoundError(f"{logical!r} has no version, or was not there then", logical)
+
     async def _in_thread(self, action: Callable[[], _T]) -> _T:
         try:
             return await to_thread.run_sync(action)
         except FileSystemError as error:
+            if isinstance(error, AccessDeniedError):
+                error.operation = error.operation or "file"
             raise problem_of(self._caller.principal.authorization, error) from None
 
 
