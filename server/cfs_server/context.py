@@ -72,7 +72,8 @@ async def open_context(
             sessions.spending = store.spending  # completions without a session are counted there
         folders = workspaces
         if folders is None:
-            folders = await enter(open_workspaces(settings.workspaces, settings.data_dir, settings.version_retention))
+            where, retention = (settings.workspaces, settings.data_dir), settings.version_retention
+            folders = await enter(open_workspaces(*where, retention, settings.versions_absent))
         principals = Principals(
             lambda name: Principal(name, sessions, folders, traffic_of and traffic_of(name)),
             settings.principal_limits,

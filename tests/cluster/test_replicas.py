@@ -303,3 +303,30 @@ def test_the_health_of_each_replica_names_the_same_store(three: Replicas) -> Non
     assert len({life["store"] for life in lives}) == 1
     assert len({life["replica"] for life in lives}) == 3
     assert all(get(url, "/readyz").status_code == 200 for url in three.urls)
+
+
+def test_each_replica_shows_the_past_of_each_session(three: Replicas, name: str) -> None:
+    """`.versions` lists the sessions of all replicas, whichever is asked."""
+    made = [f"{name}-{number}" for number in range(6)]
+    for number, session in enumerate(made):
+        say(three.urls[number % 3], session, "hello")
+    for url in three.urls:
+        listed = httpx.request(
+            "PROPFIND", f"{url}/dav/sessions/.versions/sessions", headers={"Depth": "1"}, timeout=60, trust_env=False
+        )
+        assert listed.status_code == 207
+        assert all(f"/dav/sessions/.versions/sessions/{session}/" in listed.text for session in made)
+        for session in made:
+            for path in (f"/dav/sessions/.versions/sessions/{session}/@1", f"/v1/past/sessions/{session}/@1"):
+                assert get(url, path).text == "User: hello\n"
+
+
+def test_replicas_say_that_they_keep_no_versions_of_files(three: Replicas, name: str) -> None:
+    for url in three.urls:
+        assert httpx.put(f"{url}/v1/files/workspaces/{name}/a", content=b"x", timeout=60).status_code < 300
+        for path in ("/v1/versions/workspaces/{}", "/v1/past/workspaces/{}/@1/a", "/dav/workspaces/{}/.versions"):
+            refused = get(url, path.format(name))
+            assert (refused.status_code, refused.json()["detail"]) == (
+                501,
+                "versions of files are not kept here: servers that share a database keep none (docs/versions.md)",
+            )

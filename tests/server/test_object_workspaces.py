@@ -57,6 +57,8 @@ def test_what_one_server_writes_the_other_reads_at_once(two: tuple[Process, Proc
     stale = httpx.put(one.url + NOTE, content=b"third", headers={"If-Match": made.headers["ETag"]})
     assert (stale.status_code, stale.json()["type"]) == (412, "urn:cfs:error:precondition-failed")
     assert httpx.get(one.url + NOTE).content == b"second"
+    past = httpx.get(one.url + NOTE, params={"at": "1"})
+    assert (past.status_code, "the workspaces are in an object store" in past.json()["detail"]) == (501, True)
     listed = httpx.get(f"{one.url}/v1/files", params={"prefix": "/workspaces/main/"}).json()["files"]
     assert [(info["path"], info["version"]) for info in listed] == [
         ("/workspaces/main/deep/note", changed.headers["ETag"].strip('"'))

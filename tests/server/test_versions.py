@@ -426,7 +426,7 @@ def test_versions_are_there_after_a_restart(tmp_path: Path) -> None:
 def test_a_server_without_versions_says_so(tmp_path: Path) -> None:
     with serving(*SCRIPTED, "--data-dir", str(tmp_path), "--no-versions") as server, Client(server.url) as client:
         client.call(api.write_file(MAIN + "a", b"1"))
-        with pytest.raises(Unsupported, match="versions of files are not kept here"):
+        with pytest.raises(Unsupported, match="versions of files are not kept here: the setting `versions` is off"):
             client.call(api.file_changes(MAIN))
         with pytest.raises(Unsupported):
             client.call(api.read_file(MAIN + "a", at=1))

@@ -421,9 +421,18 @@ class Settings(BaseSettings):
         )
 
     @property
+    def versions_absent(self) -> str:
+        """Why no versions of files are kept; empty if they are."""
+        if not self.versions:
+            return "the setting `versions` is off"
+        if self.workspaces is not None and "://" in self.workspaces:
+            return "the workspaces are in an object store"
+        return "servers that share a database keep none" if self.databases else ""
+
+    @property
     def version_retention(self) -> VersionRetention | None:
         """Which versions of files are kept; None if none are."""
-        if not self.versions or self.databases:
+        if self.versions_absent:
             return None
         seconds = None if self.versions_keep == "forever" else seconds_of(self.versions_keep)
         return VersionRetention(seconds, self.versions_changes, self.versions_bytes)

@@ -175,7 +175,8 @@ async def _workspaces(settings: Settings) -> AsyncIterator[Workspaces]:
     """Open the workspaces. Raises `ConfigurationError` if they cannot be used."""
     async with contextlib.AsyncExitStack() as stack:
         try:
-            opening = open_workspaces(settings.workspaces, settings.data_dir, settings.version_retention)
+            where, retention = (settings.workspaces, settings.data_dir), settings.version_retention
+            opening = open_workspaces(*where, retention, settings.versions_absent)
             workspaces = await stack.enter_async_context(opening)
         except (Unavailable, Unsupported, OSError) as error:
             detail = error.detail if isinstance(error, CfsError) else error.strerror or str(error)

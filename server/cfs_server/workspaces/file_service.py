@@ -183,7 +183,7 @@ class Files:
     def history(self) -> WorkspaceHistory:
         """The versions of all workspaces. Raises `Unsupported` if none are kept."""
         if self._usage.history is None:
-            raise Unsupported("versions of files are not kept here (setting `versions`; docs/versions.md says where)")
+            raise Unsupported(f"versions of files are not kept here: {self._usage.versions_absent} (docs/versions.md)")
         return self._usage.history
 
     async def changes(self, path: Path, before: int | None, limit: int) -> Changes:

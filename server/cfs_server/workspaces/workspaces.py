@@ -50,6 +50,8 @@ class Workspaces(RouterFileSystem):
         """The versions of the files; None if they are not kept."""
         self.identity = files.store.identity() if isinstance(files, ObjectFileSystem) else None
         """The name of the object store, the same for all servers that share it. None for a folder."""
+        self.versions_absent = ""
+        """Why no versions are kept."""
         self.lacks_versions = False
         """Whether there are versions that could not be opened, because the disk is full."""
         self.changes = 0
@@ -205,13 +207,13 @@ def _require_in_a_workspace(path: Path) -> None:
 
 @asynccontextmanager
 async def open_workspaces(
-    place: str | None, data_dir: DiskPath | None, retention: VersionRetention | None = None
+    place: str | None, data_dir: DiskPath | None, retention: VersionRetention | None = None, absent: str = ""
 ) -> AsyncIterator[Workspaces]:
     """Open the workspaces in the folder or object store `place`, by default in the data folder.
 
     Without a data folder they are deleted when the server ends. With a `retention`, versions of the files in a folder
-    are kept, without a data folder in memory. Raises `OSError` if the folder cannot be used, and `Unavailable` or
-    `Unsupported` if the store cannot.
+    are kept, without a data folder in memory; `absent` says why there is none. Raises `OSError` if the folder cannot be
+    used, and `Unavailable` or `Unsupported` if the store cannot.
     """
     scratch = None
     if place is not None and "://" in place:
@@ -223,6 +225,9 @@ async def open_workspaces(
         folder = root or DiskPath(scratch or "", "workspaces")
         workspaces = await asyncio.to_thread(_in_folder, folder, data_dir, retention, durable=scratch is None)
         workspaces.index = FileIndex(workspaces, data_dir and data_dir / "files.db")
+    if workspaces.history is None:
+        workspaces.versions_absent = absent or "the disk was full when the server started"
+        _log.info("versions of files are not kept", reason=workspaces.versions_absent)
     try:
         yield workspaces
     finally:
@@ -288,6 +293,11 @@ class WorkspaceUsage:
     def history(self) -> WorkspaceHistory | None:
         """The versions of the files; None if they are not kept."""
         return self._workspaces.history
+
+    @property
+    def versions_absent(self) -> str:
+        """Why no versions are kept."""
+        return self._workspaces.versions_absent
 
     @contextmanager
     def room(self, path: Path, size: int, limit: int | None) -> Iterator[None]:
