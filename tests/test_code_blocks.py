@@ -40,6 +40,7 @@ ELSEWHERE = {  # what the tests of single pages run
     ("docs/api.md", "render"): ("tests/server/test_markup.py",),
     ("docs/completions.md", ""): ("tests/server/test_completions_documentation.py",),
     ("docs/completions.md", "tokens"): ("tests/server/test_completions_documentation.py",),
+    ("docs/fuse.md", "past"): ("tests/fuse/test_past.py",),
     ("docs/fuse.md", "questions"): ("tests/fuse/test_questions.py",),
     ("docs/mcp.md", "mcp"): ("integrations/mcp/tests/test_mcp_documentation.py",),
     ("docs/models.md", "models"): ("tests/engine/test_downloads.py",),

@@ -9,6 +9,7 @@ import pytest
 
 from cfs_filesystem import Grant, Operation
 from cfs_server.access.tokens import Token, digest
+from tests.documentation import block
 from tests.fuse.support import Mount, Stage, mounting, names, staging
 from tests.server.support import ServerHarness
 
@@ -118,6 +119,23 @@ def test_the_past_is_not_listed_and_not_searched(mount: Mount, stage: Stage, nam
     assert newest(stage, name) == before, "reading the past is no change"
     assert names(mount / ".versions") == ["sessions", "workspaces"]
     assert name in names(mount / ".versions/workspaces")
+
+
+def test_the_commands_of_the_page(mount: Mount, stage: Stage, name: str, tmp_path: Path) -> None:
+    stage.say(name, "one")
+    for data in (b"one\n", b"two\n"):
+        write(stage, f"{name}/notes.txt", data)
+    commands = (
+        block("docs/fuse.md", "past")
+        .replace("~/cfs", '"$M"')
+        .replace("/main", f"/{name}")
+        .replace(" copy", f" {tmp_path}/copy")
+    )
+    done = mount.shell(commands)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\nUser: one\n" in done.stdout
+    assert done.stdout.endswith("1c1\n< one\n---\n> two\n")
+    assert (tmp_path / "copy/notes.txt").read_text() == "one\n"
 
 
 SEE: frozenset[Operation] = frozenset({"list", "file", "read_binary"})
