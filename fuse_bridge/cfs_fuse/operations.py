@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from cfs import api
 from cfs.contract.bodies import judge
-from cfs.contract.ids import VERSIONS, name_below
+from cfs.contract.ids import name_below
 from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound, TooLarge, UnsupportedMedia
 from cfs.transports.attributes import CANCEL, LIFE, PREFIX, read_settings, write_settings
 from cfs.wire import Settings, SettingsPatch
@@ -262,7 +262,7 @@ def always_fail(number: int) -> Callable[..., int]:
     """Create a handler that always fails with this number, or as the past does."""
 
     def refuse(_operations: Any, path: str | None, *_: Any) -> int:
-        _require_present(path)
+        require_present(path)
         raise OSError(number, os.strerror(number))
 
     return refuse
@@ -270,13 +270,8 @@ def always_fail(number: int) -> Callable[..., int]:
 
 def accept(_operations: Any, path: str | None, *_: Any) -> int:
     """Accept a call that has no effect, except on the past."""
-    _require_present(path)
+    require_present(path)
     return 0
-
-
-def _require_present(path: str | None) -> None:
-    if path is not None and path.startswith(f"/{VERSIONS}/"):
-        raise_read_only()
 
 
 NOMINAL_BYTES = 1 << 30
@@ -384,8 +379,8 @@ class Operations:
     @translate_errors
     def create(self, path: str, _mode: int, fi: Any) -> int:
         """Create and open a file."""
+        require_present(path)
         target = self._context.resolve(path)
-        require_present(target)
         if isinstance(target, SessionPath) and self._context.cache.find(target.id) is None:
             fi.fh = self._keep(
                 SessionHandle(
@@ -464,8 +459,8 @@ class Operations:
     @translate_errors
     def mknod(self, path: str, mode: int, _device: int) -> int:
         """Create a file without opening it."""
+        require_present(path)
         target = self._context.resolve(path)
-        require_present(target)
         if not stat.S_ISREG(mode):
             raise OSError(errno.EOPNOTSUPP, "there are only sessions here")
         if isinstance(target, SessionPath):
@@ -479,13 +474,13 @@ class Operations:
     @translate_errors
     def unlink(self, path: str) -> int:
         """Delete a session with its sub-sessions, or a temporary file. Waiting readers are woken."""
+        require_present(path)
         match self._context.resolve(path):
             case SessionPath(name):
                 self._names.delete(self._context.cache.get(name))
             case ScratchPath(name):
                 self._context.scratch.remove(name)
-            case target:
-                require_present(target)
+            case _:
                 raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         return 0
 
@@ -494,6 +489,7 @@ class Operations:
         """Rename a session or a temporary file. Onto an existing session this is a write of the whole file."""
         if flags & ~RENAME_NOREPLACE:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        require_present(old, new)
         replacing = not flags & RENAME_NOREPLACE
         match self._context.resolve(old), self._context.resolve(new):
             case ScratchPath(name), ScratchPath(target):
@@ -502,9 +498,7 @@ class Operations:
                 self._names.rename(self._context.cache.get(name), target, replacing=replacing)
             case ScratchPath(name), SessionPath(target):
                 self._names.publish(name, target, replacing=replacing)
-            case source, goal:
-                require_present(source)
-                require_present(goal)
+            case _:
                 raise OSError(errno.EPERM, "a session cannot become a temporary file or a control file")
         return 0
 
@@ -513,7 +507,7 @@ class Operations:
         if fi is not None and (handle := self._handles.get(fi.fh)) is not None:
             handle.truncate(size)
             return 0
-        _require_present(path)
+        require_present(path)
         if path is not None and isinstance(target := self._context.resolve(path), ScratchPath):
             self._context.scratch.truncate(self._context.scratch.get(target.name), size)
         return 0
@@ -544,8 +538,8 @@ class Operations:
     @translate_errors
     def setxattr(self, path: str, name: str, value: bytes, _options: int) -> int:
         """Change a setting."""
+        require_present(path)
         target = self._context.resolve(path)
-        require_present(target)
         if not isinstance(target, SessionPath):
             raise OSError(errno.EOPNOTSUPP, "only sessions have settings")
         write(self._context, self._context.cache.get(target.id), name, value)
@@ -556,6 +550,7 @@ class Operations:
         """Reset a setting to its default."""
         if name.startswith("system."):  # the kernel sets an access list that is equivalent to the mode this way
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        require_present(path)
         target = self._context.resolve(path)
         if not isinstance(target, SessionPath):
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))

@@ -14,7 +14,7 @@ from cfs import api
 from cfs.contract.ids import file_name_of
 from cfs.wire import PastEntry
 from cfs_fuse.handles import BridgeContext
-from cfs_fuse.paths import NAME_MAX, Attributes, PastPath
+from cfs_fuse.paths import NAME_MAX, Attributes, is_past
 
 _CACHED_SECONDS = 2.0
 """`ls -l` asks for each name that it has just listed, and the kernel for each directory on the way to a file."""
@@ -125,9 +125,9 @@ class PastHandle:
             self._piece, self._first = part.content, position
 
 
-def require_present(target: object) -> None:
+def require_present(*paths: str | None) -> None:
     """Raise `OSError` (EROFS) if a change is about the past."""
-    if isinstance(target, PastPath):
+    if any(path is not None and is_past(path) for path in paths):
         raise_read_only()
 
 

@@ -145,6 +145,11 @@ def parse_path(path: str) -> MountPath:
     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
+def is_past(path: str) -> bool:
+    """Return whether a path is the hidden `.versions` or below it."""
+    return f"{path}/".startswith(f"/{VERSIONS}/")
+
+
 def _at_root(name: str) -> MountPath:
     if name == SUB_SESSIONS:
         return Families()

@@ -36,6 +36,7 @@ def test_a_file_is_a_directory_of_its_versions(mount: Mount, stage: Stage, name:
     versions = names(folder)
     assert all(NAME.fullmatch(version) for version in versions), versions
     assert [int(version[1:6]) for version in versions] == [one, two]
+    assert names(folder.parent) == ["a.py"], "the versions of a folder can be named: see below"
     done = mount.shell(
         f'cd "{folder}" && cat @{one} && diff @{one} {versions[1]}; cat ../@{one}/a.py ../../@{two}/src/a.py'
     )

@@ -88,7 +88,8 @@ async def test_nothing_can_be_changed(server: ServerHarness, path: str) -> None:
         assert refused.status_code == 403, (method, refused.text)
         assert "is the past, which can only be read" in refused.json()["detail"]
     for method in ("COPY", "MOVE"):
-        refused = await dav(method, "/workspaces/main/src/a.py", destination=f"/dav{path}")
+        source = "/sessions/main" if path.startswith("/sessions/") else "/workspaces/main/src/a.py"
+        refused = await dav(method, source, destination=f"/dav{path}")
         assert refused.status_code == 403, refused.text
     assert (await server.client.get("/v1/versions/workspaces/main")).json() == changes
 

@@ -223,7 +223,7 @@ class Dav:
         if scope["method"] == "PUT":
             _require_write(tree, below)
         scope = with_plain_destination(scope)
-        await _require_present(scope, tree)
+        await _require_present(scope, mount, tree)
         await self._write(scope, receive, send, self._mounts[mount], caller.principal, tree)
 
     async def _write(
@@ -308,13 +308,12 @@ async def _in_past(mount: str, path: str, tree: Tree) -> str | None:
     return await past.past_in_workspaces(path, tree) if mount == WORKSPACES_MOUNT else None
 
 
-async def _require_present(scope: Scope, tree: Tree) -> None:
+async def _require_present(scope: Scope, mount: str, tree: Tree) -> None:
     """Raise `Forbidden` for a copy or move into the past."""
     path = unquote(urlsplit(Headers(scope=scope).get("destination", "")).path)
-    for mount in (SESSIONS, WORKSPACES_MOUNT):
-        below = path.removeprefix(mount)
-        if path.startswith(f"{mount}/") and await _in_past(mount, below, tree) is not None:
-            raise past.unchangeable(below)
+    below = path.removeprefix(mount)
+    if path.startswith(f"{mount}/") and await _in_past(mount, below, tree) is not None:
+        raise past.unchangeable(below)
 
 
 def _require_write(tree: MountTree, path: str) -> None:
