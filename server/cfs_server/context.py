@@ -26,6 +26,7 @@ from cfs_server.sessions.joint_store import JointStore
 from cfs_server.sessions.retention import Retention
 from cfs_server.sessions.store import Part, SessionStore
 from cfs_server.workspaces.forgetting import Forgetting
+from cfs_server.workspaces.forking import FileForks
 from cfs_server.workspaces.rewinding import FileRewinds
 from cfs_server.workspaces.workspaces import Workspaces, open_workspaces
 
@@ -116,7 +117,9 @@ async def open_context(
             rewinds = FileRewinds(folders, folders.history, log)
             with suppress(StorageFull):  # it is logged, and tried again with the next rewind
                 await rewinds.finish()
-            context = replace(context, rewinds=rewinds)
+            forks = FileForks(folders, log)
+            await forks.undo()
+            context = replace(context, rewinds=rewinds, forks=forks)
             watches.append(forgetting.run())
         elif folders.lacks_versions:
             store.on_deleted = partial(Forgetting.note, log)

@@ -141,9 +141,9 @@ def cancel(session: str, *, queued: bool = False, cascade: bool = False) -> Call
     return Call(json_request("POST", path_of(session, "cancel"), what), parse_model(wire.Cancelled))
 
 
-def fork(session: str, copy: str | None = None, messages: int | None = None) -> Call[wire.Fork]:
-    """`POST /v1/sessions/{id}/fork`: copy the first `messages`, or all, under another id (S14)."""
-    how = wire.ForkRequest(id=None if copy is None else check_id(copy), messages=messages)
+def fork(session: str, copy: str | None = None, messages: int | None = None, *, files: bool = True) -> Call[wire.Fork]:
+    """`POST /v1/sessions/{id}/fork`: copy the first `messages`, or all, and the files, under another id (S14)."""
+    how = wire.ForkRequest(id=None if copy is None else check_id(copy), messages=messages, files=files)
     return Call(json_request("POST", path_of(session, "fork"), how), parse_model(wire.Fork))
 
 

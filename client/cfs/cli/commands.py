@@ -331,16 +331,25 @@ def fork(
     ] = None,
     messages: Annotated[
         int | None,
-        typer.Option("--messages", min=0, help="Copy only so many messages from the beginning.", show_default=False),
+        typer.Option(
+            "--messages",
+            min=0,
+            help="Copy only so many messages from the beginning, and the files as they were then.",
+            show_default=False,
+        ),
     ] = None,
+    files: Annotated[bool, typer.Option("--files/--no-files", help="Copy the files of its workspace, too.")] = True,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Copy a session, and print the name of the copy. Both continue independently."""
+    """Copy a session with its files, and print the name of the copy. Both continue independently."""
     from cfs import api
 
     with connect(url, token_file) as client:
-        show(client.call(api.fork(session, copy, messages)).id + "\n")
+        made = client.call(api.fork(session, copy, messages, files=files))
+    show(made.id + "\n")
+    for warning in made.warnings:
+        note(warning)
 
 
 PastSession = Annotated[

@@ -325,17 +325,20 @@ class Session:
         *,
         messages: int | None = None,
         at: int | None = None,
+        files: bool = True,
         idempotency_key: str | None = None,
     ) -> Self:
         """Copy the history, or its first `messages`, to an independent session and return it (S14).
 
+        With `files` it gets a copy of the files of its workspace, as they were at the last of these messages.
+
         Without a `path` the copy is named after this session, with `-2` or the next number; raises `AlreadyExists` if
         the name is taken. A copy of the first messages that ends with a user's message answers it. Calls with the same
-        `idempotency_key` make one copy. `at` is an older name of `messages`. As a file: read and write a new one.
-        Over HTTP: `POST /v1/sessions/{id}/fork`.
+        `idempotency_key` make one copy. `at` is an older name of `messages`. As a file: read and write a new one,
+        without the workspace. Over HTTP: `POST /v1/sessions/{id}/fork`.
         """
         taken = at if messages is None else messages
-        copy = self._use(lambda: self._transport.fork(path, taken, self._deadline(None), idempotency_key))
+        copy = self._use(lambda: self._transport.fork(path, taken, self._deadline(None), idempotency_key, files=files))
         return type(self)(copy, **self._place, timeout=self._timeout)
 
     def versions(self, *, before: int | None = None, limit: int = 100) -> tuple[SessionVersion, ...]:

@@ -152,7 +152,15 @@ class AsyncFileTransport:
             await self._disk.remove(self._path)
         self._life = None
 
-    async def fork(self, copy: str | None, messages: int | None, deadline: Deadline, key: str | None) -> str:
+    async def fork(
+        self,
+        copy: str | None,
+        messages: int | None,
+        deadline: Deadline,
+        key: str | None,
+        *,
+        files: bool = True,  # noqa: ARG002 - the workspace is another folder of the mount
+    ) -> str:
         """Copy the file with its attributes, which needs one read and one write."""
         _refuse(key)
         text = await self.read(deadline)

@@ -337,9 +337,17 @@ class AsyncHttpTransport:
         await self._call(api.delete(self._id))
         self._life.forget()
 
-    async def fork(self, copy: str | None, messages: int | None, deadline: Deadline, key: str | None) -> str:  # noqa: ARG002 - it never waits
+    async def fork(
+        self,
+        copy: str | None,
+        messages: int | None,
+        deadline: Deadline,  # noqa: ARG002 - it never waits
+        key: str | None,
+        *,
+        files: bool = True,
+    ) -> str:
         """Copy the session on the server."""
-        return (await self._call(api.fork(self._id, copy, messages), key)).id
+        return (await self._call(api.fork(self._id, copy, messages, files=files), key)).id
 
     async def versions(self, before: int | None, limit: int) -> tuple[SessionVersion, ...]:
         """Return its newest versions, or those before one."""

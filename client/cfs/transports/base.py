@@ -115,7 +115,9 @@ class Transport(Protocol):
         """Delete the session."""
         ...
 
-    def fork(self, copy: str | None, messages: int | None, deadline: Deadline, key: str | None) -> str:
+    def fork(
+        self, copy: str | None, messages: int | None, deadline: Deadline, key: str | None, *, files: bool = True
+    ) -> str:
         """Copy the first `messages`, or all; return the copy's id."""
         ...
 
@@ -205,7 +207,9 @@ class AsyncTransport(Protocol):
         """Delete the session."""
         ...
 
-    async def fork(self, copy: str | None, messages: int | None, deadline: Deadline, key: str | None) -> str:
+    async def fork(
+        self, copy: str | None, messages: int | None, deadline: Deadline, key: str | None, *, files: bool = True
+    ) -> str:
         """Copy the first `messages`, or all; return the copy's id."""
         ...
 

@@ -153,7 +153,15 @@ class FileTransport:
             self._disk.remove(self._path)
         self._life = None
 
-    def fork(self, copy: str | None, messages: int | None, deadline: Deadline, key: str | None) -> str:
+    def fork(
+        self,
+        copy: str | None,
+        messages: int | None,
+        deadline: Deadline,
+        key: str | None,
+        *,
+        files: bool = True,  # noqa: ARG002 - the workspace is another folder of the mount
+    ) -> str:
         """Copy the file with its attributes, which needs one read and one write."""
         _refuse(key)
         text = self.read(deadline)

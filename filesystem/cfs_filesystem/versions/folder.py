@@ -8,7 +8,7 @@ nested repositories. Pipes, sockets and devices are not, nor is what is below a 
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from io import BytesIO
 from typing import BinaryIO
@@ -16,6 +16,7 @@ from typing import BinaryIO
 from cfs_filesystem._disk import stamp_of
 from cfs_filesystem._errors import FileSystemError
 from cfs_filesystem._openat import TEMPORARY, Tree
+from cfs_filesystem.versions.copying import copy_folder
 from cfs_filesystem.versions.model import (
     OUTSIDE,
     Author,
@@ -69,7 +70,7 @@ class FolderHistory:
         with self._store.holding():
             for path in dict.fromkeys(paths):
                 known = self._store.tree_at(self._workspace, None, path)
-                present = {**self._above(path), **dict(self._present(path))}
+                present = {**self._above(path), **dict(self._present(path, self._skip))}
                 for name, status in present.items():
                     newest = known.get(name) or self._store.at(self._workspace, name)
                     self._compare(name, status, newest, sources or {}, states, stamps)
@@ -143,6 +144,21 @@ class FolderHistory:
         if self.sync() is not None:
             raise DamagedVersionError(f"the files of {self._workspace!r} differ from their newest version")
 
+    def present(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield all files, folders and links, each folder before its contents, also those of the names in `skip`."""
+        return self._present("", frozenset())
+
+    def copy(
+        self, present: Iterable[tuple[str, os.stat_result]], target: Tree, new: Sequence[str], *, durable: bool = False
+    ) -> dict[str, Entry]:
+        """Copy what is `present` to the folder `new` of a tree; see `copying.copy_folder`.
+
+        Return the newest versions of the files that were copied as they are recorded, by path.
+        """
+        stamps = copy_folder(self._tree, self._start, present, target, new, durable=durable)
+        known = self._store.tree_at(self._workspace)
+        return {path: known[path] for path, stamp in stamps.items() if path in known and stamp == known[path].stamp}
+
     def is_current(self, path: str) -> bool:
         """Return whether what is at a path is what its newest version says."""
         status, known = self.status(path), self._store.at(self._workspace, path)
@@ -183,7 +199,7 @@ class FolderHistory:
         found = {parent: self.status(parent) for parent in parents}
         return {name: status for name, status in found.items() if status is not None and stat.S_ISDIR(status.st_mode)}
 
-    def _present(self, path: str) -> Iterator[tuple[str, os.stat_result]]:
+    def _present(self, path: str, skip: frozenset[str]) -> Iterator[tuple[str, os.stat_result]]:
         """Yield what is at and below a path. The workspace itself is left out."""
         try:
             status = self._tree.stat(self._parts(path) or ["."])
@@ -206,7 +222,7 @@ class FolderHistory:
                                 continue
                             name = f"{here}/{entry.name}" if here else entry.name
                             if stat.S_ISDIR(status.st_mode):
-                                if entry.name in self._skip:
+                                if entry.name in skip:
                                     continue
                                 waiting.append(name)
                             yield name, status

@@ -1,11 +1,11 @@
 """The WebDAV application at `/dav`: selects the mount of a request and the caller's view of it (W1, W3, W5)."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from anyio import to_thread
@@ -241,7 +241,7 @@ class Dav:
             if mount == QUESTIONS:
                 return QuestionTree(caller, on_loop)
             kind = SessionTree if mount == SESSIONS else SubSessionTree
-            return kind(caller.sessions, state, user_agent, on_loop)
+            return kind(caller.sessions, state, user_agent, on_loop, caller.fork)
         return WorkspaceTree(caller.principal) if mount == WORKSPACES_MOUNT else RootTree(_NAMES)
 
     async def _read(self, request: Request, caller: Caller, tree: Tree, path: str) -> Response:
@@ -273,6 +273,16 @@ class _NotingBridge(LoopBridge):
     def __call__(self, action: Callable[[], T]) -> T:
         """Run an action on the loop."""
         return super().__call__(partial(self._noted, action))
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop, which changes something unless it raises."""
+
+        async def noted() -> T:
+            result = await work
+            self._ticket.begin()
+            return result
+
+        return super().wait(noted())
 
     def _noted(self, action: Callable[[], T]) -> T:
         before = self._log.last

@@ -2,12 +2,12 @@
 
 import io
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from pydantic import ValidationError
 
@@ -216,8 +216,11 @@ class SessionTree(Tree):
         state: ClientState,
         user_agent: str = "",
         on_loop: LoopBridge | None = None,
+        fork: Callable[[str, str], Coroutine[Any, Any, object]] | None = None,
     ) -> None:
+        """With a `fork`, this copies a session; otherwise the messages are copied alone."""
         self.gate = gate
+        self._fork = fork or self._fork_messages
         self._on_loop = on_loop or state.on_loop
         self._scratch = state.scratch
         self._clients = state.clients
@@ -319,14 +322,17 @@ class SessionTree(Tree):
         """Fork a session (S14). A copy to or from a scratch file transfers bytes; a session receives them as a PUT."""
         match self.resolve(path), self.resolve(target):
             case SessionPath(source), SessionPath(new):
-                with self._on_loop.within(self.gate.loaded(source)):
-                    self._on_loop(partial(self.gate.fork, source, new))
+                self._on_loop.wait(self._fork(source, new))
             case ScratchPath(), SessionPath(new):
                 self._publish(path, new)
             case ((SessionPath() | ScratchPath()), ScratchPath()):
                 self._copy_to_scratch(path, target)
             case source, _:
                 raise self._no_file(target if isinstance(source, SessionPath | ScratchPath) else path)
+
+    async def _fork_messages(self, source: str, new: str) -> None:
+        async with self.gate.loaded(source):
+            self.gate.fork(source, new)
 
     def move(self, path: str, target: str, *, overwrite: bool = True) -> None:  # noqa: ARG002
         """Rename a session (S14). A scratch file moved onto it is a PUT. For a move to a scratch file see the class.

@@ -72,6 +72,10 @@ class LoopBridge:
         finally:
             self._await(block.__aexit__(None, None, None))
 
+    def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine on the loop, to its end. On the loop's own thread it must not wait."""
+        return self._await(work)
+
     def _await(self, work: Coroutine[Any, Any, _T]) -> _T:
         if threading.get_ident() == self._thread:
             return _at_once(work)

@@ -99,6 +99,20 @@ class Past:
         earlier = [version for version in self.versions if version.at <= at]
         return earlier[-1] if earlier else None
 
+    def of_first(self, count: int) -> Version:
+        """Return the version at which the first `count` of the current messages were the history.
+
+        If they never were alone, it is the version that brought them. Of several it is the newest one.
+        """
+        versions, wanted = self.versions, self.messages(self.current.number).messages[:count]
+        index = len(versions) - 1
+        while versions[index].count > count and index:
+            replaced = versions[index].messages is not None
+            if replaced and self.messages(versions[index - 1].number).messages[:count] != wanted:
+                break
+            index -= 1
+        return versions[index]
+
     def messages(self, number: int) -> SizedMessages:
         """Return the messages of a version, each with its time. Raises `NotFound`."""
         end = self.version(number).number - self.versions[0].number

@@ -32,9 +32,11 @@ from cfs_server.http.markup import Renderer
 from cfs_server.http.metrics import Metrics
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.rewinding import Plan
+from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces.file_index import FileMatch
 from cfs_server.workspaces.file_service import Files
+from cfs_server.workspaces.forking import FileForks
 from cfs_server.workspaces.rewinding import CallersFileRewind, FileRewinds
 from cfs_server.workspaces.workspaces import Workspaces
 
@@ -64,6 +66,8 @@ class Context:
     dav: ASGIApp
     rewinds: FileRewinds | None = None
     """The rewinds of files; None if no versions of them are kept."""
+    forks: FileForks | None = None
+    """The copies of workspaces; None as well."""
     started_at: float = field(default_factory=time.time)
     unnamed: UnnamedSessions = field(default_factory=UnnamedSessions)
 
@@ -93,6 +97,21 @@ class Context:
             loaded=model.loaded,
             price=model.price,
         )
+
+
+def _missing(source: Session, copy: Session, children: int, files: str) -> tuple[str, ...]:
+    """Say what a copy does not have: the agent of the original, files, and sub-sessions."""
+    warnings = []
+    if source.settings.driver == "agent":
+        attach = f"`cfs agent serve --session {copy.id}` attaches one to {copy.id}"
+        warnings.append(
+            f"the agent of {source.id} answers there only, and the driver is {copy.settings.driver}: {attach}"
+        )
+    if files:
+        warnings.append(f"files are not copied: {files}")
+    if children:
+        warnings.append(f"sub-sessions are not copied: {source.id} has {children}")
+    return tuple(warnings)
 
 
 class Caller:
@@ -146,6 +165,40 @@ class Caller:
         if rewinds is None or not self.files.may_rewind(workspace):
             return None
         return CallersFileRewind(rewinds, plan, workspace, others)
+
+    async def fork(
+        self, session_id: str, new: str | None = None, messages: int | None = None, *, files: bool = True
+    ) -> tuple[Session, tuple[str, ...]]:
+        """Copy a session and, with `files`, its workspace. Returns the copy, and sentences that say what it lacks."""
+        forks, sessions = self._parts.forks, self.sessions
+        async with sessions.loaded(session_id):
+            name = sessions.name_of_copy(session_id, new, lambda name: files and bool(forks and forks.exists(name)))
+            source = sessions.get(session_id, "read_binary")
+            may_copy, missing = self._may_copy_files(source, name) if files else (False, "")
+            if not may_copy or forks is None or not forks.exists(source.id):
+                copy = sessions.fork(session_id, name, messages)
+            else:
+                at = None
+                if messages is not None and messages < len(source.history):
+                    at = (await sessions.past(session_id))[1].of_first(messages).at
+                async with forks.forked(source.id, name, at, self.files.room) as missing:
+                    copy = sessions.fork(session_id, name, messages)
+            return copy, _missing(source, copy, len(sessions.children(source)), missing)
+
+    def _may_copy_files(self, source: Session, copy: str) -> tuple[bool, str]:
+        """Return whether a copy of a session may get files, and if not, why; an empty text if that is not to be said."""
+        root = family_of(source.id)
+        if root == family_of(copy) or not (source.settings.driver == "agent" or self.files.may_see_some(root)):
+            return False, ""  # they share a workspace; or the caller must not learn whether there is one
+        if not self.files.may_use_all(root, "read_binary"):
+            return False, f"that takes the right to read all of {WORKSPACES}{root}"
+        if not self.files.may_use_all(family_of(copy), "write"):
+            return False, f"that takes the right to write all of {WORKSPACES}{family_of(copy)}"
+        if source.id != root or copy != family_of(copy):
+            return False, f"{WORKSPACES}{root} stays with {root}: only a root session has a workspace"
+        if self._parts.forks is None:
+            return False, "versions of files are not kept here" if self._parts.workspaces.exists(root) else ""
+        return True, ""
 
     @property
     def completions(self) -> AuthorizedCompletions:

@@ -278,29 +278,12 @@ async def cancel(
 async def fork(
     id: SessionId,  # noqa: A002
     how: Annotated[wire.ForkRequest, Depends(json_body(wire.ForkRequest))],
-    sessions: Sessions,
+    me: Me,
 ) -> Response:
-    """Copy a session. The copy is independent."""  # S14
-    async with sessions.loaded(id):
-        source = sessions.get(id, "read_binary")
-        copy = sessions.fork(id, how.id, how.messages)
-        left_out = _left_out(source, copy, len(sessions.children(source)))
-        answer = wire.Fork(**dict(info(copy, sessions)), warnings=left_out)
-        return as_json(answer, 201, _headers_of(copy, sessions))
-
-
-def _left_out(source: Session, copy: Session, children: int) -> tuple[str, ...]:
-    """Say what a copy does not have: sub-sessions, and the agent of the original with its files."""
-    warnings = []
-    if source.settings.driver == "agent":
-        attach = f"`cfs agent serve --session {copy.id}` attaches one to {copy.id}"
-        warnings.append(
-            f"the agent of {source.id} answers there only, and the driver is {copy.settings.driver}: {attach}"
-        )
-        warnings.append(f"files are not copied: /workspaces/{source.id} stays with {source.id}")
-    if children:
-        warnings.append(f"sub-sessions are not copied: {source.id} has {children}")
-    return tuple(warnings)
+    """Copy a session, with the files of its workspace. The copy is independent."""  # S14
+    copy, warnings = await me.fork(id, how.id, how.messages, files=how.files)
+    answer = wire.Fork(**dict(info(copy, me.sessions)), warnings=warnings)
+    return as_json(answer, 201, _headers_of(copy, me.sessions))
 
 
 @router.post(

@@ -316,17 +316,24 @@ class AuthorizedSessions:
 
     def fork(self, session_id: str, new: str | None = None, messages: int | None = None) -> Session:
         """Copy a session; see `SessionStore.fork`."""
-        self.require("read_binary", session_id)
-        self._store.get(session_id)
-        name = self._copy_id(session_id) if new is None else new
-        self._require_new(name)
+        name = self.name_of_copy(session_id, new)
         return self._store.fork(session_id, name, messages, self._account)
 
-    def _copy_id(self, session_id: str) -> str:
-        """Return the first free id for a copy. Rights come first: who lacks one learns nothing of taken ids."""
+    def name_of_copy(self, session_id: str, new: str | None, taken: Callable[[str], bool] = lambda _: False) -> str:
+        """Check the rights to copy a session to the id `new`, and return this, or else the first free id.
+
+        An id for which `taken` returns true is not free. Rights come first: who lacks one learns nothing of taken ids.
+        """
+        self.require("read_binary", session_id)
+        self._store.get(session_id)
+        name = self._copy_id(session_id, taken) if new is None else new
+        self._require_new(name)
+        return name
+
+    def _copy_id(self, session_id: str, taken: Callable[[str], bool]) -> str:
         for name in copy_ids(session_id):
             self.require("write", name)
-            if self._store.is_free(name):
+            if self._store.is_free(name) and not taken(name):
                 return name
         raise AssertionError  # pragma: no cover - the ids have no end
 

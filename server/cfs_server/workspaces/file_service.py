@@ -247,8 +247,20 @@ class Files:
 
     def may_rewind(self, workspace: str) -> bool:
         """Return whether the caller may read, write and delete all of a workspace."""
+        return all(self.may_use_all(workspace, each) for each in ("read_binary", "write", "delete"))
+
+    def may_use_all(self, workspace: str, operation: Operation) -> bool:
+        """Return whether the caller has a right to all of a workspace."""
         whole = f"{WORKSPACES}{workspace}/"
-        return all(self._handle.scopes(each, whole) == [whole] for each in ("read_binary", "write", "delete"))
+        return self._handle.scopes(operation, whole) == [whole]
+
+    def may_see_some(self, workspace: str) -> bool:
+        """Return whether the caller may see that there are files in a workspace, or some of them."""
+        return bool(self._handle.scopes("file", f"{WORKSPACES}{workspace}/"))
+
+    def room(self, size: int) -> AbstractContextManager[None]:
+        """Reserve space for new files while they are made. Raises `StorageFull`."""
+        return self._usage.room_for_new(size, self._limit)
 
     async def forget(self, path: Path) -> None:
         """Delete the past of a workspace. Its files stay. Needs the right to delete all of it."""

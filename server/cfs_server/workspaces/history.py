@@ -10,7 +10,8 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path as DiskPath
 from typing import TypeVar, cast
@@ -31,6 +32,8 @@ from cfs_filesystem.versions import (
     folders_in,
 )
 from cfs_filesystem.versions.codec import LARGE
+from cfs_filesystem.versions.copying import new_folder, remove_folder
+from cfs_filesystem.versions.restoring import restore
 from cfs_server.domain.authors import author
 from cfs_server.domain.ids import WORKSPACES
 
@@ -40,6 +43,20 @@ T = TypeVar("T")
 _BESIDE = 32 << 10
 """Contents of more bytes are encoded in another thread while they are written to the disk."""
 _STRIPES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ForkedWorkspace:
+    """How a workspace is copied: as it is, or as it was at the time `at`.
+
+    `room` reserves bytes for it. `note` is called with the inode of the new folder and the number of the last version,
+    before anything gets the new name; what it raises ends the copy.
+    """
+
+    at: float | None
+    by: Author
+    room: Callable[[int], AbstractContextManager[None]]
+    note: Callable[[int, int], None]
 
 
 class WorkspaceHistory:
@@ -170,6 +187,61 @@ class WorkspaceHistory:
         """Put entries of the past back into a workspace, by path; see `FolderHistory.restore`."""
         with self._gate(workspace).exclusive():
             return self._folder(workspace).restore(entries, by, durable=self._durable)
+
+    def fork(self, workspace: str, copy: str, operation: ForkedWorkspace) -> bool:
+        """Copy a workspace to a new name, with its past. Returns False if there is nothing to copy.
+
+        Nobody sees the copy before it is complete. Raises `FileExistsError` if there are files, or versions, of the
+        name, and `NotFoundError` if versions of that time are no longer kept.
+        """
+        with ExitStack() as stack:
+            for each in sorted({workspace, copy}):
+                stack.enter_context(self._gate(each).exclusive())
+            source, store = self._folder(workspace), self.store
+            status = source.status("")
+            if status is None:
+                return False
+            source.sync()
+            number = store.last(workspace)
+            then = None if operation.at is None else store.tree_at(workspace, store.number_at(workspace, operation.at))
+            present = [] if then is not None else list(source.present())
+            if not (then or present):
+                return False
+            if self._folder(copy).status("") is not None or store.last(copy):
+                raise FileExistsError(copy)
+            size = (
+                sum(status.st_size for _, status in present if stat.S_ISREG(status.st_mode))
+                if then is None
+                else sum(entry.size for entry in then.values())
+            )
+            stack.enter_context(operation.room(size))
+            mode = stat.S_IMODE(status.st_mode)
+            with new_folder(self._tree, copy, mode, durable=self._durable) as (hidden, inode):
+                if then is None:
+                    sources = source.copy(present, hidden, [copy], durable=self._durable)
+                else:
+                    restore(hidden, [copy], store, workspace, then, durable=self._durable)
+                    sources = then
+                operation.note(inode, number)
+                store.fork(workspace, copy)
+                FolderHistory(store, copy, hidden, [copy]).sync([""], operation.by, Kind.COPY, sources)
+            return True
+
+    def undo_fork(self, copy: str, folder: int, number: int, operation: str) -> bool:
+        """Remove a copy that `fork` has made, or has begun to make. Returns False if somebody has changed it since.
+
+        `folder` and `number` are what it has noted.
+        """
+        with self._gate(copy).exclusive():
+            status = self._folder(copy).status("")
+            newest = self.store.changes(copy, limit=1)
+            mine = not newest or newest[0].number <= number or newest[0].author.call == operation
+            if not mine or (status is not None and status.st_ino != folder):
+                return False
+            if status is not None:
+                remove_folder(self._tree, copy)
+            self.store.purge(copy)
+            return True
 
     def forget(self, workspace: str) -> None:
         """Delete the past of a workspace. Its files stay."""

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path as DiskPath
 
@@ -29,7 +29,7 @@ from cfs_filesystem import (
 from cfs_filesystem.versions import Author, Entry, Kind, SqliteVersions, VersionRetention
 from cfs_server.domain.ids import WORKSPACES
 from cfs_server.workspaces.file_index import FileIndex
-from cfs_server.workspaces.history import WorkspaceHistory, back_up
+from cfs_server.workspaces.history import ForkedWorkspace, WorkspaceHistory, back_up
 
 _log = structlog.get_logger(__name__)
 
@@ -92,6 +92,23 @@ class Workspaces(RouterFileSystem):
         if self.history is not None:
             self.history.close()
         self._files.close()
+
+    def exists(self, workspace: str) -> bool:
+        """Return whether there is a folder for a workspace, or versions of it."""
+        past = self.history is not None and self.history.store.last(workspace) > 0
+        return past or self._directory_impl(f"{WORKSPACES}{workspace}/") is not None
+
+    def fork(self, workspace: str, copy: str, how: ForkedWorkspace) -> bool:
+        """Copy a workspace with its past; see `WorkspaceHistory.fork`. Returns False if no versions are kept, too."""
+        done = self.history is not None and self.history.fork(workspace, copy, how)
+        self._changed(WORKSPACES + copy)
+        return done
+
+    def undo_fork(self, copy: str, inode: int, number: int, operation: str) -> bool:
+        """Remove a copy of a workspace; see `WorkspaceHistory.undo_fork`."""
+        done = self.history is not None and self.history.undo_fork(copy, inode, number, operation)
+        self._changed(WORKSPACES + copy)
+        return done
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
         return self._write_from_impl(path, [data], overwrite)
@@ -310,6 +327,10 @@ class WorkspaceUsage:
         """Reserve space for a file or a directory while it is copied. Raises `StorageFull`."""
         with self._reserved(0 if limit is None else self._size_of_all(path) - self._size_of_all(target), limit):
             yield
+
+    def room_for_new(self, size: int, limit: int | None) -> AbstractContextManager[None]:
+        """Reserve space for new files while they are made. Raises `StorageFull`."""
+        return self._reserved(size, limit)
 
     @contextmanager
     def _reserved(self, growth: int, limit: int | None) -> Iterator[None]:

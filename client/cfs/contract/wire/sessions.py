@@ -110,13 +110,15 @@ class Cancelled(WireModel):
 class ForkRequest(WireModel):
     """Body of `POST .../fork`: the copy's id, and how many messages of the history it takes (all unless set).
 
-    Without an `id` it is that of the original with `-2`, or the next number. `at` is an older name of `messages`.
+    Without an `id` it is that of the original with `-2`, or the next number. `at` is an older name of `messages`. With
+    `files` it takes a copy of the workspace along, as it was when the history had these messages.
     """
 
     id: Annotated[str | None, NewId] = None
     messages: Annotated[int, Field(ge=0), Integral] | None = Field(
         None, validation_alias=AliasChoices("messages", "at")
     )
+    files: bool = True
 
 
 class Fork(SessionInfo):

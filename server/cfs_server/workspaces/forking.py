@@ -1,0 +1,105 @@
+"""Lets a copy of a session take a copy of its workspace, with the past.
+
+The files come first, and nobody sees them before they are complete. What is made is stored in the journal before it is
+made, and forgotten with the record of the new session, as one. If there is no session in the end, or the server is
+killed in between, the copy of the files is removed: both are there, or none.
+"""
+
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import Protocol
+
+import structlog
+from anyio import CancelScope, from_thread, to_thread
+
+from cfs_filesystem import NotFoundError
+from cfs_filesystem.versions import Author
+from cfs_server.domain.changes import author
+from cfs_server.domain.ids import WORKSPACES
+from cfs_server.workspaces.file_service import stored
+from cfs_server.workspaces.history import ForkedWorkspace
+from cfs_server.workspaces.workspaces import Workspaces
+
+_SPACE = "workspaces.fork"
+
+_log = structlog.get_logger(__name__)
+
+
+class _Documents(Protocol):
+    """The small documents of a journal."""
+
+    def keep(self, space: str, name: str, value: str | None) -> None: ...
+
+    def kept(self, space: str) -> dict[str, str]: ...
+
+    async def durable(self) -> None: ...
+
+
+class FileForks:
+    """Copies workspaces for copies of sessions."""
+
+    def __init__(self, workspaces: Workspaces, journal: _Documents) -> None:
+        self._workspaces = workspaces
+        self._journal = journal
+
+    def exists(self, workspace: str) -> bool:
+        """Return whether there is a workspace, or its past."""
+        return self._workspaces.exists(workspace)
+
+    @asynccontextmanager
+    async def forked(
+        self, workspace: str, copy: str, at: float | None, room: Callable[[int], AbstractContextManager[None]]
+    ) -> AsyncIterator[str]:
+        """Copy a workspace, as it is or as it was at a time. The session is made in the block, which then ends at once.
+
+        If the block raises, the copy is removed. Yields why there is none, or an empty text. Raises `StorageFull`.
+        """
+        operation = uuid.uuid4().hex[:12]
+        by = author.get()
+        author_of_copy = Author("local" if by is None else by.principal, (by and by.agent) or "", operation)
+
+        async def keep(inode: int, number: int) -> None:
+            self._journal.keep(_SPACE, operation, json.dumps({"copy": copy, "inode": inode, "number": number}))
+            await self._journal.durable()
+
+        def note(inode: int, number: int) -> None:
+            from_thread.run(keep, inode, number)
+
+        try:
+            how = ForkedWorkspace(at, author_of_copy, room, note)
+            yield await to_thread.run_sync(self._fork, workspace, copy, how)
+        except BaseException:
+            with CancelScope(shield=True):
+                await self._undo(operation)
+            raise
+        if operation in self._journal.kept(_SPACE):
+            self._journal.keep(_SPACE, operation, None)
+
+    def _fork(self, workspace: str, copy: str, how: ForkedWorkspace) -> str:
+        try:
+            with stored(WORKSPACES + copy):
+                self._workspaces.fork(workspace, copy, how)
+        except FileExistsError:
+            return f"{WORKSPACES}{copy} exists already"
+        except NotFoundError as error:
+            return error.detail
+        return ""
+
+    async def _undo(self, operation: str) -> None:
+        text = self._journal.kept(_SPACE).get(operation)
+        if text is None:
+            return
+        noted = json.loads(text)
+        removed = await to_thread.run_sync(
+            self._workspaces.undo_fork, noted["copy"], noted["inode"], noted["number"], operation
+        )
+        if not removed:
+            _log.warning("fork.files_left", workspace=noted["copy"])
+        self._journal.keep(_SPACE, operation, None)
+
+    async def undo(self) -> None:
+        """Remove the copies of files whose sessions were not made before the server ended."""
+        for operation in self._journal.kept(_SPACE):
+            await self._undo(operation)
