@@ -68,7 +68,7 @@ export function actionsOf({ api, live, app, conversation }) {
 async function fork(api, app, id) {
   const made = await ask({
     title: t("Copy {session}", { session: id }), label: t("Name of the copy"), action: t("Copy"),
-    hint: t("The copy gets the same messages and settings. Leave the name empty for a numbered one."),
+    hint: t("The copy gets the same messages, settings and files. Leave the name empty for a numbered one."),
     work: (name) => api.fork(id, name.trim()),
   });
   if (made) app.go(made.id, "conversation");

@@ -194,7 +194,7 @@ export const ZH = {
   "Copy {session}": "复制 {session}",
   "Copy": "复制",
   "Name of the copy": "副本名称",
-  "The copy gets the same messages and settings. Leave the name empty for a numbered one.": "副本包含相同的消息和设置。名称留空则自动编号。",
+  "The copy gets the same messages, settings and files. Leave the name empty for a numbered one.": "副本包含相同的消息、设置和文件。名称留空则自动编号。",
   "Delete": "删除",
   "Delete {session}?": "删除 {session}？",
   "This permanently deletes the session.": "此操作将永久删除该会话。",

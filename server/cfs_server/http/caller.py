@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, cast
 
+from anyio import to_thread
 from fastapi import Depends, Header, Query, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -99,7 +100,7 @@ class Context:
         )
 
 
-def _missing(source: Session, copy: Session, children: int, files: str) -> tuple[str, ...]:
+def _missing(source: Session, copy: Session, children: int, files: str | None) -> tuple[str, ...]:
     """Say what a copy does not have: the agent of the original, files, and sub-sessions."""
     warnings = []
     if source.settings.driver == "agent":
@@ -170,35 +171,46 @@ class Caller:
         self, session_id: str, new: str | None = None, messages: int | None = None, *, files: bool = True
     ) -> tuple[Session, tuple[str, ...]]:
         """Copy a session and, with `files`, its workspace. Returns the copy, and sentences that say what it lacks."""
-        forks, sessions = self._parts.forks, self.sessions
+        sessions = self.sessions
         async with sessions.loaded(session_id):
-            name = sessions.name_of_copy(session_id, new, lambda name: files and bool(forks and forks.exists(name)))
+            name = sessions.name_of_copy(session_id, new, self._has_files if files else lambda _: False)
             source = sessions.get(session_id, "read_binary")
-            may_copy, missing = self._may_copy_files(source, name) if files else (False, "")
-            if not may_copy or forks is None or not forks.exists(source.id):
+            missing: str | None = ""
+            if files and (missing := self._files_refused(source, name)) is None:
+                missing = await self._no_files(source.id)
+            if missing is not None or self._parts.forks is None:
                 copy = sessions.fork(session_id, name, messages)
             else:
                 at = None
                 if messages is not None and messages < len(source.history):
                     at = (await sessions.past(session_id))[1].of_first(messages).at
-                async with forks.forked(source.id, name, at, self.files.room) as missing:
+                async with self._parts.forks.forked(source.id, name, at, self.files.room) as missing:
                     copy = sessions.fork(session_id, name, messages)
             return copy, _missing(source, copy, len(sessions.children(source)), missing)
 
-    def _may_copy_files(self, source: Session, copy: str) -> tuple[bool, str]:
-        """Return whether a copy of a session may get files, and if not, why; an empty text if that is not to be said."""
+    def _has_files(self, copy: str) -> bool:
+        """Return whether the workspace of a copy would be there already, for a caller who may write it."""
+        may = self._parts.forks is not None and self.files.may_use_all(family_of(copy), "write")
+        return may and self._parts.workspaces.exists(family_of(copy))
+
+    def _files_refused(self, source: Session, copy: str) -> str | None:
+        """Return why a copy of a session may not have files: an empty text if this is not to be said; None if it may."""
         root = family_of(source.id)
         if root == family_of(copy) or not (source.settings.driver == "agent" or self.files.may_see_some(root)):
-            return False, ""  # they share a workspace; or the caller must not learn whether there is one
+            return ""  # they share a workspace; or the caller must not learn whether there is one
         if not self.files.may_use_all(root, "read_binary"):
-            return False, f"that takes the right to read all of {WORKSPACES}{root}"
+            return f"that takes the right to read all of {WORKSPACES}{root}"
         if not self.files.may_use_all(family_of(copy), "write"):
-            return False, f"that takes the right to write all of {WORKSPACES}{family_of(copy)}"
+            return f"that takes the right to write all of {WORKSPACES}{family_of(copy)}"
         if source.id != root or copy != family_of(copy):
-            return False, f"{WORKSPACES}{root} stays with {root}: only a root session has a workspace"
-        if self._parts.forks is None:
-            return False, "versions of files are not kept here" if self._parts.workspaces.exists(root) else ""
-        return True, ""
+            return f"{WORKSPACES}{root} stays with {root}: only a root session has a workspace"
+        return None
+
+    async def _no_files(self, workspace: str) -> str | None:
+        """Return why a workspace cannot be copied: an empty text if there is none; None if it can be."""
+        if not await to_thread.run_sync(self._parts.workspaces.exists, workspace):
+            return ""
+        return None if self._parts.forks is not None else "versions of files are not kept here"
 
     @property
     def completions(self) -> AuthorizedCompletions:

@@ -44,10 +44,6 @@ class FileForks:
         self._workspaces = workspaces
         self._journal = journal
 
-    def exists(self, workspace: str) -> bool:
-        """Return whether there is a workspace, or its past."""
-        return self._workspaces.exists(workspace)
-
     @asynccontextmanager
     async def forked(
         self, workspace: str, copy: str, at: float | None, room: Callable[[int], AbstractContextManager[None]]

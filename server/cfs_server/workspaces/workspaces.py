@@ -94,9 +94,8 @@ class Workspaces(RouterFileSystem):
         self._files.close()
 
     def exists(self, workspace: str) -> bool:
-        """Return whether there is a folder for a workspace, or versions of it."""
-        past = self.history is not None and self.history.store.last(workspace) > 0
-        return past or self._directory_impl(f"{WORKSPACES}{workspace}/") is not None
+        """Return whether there is a workspace."""
+        return self._directory_impl(f"{WORKSPACES}{workspace}/") is not None
 
     def fork(self, workspace: str, copy: str, how: ForkedWorkspace) -> bool:
         """Copy a workspace with its past; see `WorkspaceHistory.fork`. Returns False if no versions are kept, too."""
