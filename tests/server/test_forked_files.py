@@ -165,8 +165,9 @@ def here(tmp_path: Path) -> Iterator[Restarting]:
         yield Restarting(tmp_path, stack)
 
 
+@pytest.mark.external
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("kills", [20, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [12, pytest.param(1000, marks=pytest.mark.slow)])
 def test_session_and_files_are_both_there_or_neither(here: Restarting, tmp_path: Path, kills: int) -> None:
     """The server is killed at random moments of forks."""
     chance, folder = random.Random(7), tmp_path / "workspaces"

@@ -194,7 +194,7 @@ class Caller:
         return may and self._parts.workspaces.exists(family_of(copy))
 
     def _files_refused(self, source: Session, copy: str) -> str | None:
-        """Return why a copy of a session may not have files: an empty text if this is not to be said; None if it may."""
+        """Return why a copy of a session may have no files: an empty text if this is not to be said; None if it may."""
         root = family_of(source.id)
         if root == family_of(copy) or not (source.settings.driver == "agent" or self.files.may_see_some(root)):
             return ""  # they share a workspace; or the caller must not learn whether there is one
