@@ -169,7 +169,7 @@ def here(tmp_path: Path) -> Iterator[Restarting]:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kills", [12, pytest.param(1000, marks=pytest.mark.slow)])
 def test_session_and_files_are_both_there_or_neither(here: Restarting, tmp_path: Path, kills: int) -> None:
-    """The server is killed at random moments of forks."""
+    """The server is killed at random moments of forks, just when the files are there, and after the answer."""
     chance, folder = random.Random(7), tmp_path / "workspaces"
     with Client(here.process.url) as client:
         for number in range(30):
@@ -179,7 +179,12 @@ def test_session_and_files_are_both_there_or_neither(here: Restarting, tmp_path:
     for number in range(kills):
         asking = threading.Thread(target=ask, args=(here.process.url, f"copy{number}"))
         asking.start()
-        time.sleep(chance.uniform(0, 0.08))
+        if number % 3 == 0:
+            time.sleep(chance.uniform(0, 0.08))
+        while number % 3 == 1 and asking.is_alive() and not (folder / f"copy{number}").exists():
+            time.sleep(0.001)
+        if number % 3 == 2:
+            asking.join()
         here.kill()
         asking.join()
         here.start()

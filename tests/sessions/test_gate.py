@@ -109,6 +109,10 @@ METHODS: dict[str, list[Method]] = {
     "submit": [Method(WRITE, lambda gate: gate.submit("a", TurnRequest(Message(role="user", content="x"))))],
     "delete": [Method({"delete"}, lambda gate: gate.delete("a"))],
     "cancel": [Method(WRITE, lambda gate: gate.cancel("a", queued=True, cascade=True))],
+    "name_of_copy": [
+        Method({"read_binary"}, lambda gate: gate.name_of_copy("a", "own/new")),
+        Method(WRITE, lambda gate: gate.name_of_copy("own", "a/new")),
+    ],
     "fork": [
         Method({"read_binary"}, lambda gate: gate.fork("a", "own/new")),
         Method(WRITE, lambda gate: gate.fork("own", "a/new")),
@@ -219,6 +223,7 @@ MAKERS: dict[str, Callable[[AuthorizedSessions, str], object]] = {
     "open": lambda gate, name: gate.open(name),
     "fill": lambda gate, name: gate.fill(name, "User: x\n"),
     "submit": lambda gate, name: gate.submit(name, TurnRequest(Message(role="user", content="x"), generate=False)),
+    "name_of_copy": lambda gate, name: gate.name_of_copy("own", name),
     "fork": lambda gate, name: gate.fork("own", name),
     "rename": lambda gate, name: gate.rename("own", name),
 }
