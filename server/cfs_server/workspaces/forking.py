@@ -65,7 +65,10 @@ class FileForks:
 
         try:
             how = ForkedWorkspace(at, author_of_copy, room, note)
-            yield await to_thread.run_sync(self._fork, workspace, copy, how)
+            reason = await to_thread.run_sync(self._fork, workspace, copy, how)
+            if reason:  # a program may have made a folder of this name after the note
+                await self._undo(operation)
+            yield reason
         except BaseException:
             with CancelScope(shield=True):
                 await self._undo(operation)

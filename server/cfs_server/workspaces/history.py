@@ -236,9 +236,9 @@ class WorkspaceHistory:
             status = self._folder(copy).status("")
             newest = self.store.changes(copy, limit=1)
             mine = not newest or newest[0].number <= number or newest[0].author.call == operation
-            if not mine or (status is not None and status.st_ino != folder):
+            if not mine:
                 return False
-            if status is not None:
+            if status is not None and status.st_ino == folder:  # not one that a program has made under this name
                 remove_folder(self._tree, copy)
             self.store.purge(copy)
             return True
