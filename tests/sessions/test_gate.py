@@ -223,7 +223,6 @@ MAKERS: dict[str, Callable[[AuthorizedSessions, str], object]] = {
     "open": lambda gate, name: gate.open(name),
     "fill": lambda gate, name: gate.fill(name, "User: x\n"),
     "submit": lambda gate, name: gate.submit(name, TurnRequest(Message(role="user", content="x"), generate=False)),
-    "name_of_copy": lambda gate, name: gate.name_of_copy("own", name),
     "fork": lambda gate, name: gate.fork("own", name),
     "rename": lambda gate, name: gate.rename("own", name),
 }
