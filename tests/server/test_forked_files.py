@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from anyio import create_task_group
 
 from cfs import CfsError, api
 from cfs.transports.http import Client
@@ -101,6 +102,25 @@ async def test_files_of_the_name_stay_and_the_copy_says_so(server: ServerHarness
     assert (tmp_path / "workspaces/main-2/a.txt").read_text() == "another"
     await server.client.delete("/v1/sessions/main-2")
     assert (await fork(server))["id"] == "main-3"
+
+
+async def test_copies_made_at_the_same_time_get_names_of_their_own(server: ServerHarness, tmp_path: Path) -> None:
+    await said(server, "main", "first")
+    await put(server, "main/a.txt", "one")
+    async with create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(fork, server)
+    names = sorted(path.name for path in (tmp_path / "workspaces").iterdir())
+    assert names == ["main", *(f"main-{number}" for number in range(2, 7))]
+
+
+async def test_a_copy_of_a_sub_session_gets_a_name_beside_it(server: ServerHarness) -> None:
+    """It shares the workspace of its root."""
+    await said(server, "main", "first")
+    await said(server, "main/coder", "first")
+    await put(server, "main/a.txt", "one")
+    answer = await server.client.post("/v1/sessions/main/coder/fork", json={})
+    assert (answer.json()["id"], answer.json()["warnings"]) == ("main/coder-2", [])
 
 
 async def test_a_copy_that_fails_leaves_no_files(server: ServerHarness, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cfs.api import LIFE
 from cfs.completions import ModelCard
-from cfs.errors import Forbidden
+from cfs.errors import AlreadyExists, Forbidden
 from cfs.wire import AT_PATTERN, CostRow, ForeignChanges
 from cfs_filesystem import Path
 from cfs_server.access.auth import Principal, Principals
@@ -171,27 +171,43 @@ class Caller:
         self, session_id: str, new: str | None = None, messages: int | None = None, *, files: bool = True
     ) -> tuple[Session, tuple[str, ...]]:
         """Copy a session and, with `files`, its workspace. Returns the copy, and sentences that say what it lacks."""
-        sessions = self.sessions
-        async with sessions.loaded(session_id):
-            name = sessions.name_of_copy(session_id, new, self._has_files if files else lambda _: False)
-            source = sessions.get(session_id, "read_binary")
-            missing: str | None = ""
-            if files and (missing := self._files_refused(source, name)) is None:
-                missing = await self._no_files(source.id)
-            if missing is not None or self._parts.forks is None:
-                copy = sessions.fork(session_id, name, messages)
-            else:
-                at = None
-                if messages is not None and messages < len(source.history):
-                    at = (await sessions.past(session_id))[1].of_first(messages).at
-                async with self._parts.forks.forked(source.id, name, at, self.files.room) as missing:
-                    copy = sessions.fork(session_id, name, messages)
-            return copy, _missing(source, copy, len(sessions.children(source)), missing)
+        taken: set[str] = set()
+        async with self.sessions.loaded(session_id):
+            while True:
+                name = self.sessions.name_of_copy(session_id, new, taken)
+                if new is None and files and await self._has_files(name):
+                    taken.add(name)
+                    continue
+                try:
+                    return await self._fork(session_id, name, messages, files=files)
+                except AlreadyExists:
+                    if new is not None:
+                        raise
+                    taken.add(name)  # another copy got it meanwhile
 
-    def _has_files(self, copy: str) -> bool:
+    async def _fork(
+        self, session_id: str, name: str, messages: int | None, *, files: bool
+    ) -> tuple[Session, tuple[str, ...]]:
+        sessions = self.sessions
+        source = sessions.get(session_id, "read_binary")
+        missing: str | None = ""
+        if files and (missing := self._files_refused(source, name)) is None:
+            missing = await self._no_files(source.id)
+        if missing is not None or self._parts.forks is None:
+            copy = sessions.fork(session_id, name, messages)
+        else:
+            at = None
+            if messages is not None and messages < len(source.history):
+                at = (await sessions.past(session_id))[1].of_first(messages).at
+            async with self._parts.forks.forked(source.id, name, at, self.files.room) as missing:
+                copy = sessions.fork(session_id, name, messages)
+        return copy, _missing(source, copy, len(sessions.children(source)), missing)
+
+    async def _has_files(self, copy: str) -> bool:
         """Return whether the workspace of a copy would be there already, for a caller who may write it."""
-        may = self._parts.forks is not None and self.files.may_use_all(family_of(copy), "write")
-        return may and self._parts.workspaces.exists(family_of(copy))
+        if copy != family_of(copy) or self._parts.forks is None or not self.files.may_use_all(copy, "write"):
+            return False
+        return await to_thread.run_sync(self._parts.workspaces.exists, copy)
 
     def _files_refused(self, source: Session, copy: str) -> str | None:
         """Return why a copy of a session may have no files: an empty text if this is not to be said; None if it may."""

@@ -13,7 +13,7 @@ A grant for a session covers everything below it. Actions that need more than on
 and the settings, are in `cfs_server.domain.rights`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 
@@ -319,10 +319,10 @@ class AuthorizedSessions:
         name = self.name_of_copy(session_id, new)
         return self._store.fork(session_id, name, messages, self._account)
 
-    def name_of_copy(self, session_id: str, new: str | None, taken: Callable[[str], bool] = lambda _: False) -> str:
+    def name_of_copy(self, session_id: str, new: str | None, taken: Container[str] = ()) -> str:
         """Check the rights to copy a session to the id `new`, and return this, or else the first free id.
 
-        An id for which `taken` returns true is not free. Rights come first: who lacks one learns nothing of taken ids.
+        An id in `taken` is not free. Rights come first: who lacks one learns nothing of taken ids.
         """
         self.require("read_binary", session_id)
         self._store.get(session_id)
@@ -330,10 +330,10 @@ class AuthorizedSessions:
         self._require_new(name)
         return name
 
-    def _copy_id(self, session_id: str, taken: Callable[[str], bool]) -> str:
+    def _copy_id(self, session_id: str, taken: Container[str]) -> str:
         for name in copy_ids(session_id):
             self.require("write", name)
-            if self._store.is_free(name) and not taken(name):
+            if self._store.is_free(name) and name not in taken:
                 return name
         raise AssertionError  # pragma: no cover - the ids have no end
 
