@@ -27,6 +27,7 @@ from cfs_server.sessions.retention import Retention
 from cfs_server.sessions.store import Part, SessionStore
 from cfs_server.workspaces.forgetting import Forgetting
 from cfs_server.workspaces.forking import FileForks
+from cfs_server.workspaces.merging import FileMerges
 from cfs_server.workspaces.rewinding import FileRewinds
 from cfs_server.workspaces.workspaces import Workspaces, open_workspaces
 
@@ -119,7 +120,10 @@ async def open_context(
                 await rewinds.finish()
             forks = FileForks(folders, log)
             await forks.undo()
-            context = replace(context, rewinds=rewinds, forks=forks)
+            merges = FileMerges(folders, log)
+            with suppress(StorageFull):  # it is tried again with the next merge
+                await merges.finish()
+            context = replace(context, rewinds=rewinds, forks=forks, merges=merges)
             watches.append(forgetting.run())
         elif folders.lacks_versions:
             store.on_deleted = partial(Forgetting.note, log)

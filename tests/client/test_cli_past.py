@@ -1,11 +1,12 @@
-"""`cfs log`, `show`, `diff`, `rewind` and `redo`, and the same in the SDK (C10, S16, S17)."""
+"""`cfs log`, `show`, `diff`, `rewind`, `redo` and `merge`, and the same in the SDK (C10, S16, S17)."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from cfs import Conflict, NotFound, Session, Unsupported
+from cfs import Conflict, NotFound, Session, Unsupported, api
+from cfs.transports.http import Client
 from tests.client.harness import HttpHarness
 from tests.client.terminal import cfs, ended
 
@@ -107,9 +108,42 @@ def test_the_sdk_reads_versions_and_rewinds(url: str) -> None:
             session.redo()
 
 
+def test_the_files_of_a_copy_are_merged_back(url: str) -> None:
+    def write(path: str, text: str) -> None:
+        with Client(url) as client:
+            client.call(api.write_file(f"/workspaces/{path}", text.encode()))
+
+    write("main/a.txt", "1\n2\n3\n")
+    assert ended(cfs(url, "fork", "main", "copy")) == (0, "copy\n", "")
+    assert ended(cfs(url, "merge", "copy", "main")) == (0, "", "main has all changes of copy already.\n")
+    write("main/a.txt", "one\n2\n3\n")
+    write("copy/a.txt", "1\n2\nthree\n")
+    write("copy/b.txt", "new\n")
+    planned = ended(cfs(url, "merge", "copy", "main", "--dry-run"))
+    assert planned == (0, "  * a.txt\n  + b.txt\n", "Nothing has been changed.\n")
+    assert ended(cfs(url, "merge", "copy", "main")) == (0, "  * a.txt\n  + b.txt\n", "")
+    assert ended(cfs(url, "files", "show", "main/a.txt"))[1] == "one\n2\nthree\n"
+    write("main/b.txt", "of main\n")
+    write("copy/b.txt", "of the copy\n")
+    code, output, errors = ended(cfs(url, "merge", "copy", "main"))
+    files = "b.txt, b.txt.conflict-main, b.txt.conflict-copy"
+    assert (code, errors) == (1, "")
+    assert output.splitlines()[-1] == f"  conflict in b.txt: both have changed it; see {files}"
+    with Session("main", url=url) as session:
+        assert session.merge("copy", dry_run=True).files == ()
+        with pytest.raises(NotFound):
+            session.merge("other")
+
+
 def test_a_file_has_no_versions(tmp_path: Path) -> None:
     (tmp_path / "main").write_text("User: hi\n")
     with Session("main", mount=str(tmp_path)) as session:
-        for call in (session.versions, lambda: session.at(1), lambda: session.rewind(1), session.redo):
+        for call in (
+            session.versions,
+            lambda: session.at(1),
+            lambda: session.rewind(1),
+            session.redo,
+            lambda: session.merge("a"),
+        ):
             with pytest.raises(Unsupported, match="url="):
                 call()

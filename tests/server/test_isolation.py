@@ -306,6 +306,10 @@ CALLS: dict[tuple[str, str], list[Call]] = {
         Call(needs=READ, path="workspaces/{id}/notes.txt/@1", status=200),
     ],
     ("DELETE", V): [Call(needs=DELETE, path="workspaces/{id}", status=204)],
+    ("POST", V): [
+        Call(needs=READ, path="workspaces/{own}", json={"source": "{id}"}, status=404),
+        Call(needs=READ | WRITE | DELETE, path="workspaces/{id}", json={"source": "{own}"}, status=404),
+    ],
 }
 FOR_ALL = {
     ("GET", path)

@@ -5,8 +5,9 @@ from datetime import datetime
 from typing import TypeAlias
 from urllib.parse import quote
 
-from cfs.api._calls import ApiResponse, Call, Request, parse_model, parse_nothing
+from cfs.api._calls import ApiResponse, Call, Request, json_request, parse_model, parse_nothing
 from cfs.contract import wire
+from cfs.contract.ids import check_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,12 @@ def read_past(path: str, first: int, size: int) -> Call[FilePart]:
     """`GET /v1/past/{path}`: `size` bytes of a file of the past from byte `first`."""
     headers = {"Range": f"bytes={first}-{first + size - 1}"}
     return Call(Request("GET", f"/v1/past/{quote(path)}", headers=headers), _part)
+
+
+def merge_files(source: str, target: str, *, dry_run: bool = False) -> Call[wire.MergedFiles]:
+    """`POST /v1/versions/workspaces/{target}`: merge what a workspace has changed into its original, or its copy."""
+    what = wire.MergeRequest(source=check_id(source), dry_run=dry_run)
+    return Call(json_request("POST", _versions(f"/workspaces/{check_id(target)}"), what), parse_model(wire.MergedFiles))
 
 
 def _at(moment: Moment) -> dict[str, str]:

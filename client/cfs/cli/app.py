@@ -35,6 +35,7 @@ _OWN = {
     "set": _SESSIONS,
     "rename": _SESSIONS,
     "fork": _SESSIONS,
+    "merge": _SESSIONS,
     "files": _SESSIONS,
     "share": _SESSIONS,
     "log": _SESSIONS,

@@ -470,6 +470,43 @@ def redo(
         redo_session(client, session, how, as_json=as_json)
 
 
+def merge(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Name of the session whose files are merged.",
+            callback=check_name,
+            autocompletion=session_names,
+            show_default=False,
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="Name of the session whose files get the changes.",
+            callback=check_name,
+            autocompletion=session_names,
+            show_default=False,
+        ),
+    ],
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Merge the files of a copy of a session back into the original, or those of the original into the copy.
+
+    A text file that both have changed is merged by lines. If that is not possible, it stays as TARGET has it, and files
+    beside it, with the names of both, have both contents. The exit status is 1 if there are such conflicts.
+    """
+    from cfs.cli.actions.merging import merge_files
+
+    with connect(url, token_file) as client:
+        merge_files(client, source, target, dry_run=dry_run, as_json=as_json)
+
+
 def _others(*, theirs: bool, ours: bool) -> Literal["refuse", "theirs", "ours"]:
     if theirs and ours:
         raise typer.BadParameter("give --theirs or --ours, not both")

@@ -28,6 +28,7 @@ from cfs.contract.tool_calls import ToolRequest
 from cfs.contract.transcript import parse, render_one
 from cfs.contract.wire import (
     ForeignChanges,
+    MergedFiles,
     Message,
     NewMessage,
     Question,
@@ -389,6 +390,17 @@ class AsyncSession:
         not possible. Over HTTP: `POST /v1/sessions/{id}/redo`.
         """
         return await self._use(lambda: self._transport.redo(RedoRequest(others=others, dry_run=dry_run)))
+
+    async def merge(self, source: str, *, dry_run: bool = False) -> MergedFiles:
+        """Merge the files of a copy of the session into its own, or those of the original into the copy's.
+
+        A text that both have changed is merged by lines. If that is not possible, it stays as it is, and `conflicts` of
+        the result list it with the files beside it that have both contents. With `dry_run` nothing is changed. Raises
+        `NotFound` if neither is a copy of the other.
+
+        As a file: not possible. Over HTTP: `POST /v1/versions/workspaces/{id}`.
+        """
+        return await self._use(lambda: self._transport.merge(source, dry_run=dry_run))
 
     async def delete(self) -> None:
         """Delete the session with its turns and sub-sessions (S2); raises `NotFound` if there is none.

@@ -16,6 +16,7 @@ from cfs import api
 from cfs.contract.errors import AlreadyExists, Busy, CfsError, EngineError, Timeout, Unreachable
 from cfs.contract.transcript import Turn, parse
 from cfs.contract.wire import (
+    MergedFiles,
     Message,
     NewMessage,
     Question,
@@ -364,6 +365,10 @@ class AsyncHttpTransport:
     async def redo(self, how: RedoRequest) -> Rewound:
         """Undo its last rewind, or only plan it."""
         return await self._call(api.redo(self._id, how))
+
+    async def merge(self, source: str, *, dry_run: bool) -> MergedFiles:
+        """Merge the files of another session into its own, or only plan it."""
+        return await self._call(api.merge_files(source, self._id, dry_run=dry_run))
 
     async def cancel(self, *, queued: bool, cascade: bool) -> None:
         """Cancel the running turn, and what else is asked."""

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from cfs.contract.errors import InvalidRequest, Unreachable
 from cfs.contract.wire import (
+    MergedFiles,
     Message,
     NewMessage,
     Question,
@@ -137,6 +138,10 @@ class Transport(Protocol):
         """Undo its last rewind, or only plan it."""
         ...
 
+    def merge(self, source: str, *, dry_run: bool) -> MergedFiles:
+        """Merge the files of another session into its own, or only plan it."""
+        ...
+
     def cancel(self, *, queued: bool, cascade: bool) -> None:
         """Cancel the running turn, and what else is asked."""
         ...
@@ -227,6 +232,10 @@ class AsyncTransport(Protocol):
 
     async def redo(self, how: RedoRequest) -> Rewound:
         """Undo its last rewind, or only plan it."""
+        ...
+
+    async def merge(self, source: str, *, dry_run: bool) -> MergedFiles:
+        """Merge the files of another session into its own, or only plan it."""
         ...
 
     async def cancel(self, *, queued: bool, cascade: bool) -> None:

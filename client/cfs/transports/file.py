@@ -16,6 +16,7 @@ from cfs.contract.errors import AlreadyExists, Busy, EngineError, Gone, Unsuppor
 from cfs.contract.ids import check_id
 from cfs.contract.transcript import render
 from cfs.contract.wire import (
+    MergedFiles,
     Message,
     NewMessage,
     Question,
@@ -204,6 +205,10 @@ class FileTransport:
         raise Unsupported(_VERSIONS)
 
     def redo(self, how: RedoRequest) -> Rewound:  # noqa: ARG002
+        """Raise `Unsupported`."""
+        raise Unsupported(_VERSIONS)
+
+    def merge(self, source: str, *, dry_run: bool) -> MergedFiles:  # noqa: ARG002
         """Raise `Unsupported`."""
         raise Unsupported(_VERSIONS)
 

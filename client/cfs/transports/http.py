@@ -17,6 +17,7 @@ from cfs import api
 from cfs.contract.errors import AlreadyExists, Busy, CfsError, EngineError, Timeout, Unreachable
 from cfs.contract.transcript import Turn, parse
 from cfs.contract.wire import (
+    MergedFiles,
     Message,
     NewMessage,
     Question,
@@ -361,6 +362,10 @@ class HttpTransport:
     def redo(self, how: RedoRequest) -> Rewound:
         """Undo its last rewind, or only plan it."""
         return self._call(api.redo(self._id, how))
+
+    def merge(self, source: str, *, dry_run: bool) -> MergedFiles:
+        """Merge the files of another session into its own, or only plan it."""
+        return self._call(api.merge_files(source, self._id, dry_run=dry_run))
 
     def cancel(self, *, queued: bool, cascade: bool) -> None:
         """Cancel the running turn, and what else is asked."""

@@ -6,6 +6,7 @@ nested repositories. Pipes, sockets and devices are not, nor is what is below a 
 """
 
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from cfs_filesystem._disk import stamp_of
 from cfs_filesystem._errors import FileSystemError
 from cfs_filesystem._openat import TEMPORARY, Tree
 from cfs_filesystem.versions.copying import copy_folder
+from cfs_filesystem.versions.merging import Merge, path_beside
 from cfs_filesystem.versions.model import (
     OUTSIDE,
     Author,
@@ -131,6 +133,48 @@ class FolderHistory:
             return restore(self._tree, self._start, self._store, self._workspace, entries, durable=durable)
         finally:  # also what was put back before the disk refused
             self.sync(entries, author, Kind.REWIND)
+
+    def merge(self, merge: Merge, before: Mapping[str, Entry], source: str, by: Author, *, durable: bool) -> list[str]:
+        """Carry out a merge of what `before` says, and record it as one change. Done again, it changes nothing.
+
+        A path that a program has changed meanwhile stays as it is, and what would be there comes beside it, with the
+        name of the source. Return such paths, and folders that cannot be removed. Raises `OSError` if the disk refuses.
+        """
+        with self._store.holding():
+            for path, text in merge.texts.items():
+                self._store.keep(self._workspace, BytesIO(text), before.get(path))
+            entries, left = dict(merge.entries), list[str]()
+            for path, entry in merge.entries.items():
+                if not (self._has(path, before.get(path)) or self._has(path, entry)):
+                    del entries[path]
+                    left.append(path)
+                    if entry is not None:
+                        entries[path_beside(path, source)] = entry
+            try:
+                left += restore(self._tree, self._start, self._store, self._workspace, entries, durable=durable)
+            finally:
+                self.sync(entries, by, Kind.MERGE)
+        return left
+
+    def _has(self, path: str, entry: Entry | None) -> bool:
+        """Return whether what is at a path is what an entry says."""
+        status = self.status(path)
+        if status is None or entry is None:
+            return status is None and entry is None
+        if _type_of(status) is not entry.type:
+            return False
+        if entry.type is EntryType.FOLDER:
+            return True
+        if entry.stamp and entry.stamp == stamp_of(status):
+            return entry.mode == stat.S_IMODE(status.st_mode)
+        if entry.type is EntryType.LINK:
+            with self._tree.parent(self._parts(path)) as (directory, name):
+                target = os.fsencode(os.readlink(name, dir_fd=directory))
+            return hashlib.sha256(target).hexdigest() == entry.digest
+        if (entry.size, entry.mode) != (status.st_size, stat.S_IMODE(status.st_mode)):
+            return False
+        with closing(os.fdopen(self._tree.open(self._parts(path)), "rb")) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == entry.digest
 
     def fill(self) -> None:
         """Create everything that the newest version has in the folder, which is empty, and compare it with that.

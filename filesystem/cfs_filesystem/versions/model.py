@@ -30,6 +30,10 @@ class Kind(StrEnum):
     COPY = "copy"
     FOLDER = "folder"
     REWIND = "rewind"
+    FORK = "fork"
+    """What differs in a copy of a workspace when it is made, such as its files of an earlier time."""
+    MERGE = "merge"
+    """What another workspace has changed; `call` of the author names it, with its number."""
     OUTSIDE = "outside"
     """A program that changed the folder directly; the store learned of it later."""
 

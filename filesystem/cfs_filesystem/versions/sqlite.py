@@ -299,6 +299,20 @@ class SqliteVersions:
                 raise NotFoundError(f"the past of {workspace!r} before its change {row['oldest']} is no longer kept")
             return int(found["n"] or 0)
 
+    def common(self, workspace: str, other: str) -> int | None:
+        """See `VersionStore`."""
+        with self._lock:
+            one, two = self._workspace(workspace), self._workspace(other)
+            if one is None or two is None or one["scope"] != two["scope"]:
+                return None
+            shared = self._one(
+                "SELECT max(one.number) n FROM changes one JOIN changes two USING (number, at)"
+                " WHERE one.workspace = ? AND two.workspace = ?",
+                one["id"],
+                two["id"],
+            )
+            return cast("int | None", shared["n"])
+
     def at(self, workspace: str, path: str, number: int | None = None) -> Entry | None:
         """See `VersionStore`."""
         with self._lock:

@@ -61,6 +61,12 @@ class VersionStore(Protocol):
     def number_at(self, workspace: str, time: float) -> int:
         """Return the number of the last change at or before a time."""
 
+    def common(self, workspace: str, other: str) -> int | None:
+        """Return the number of the last change that two workspaces share, because one is a fork of the other.
+
+        None if they share none, or none that is still kept.
+        """
+
     def at(self, workspace: str, path: str, number: int | None = None) -> Entry | None:
         """Return the entry at a path after a change, or None if nothing was there."""
 

@@ -168,6 +168,23 @@ class VersionStoreConformance:
         assert store.at("old", "b") is None
         assert store.workspaces() == ["old"]
 
+    def test_a_fork_and_its_original_share_the_past_up_to_the_fork(self, store: VersionStore) -> None:
+        """As long as it is kept; a workspace that gets the name later shares nothing."""
+        assert store.common("w", "copy") is None
+        for data in (b"one", b"two"):
+            write(store, "w", "a", data)
+            write(store, "other", "a", data)
+        store.fork("w", "copy")
+        assert (store.common("w", "copy"), store.common("copy", "w"), store.common("w", "other")) == (2, 2, None)
+        write(store, "w", "a", b"three")
+        write(store, "copy", "a", b"three")
+        assert store.common("w", "copy") == 2
+        store.prune("w", VersionRetention(changes=0))
+        assert store.common("w", "copy") is None
+        store.purge("copy")
+        write(store, "copy", "a", b"one")
+        assert store.common("w", "copy") is None
+
     def test_the_oldest_changes_are_forgotten_beyond_a_limit(self, store: VersionStore) -> None:
         """Every tree that is kept is whole; older numbers are refused."""
         texts = {number: b"%d " % number * 2000 for number in range(1, 101)}

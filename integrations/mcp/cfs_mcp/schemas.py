@@ -8,6 +8,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from cfs.wire import (
     FinishReason,
     ForeignChanges,
+    MergeConflict,
+    MergedFile,
     Origin,
     RewoundFile,
     RewoundSession,
@@ -203,6 +205,24 @@ class Forked(Result):
     session: str = Field(description="Name of the copy.")
     messages: int
     origin: Origin | None
+
+
+class Merge(Arguments):
+    """Arguments of `merge`."""
+
+    source: str = Field(description="Name of the session whose files are merged, such as that of a copy.")
+    target: str = Field(description="Name of the session whose files get the changes.")
+    dry_run: bool = Field(False, description="Change nothing, and return what would change.")
+
+
+class Merged(Result):
+    """Result of `merge`: what changes, what both have changed in different ways, and what stays as it is."""
+
+    dry_run: bool
+    number: int | None = Field(description="Number of the change in the target; null if nothing changes.")
+    files: list[MergedFile]
+    conflicts: list[MergeConflict]
+    left: list[str]
 
 
 class ListVersions(Arguments):

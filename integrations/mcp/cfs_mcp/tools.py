@@ -236,6 +236,11 @@ async def _fork(call: Call, of: schemas.Fork) -> schemas.Forked:
     return schemas.Forked(session=copy.id, messages=copy.messages, origin=copy.origin)
 
 
+async def _merge(call: Call, of: schemas.Merge) -> schemas.Merged:
+    done = await call.client.call(api.merge_files(of.source, of.target, dry_run=of.dry_run))
+    return schemas.Merged(**done.model_dump(exclude={"source", "target"}))
+
+
 async def _list_versions(call: Call, of: schemas.ListVersions) -> schemas.Versions:
     page = await call.client.call(api.versions(of.session, of.before, of.limit))
     return schemas.Versions(versions=list(page.versions), before=page.before)
@@ -395,6 +400,16 @@ TOOLS: dict[str, ServerTool[Any]] = {
             schemas.Fork,
             schemas.Forked,
             _fork,
+        ),
+        ServerTool(
+            "merge",
+            "Merge the files of a copy",
+            "Merge what a copy of a session has changed in its files into the original, or the reverse. Texts are"
+            " merged by lines. Of what cannot be merged both contents stay, in files beside it that `conflicts` lists.",
+            schemas.Merge,
+            schemas.Merged,
+            _merge,
+            destroys=True,
         ),
         ServerTool(
             "list_versions",

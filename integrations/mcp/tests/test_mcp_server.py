@@ -40,6 +40,7 @@ TOOLS = {
     "send_message",
     "wait",
     "fork",
+    "merge",
     "list_versions",
     "rewind",
     "redo",
@@ -97,7 +98,7 @@ async def test_each_tool_has_schemas_and_says_what_it_changes(connect: Connect) 
         assert tool.output_schema is not None
         assert tool.description
     reads = {name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint}
-    assert {"send_message", "fork", "rewind", "redo", "cancel", "write_file"} == TOOLS - reads
+    assert {"send_message", "fork", "merge", "rewind", "redo", "cancel", "write_file"} == TOOLS - reads
     assert tools["send_message"].input_schema["required"] == ["session", "message"]
 
 
@@ -139,6 +140,22 @@ async def test_a_session_goes_back_and_forward(connect: Connect, cfs_server: Scr
         await ask(client, "redo", session="main")
         assert "Red." in await transcript(client)
         assert "nothing to redo" in await refused(client, "redo", session="main")
+
+
+async def test_the_files_of_a_copy_are_merged_back(connect: Connect, cfs_server: ScriptedServer) -> None:
+    cfs_server.reply("Blue.")
+    async with connect() as client:
+        await ask(client, "send_message", session="main", message="A color?")
+        await ask(client, "write_file", path="/workspaces/main/a.txt", content="1\n2\n3\n")
+        copy = (await ask(client, "fork", session="main"))["session"]
+        await ask(client, "write_file", path=f"/workspaces/{copy}/a.txt", content="one\n2\n3\n")
+        await ask(client, "write_file", path="/workspaces/main/a.txt", content="1\n2\nthree\n")
+        planned = await ask(client, "merge", source=copy, target="main", dry_run=True)
+        done = await ask(client, "merge", source=copy, target="main")
+        assert (planned["number"], planned["files"]) == (None, done["files"])
+        assert (done["files"], done["conflicts"]) == ([{"path": "a.txt", "change": "merged"}], [])
+        assert (await ask(client, "read_file", path="/workspaces/main/a.txt"))["content"] == "one\n2\nthree\n"
+        assert "no workspace 'other'" in await refused(client, "merge", source=copy, target="other")
 
 
 async def test_a_session_is_listed_read_copied_and_searched(connect: Connect, cfs_server: ScriptedServer) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote_to_bytes
 from cfs.contract.ids import check_id
 from cfs.contract.random_names import random_names
 from cfs.errors import InvalidIdentifier
-from cfs_filesystem import InvalidPathError, Path, validate_path
+from cfs_filesystem import InvalidPathError, Path, validate_path, validate_prefix
 
 # An id may contain characters that a logical path may not: wildcards, a backslash, and characters that look like a
 # slash or a dot. These and `%` are percent-encoded in the path, so that ids and paths correspond one to one.
@@ -56,6 +56,15 @@ def _escape(found: "re.Match[str]") -> str:
 def new_id(is_free: Callable[[str], bool]) -> str:
     """Return a new id for a session without a name (S2): one that can be read, remembered and typed."""
     return next(filter(is_free, random_names()))
+
+
+def has_workspace(session_id: str) -> bool:
+    """Return whether a session may have a workspace of its own: a root session whose name can be one of a folder."""
+    try:
+        validate_prefix(f"{WORKSPACES}{session_id}/")
+    except InvalidPathError:
+        return False
+    return "/" not in session_id
 
 
 def copy_ids(session_id: str) -> Iterator[str]:

@@ -11,9 +11,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cfs.api import LIFE
 from cfs.completions import ModelCard
-from cfs.errors import AlreadyExists, Forbidden
+from cfs.errors import AlreadyExists, Forbidden, InvalidParameters, NotFound, Unsupported
 from cfs.wire import AT_PATTERN, CostRow, ForeignChanges
-from cfs_filesystem import Path
+from cfs_filesystem import NotFoundError, Path
 from cfs_server.access.auth import Principal, Principals
 from cfs_server.access.shares import Shares
 from cfs_server.completions.run import AuthorizedCompletions, EphemeralCompletions
@@ -21,7 +21,7 @@ from cfs_server.completions.stored import StoredResponses, UnnamedSessions
 from cfs_server.config.settings import Settings
 from cfs_server.connect.manager import ModelConnections
 from cfs_server.domain.authors import author
-from cfs_server.domain.ids import WORKSPACES, family_of
+from cfs_server.domain.ids import WORKSPACES, family_of, has_workspace
 from cfs_server.domain.questions import Question
 from cfs_server.domain.rights import Right
 from cfs_server.domain.words import Criteria
@@ -38,6 +38,8 @@ from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces.file_index import FileMatch
 from cfs_server.workspaces.file_service import Files
 from cfs_server.workspaces.forking import FileForks
+from cfs_server.workspaces.history import MergedWorkspace
+from cfs_server.workspaces.merging import FileMerges
 from cfs_server.workspaces.rewinding import CallersFileRewind, FileRewinds
 from cfs_server.workspaces.workspaces import Workspaces
 
@@ -69,6 +71,8 @@ class Context:
     """The rewinds of files; None if no versions of them are kept."""
     forks: FileForks | None = None
     """The copies of workspaces; None as well."""
+    merges: FileMerges | None = None
+    """The merges of workspaces; None as well."""
     started_at: float = field(default_factory=time.time)
     unnamed: UnnamedSessions = field(default_factory=UnnamedSessions)
 
@@ -167,6 +171,22 @@ class Caller:
             return None
         return CallersFileRewind(rewinds, plan, workspace, others)
 
+    async def merge_files(self, target: str, source: str, *, dry_run: bool) -> MergedWorkspace:
+        """Merge the files of a workspace into another one, which is a copy of it or its original.
+
+        Needs the rights to read all of the source, and to read, write and delete all of the target.
+        """
+        files = self.files
+        files.require_merge(target, source)
+        if "/" in target or "/" in source or target == source:
+            raise InvalidParameters(f"a whole workspace is merged into another one: {WORKSPACES}NAME, another `source`")
+        if self._parts.merges is None:
+            raise Unsupported("versions of files are not kept here (setting `versions`; docs/versions.md says where)")
+        try:
+            return await self._parts.merges.merge(target, source, files.room, dry_run=dry_run)
+        except NotFoundError as error:
+            raise NotFound(error.detail) from None
+
     async def fork(
         self, session_id: str, new: str | None = None, messages: int | None = None, *, files: bool = True
     ) -> tuple[Session, tuple[str, ...]]:
@@ -205,15 +225,19 @@ class Caller:
 
     async def _has_files(self, copy: str) -> bool:
         """Return whether the workspace of a copy would be there already, for a caller who may write it."""
-        if copy != family_of(copy) or self._parts.forks is None or not self.files.may_use_all(copy, "write"):
+        if self._parts.forks is None or not has_workspace(copy) or not self.files.may_use_all(copy, "write"):
             return False
         return await to_thread.run_sync(self._parts.workspaces.exists, copy)
 
     def _files_refused(self, source: Session, copy: str) -> str | None:
         """Return why a copy of a session may have no files: an empty text if this is not to be said; None if it may."""
         root = family_of(source.id)
-        if root == family_of(copy) or not (source.settings.driver == "agent" or self.files.may_see_some(root)):
-            return ""  # they share a workspace; or the caller must not learn whether there is one
+        if root == family_of(copy) or not has_workspace(root):
+            return ""  # they share a workspace, or there can be none
+        if not (source.settings.driver == "agent" or self.files.may_see_some(root)):
+            return ""  # the caller must not learn whether there is one
+        if not has_workspace(family_of(copy)):
+            return f"{family_of(copy)!r} is no name for files"
         if not self.files.may_use_all(root, "read_binary"):
             return f"that takes the right to read all of {WORKSPACES}{root}"
         if not self.files.may_use_all(family_of(copy), "write"):

@@ -12,9 +12,11 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 
 from cfs import wire
+from cfs.contract.ids import check_id
 from cfs.errors import (
     Conflict,
     Forbidden,
+    InvalidIdentifier,
     InvalidParameters,
     InvalidPath,
     NotFound,
@@ -30,6 +32,7 @@ from cfs.errors import (
 from cfs_filesystem import EntryMeta
 from cfs_filesystem.versions import Change, Entry, EntryType
 from cfs_server.domain.ids import SESSIONS, WORKSPACES
+from cfs_server.http.bodies import json_body
 from cfs_server.http.caller import IfMatch, IfNoneMatch, Me
 from cfs_server.http.etags import content_etag, matches, seconds_of, unchanged
 from cfs_server.http.file_content import SAFE, content_of, headers_of
@@ -318,6 +321,60 @@ def _past_entry(entry: PastEntry) -> wire.PastEntry:
         mode=entry.mode,
         version=entry.version,
     )
+
+
+@router.post(
+    _VERSIONS + "/{path:path}",
+    responses={
+        200: answer("Merged", json=wire.MergedFiles),
+        **problems(*_ERRORS, InvalidIdentifier, NotFound, StorageFull, Unsupported),
+    },
+    openapi_extra=body(json=wire.MergeRequest),
+)
+async def merge(
+    path: LogicalPath, what: Annotated[wire.MergeRequest, Depends(json_body(wire.MergeRequest))], me: Me
+) -> Response:
+    """Merge the files of a copy of a workspace back into it, or those of the original into the copy.
+
+    Needs `read_binary` on all of the source, and `read_binary`, `write` and `delete` on all of the target.
+    """
+    _require_workspace(path)
+    target, source = check_id(path.removeprefix(WORKSPACES).removesuffix("/")), check_id(what.source)
+    merged = await me.merge_files(target, source, dry_run=what.dry_run)
+    entries, before, texts = merged.merge.entries, merged.before, merged.merge.texts
+    return as_json(
+        wire.MergedFiles(
+            target=target,
+            source=source,
+            number=merged.number,
+            files=tuple(
+                wire.MergedFile(path=_name(file), change=_what(entry, before.get(file), merged=file in texts))
+                for file, entry in entries.items()
+            ),
+            conflicts=tuple(
+                wire.MergeConflict(
+                    path=_name(conflict.path), reason=conflict.reason, files=tuple(map(_name, conflict.files))
+                )
+                for conflict in merged.merge.conflicts
+            ),
+            left=tuple(map(_name, merged.left)),
+            dry_run=what.dry_run,
+        )
+    )
+
+
+def _what(
+    entry: Entry | None, before: Entry | None, *, merged: bool
+) -> Literal["added", "changed", "merged", "removed"]:
+    if entry is None:
+        return "removed"
+    if before is None:
+        return "added"
+    return "merged" if merged else "changed"
+
+
+def _name(path: str) -> str:
+    return _text(os.fsencode(path))
 
 
 def _files(me: Me, path: str, at: int | datetime | None) -> Files:

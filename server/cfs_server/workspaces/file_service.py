@@ -254,6 +254,17 @@ class Files:
         whole = f"{WORKSPACES}{workspace}/"
         return self._handle.scopes(operation, whole) == [whole]
 
+    def require_merge(self, target: str, source: str) -> None:
+        """Check the rights to merge a workspace into another one. Raises `NotGranted` or `Forbidden`."""
+        reading: tuple[Operation, ...] = ("read_binary",)
+        for workspace, operations in ((source, reading), (target, (*reading, "write", "delete"))):
+            path = WORKSPACES + workspace
+            for operation in operations:
+                if not self.may_use_all(workspace, operation):
+                    if not self.may_see_some(workspace):
+                        self._translate_errors(operation, path, partial(self._handle.require, operation, path))
+                    raise Forbidden(f"a merge takes the right {operation!r} to all of {path}")
+
     def may_see_some(self, workspace: str) -> bool:
         """Return whether the caller may see that there are files in a workspace, or some of them."""
         return bool(self._handle.scopes("file", f"{WORKSPACES}{workspace}/"))

@@ -16,7 +16,7 @@ from anyio import CancelScope, from_thread, to_thread
 
 from cfs_filesystem import NotFoundError
 from cfs_filesystem.versions import Author
-from cfs_server.domain.changes import author
+from cfs_server.domain.authors import author
 from cfs_server.domain.ids import WORKSPACES
 from cfs_server.workspaces.file_service import stored
 from cfs_server.workspaces.history import ForkedWorkspace

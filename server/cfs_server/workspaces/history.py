@@ -11,14 +11,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path as DiskPath
 from typing import TypeVar, cast
 
 import structlog
 
-from cfs_filesystem import DiskFileSystem, EntryMeta, Path
+from cfs_filesystem import DiskFileSystem, EntryMeta, NotFoundError, Path
 from cfs_filesystem.versions import (
     Author,
     Content,
@@ -33,6 +33,8 @@ from cfs_filesystem.versions import (
 )
 from cfs_filesystem.versions.codec import LARGE
 from cfs_filesystem.versions.copying import new_folder, remove_folder
+from cfs_filesystem.versions.lineage import merge_base, merged_version
+from cfs_filesystem.versions.merging import Merge, merge_trees
 from cfs_filesystem.versions.restoring import restore
 from cfs_server.domain.authors import author
 from cfs_server.domain.ids import WORKSPACES
@@ -57,6 +59,29 @@ class ForkedWorkspace:
     by: Author
     room: Callable[[int], AbstractContextManager[None]]
     note: Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceMerge:
+    """How a workspace is merged into another one.
+
+    `room` reserves bytes for it. `note` is called with the numbers of the last versions of target and source before
+    anything is changed; what it raises ends the merge. Without a `note` nothing is changed.
+    """
+
+    by: Author
+    room: Callable[[int], AbstractContextManager[None]]
+    note: Callable[[int, int], None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class MergedWorkspace:
+    """A merge, the entries of the target before it, the paths that stayed as they are, and the number that it got."""
+
+    merge: Merge
+    before: Mapping[str, Entry]
+    left: tuple[str, ...] = ()
+    number: int | None = None
 
 
 class WorkspaceHistory:
@@ -171,9 +196,7 @@ class WorkspaceHistory:
     def move_workspace(self, path: Path, target: Path, move: Callable[[], None]) -> None:
         """Move a whole workspace to another name, with its past."""
         workspace, name = split(path)[0], split(target)[0]
-        with ExitStack() as stack:
-            for each in sorted({workspace, name}):
-                stack.enter_context(self._gate(each).exclusive())
+        with self._both(workspace, name):
             self._folder(workspace).sync()
             move()
             self.store.rename(workspace, name)
@@ -195,8 +218,7 @@ class WorkspaceHistory:
         name, and `NotFoundError` if versions of that time are no longer kept.
         """
         with ExitStack() as stack:
-            for each in sorted({workspace, copy}):
-                stack.enter_context(self._gate(each).exclusive())
+            stack.enter_context(self._both(workspace, copy))
             source, store = self._folder(workspace), self.store
             status = source.status("")
             if status is None:
@@ -224,7 +246,7 @@ class WorkspaceHistory:
                     sources = then
                 operation.note(inode, number)
                 store.fork(workspace, copy)
-                FolderHistory(store, copy, hidden, [copy]).sync([""], operation.by, Kind.COPY, sources)
+                FolderHistory(store, copy, hidden, [copy]).sync([""], operation.by, Kind.FORK, sources)
             return True
 
     def undo_fork(self, copy: str, folder: int, number: int, operation: str) -> bool:
@@ -242,6 +264,62 @@ class WorkspaceHistory:
                 remove_folder(self._tree, copy)
             self.store.purge(copy)
             return True
+
+    def merge(self, target: str, source: str, operation: WorkspaceMerge) -> MergedWorkspace:
+        """Merge what a workspace has changed into another one, since the one was copied from the other or merged.
+
+        Raises `NotFoundError` if they have nothing in common, and `OSError` if the disk refuses.
+        """
+        with self._both(target, source):
+            for workspace in (target, source):
+                if self._folder(workspace).status("") is None:
+                    raise NotFoundError(f"there is no workspace {workspace!r}", WORKSPACES + workspace)
+                self._folder(workspace).sync()
+            numbers = (self.store.last(target), self.store.last(source))
+            merge, before = self._plan_merge(target, source, numbers)
+            if operation.note is None or not merge.entries:
+                return MergedWorkspace(merge, before)
+            with operation.room(sum(entry.size for entry in merge.entries.values() if entry is not None)):
+                operation.note(*numbers)
+                return self._merge(target, source, numbers, operation.by, merge, before)
+
+    def finish_merge(self, target: str, source: str, numbers: tuple[int, int], by: Author) -> MergedWorkspace:
+        """Carry out a merge that was interrupted, of the versions that `merge` has noted."""
+        with self._both(target, source):
+            return self._merge(target, source, numbers, by, *self._plan_merge(target, source, numbers))
+
+    def _plan_merge(self, target: str, source: str, numbers: tuple[int, int]) -> tuple[Merge, Mapping[str, Entry]]:
+        store = self.store
+        base = merge_base(store, target, source, numbers)
+        before = store.tree_at(target, numbers[0])
+        merge = merge_trees(
+            base,
+            before,
+            store.tree_at(source, numbers[1]),
+            (target, source),
+            lambda entry: store.read(source, entry),  # both have the contents of both
+        )
+        return merge, before
+
+    def _merge(
+        self,
+        target: str,
+        source: str,
+        numbers: tuple[int, int],
+        by: Author,
+        merge: Merge,
+        before: Mapping[str, Entry],
+    ) -> MergedWorkspace:
+        author = replace(by, call=merged_version(self.store, source, numbers[1]))
+        left = self._folder(target).merge(merge, before, source, author, durable=self._durable)
+        return MergedWorkspace(merge, before, tuple(left), self.store.last(target))
+
+    @contextmanager
+    def _both(self, one: str, other: str) -> Iterator[None]:
+        with ExitStack() as stack:
+            for workspace in sorted({one, other}):
+                stack.enter_context(self._gate(workspace).exclusive())
+            yield
 
     def forget(self, workspace: str) -> None:
         """Delete the past of a workspace. Its files stay."""

@@ -5,7 +5,7 @@ server is killed in between, the next start finishes them before it answers requ
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from anyio import to_thread
 
 from cfs.errors import Conflict, StorageFull
 from cfs.wire import ForeignChanges
-from cfs_filesystem.versions import Author, Change, Entry, VersionStore
+from cfs_filesystem.versions import Author, Change, Entry
+from cfs_filesystem.versions.lineage import changes_since
 from cfs_server.domain.authors import author
 from cfs_server.domain.changes import FilesRewound
 from cfs_server.journal.journal import Journal
@@ -23,7 +24,6 @@ from cfs_server.workspaces.history import WorkspaceHistory
 from cfs_server.workspaces.workspaces import Workspaces
 
 _SPACE = "workspaces.rewind"
-_PAGE = 500
 _NAMED = 20
 """How many files a refusal names."""
 
@@ -77,7 +77,7 @@ def _plan(
 ) -> FilePlan:
     store, before = history.store, history.store.last(workspace)
     own, foreign = set(paths or ()), dict[str, Change]()
-    for change in _since(store, workspace, to):
+    for change in changes_since(store, workspace, to):
         if is_own(change):
             own.update(change.entries if paths is None else ())
         else:
@@ -92,17 +92,6 @@ def _plan(
         raise Conflict(_refusal(workspace, {path: foreign[path] for path in contested}), files=contested)
     left = tuple(contested) if others == "theirs" else ()
     return FilePlan(workspace, to, before, {path: then for path, then in entries.items() if path not in left}, left)
-
-
-def _since(store: VersionStore, workspace: str, number: int) -> Iterator[Change]:
-    """Yield the changes after a number, the newest first."""
-    before: int | None = None
-    while True:
-        page = store.changes(workspace, "", before, _PAGE)
-        yield from (change for change in page if change.number > number)
-        if len(page) < _PAGE or page[-1].number <= number:
-            return
-        before = page[-1].number
 
 
 def _refusal(workspace: str, foreign: Mapping[str, Change]) -> str:

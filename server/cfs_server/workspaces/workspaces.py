@@ -29,7 +29,7 @@ from cfs_filesystem import (
 from cfs_filesystem.versions import Author, Entry, Kind, SqliteVersions, VersionRetention
 from cfs_server.domain.ids import WORKSPACES
 from cfs_server.workspaces.file_index import FileIndex
-from cfs_server.workspaces.history import ForkedWorkspace, WorkspaceHistory, back_up
+from cfs_server.workspaces.history import ForkedWorkspace, MergedWorkspace, WorkspaceHistory, WorkspaceMerge, back_up
 
 _log = structlog.get_logger(__name__)
 
@@ -108,6 +108,22 @@ class Workspaces(RouterFileSystem):
         done = self.history is not None and self.history.undo_fork(copy, inode, number, operation)
         self._changed(WORKSPACES + copy)
         return done
+
+    def merge(self, target: str, source: str, operation: WorkspaceMerge) -> MergedWorkspace:
+        """Merge a workspace into another one; see `WorkspaceHistory.merge`."""
+        assert self.history is not None  # noqa: S101 - without versions nothing is merged
+        try:
+            return self.history.merge(target, source, operation)
+        finally:
+            self._changed(WORKSPACES + target)
+
+    def finish_merge(self, target: str, source: str, numbers: tuple[int, int], by: Author) -> MergedWorkspace:
+        """Carry out a merge that was interrupted; see `WorkspaceHistory.finish_merge`."""
+        assert self.history is not None  # noqa: S101
+        try:
+            return self.history.finish_merge(target, source, numbers, by)
+        finally:
+            self._changed(WORKSPACES + target)
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
         return self._write_from_impl(path, [data], overwrite)

@@ -1,8 +1,8 @@
 """Files of workspaces (G2)."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from cfs.contract.wire.base import WireModel
+from cfs.contract.wire.base import NewId, WireModel
 
 
 class FileInfo(WireModel):
@@ -47,7 +47,7 @@ class FileChange(WireModel):
 
     number: int
     at: float
-    kind: Literal["write", "delete", "move", "copy", "folder", "rewind", "outside"]
+    kind: Literal["write", "delete", "move", "copy", "folder", "rewind", "fork", "merge", "outside"]
     principal: str | None = None
     agent: str | None = None
     tool_call: str | None = None
@@ -85,3 +85,47 @@ class FileChanges(WireModel):
     oldest: int
     last: int
     next: int | None = None
+
+
+class MergeRequest(WireModel):
+    """Body of `POST /v1/versions/{path}`: the workspace to merge, by its name, which is that of its session.
+
+    With `dry_run` nothing is changed; the answer says what would be.
+    """
+
+    source: Annotated[str, NewId]
+    dry_run: bool = False
+
+
+class MergedFile(WireModel):
+    """What a merge does at a path. `merged` is a text to which both sides have contributed lines."""
+
+    path: str
+    change: Literal["added", "changed", "merged", "removed"]
+
+
+class MergeConflict(WireModel):
+    """A path that both sides have changed and that could not be merged, why, and the files that hold what they have.
+
+    `reason` is `changed` if both have changed the content, `type` if a file, folder or link has become something else,
+    `removed` if the target has removed what the source has changed, and `removed_by_source` for the reverse.
+    """
+
+    path: str
+    reason: Literal["changed", "type", "removed", "removed_by_source"]
+    files: tuple[str, ...]
+
+
+class MergedFiles(WireModel):
+    """What a merge has done, or would do. `number` is that of its change; None if nothing changes.
+
+    `left` are paths that stayed as they are because a program changed them meanwhile, or has files of its own there.
+    """
+
+    target: str
+    source: str
+    number: int | None = None
+    files: tuple[MergedFile, ...] = ()
+    conflicts: tuple[MergeConflict, ...] = ()
+    left: tuple[str, ...] = ()
+    dry_run: bool = False

@@ -1,0 +1,99 @@
+"""Finds what two workspaces have had in common, one of which is a fork of the other: the base of a merge."""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cfs_filesystem._errors import NotFoundError
+from cfs_filesystem.versions.model import Change, Entry, Kind
+from cfs_filesystem.versions.store import VersionStore
+
+_PAGE = 500
+_CALL = re.compile(r".*@(?P<number>[0-9]{1,15})-(?P<mark>[0-9a-f]{8})", re.DOTALL)
+
+
+def changes_since(store: VersionStore, workspace: str, number: int, last: int | None = None) -> Iterator[Change]:
+    """Yield the changes of a workspace after a number, up to `last`, the newest first."""
+    before = None if last is None else last + 1
+    while True:
+        page = store.changes(workspace, "", before, _PAGE)
+        yield from (change for change in page if change.number > number)
+        if len(page) < _PAGE or page[-1].number <= number:
+            return
+        before = page[-1].number
+
+
+def merged_version(store: VersionStore, workspace: str, number: int) -> str:
+    """Name a version of a workspace, as the author's `call` of a merge does: `main-2@12-1a2b3c4d`.
+
+    The end tells it from the version of another workspace that gets the name later.
+    """
+    return f"{workspace}@{number}-{_mark(store, workspace, number)}"
+
+
+def merge_base(store: VersionStore, target: str, source: str, numbers: tuple[int, int]) -> Mapping[str, Entry]:
+    """Return the entries that two workspaces had in common last, as they are at some `numbers`.
+
+    These are the entries at the fork, or those that the last merge between both has brought over. For a path that was
+    taken back since, an older one counts. Raises `NotFoundError` if they have nothing in common that is still kept.
+    """
+    common = store.common(target, source)
+    start = 0 if common is None else common
+    sides = ((target, source, numbers[0]), (source, target, numbers[1]))
+    points = []
+    rewound: dict[str, float] = {}
+    for here, there, last in sides:
+        for change in changes_since(store, here, start, last):
+            if change.kind is Kind.REWIND:
+                for path in change.entries:
+                    rewound[path] = max(change.at, rewound.get(path, 0.0))
+            elif change.kind is Kind.MERGE and (number := _merged(store, there, change)) is not None:
+                points.append(_Point(change.at, store.tree_at(there, number)))
+    points.sort(key=lambda point: -point.at)
+    if common is not None:
+        points.append(_Point(-1.0, _forked(store, target, source, common)))
+    if not points:
+        raise NotFoundError(
+            f"{source!r} and {target!r} have no past in common that is kept: only a copy and its original can be merged"
+        )
+    base = {}
+    for path in {path for point in points for path in point.entries}:
+        point = next((point for point in points if point.at >= rewound.get(path, -1.0)), points[-1])
+        if (entry := point.entries.get(path)) is not None:
+            base[path] = entry
+    return base
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """What both sides had in common at a time."""
+
+    at: float
+    entries: Mapping[str, Entry]
+
+
+def _forked(store: VersionStore, target: str, source: str, common: int) -> Mapping[str, Entry]:
+    """Return what the fork began with: it may have the files of a time before the last change that both share."""
+    for workspace in (source, target):
+        if store.last(workspace) > common:
+            (change,) = store.changes(workspace, "", common + 2, 1)
+            if change.kind is Kind.FORK:
+                return store.tree_at(workspace, common + 1)
+    return store.tree_at(target, common)
+
+
+def _merged(store: VersionStore, workspace: str, change: Change) -> int | None:
+    """Return the number of the version of a workspace that a merge brought over; None if it was of another one."""
+    match = _CALL.fullmatch(change.author.call)
+    if match is None:
+        return None
+    number = int(match["number"])
+    exists = store.oldest(workspace) <= number <= store.last(workspace)
+    return number if exists and _mark(store, workspace, number) == match["mark"] else None
+
+
+def _mark(store: VersionStore, workspace: str, number: int) -> str:
+    changes = store.changes(workspace, "", number + 1, 1)
+    text = repr(changes[0].at) if changes and changes[0].number == number else ""
+    return hashlib.sha256(f"{number} {text}".encode()).hexdigest()[:8]
