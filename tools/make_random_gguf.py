@@ -4,7 +4,8 @@ The file is a model of attention (llama), of recurrent layers (mamba), of both (
 other layer sees a window only (gemma2), with a byte-level BPE tokenizer and a ChatML template; the same seed makes the
 same file. The rows of the special tokens are zero, so that greedy decoding practically never ends by itself. With
 `plain` the model says nothing but `PLAIN`, characters that join no neighbour: each token can be shown at once, and a
-reply that is cut into tokens again gives the tokens that the model chose.
+reply that is cut into tokens again gives the tokens that the model chose. With `pooling` the file says how the model
+makes embeddings. A model of the shape `encoder` (bert) makes nothing else; its tokenizer knows characters only.
 
     python tools/make_random_gguf.py --shape 0.5b --type q8_0 half.gguf
 """
@@ -27,6 +28,8 @@ CHAT_TEMPLATE = (
 )
 PLAIN = "!#$%&()*+,-./:;=?@^_|~"
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+ENCODER_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+POOLINGS = {"mean": gguf.PoolingType.MEAN, "cls": gguf.PoolingType.CLS, "last": gguf.PoolingType.LAST}
 STATE, KERNEL, RANK = 8, 4, 4
 """Sizes inside of a recurrent layer."""
 WINDOW = 64
@@ -58,6 +61,7 @@ SHAPES = {
     "tiny": Shape(2, 64, 4, 2, 128, 512, 2048, tied=False),
     "recurrent": Shape(2, 64, 0, 0, 0, 512, 2048, tied=True, architecture="mamba"),
     "hybrid": Shape(2, 64, 4, 2, 128, 512, 2048, tied=True, architecture="jamba"),
+    "encoder": Shape(2, 64, 4, 4, 128, 512, 512, tied=True, architecture="bert"),
     "windowed": Shape(2, 64, 4, 2, 128, 512, 2048, tied=True, architecture="gemma2"),
     "small": Shape(6, 256, 8, 4, 768, 4096, 4096, tied=False),
     "mid": Shape(12, 512, 8, 4, 1536, 32_000, 32_768, tied=True),
@@ -94,8 +98,10 @@ def vocabulary(size: int) -> tuple[list[str], list[str]]:
 class RandomModel:
     """Writes one model; tensors are made one after the other from one generator."""
 
-    def __init__(self, path: Path, shape: Shape, kind: str, seed: int, *, plain: bool, template: str) -> None:
-        self.shape, self.kind = shape, kind
+    def __init__(
+        self, path: Path, shape: Shape, kind: str, seed: int, *, plain: bool, template: str, pooling: str
+    ) -> None:
+        self.shape, self.kind, self.pooling = shape, kind, pooling
         self.plain, self.template = plain, template
         self.random = np.random.default_rng(seed)
         self.writer = gguf.GGUFWriter(path, shape.architecture)
@@ -132,6 +138,8 @@ class RandomModel:
             writer.add_ssm_inner_size(2 * shape.width)
             writer.add_ssm_state_size(STATE)
             writer.add_ssm_time_step_rank(RANK)
+        if self.pooling:
+            writer.add_pooling_type(POOLINGS[self.pooling])
         writer.add_vocab_size(shape.vocabulary)
         q8 = self.kind == "q8_0"
         writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0 if q8 else gguf.LlamaFileType.MOSTLY_F16)
@@ -229,6 +237,58 @@ class RandomModel:
         return data.reshape(rows, columns // BLOCK * (2 + BLOCK))
 
 
+class RandomEncoder(RandomModel):
+    """Writes a model that attends in both directions and makes embeddings only."""
+
+    def _describe(self) -> None:
+        super()._describe()
+        self.writer.add_causal_attention(value=False)
+        self.writer.add_layer_norm_eps(1e-12)
+
+    def _tokenizer(self) -> None:
+        writer, size = self.writer, self.shape.vocabulary
+        letters = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
+        tokens = [*ENCODER_SPECIALS, *(f"\u2581{letter}" for letter in letters), *letters]
+        tokens += [f"[unused{number}]" for number in range(size - len(tokens))]
+        writer.add_tokenizer_model("bert")
+        writer.add_token_list(tokens)
+        normal, control = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL
+        writer.add_token_types([control if token in ENCODER_SPECIALS else normal for token in tokens])
+        writer.add_token_type_count(2)
+        for name, add in (
+            ("[PAD]", writer.add_pad_token_id),
+            ("[UNK]", writer.add_unk_token_id),
+            ("[CLS]", writer.add_bos_token_id),
+            ("[SEP]", writer.add_sep_token_id),
+            ("[SEP]", writer.add_eos_token_id),
+            ("[MASK]", writer.add_mask_token_id),
+        ):
+            add(ENCODER_SPECIALS.index(name))
+
+    def _tensors(self) -> None:
+        shape = self.shape
+        self._matrix("token_embd", shape.vocabulary, shape.width)
+        self._floats("token_types.weight", 2, shape.width)
+        self._floats("position_embd.weight", shape.context, shape.width)
+        self._norm("token_embd_norm", shape.width)
+        for layer in range(shape.layers):
+            block = f"blk.{layer}"
+            for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+                self._biased(f"{block}.{name}", shape.width, shape.width)
+            self._norm(f"{block}.attn_output_norm", shape.width)
+            self._biased(f"{block}.ffn_up", shape.feed_forward, shape.width)
+            self._biased(f"{block}.ffn_down", shape.width, shape.feed_forward)
+            self._norm(f"{block}.layer_output_norm", shape.width)
+
+    def _biased(self, name: str, rows: int, columns: int) -> None:
+        self._matrix(name, rows, columns)
+        self._floats(f"{name}.bias", rows)
+
+    def _norm(self, name: str, size: int) -> None:
+        self._ones(name)
+        self._floats(f"{name}.bias", size)
+
+
 def make(
     path: Path,
     shape: str = "tiny",
@@ -238,11 +298,13 @@ def make(
     *,
     plain: bool = False,
     template: str = "",
+    pooling: str = "",
 ) -> Path:
     """Write a model to `path` and return the path; a plain one has an output matrix of its own, which costs no time."""
     sizes = SHAPES[shape]
     sizes = replace(sizes, context=context or sizes.context, tied=sizes.tied and not plain)
-    RandomModel(path, sizes, kind, seed, plain=plain, template=template or CHAT_TEMPLATE).write()
+    writer = RandomEncoder if sizes.architecture == "bert" else RandomModel
+    writer(path, sizes, kind, seed, plain=plain, template=template or CHAT_TEMPLATE, pooling=pooling).write()
     return path
 
 
@@ -255,9 +317,9 @@ def main() -> None:
     parser.add_argument("--context", type=int, help="trained context written into the file")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--plain", action="store_true", help="replies that are cut into the same tokens again")
-    arguments = parser.parse_args()
-    make(arguments.path, arguments.shape, arguments.kind, arguments.seed, arguments.context, plain=arguments.plain)
-    print(f"{arguments.path}: {arguments.path.stat().st_size / 1e6:.1f} MB")
+    parser.add_argument("--pooling", choices=POOLINGS, default="", help="the model makes embeddings in this way")
+    path = make(**vars(parser.parse_args()))
+    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -166,6 +166,31 @@ def test_a_daily_limit_holds_for_all_sessions_and_protocols_and_over_a_restart(t
         assert {row["principal"] for row in server.costs()} == {"alice"}
 
 
+def test_embeddings_count_for_the_daily_limit_in_both_protocols(tmp_path: Path) -> None:
+    """A token that may not write gets none."""
+    file = tmp_path / "tokens.toml"
+    alice = make(file, "alice", "/sessions/", daily_tokens=10)
+    reader = {"Authorization": f"Bearer {make(file, 'reader', '/sessions/=read')}"}
+    body = {"model": "paid", "input": ["a", "b"]}
+    with priced_server(tmp_path, "--tokens", str(file), token=alice) as server:
+        usage = server.client.post("/v1/embeddings", json=body).raise_for_status().json()["usage"]
+        assert usage == {"prompt_tokens": 14, "total_tokens": 14, "cost": 0.14}
+        me = server.client.get("/v1/whoami").json()["usage"]
+        assert (me["daily_tokens"], me["daily_cost"]) == (14, 0.14)
+        asked = len(server.stub.bodies)
+        for path, request in (
+            ("/v1/embeddings", body),
+            ("/api/embed", body),
+            ("/api/embeddings", {"model": "paid", "prompt": "a"}),
+        ):
+            refused(server.client.post(path, json=request), DAILY)
+            denied = server.client.post(path, json=request, headers=reader)
+            assert (denied.status_code, "may not use the model" in denied.text) == (403, True)
+        assert len(server.stub.bodies) == asked
+        assert isinstance(server.client.post("/api/embed", json=body).json()["error"], str)
+        assert server.client.post("/v1/embeddings", json=body).json()["error"]["type"] == "rate_limit_error"
+
+
 def test_the_tokens_file_and_the_command_state_daily_limits(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     make(file, "alice", "/sessions/", daily_tokens=5, daily_cost=0.5)

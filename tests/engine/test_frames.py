@@ -39,7 +39,11 @@ SAMPLES: list[protocol.Frame] = [
     protocol.AskTokens(4, ["a", ""], [{"role": "user", "content": "hi"}], [{}]),
     protocol.StopCounting(4),
     protocol.CountedTokens(4, [1, 0], 9, "no"),
+    protocol.Embed(5, ["a\ud800", [1, 2]], "me", "a", truncate=True),
+    protocol.StopEmbedding(5),
+    protocol.Embedded(5, ["AACAPw=="], 3, "ContextTooLong", "too long"),
     protocol.Ready(2048, 16384, has_chat_template=True, parameters=3, plan=PLAN),
+    protocol.Ready(512, 0, has_chat_template=False, parameters=3, plan=None, pooling="mean"),
     protocol.LoadFailed("no"),
     protocol.Step(
         protocol.Counters(1, 2, 3, 4),

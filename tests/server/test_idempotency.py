@@ -86,7 +86,10 @@ WRITES: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-READS = ("/v1/tokens", "/v1/render", "/v1/messages/count_tokens", "/api/show", "/v1/connection-search")
+READS = (
+    *("/v1/tokens", "/v1/render", "/v1/messages/count_tokens", "/api/show", "/v1/connection-search"),
+    *("/v1/embeddings", "/api/embed", "/api/embeddings"),
+)
 """Routes that change nothing, though their method is POST."""
 OF_THE_SERVER = ("/v1/connections", "/v1/connections/{model}")
 """Routes that change a file of the server, twice as well as once."""

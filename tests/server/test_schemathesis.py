@@ -38,6 +38,11 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", "400"]
 [[operations]]
 include-path-regex = "/api/(chat|generate)"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "409"]
+# The server of this test has no model for embeddings.
+[[operations]]
+include-path-regex = "/(v1|api)/(embeddings|embed)"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "501"]
+checks.not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "501"]
 # A session begins with messages or with a transcript, not with both.
 [[operations]]
 include-path = "/v1/sessions"

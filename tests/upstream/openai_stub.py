@@ -4,9 +4,22 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
-from tests.upstream.stub import MODEL, WINDOW, Act, NotAllowed, Speech, Strict, Stub
+from tests.upstream.stub import (
+    MODEL,
+    WINDOW,
+    Act,
+    NotAllowed,
+    Receive,
+    Refusal,
+    Send,
+    Speech,
+    Strict,
+    Stub,
+    body_of,
+    send_json,
+)
 
 
 class CalledFunction(Strict):
@@ -97,6 +110,14 @@ class Body(Strict):
     user: str | None = None
 
 
+class EmbeddingsBody(Strict):
+    """Texts or tokens. The vectors of this server have three numbers, or two."""
+
+    model: str
+    input: Annotated[list[str] | list[list[int]], Field(min_length=1)]
+    dimensions: Literal[2, 3] = 3
+
+
 _CONTINUING = ("continue_final_message", "add_generation_prompt")
 
 
@@ -105,6 +126,30 @@ class OpenAIStub(Stub):
 
     path = "/chat/completions"
     thinking = "reasoning_content"
+
+    async def _route(self, method: str, path: str, receive: Receive, send: Send) -> None:
+        if (method, path.removeprefix("/v1")) == ("POST", "/embeddings"):
+            await self._embed(await body_of(receive), send)
+        else:
+            await super()._route(method, path, receive, send)
+
+    async def _embed(self, raw: bytes, send: Send) -> None:
+        """Answer in the reverse order: the numbers say which vector belongs to which text."""
+        body = json.loads(raw)
+        try:
+            asked = EmbeddingsBody.model_validate(body)
+        except ValidationError as error:
+            raise NotAllowed(error.errors()[0]["msg"]) from error
+        self.bodies.append(body)
+        if isinstance(act := self.acts.popleft() if self.acts else None, Refusal):
+            await send_json(send, act.status, self.error(act.kind, act.message, act.extra), act.headers)
+            return
+        data = [
+            {"object": "embedding", "index": index, "embedding": [float(len(text)), 0.1, 1e-3][: asked.dimensions]}
+            for index, text in enumerate(asked.input)
+        ]
+        usage = {"prompt_tokens": len(data) * 7, "total_tokens": len(data) * 7}
+        await send_json(send, 200, {"object": "list", "data": data[::-1], "model": asked.model, "usage": usage})
 
     def check(self, headers: Mapping[str, str]) -> None:
         """A key comes as a bearer token."""

@@ -170,7 +170,7 @@ class Stub(ABC):
             case "GET", "/health":
                 await send_json(send, 200, {})
             case "POST", self.path:
-                await self._turn(await _body(receive), receive, send)
+                await self._turn(await body_of(receive), receive, send)
             case _:
                 raise NotAllowed("there is no such thing", 404, "not_found_error")
 
@@ -246,7 +246,8 @@ def play(words: list[str]) -> Iterable[str]:
     return [word if number == 0 else f" {word}" for number, word in enumerate(words)]
 
 
-async def _body(receive: Receive) -> bytes:
+async def body_of(receive: Receive) -> bytes:
+    """Read the whole body of a request."""
     body = b""
     while True:
         message = await receive()

@@ -225,6 +225,7 @@ class ModelCard(Open):
 
     `created` is when the server started, in seconds since 1970. `notes` are remarks for the user, a sentence each. A
     model that is not `loaded` is loaded for the first turn that needs it. The price is for a million tokens.
+    `capabilities` are `completion` and `embedding`, as far as they are known.
     """
 
     id: str
@@ -238,6 +239,7 @@ class ModelCard(Open):
     notes: tuple[str, ...] = ()
     loaded: bool = True
     price: wire.Price | None = None
+    capabilities: tuple[str, ...] = ("completion",)
 
 
 class ModelList(Open):

@@ -4,18 +4,19 @@ import asyncio
 import contextlib
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from cfs.completions import ModelCard, Recorded, TokenCounts
 from cfs.completions.estimates import estimate_prompt, estimate_tokens
-from cfs.errors import Conflict, EngineError, ModelNotFound, TooLarge, TooMany, Unavailable
+from cfs.errors import Conflict, EngineError, ModelNotFound, TooLarge, TooMany, Unavailable, Unsupported
 from cfs.wire import Message, Settings, SettingsPatch, Usage
 from cfs_server.base.broadcast import Broadcast
 from cfs_server.completions.requests import DEFAULT_TOKENS, CompletionSpec, Conversations, lack_ids, with_ids
 from cfs_server.domain.events import Event
+from cfs_server.domain.message_sizes import check_content
 from cfs_server.domain.quotas import Limits, StorageUsage
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import Turn, TurnRequest
@@ -23,9 +24,13 @@ from cfs_server.engine.contract.interface import (
     MAX_TIMES,
     CountsTokens,
     Delta,
+    EmbeddingRequest,
+    Embeddings,
+    Embeds,
     Engine,
     Finished,
     GenerationRequest,
+    Input,
     Kind,
     ReplyLost,
     engine_of,
@@ -110,6 +115,8 @@ _DEFAULTS = Settings(max_tokens=DEFAULT_TOKENS)
 _KIND: Kind = "agent"
 COUNTS_AT_A_TIME = 2
 """Maximum number of concurrent token counts of one owner."""
+EMBEDDED_AT_A_TIME = 32
+"""Maximum number of concurrent requests for embeddings of one owner."""
 
 Items = AsyncIterator[Delta | Finished]
 """The output of an engine: pieces, then exactly one end."""
@@ -141,6 +148,7 @@ class EphemeralCompletions:
         """Fires when a completion has ended."""
         self._draining = False
         self._counting: Counter[str] = Counter()
+        self._embedding: Counter[str] = Counter()
 
     @property
     def running(self) -> int:
@@ -154,21 +162,9 @@ class EphemeralCompletions:
         self._limits.check_wait(predicted_wait(self._engine, model, account.owner, _KIND))
         self._spending.check(account, model)
 
-    @contextlib.contextmanager
-    def counting(self, owner: str) -> Iterator[None]:
+    def counting(self, owner: str) -> AbstractContextManager[None]:
         """Reserve a token count for an owner. Raises `TooMany` if the owner has too many at the same time."""
-        if self._counting[owner] >= COUNTS_AT_A_TIME:
-            raise TooMany(
-                f"tokens are counted for you {COUNTS_AT_A_TIME} requests at a time; try again when one is answered",
-                retry_after=1.0,
-            )
-        self._counting[owner] += 1
-        try:
-            yield
-        finally:
-            self._counting[owner] -= 1
-            if not self._counting[owner]:
-                del self._counting[owner]
+        return _place(self._counting, owner, COUNTS_AT_A_TIME, "tokens are counted")
 
     async def whole(self, spec: CompletionSpec, account: StorageUsage) -> Items:
         """Yield the pieces of a completion when it has ended. A reply that breaks off begins again."""
@@ -229,6 +225,32 @@ class EphemeralCompletions:
             self._running.remove(request.id)
             self.changed.fire()
 
+    async def embed(self, request: EmbeddingRequest, account: StorageUsage) -> tuple[Embeddings, Usage]:
+        """Make embeddings, and return them with what they cost.
+
+        What was spent is counted, or estimated if the client leaves before the end. Raises `EngineError`,
+        `Unsupported`, and `TooMany` if the owner has too many requests at the same time.
+        """
+        if not isinstance(self._engine, Embeds):
+            raise Unsupported("the engine of this server makes no embeddings")
+        name, usage = uuid.uuid4().hex, Usage()
+        self._running.add(name)
+        try:
+            with _place(self._embedding, request.owner, EMBEDDED_AT_A_TIME, "texts are embedded"):
+                try:
+                    embeddings = await self._engine.embed(request)
+                    usage = self._spending.price(Usage(prompt_tokens=embeddings.tokens), request.model)
+                except asyncio.CancelledError:
+                    tokens = _estimate_inputs(request.inputs)
+                    usage = self._spending.price(Usage(prompt_tokens=tokens), request.model)
+                    raise
+            return embeddings, usage
+        finally:
+            if usage != Usage():
+                self._spending.add(account, usage, request.model)
+            self._running.remove(name)
+            self.changed.fire()
+
     async def drain(self, grace: float) -> None:
         """Accept no new completions, let running ones finish for `grace` seconds, then cancel the rest (P3)."""
         self._draining = True
@@ -239,6 +261,24 @@ class EphemeralCompletions:
         except TimeoutError:
             for request_id in self._running:
                 self._engine.cancel(request_id)
+
+
+@contextlib.contextmanager
+def _place(places: Counter[str], owner: str, most: int, what: str) -> Iterator[None]:
+    """Take one of an owner's places. Raises `TooMany` if all are in use."""
+    if places[owner] >= most:
+        raise TooMany(f"{what} for you {most} requests at a time; try again when one is answered", retry_after=1.0)
+    places[owner] += 1
+    try:
+        yield
+    finally:
+        places[owner] -= 1
+        if not places[owner]:
+            del places[owner]
+
+
+def _estimate_inputs(inputs: Iterable[Input]) -> int:
+    return sum(estimate_tokens(text) if isinstance(text, str) else len(text) for text in inputs)
 
 
 def _shutting_down() -> Unavailable:
@@ -330,6 +370,22 @@ class AuthorizedCompletions:
     def counting(self) -> AbstractContextManager[None]:
         """Reserve one of the caller's places for token counting. Raises `TooMany` if all are in use."""
         return self._ephemeral.counting(self._account.owner)
+
+    async def embed(self, request: EmbeddingRequest) -> tuple[Embeddings, Usage, str]:
+        """Make embeddings of a model; return them, what they cost, and the name of the model.
+
+        Raises `TooLarge` for more text than one message may have.
+        """
+        self._sessions.require_somewhere("write")
+        limits = self._sessions.limits
+        for text in request.inputs:
+            if isinstance(text, str):
+                check_content(text, limit=limits.message_bytes)
+        if sum(map(len, request.inputs)) > limits.message_bytes:
+            raise TooLarge(f"one request has {limits.message_bytes} characters or tokens at most")
+        self._ephemeral.check(self._account, request.model)
+        request = replace(request, owner=self._account.owner, deadline_seconds=limits.turn_seconds)
+        return *await self._ephemeral.embed(request, self._account), request.model or self.models[0].id
 
     async def count(
         self,

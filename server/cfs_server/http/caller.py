@@ -101,6 +101,7 @@ class Context:
             notes=model.notes,
             loaded=model.loaded,
             price=model.price,
+            capabilities=model.capabilities,
         )
 
 

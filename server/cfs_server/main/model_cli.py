@@ -111,6 +111,8 @@ def show(model: Name, as_json: Json = False) -> None:
             typer.echo(f"{_TITLES.get(key, key):15}{_shown(key, value)}")
     if path is None:
         note(f"It has not been downloaded: cfs model pull {model}")
+    elif header is not None and not header.makes_texts:
+        note(models.NO_TEXTS[0].upper() + models.NO_TEXTS[1:] + ".")
     elif header is not None and not header.has_chat_template:
         note(models.NO_TEMPLATE[0].upper() + models.NO_TEMPLATE[1:] + ".")
 

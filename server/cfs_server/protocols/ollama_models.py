@@ -84,7 +84,13 @@ def info_of(card: ModelCard, families: Mapping[str, str]) -> OllamaModelInfo:
         facts["general.parameter_count"] = card.parameters
     if card.max_model_len is not None:
         facts[f"{family}.context_length"] = card.max_model_len
-    return OllamaModelInfo(modified_at=_date(card), details=_details(card, family), model_info=facts)
+    texts = OllamaModelInfo.model_fields["capabilities"].default if "completion" in card.capabilities else ()
+    return OllamaModelInfo(
+        modified_at=_date(card),
+        details=_details(card, family),
+        model_info=facts,
+        capabilities=(*texts, *(("embedding",) if "embedding" in card.capabilities else ())),
+    )
 
 
 def _details(card: ModelCard, family: str) -> OllamaModelDetails:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Header, Path, Request, Response
 from cfs import completions as wire
 from cfs.errors import CfsError, ModelNotFound, Unsupported
 from cfs_server.completions.requests import messages_of, tools_of
-from cfs_server.engine.contract.interface import Delta, Finished
+from cfs_server.engine.contract.interface import Delta, EmbeddingRequest, Finished
 from cfs_server.http.bodies import apart, json_body
 from cfs_server.http.caller import Me
 from cfs_server.http.disconnects import attend
@@ -21,6 +21,7 @@ from cfs_server.http.representations import as_json
 from cfs_server.protocols import text_completions as texts
 from cfs_server.protocols.anthropic_replies import AnthropicModel, AnthropicModels
 from cfs_server.protocols.chat import Writer, chunk_json, completion_json, read_chat
+from cfs_server.protocols.embeddings import EmbeddingsReply, EmbeddingsRequest, reply_of
 from cfs_server.protocols.errors import openai_problem
 
 router = APIRouter(prefix="/v1", tags=["completions"])
@@ -111,10 +112,21 @@ def _text_frames(writer: texts.TextWriter, item: Delta | Finished, *, usage: boo
             yield data(text)
 
 
-@router.post("/embeddings", include_in_schema=False)
-async def embed() -> Response:
-    """Refuse: the model makes texts."""
-    raise Unsupported("the model of this server makes texts, no embeddings: use a server with a model for embeddings")
+@router.post(
+    "/embeddings",
+    responses={200: answer("The vectors", json=EmbeddingsReply), **problems(*ERRORS, ModelNotFound, Unsupported)},
+    openapi_extra=body(json=EmbeddingsRequest),
+)
+async def embed(
+    request: Request, asked: Annotated[EmbeddingsRequest, Depends(json_body(EmbeddingsRequest))], me: Me
+) -> Response:
+    """Return a vector for each text, by a model that makes embeddings."""
+    gate = me.completions
+    work = gate.embed(
+        EmbeddingRequest(asked.input, gate.choose(asked.model), dimensions=asked.dimensions, account=asked.user or "")
+    )
+    embeddings, usage, model = await attend(request, work)
+    return as_json(reply_of(embeddings.vectors, model, usage, asked.encoding_format))
 
 
 @router.get("/models", responses={200: answer("All models", json=wire.ModelList), **problems()})

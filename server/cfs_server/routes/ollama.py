@@ -1,5 +1,6 @@
 """Chats and generations in the protocol of Ollama, for any program that supports it (H4)."""
 
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Annotated
@@ -7,14 +8,21 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from cfs.errors import CfsError, ModelNotFound, Unsupported, UnsupportedMedia
-from cfs_server.engine.contract.interface import Delta, Finished
+from cfs_server.engine.contract.interface import Delta, EmbeddingRequest, Finished, Input
 from cfs_server.http.bodies import apart, json_body
 from cfs_server.http.caller import AppContext, Me
-from cfs_server.http.generation import RECORDED_ERRORS, NamedSession, StartedCompletion, begin, frames_of
+from cfs_server.http.disconnects import attend
+from cfs_server.http.generation import ERRORS, RECORDED_ERRORS, NamedSession, StartedCompletion, begin, frames_of
 from cfs_server.http.idempotency import Idempotency, Ticket
 from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json
 from cfs_server.protocols import ollama_replies as protocol
+from cfs_server.protocols.embeddings import (
+    OllamaEmbedding,
+    OllamaEmbeddingRequest,
+    OllamaEmbeddings,
+    OllamaEmbedRequest,
+)
 from cfs_server.protocols.errors import ollama_problem
 from cfs_server.protocols.ollama_models import OllamaModelInfo, OllamaModels, OllamaVersion, info_of, models_of
 from cfs_server.protocols.ollama_requests import (
@@ -27,6 +35,7 @@ from cfs_server.protocols.ollama_requests import (
 router = APIRouter(prefix="/api", tags=["ollama"])
 
 _ERRORS = tuple(kind for kind in RECORDED_ERRORS if kind is not UnsupportedMedia)
+_ERRORS_OF_EMBEDDINGS = (*(kind for kind in ERRORS if kind is not UnsupportedMedia), ModelNotFound, Unsupported)
 _body = partial(json_body, any_media=True)
 """Ollama reads a body as JSON whatever its content type is: `curl -d` names a form, and litellm names nothing."""
 _ANSWERS = answer("The answer, or its pieces, a line each", lines=None, json=protocol.OllamaReply)
@@ -148,15 +157,59 @@ async def version(me: Me) -> Response:  # noqa: ARG001 - a caller must be known
     return as_json(OllamaVersion(version=protocol.API_VERSION))
 
 
+@router.post(
+    "/embed",
+    responses={200: answer("The vectors", json=OllamaEmbeddings), **problems(*_ERRORS_OF_EMBEDDINGS)},
+    openapi_extra=body(required=False, json=OllamaEmbedRequest),
+)
+async def embed(
+    request: Request, asked: Annotated[OllamaEmbedRequest, Depends(_body(OllamaEmbedRequest))], me: Me
+) -> Response:
+    """Return a vector for each text as Ollama does, by a model that makes embeddings."""
+    began = time.monotonic_ns()
+    truncate = asked.truncate is not False
+    vectors, tokens, model = await _embedded(request, me, asked.model, asked.inputs(), truncate, asked.dimensions)
+    return as_json(
+        OllamaEmbeddings(
+            model=model, embeddings=vectors, total_duration=time.monotonic_ns() - began, prompt_eval_count=tokens
+        )
+    )
+
+
+@router.post(
+    "/embeddings",
+    responses={200: answer("The vector", json=OllamaEmbedding), **problems(*_ERRORS_OF_EMBEDDINGS)},
+    openapi_extra=body(required=False, json=OllamaEmbeddingRequest),
+)
+async def embed_prompt(
+    request: Request, asked: Annotated[OllamaEmbeddingRequest, Depends(_body(OllamaEmbeddingRequest))], me: Me
+) -> Response:
+    """Return the vector of one text, for programs that use Ollama's older form."""
+    prompts = (asked.prompt,) if asked.prompt else ()
+    vectors, _, _ = await _embedded(request, me, asked.model, prompts, True, None)
+    return as_json(OllamaEmbedding(embedding=vectors[0] if vectors else ()))
+
+
+async def _embedded(
+    request: Request, me: Me, name: str, inputs: tuple[Input, ...], truncate: bool, dimensions: int | None
+) -> tuple[tuple[tuple[float, ...], ...], int, str]:
+    """Return the vectors, the number of tokens, and the name of the model."""
+    gate = me.completions
+    model = gate.choose(_untagged(name))
+    if not inputs:
+        me.sessions.require_somewhere("write")
+        return (), 0, model or gate.models[0].id
+    work = gate.embed(EmbeddingRequest(inputs, model, dimensions=dimensions, truncate=truncate))
+    embeddings, usage, answering = await attend(request, work)
+    return tuple(map(tuple, embeddings.vectors)), usage.prompt_tokens, answering
+
+
 _OPERATOR = "the operator chooses the models of a server: see `cfs model`"
-_NO_EMBEDDINGS = "the model makes texts here, no embeddings"
 _ELSEWHERE = (
     ("POST", "/pull", _OPERATOR),
     ("POST", "/push", _OPERATOR),
     ("POST", "/create", _OPERATOR),
     ("DELETE", "/delete", _OPERATOR),
-    ("POST", "/embed", _NO_EMBEDDINGS),
-    ("POST", "/embeddings", _NO_EMBEDDINGS),
 )
 
 

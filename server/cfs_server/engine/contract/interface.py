@@ -104,7 +104,9 @@ class ModelInfo:
     """A model: shown by `/readyz`, `/v1/models` and the log.
 
     `embedded`: it is the small model that is part of CFS. `notes` are remarks for the user, one sentence each. A model
-    that is not `loaded` is loaded for the first turn that needs it; what is not known before that is 0.
+    that is not `loaded` is loaded for the first turn that needs it; what is not known before that is 0. `pooling` is
+    how it makes one vector of the tokens of a text: empty if it makes no embeddings, or if that is unknown. A model for
+    embeddings alone does not have `makes_texts`.
     """
 
     name: str
@@ -116,6 +118,13 @@ class ModelInfo:
     embedded: bool = False
     loaded: bool = True
     price: Price | None = None
+    pooling: str = ""
+    makes_texts: bool = True
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What it can do, as far as that is known."""
+        return ("completion",) * self.makes_texts + ("embedding",) * bool(self.pooling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +252,48 @@ class CountsTokens(Protocol):
         self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
     ) -> TokenCounts:
         """Count the tokens of texts, and of a conversation's prompt; raises `EngineError` or `Unavailable`."""
+        ...
+
+
+Input = str | tuple[int, ...]
+"""A text, or its tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequest:
+    """Texts whose vectors are requested from one model, or from the default.
+
+    `dimensions` is the length of the vectors, if it is not the model's own. With `truncate` the end of a text that is
+    too long is left out. Texts of one `owner` share that owner's time. One that is not answered after
+    `deadline_seconds` fails.
+    """
+
+    inputs: tuple[Input, ...]
+    model: str | None = None
+    dimensions: int | None = None
+    truncate: bool = False
+    owner: str = ""
+    account: str = ""
+    deadline_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """A vector for each text, in their order, and the number of their tokens. Those of a worker have the length 1."""
+
+    vectors: tuple[Sequence[float], ...]
+    tokens: int
+
+
+@runtime_checkable
+class Embeds(Protocol):
+    """An engine that can make embeddings, if its model can."""
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Make the vectors of some texts. Closing the task stops the work.
+
+        Raises `Unsupported` if the model cannot, `ContextTooLong` for a text that is too long, and `EngineError`.
+        """
         ...
 
 

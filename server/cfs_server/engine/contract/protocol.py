@@ -182,6 +182,24 @@ class AskTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class Embed:
+    """To the worker: answer with `Embedded`: the vectors of some texts, or of their tokens."""
+
+    number: int
+    inputs: list[str | list[int]]
+    owner: str = ""
+    account: str = ""
+    truncate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopEmbedding:
+    """To the worker: the caller of this `Embed` has left."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ping:
     """To the worker: its engine thread answers with `Alive` between two steps."""
 
@@ -213,9 +231,12 @@ class Ready:
     pool_tokens: int
     has_chat_template: bool
     parameters: int
-    plan: EnginePlan
+    plan: EnginePlan | None
+    """None for a model that makes no texts."""
     longest_token: int = 256
     """The most characters of one token of this model."""
+    pooling: str = ""
+    """How the model makes embeddings; empty if it makes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +368,20 @@ class CountedTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class Embedded:
+    """From the worker: a vector for each text, or an error (`kind` names its class).
+
+    A vector is Base64 of numbers in single precision. `tokens` is the number of tokens of all texts.
+    """
+
+    number: int
+    vectors: list[str] = field(default_factory=list)
+    tokens: int = 0
+    kind: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """From the worker: a warning or an error of the native library, or a line of the worker."""
 
@@ -369,9 +404,11 @@ ToWorker = (
     | AskStats
     | AskTokens
     | StopCounting
+    | Embed
+    | StopEmbedding
     | Ping
 )
-FromWorker = Ready | LoadFailed | Step | Stats | CountedTokens | Log | Alive | Computing
+FromWorker = Ready | LoadFailed | Step | Stats | CountedTokens | Embedded | Log | Alive | Computing
 Frame = ToWorker | FromWorker
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Frame)}
@@ -423,7 +460,7 @@ def _decode(body: bytes) -> Frame:
     kind = _KINDS[name]
     fields = dict(zip(kind.__slots__, values, strict=True))
     for key, part in _PARTS.items():
-        if key in fields:
+        if fields.get(key) is not None:
             fields[key] = part(*fields[key])
     for key, make in _LISTS.items():
         if key in fields:

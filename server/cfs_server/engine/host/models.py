@@ -19,8 +19,19 @@ NO_TEMPLATE = (
     " them and may not follow instructions"
 )
 """Note for the users of a base model."""
+NO_TEXTS = "this model makes embeddings, no texts, so it cannot answer in sessions"
+"""Note for the users of a model for embeddings alone."""
 _START = struct.Struct("<4sIQQ")
 _VERSIONS = (2, 3)
+
+
+def notes_of(name: str, *, has_chat_template: bool, makes_texts: bool) -> tuple[str, ...]:
+    """Return the notes for the users of a model."""
+    if name == EMBEDDED:
+        return (TOY,)
+    if not makes_texts:
+        return (NO_TEXTS,)
+    return () if has_chat_template else (NO_TEMPLATE,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,15 @@ from typing import Any, cast
 
 import structlog
 
-from cfs.errors import EngineError
+from cfs.errors import EngineError, Unsupported
 from cfs.wire import Message, Usage
 from cfs_server.base.broadcast import Broadcast
 from cfs_server.engine.contract.interface import (
     COUNTERS,
     TOO_LONG,
     Delta,
+    EmbeddingRequest,
+    Embeddings,
     EngineStats,
     Finished,
     GenerationRequest,
@@ -35,6 +37,7 @@ from cfs_server.engine.contract.interface import (
     delayed,
 )
 from cfs_server.engine.host import models
+from cfs_server.engine.host.embeddings import NO_EMBEDDINGS
 from cfs_server.engine.host.memory_budget import MemoryBudget
 from cfs_server.engine.host.process import in_thread
 from cfs_server.engine.host.supervisor import LlamaEngine, log_download
@@ -99,14 +102,17 @@ class OnDemandEngine:
         self.size = found.path.stat().st_size
         self._budget.check(found.name, self.size)
         header = await in_thread(partial(probe.describe, found.path))
-        embedded = found.name == models.EMBEDDED
         self._info = replace(
             self._info,
             context_tokens=min(self._limit or header.context_tokens, header.context_tokens),
             has_chat_template=header.has_chat_template,
             parameters=header.parameters,
-            notes=(models.TOY,) if embedded else () if header.has_chat_template else (models.NO_TEMPLATE,),
-            embedded=embedded,
+            notes=models.notes_of(
+                found.name, has_chat_template=header.has_chat_template, makes_texts=header.makes_texts
+            ),
+            embedded=found.name == models.EMBEDDED,
+            pooling=header.pooling,
+            makes_texts=header.makes_texts,
         )
         return self._info
 
@@ -209,6 +215,21 @@ class OnDemandEngine:
         assert engine is not None  # noqa: S101 - only turns are cancelled
         try:
             return await engine.count_tokens(texts, messages, tools)
+        finally:
+            self._release()
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Make the vectors of some texts; see `Embeds.embed`."""
+        if not self._info.pooling:
+            raise Unsupported(NO_EMBEDDINGS)
+        try:
+            async with asyncio.timeout(request.deadline_seconds):
+                engine = await self._acquire("")
+        except TimeoutError:
+            raise EngineError(TOO_LONG.format(request.deadline_seconds)) from None
+        assert engine is not None  # noqa: S101 - only turns are cancelled
+        try:
+            return await engine.embed(request)
         finally:
             self._release()
 

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import cast
 
-from cfs.errors import EngineError
+from cfs.errors import EngineError, Unsupported
 from cfs.wire import Price
 from cfs_server.base.broadcast import Broadcast
 from cfs_server.engine.contract.interface import (
@@ -15,6 +15,9 @@ from cfs_server.engine.contract.interface import (
     GAUGES,
     Delta,
     DescribesItself,
+    EmbeddingRequest,
+    Embeddings,
+    Embeds,
     Engine,
     EngineStats,
     Finished,
@@ -124,12 +127,26 @@ class ModelRouter:
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
         """Let the engine of the request's model answer; see `Engine.generate`."""
         engine = self.engine_of(request.settings.model)
-        self._turns[engine] += 1
-        try:
+        with self._using(engine):
             items = cast("AsyncGenerator[Delta | Finished]", engine.generate(request))
             async with aclosing(items) as answer:
                 async for item in answer:
                     yield item
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Let the engine of the request's model make the vectors; see `Embeds.embed`."""
+        engine = self.engine_of(request.model)
+        if not isinstance(engine, Embeds):
+            raise Unsupported("the engine of this model makes no embeddings")
+        with self._using(engine):
+            return await engine.embed(request)
+
+    @contextmanager
+    def _using(self, engine: Engine) -> Iterator[None]:
+        """Keep an engine while it answers."""
+        self._turns[engine] += 1
+        try:
+            yield
         finally:
             self._turns[engine] -= 1
             if not self._turns[engine]:

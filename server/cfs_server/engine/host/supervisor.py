@@ -25,6 +25,8 @@ from cfs_server.engine.contract.backlog import Backlog
 from cfs_server.engine.contract.fitting import check_bound
 from cfs_server.engine.contract.interface import (
     Delta,
+    EmbeddingRequest,
+    Embeddings,
     EngineState,
     EngineStats,
     Finished,
@@ -37,6 +39,7 @@ from cfs_server.engine.contract.interface import (
     TokenCounts,
 )
 from cfs_server.engine.host import models
+from cfs_server.engine.host.embeddings import embed
 from cfs_server.engine.host.process import COMMAND, Heartbeat, WorkerProcess, in_thread
 from cfs_server.engine.host.streams import NOTHING, BackpressureLimits, TurnStream
 from cfs_server.engine.host.token_log_store import TokenLogStore
@@ -98,6 +101,7 @@ class LlamaEngine:
         self._supervision: asyncio.Task[None] | None = None
         self._load: protocol.Load | None = None
         self._context = (0, 1)
+        self._info: ModelInfo | None = None
         self._streams: dict[str, TurnStream] = {}
         self._questions = Questions(answer_seconds)
         self._logs = TokenLogStore() if logs is None else logs
@@ -125,21 +129,16 @@ class LlamaEngine:
         self._state = "ready"
         self._supervision = asyncio.create_task(self._supervise(), name="engine supervisor")
         embedded = model.name == models.EMBEDDED
-        notes = tuple(
-            note
-            for note, applies in (
-                (probe.NOTE, not fast),
-                (models.TOY, embedded),
-                (models.NO_TEMPLATE, not ready.has_chat_template and not embedded),
-            )
-            if applies
+        notes = models.notes_of(
+            model.name, has_chat_template=ready.has_chat_template, makes_texts=ready.plan is not None
         )
+        notes = notes if fast else (probe.NOTE, *notes)
         if (plan := ready.plan) is not None:
             size = f"{plan.pool_bytes / (1 << 20):.0f} MiB"
             _log.debug("memory for conversations", model=model.name, pool=size, tokens=plan.pool_tokens)
         for note in notes:
             (_log.info if note == models.TOY else _log.warning)(note)
-        return ModelInfo(
+        self._info = ModelInfo(
             model.name,
             ready.context_tokens,
             ready.has_chat_template,
@@ -147,7 +146,10 @@ class LlamaEngine:
             notes,
             ready.plan,
             embedded,
+            pooling=ready.pooling,
+            makes_texts=ready.plan is not None,
         )
+        return self._info
 
     async def stop(self) -> None:
         """End at once; turns that are not finished fail."""
@@ -258,6 +260,14 @@ class LlamaEngine:
             raise EngineError(answer.error)
         return TokenCounts(tuple(answer.counts), answer.prompt)
 
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Make the vectors of some texts; see `Embeds.embed`."""
+
+        async def ask(frame: Callable[[int], protocol.Embed]) -> Answer | None:
+            return await self._ask(frame, seconds=request.deadline_seconds)
+
+        return await embed(request, self._info.pooling if self._info else "", ask)
+
     async def check_integrity(self) -> list[str]:
         """Request a check of the worker's invariants; every line is a violation."""
         answer = await self._ask_stats(check=True)
@@ -268,6 +278,8 @@ class LlamaEngine:
             raise EngineError("the engine is not running")
         if self._broken is not None:
             raise WorkerCrashed(self._broken, retry_after=RETRY_AFTER)
+        if self._info is not None and not self._info.makes_texts:
+            raise EngineError(models.NO_TEXTS)
         if request.id in self._streams:
             raise EngineError(f"a turn with the id {request.id} is already running")
         check_bound(request.messages, request.settings.system, *self._context)
@@ -284,8 +296,10 @@ class LlamaEngine:
         answer = await self._ask(lambda number: protocol.AskStats(number, check))
         return answer if isinstance(answer, protocol.Stats) else None
 
-    async def _ask(self, question: Callable[[int], Question]) -> Answer | None:
-        return await self._questions.ask(question, self._tell) if self._worker is not None else None
+    async def _ask(self, question: Callable[[int], Question], seconds: float | None = None) -> Answer | None:
+        if self._worker is None:
+            return None
+        return await self._questions.ask(question, self._tell, seconds=seconds)
 
     async def _supervise(self) -> None:
         while True:
@@ -311,7 +325,7 @@ class LlamaEngine:
             case protocol.Step():
                 self._counters, self._backlog = frame.counters, frame.backlog
                 self._spread(frame)
-            case protocol.Stats() | protocol.CountedTokens():
+            case protocol.Stats() | protocol.CountedTokens() | protocol.Embedded():
                 self._questions.answered(frame)
 
     def _spread(self, step: protocol.Step) -> None:

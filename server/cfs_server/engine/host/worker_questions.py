@@ -9,8 +9,11 @@ from cfs_server.engine.contract.protocol import (
     AskStats,
     AskTokens,
     CountedTokens,
+    Embed,
+    Embedded,
     Stats,
     StopCounting,
+    StopEmbedding,
 )
 
 ANSWER_SECONDS = 30.0
@@ -23,10 +26,13 @@ RETRY_AFTER = 10.0
 SILENT = "the engine's worker process has not answered for {:g} seconds; try again later"
 
 
-Question = AskStats | AskTokens
+Question = AskStats | AskTokens | Embed
 
 
-Answer = Stats | CountedTokens
+Answer = Stats | CountedTokens | Embedded
+
+
+Stop = StopCounting | StopEmbedding
 
 
 class Questions:
@@ -38,31 +44,32 @@ class Questions:
         self._numbers = itertools.count(1)
 
     async def ask(
-        self, make: Callable[[int], Question], send: Callable[[Question | StopCounting], None]
+        self, make: Callable[[int], Question], send: Callable[[Question | Stop], None], *, seconds: float | None = None
     ) -> Answer | None:
         """Send a request and wait for its answer; None when the worker dies first.
 
-        Raises `Unavailable` if no answer arrives in time. When the caller is cancelled, the worker stops counting, and
-        this returns only after that: callers that cancel again and again must not fill the worker's queue.
+        Raises `Unavailable` if no answer arrives in time: in `seconds`, or else in the time that all questions have.
+        When the caller is cancelled, the worker stops working on it, and this returns only after that: callers that
+        cancel again and again must not fill the worker's queue.
         """
         number = next(self._numbers)
         future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
         self._open[number] = future
-        question = make(number)
+        question, seconds = make(number), seconds or self._seconds
         try:
             send(question)
-            await asyncio.wait((future,), timeout=self._seconds)
+            await asyncio.wait((future,), timeout=seconds)
         except asyncio.CancelledError:
-            if isinstance(question, AskTokens) and not future.done():
-                send(StopCounting(number))
+            if not future.done() and (stop := _stop(question)) is not None:
+                send(stop)
                 await asyncio.wait((future,), timeout=self._seconds)
             raise
         finally:
             self._open.pop(number, None)
         if not future.done():
-            if isinstance(question, AskTokens):
-                send(StopCounting(number))
-            raise Unavailable(SILENT.format(self._seconds), retry_after=RETRY_AFTER)
+            if (stop := _stop(question)) is not None:
+                send(stop)
+            raise Unavailable(SILENT.format(seconds), retry_after=RETRY_AFTER)
         return future.result()
 
     def answered(self, answer: Answer) -> None:
@@ -76,3 +83,13 @@ class Questions:
         for future in self._open.values():
             if not future.done():
                 future.set_result(None)
+
+
+def _stop(question: Question) -> Stop | None:
+    match question:
+        case AskTokens(number):
+            return StopCounting(number)
+        case Embed(number):
+            return StopEmbedding(number)
+        case AskStats():
+            return None

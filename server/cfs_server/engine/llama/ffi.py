@@ -62,6 +62,10 @@ class Batch:
         self.size = self.raw.n_tokens = end
         return end - 1
 
+    def output_all(self) -> None:
+        """Request the output of every token."""
+        self._outputs[: self.size] = 1
+
     def add_streams(self, sequences: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> None:
         """Append one token for each of several sequences, all with logits: together they cost as much as one."""
         start, end = self.size, self.size + len(tokens)

@@ -13,6 +13,7 @@ from llama_cpp import llama_cpp as lib
 from cfs_server.engine.contract.interface import EnginePlan, ModelLoadError
 from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.llama.cost_model import TILE
+from cfs_server.engine.llama.embedding import Pooling, attends_both_ways
 from cfs_server.engine.llama.ffi import AbortFlag, Batch, DecodeResult, LlamaContext
 from cfs_server.engine.llama.model_plan import LEAST_BYTES, MOST_BYTES, ModelArchitecture, Name, Plan, make_plan
 from cfs_server.engine.llama.tokenizer import Vocabulary
@@ -84,8 +85,16 @@ def _window_bytes(context: LlamaContext) -> int:
 
 
 SMALL_PARAMETERS = 50_000_000
-_MEANT = ("possible training context overflow", "failed to find a memory slot", "using full-size SWA cache")
-"""Warnings about intended settings: a pool larger than one context, more turns than fit into it, full windows."""
+_MEANT = (
+    "possible training context overflow",
+    "failed to find a memory slot",
+    "using full-size SWA cache",
+    "model default pooling_type is",
+)
+"""Warnings about intended settings.
+
+They are a pool larger than one context, more turns than fit into it, full windows, and vectors that are pooled here.
+"""
 _NO_FLASH_ATTENTION = "Flash Attention not supported"
 _LEVELS = {3: "warning", 4: "error"}
 _EXAMINED_TOKENS, _EXAMINED_BATCH = 256, 8
@@ -148,20 +157,55 @@ class LoadedModel:
     options: Options
     plan: EnginePlan
     log: NativeLog  # kept as long as the model: the library calls back into it
+    pooling: Pooling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEncoder:
+    """A model that is ready to make embeddings, and makes nothing else."""
+
+    raw: Any
+    vocabulary: Vocabulary
+    parameters: int
+    context_tokens: int
+    options: Options
+    log: NativeLog
+    pooling: Pooling
 
 
 def load(path: str, options: Options, log: NativeLog, *, extra_buffers: bool) -> LoadedModel:
+    """Load a model that makes texts; raises `ModelLoadError` with one line."""
+    model = load_any(path, options, log, extra_buffers=extra_buffers)
+    if isinstance(model, LoadedEncoder):
+        raise ModelLoadError(f"{path}: not a text generation model")
+    return model
+
+
+def load_any(path: str, options: Options, log: NativeLog, *, extra_buffers: bool) -> LoadedModel | LoadedEncoder:
     """Load the file at `path`; raises `ModelLoadError` with one line."""
     lib.llama_backend_init()
     model = load_weights(path, log, extra_buffers=extra_buffers)
-    if not lib.llama_model_has_decoder(model) or not lib.llama_model_n_ctx_train(model):
-        raise ModelLoadError(f"{path}: not a text generation model")
+    trained, pooling = int(lib.llama_model_n_ctx_train(model)), Pooling.of(model)
+    whole = attends_both_ways(model)
+    if not lib.llama_model_has_decoder(model) or not trained or (whole and pooling is None):
+        kind = "text generation or embedding model" if whole else "text generation model"
+        raise ModelLoadError(f"{path}: not a {kind}")
     options = replace(
         options,
         parallel=min(options.parallel, int(lib.llama_max_parallel_sequences())),
         threads=options.threads or _threads(model),
     )
-    architecture, trained = _examine(path, model, options, log), int(lib.llama_model_n_ctx_train(model))
+    if pooling is not None and pooling.whole:
+        return LoadedEncoder(
+            raw=model,
+            vocabulary=Vocabulary(model),
+            parameters=int(lib.llama_model_n_params(model)),
+            context_tokens=min(options.context_tokens or trained, trained),
+            options=options,
+            log=log,
+            pooling=pooling,
+        )
+    architecture = _examine(path, model, options, log)
     full_context = min(options.context_tokens or trained, trained) * architecture.cell_bytes
     budget = budget_of(options, _memory(), int(lib.llama_model_size(model)), full_context)
     plan = make_plan(architecture, options, trained, budget)
@@ -188,6 +232,7 @@ def load(path: str, options: Options, log: NativeLog, *, extra_buffers: bool) ->
             extra_buffers=extra_buffers,
         ),
         log=log,
+        pooling=pooling,
     )
 
 

@@ -60,7 +60,7 @@ async def survives(model: Path, command: Sequence[str] = COMMAND, timeout: float
 class Header:
     """The metadata of a model. `state` is the form of its state in the engine.
 
-    `licence` and `quantisation` are empty if the file does not say.
+    `licence`, `quantisation` and `pooling` are empty if the file does not say.
     """
 
     state: str
@@ -70,6 +70,8 @@ class Header:
     has_chat_template: bool
     quantisation: str
     licence: str
+    pooling: str = ""
+    makes_texts: bool = True
 
     def __str__(self) -> str:
         """Describe the model in one line."""
@@ -91,14 +93,22 @@ def describe(model: Path) -> Header:
 
 
 def _decode(path: str) -> int:
-    """Decode two tokens of the model together."""
+    """Compute two tokens of the model together."""
+    import numpy as np
+
     from cfs_server.engine.contract.protocol import Options
+    from cfs_server.engine.llama.embedding import EmbeddingContext
     from cfs_server.engine.llama.ffi import Batch
-    from cfs_server.engine.llama.model import NativeLog, load
+    from cfs_server.engine.llama.model import LoadedEncoder, NativeLog, load_any
 
     log = NativeLog(lambda _level, _text: None)
     options = Options(parallel=1, pool_tokens=256, context_tokens=256, step_tokens=64)
-    model = load(path, options, log, extra_buffers=True)
+    model = load_any(path, options, log, extra_buffers=True)
+    if isinstance(model, LoadedEncoder):
+        sizes = {"tokens": 64, "batch": 64, "sequences": 1, "threads": model.options.threads}
+        context = EmbeddingContext(model.raw, model.pooling, **sizes, flash=options.flash_attention)
+        context.vectors([np.array([0, 1], dtype=np.int32)])
+        return 0
     batch = Batch(2)
     batch.add(0, [0, 1], 0, output=True)
     model.context.decode(batch)
@@ -109,6 +119,7 @@ def _header(path: str) -> int:
     """Print one line: the model's metadata as JSON, or the reason why the file is invalid."""
     from llama_cpp import llama_cpp as lib
 
+    from cfs_server.engine.llama.embedding import Pooling
     from cfs_server.engine.llama.model import NativeLog, load_weights, name_of
 
     log = NativeLog(lambda _level, _text: None)
@@ -122,6 +133,7 @@ def _header(path: str) -> int:
     lib.llama_model_desc(model, buffer, len(buffer))
     kind = buffer.value.decode(errors="replace").split()  # such as "llama 134M Q4_1"
     lib.llama_model_meta_val_str(model, b"general.license", buffer, len(buffer))
+    pooling = Pooling.of(model)
     header = Header(
         state=name_of(model),
         architecture=kind[0] if kind else "",
@@ -130,6 +142,8 @@ def _header(path: str) -> int:
         has_chat_template=bool(lib.llama_model_chat_template(model, None)),
         quantisation=" ".join(kind[2:]),
         licence=buffer.value.decode(errors="replace"),
+        pooling=pooling.name if pooling else "",
+        makes_texts=not (pooling and pooling.whole),
     )
     print(json.dumps(asdict(header)))  # noqa: T201
     return 0

@@ -66,14 +66,17 @@ class Vocabulary:
             raise IndexError(f"there is no token {token}")
         return self.piece(token)
 
-    def tokenize(self, text: str, *, special: bool) -> Tokens:
-        """Cut text into tokens; `special` reads the names of special tokens as those tokens."""
+    def tokenize(self, text: str, *, special: bool, framed: bool = False) -> Tokens:
+        """Cut text into tokens; `special` reads the names of special tokens as those tokens.
+
+        `framed` adds the tokens that the model expects at the beginning and the end of a text.
+        """
         data = text.encode()
         room = len(data) + 8
         while True:
             tokens = np.empty(room, dtype=np.int32)
             pointer = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-            count = int(lib.llama_tokenize(self.raw, data, len(data), pointer, room, False, special))
+            count = int(lib.llama_tokenize(self.raw, data, len(data), pointer, room, framed, special))
             if count >= 0:
                 return tokens[:count]
             room = -count

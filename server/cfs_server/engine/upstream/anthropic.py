@@ -43,6 +43,7 @@ class AnthropicDialect:
     """The protocol of Anthropic and compatible servers."""
 
     path = "messages"
+    embeddings_path: str | None = None
 
     def __init__(self, options: UpstreamOptions, model: str) -> None:
         self._options = options

@@ -101,6 +101,15 @@ class Link:
             async with self._http.stream("GET", path) as answer:
                 return self._answer(answer, await _beginning(answer, _LIST_BYTES))
 
+    async def post(self, path: str, body: dict[str, Any], most: int) -> Answer:
+        """Send a request that is not a turn, and read so many bytes of its answer at most.
+
+        The request belongs to the active trace, if there is one. Raises `Failure` when there is no answer.
+        """
+        with self._told():
+            async with self._http.stream("POST", path, json=body, headers=tracing.propagated()) as answer:
+                return self._answer(answer, await _beginning(answer, most))
+
     async def events(
         self,
         path: str,

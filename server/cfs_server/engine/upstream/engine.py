@@ -10,13 +10,15 @@ from typing import Any
 
 import structlog
 
-from cfs.errors import ContextTooLong, EngineError, InvalidRequest
+from cfs.errors import ContextTooLong, EngineError, InvalidRequest, Unsupported
 from cfs.wire import Usage
 from cfs_server.engine.contract.fitting import LONGEST_UNKNOWN, check_bound, estimated_tokens
 from cfs_server.engine.contract.history_forms import Form, portable_tools
 from cfs_server.engine.contract.interface import (
     TOO_LONG,
     Delta,
+    EmbeddingRequest,
+    Embeddings,
     EngineState,
     EngineStats,
     Finished,
@@ -34,6 +36,7 @@ from cfs_server.engine.upstream.anthropic import AnthropicDialect
 from cfs_server.engine.upstream.connection import Link, ReplyLimit, rest
 from cfs_server.engine.upstream.conversation import stops_of
 from cfs_server.engine.upstream.cutting import ReplyCutter
+from cfs_server.engine.upstream.embeddings import request_embeddings
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.openai import OpenAIDialect
 from cfs_server.engine.upstream.optional_fields import unused
@@ -134,6 +137,30 @@ class UpstreamEngine:
         if turn.error is not None:
             raise turn.error from turn.failure
         yield Finished(turn.reason or "stop", turn.usage(), turn.stop, turn.warnings)
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Let the upstream make the vectors, which are passed on as they are; see `Embeds.embed`."""
+        link, path = self._connected(), self._dialect.embeddings_path
+        if path is None:
+            raise Unsupported(
+                f"the protocol of {KINDS[self._options.kind].title} has no embeddings: name another model"
+            )
+        limit = request.deadline_seconds
+        try:
+            async with asyncio.timeout(limit), self._places.place((request.owner, "agent", request.account)):
+                async for attempt in self._options.retries.attempts(lambda: True, self._note):
+                    with attempt:
+                        self._requests += 1
+                        embeddings = await request_embeddings(link, path, self._model, request)
+        except Failure as failure:
+            self._seen(lost=failure.lost)
+            failure.unrepeated = not self._options.retries.most
+            raise failure.final from failure
+        except TimeoutError:
+            raise EngineError(TOO_LONG.format(limit)) from None
+        self._seen(lost=False)
+        self._prompt_tokens += embeddings.tokens
+        return embeddings
 
     def cancel(self, request_id: str) -> None:
         """Close the connection of a turn; unknown ids are ignored."""

@@ -18,6 +18,8 @@ from cfs_server.engine.contract.interface import (
     GAUGES,
     TOO_LONG,
     Delta,
+    EmbeddingRequest,
+    Embeddings,
     EngineStats,
     Finished,
     GenerationRequest,
@@ -234,6 +236,25 @@ class UpstreamGroup:
                     yield reply.add(item)
                 else:
                     yield replace(item, usage=reply.usage(item.usage, before=before, began=began))
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Let the first upstream that can make the vectors; see `Embeds.embed`."""
+        now = self._clock()
+        for member in (members := sorted(self._members, key=lambda member: max(member.rests_until - now, 0.0))):
+            try:
+                embeddings = await member.engine.embed(request)
+            except EngineError as error:
+                failure = error.__cause__
+                if not isinstance(failure, Failure) or not failure.repeat:
+                    raise
+                member.failed(self._clock(), failure.after)
+                if member is members[-1]:
+                    raise
+                self._moved += 1
+            else:
+                member.worked()
+                return embeddings
+        raise AssertionError("unreachable")  # pragma: no cover
 
     def cancel(self, request_id: str) -> None:
         """Close the connection of a turn; unknown ids are ignored."""

@@ -269,6 +269,7 @@ class OpenAIDialect:
     """The protocol of OpenAI and compatible servers."""
 
     path = "chat/completions"
+    embeddings_path: str | None = "embeddings"
 
     def __init__(self, options: UpstreamOptions, model: str) -> None:
         self._options = options

@@ -67,6 +67,11 @@ class Dialect(Protocol):
         """Where turns are sent, below the upstream's address."""
         ...
 
+    @property
+    def embeddings_path(self) -> str | None:
+        """Where requests for embeddings are sent; None if the protocol has none."""
+        ...
+
     def headers(self, key: str | None) -> Mapping[str, str]:
         """Make the headers of every request."""
         ...

@@ -131,6 +131,11 @@ class BatchRunner:
         reason = _failure([pace.turn], pace.tokens, why) if why else ""
         return Computed(DecodeResult.DONE, [(pace.turn, pace.choice)], reason)
 
+    def count_embedded(self, tokens: int) -> None:
+        """Count a step of embeddings."""
+        self._steps += 1
+        self._prompt_tokens += tokens
+
     def seconds_alone(self) -> float | None:
         """Predict how long `compute_alone` takes, 0 before it was seen; `None` when there is nothing to compute."""
         tokens = self.deterministic.next_size()

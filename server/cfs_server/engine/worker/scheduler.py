@@ -27,8 +27,8 @@ from cfs_server.engine.contract.protocol import (
     Alive,
     AskStats,
     Cancel,
-    Computing,
     Counters,
+    Embedded,
     Ended,
     Expect,
     Forget,
@@ -40,6 +40,7 @@ from cfs_server.engine.contract.protocol import (
     Started,
     Stats,
     Step,
+    StopEmbedding,
     Text,
     TokenLogDelta,
 )
@@ -51,20 +52,17 @@ from cfs_server.engine.kvcache.snapshots import SnapshotCache
 from cfs_server.engine.llama.ffi import DecodeResult
 from cfs_server.engine.llama.model import LoadedModel
 from cfs_server.engine.worker.batch import BatchRunner, Computed
+from cfs_server.engine.worker.embeddings import EmbeddingJob, EmbeddingRunner
 from cfs_server.engine.worker.generation import Generation, GenerationState, Refused
 from cfs_server.engine.worker.isolated_turns import STEP_FAILED
+from cfs_server.engine.worker.step_clock import announcement
 from cfs_server.engine.worker.wait_queue import WaitQueue
 
-HANG_FACTOR = 10.0
-"""A step may take this many times longer than predicted before it counts as hanging."""
-FIRST_STEP_SECONDS = 120.0
-"""Limit of the first step, of which nothing is predicted: it may read the whole model from the disk."""
-LONG_SECONDS = 2.0
-"""Steps that may take less are not announced: the supervisor tolerates a longer silence than this."""
 IDLE_SECONDS = 10.0
 """Least time between two checks of an idle engine: with thousands of sessions each takes milliseconds."""
 
-Work = Generation | Refused | Cancel | Pause | Resume | Forget | Expect | AskStats | Ping | DiskProgress
+Turning = Generation | Refused | Cancel | Pause | Resume | Forget | Expect
+Work = Turning | EmbeddingJob | StopEmbedding | AskStats | Ping | DiskProgress
 
 
 class Scheduler:
@@ -83,6 +81,7 @@ class Scheduler:
         self._queue = WaitQueue(options.slice_seconds)
         self._runner = BatchRunner(model, self._queue, self._cache)
         self._deterministic = self._runner.deterministic
+        self._embeddings = EmbeddingRunner(model)
         self._waiting = self._queue.waiting
         self._running = self._queue.running
         self._preemption = PreemptionPolicy(self._cache, self._queue)
@@ -112,6 +111,7 @@ class Scheduler:
     def close(self) -> None:
         """Free the contexts of deterministic turns, and end all threads."""
         self._runner.close()
+        self._embeddings.close()
         self._cache.disk.close()
 
     def step(self) -> None:
@@ -133,6 +133,7 @@ class Scheduler:
                 self._send(Log("error", alone.reason))
             self._take(alone)
         self._flush()
+        self._embed()
         self._cache.copy_some()
         self._runner.clock.end()
 
@@ -163,6 +164,10 @@ class Scheduler:
                 self._forget(key)
             case Expect(key, hint):
                 self._cache.expect(key, SECONDS_UNTIL[hint])
+            case EmbeddingJob():
+                self._embeddings.add(work)
+            case StopEmbedding(number):
+                self._answer(self._embeddings.stop(number))
             case DiskProgress():
                 pass
             case Ping():
@@ -247,16 +252,27 @@ class Scheduler:
                 return self._fail(list(shares), EngineError("the pool has no room for this turn"))
         return None
 
+    def _embed(self) -> None:
+        """Compute some embeddings; turns wait for one small step of them."""
+        step = self._embeddings.next_step(beside_turns=bool(self._running or self._queue.deterministic))
+        if step is None:
+            return
+        self._announce_long_step(self._embeddings.cost.seconds(step.tokens))
+        self._answer(self._embeddings.compute(step))
+        self._runner.count_embedded(step.tokens)
+
+    def _answer(self, answers: Iterable[Embedded]) -> None:
+        for answer in answers:
+            self._send(answer)
+
     def _announce_long_step(self, seconds: float) -> None:
-        """Announce a step that may take so long that the supervisor would kill this process; 0 is unknown."""
-        may_take = seconds * HANG_FACTOR if seconds else FIRST_STEP_SECONDS
-        if may_take > LONG_SECONDS:
-            self._send(Computing(may_take))
+        if (long := announcement(seconds)) is not None:
+            self._send(long)
 
     @property
     def _busy(self) -> bool:
         """Whether there is anything to compute or to copy. Turns that load are woken by the disk."""
-        if self._running or self._queue.deterministic or self._cache.copying:
+        if self._running or self._queue.deterministic or self._cache.copying or self._embeddings.waiting:
             return True
         return any(turn.state is not GenerationState.LOADING for turn in self._waiting)
 
@@ -351,6 +367,7 @@ class Scheduler:
         gauges = {
             "turns_paused": float(len(self._queue.paused)),
             "compactions": float(self._compaction.count),
+            "embedding_texts_waiting": float(self._embeddings.waiting),
         }
         return Stats(
             number=question.number,
@@ -369,6 +386,7 @@ class Scheduler:
         queue, turns = self._queue, self._queue.turns
         problems = self._cache.check_integrity() + queue.check_integrity()
         problems += self._deadlines.check_integrity(set(turns)) + self._prompts.check_integrity(turns)
+        problems += self._embeddings.check_integrity()
         if set(self._deterministic.turns) != set(queue.deterministic):
             problems.append("deterministic turns and their contexts do not agree")
         allocated = {turn for turn in turns if turn.allocation is not None}

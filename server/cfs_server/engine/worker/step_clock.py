@@ -1,8 +1,22 @@
-"""The engine's own overhead: the part of a step in which the model computes nothing."""
+"""The engine's own overhead, the part of a step in which the model computes nothing; and which steps are long."""
 
 import time
 
+from cfs_server.engine.contract.protocol import Computing
+
+HANG_FACTOR = 10.0
+"""A step may take this many times longer than predicted before it counts as hanging."""
+FIRST_STEP_SECONDS = 120.0
+"""Limit of the first step, of which nothing is predicted: it may read the whole model from the disk."""
+LONG_SECONDS = 2.0
+"""Steps that may take less are not announced: the supervisor tolerates a longer silence than this."""
 _RATE_OF_CLOCK = 0.05
+
+
+def announcement(seconds: float) -> Computing | None:
+    """Announce a step that may take so long that the supervisor would kill this process; 0 is unknown."""
+    may_take = seconds * HANG_FACTOR if seconds else FIRST_STEP_SECONDS
+    return Computing(may_take) if may_take > LONG_SECONDS else None
 
 
 class StepClock:

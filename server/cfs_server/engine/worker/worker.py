@@ -2,8 +2,9 @@
 
     python -m cfs_server.engine.worker.worker FD
 
-It has four threads: the main one computes (`Scheduler`), one reads frames, one prepares requests (`RequestPreparer`)
-and one counts tokens (`Counter`). When the server exits, the socket closes and the process ends. On Linux the kernel
+It has five threads: the main one computes (`Scheduler`), one reads frames, one prepares turns (`RequestPreparer`), one
+prepares embeddings (`EmbeddingPreparer`) and one counts tokens (`Counter`). A model that makes no texts has no turns,
+and `EncoderLoop` as its main thread. When the server exits, the socket closes and the process ends. On Linux the kernel
 ends it even while native code is running.
 """
 
@@ -21,7 +22,10 @@ from cfs.errors import EngineError
 from cfs_server.engine.chat.prompt import PromptBuilder
 from cfs_server.engine.contract import protocol
 from cfs_server.engine.contract.interface import ModelLoadError
-from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
+from cfs_server.engine.llama.model import LoadedEncoder, LoadedModel, NativeLog, load_any
+from cfs_server.engine.llama.tokenizer import Vocabulary
+from cfs_server.engine.worker.embeddings import EmbeddingPreparer
+from cfs_server.engine.worker.encoder import EncoderLoop
 from cfs_server.engine.worker.request_preparer import Command, Counter, RequestPreparer
 from cfs_server.engine.worker.scheduler import Scheduler
 
@@ -62,22 +66,25 @@ def main() -> None:
         return
     log = NativeLog(connection.log)
     try:
-        model = load(command.path, command.options, log, extra_buffers=command.extra_buffers)
+        model = load_any(command.path, command.options, log, extra_buffers=command.extra_buffers)
     except ModelLoadError as error:
         connection.send(protocol.LoadFailed(str(error)))
         return
-    _serve(connection, model)
+    if isinstance(model, LoadedEncoder):
+        _serve_encoder(connection, model)
+    else:
+        _serve(connection, model)
 
 
 def _serve(connection: Connection, model: LoadedModel) -> None:
-    prompts = _prompt_builder(connection, model)
+    prompts = _prompt_builder(connection, model.vocabulary, model.template)
     scheduler = Scheduler(model, connection.send)
     preparer = RequestPreparer(
         model, prompts, scheduler.inbox.put, scheduler.interrupt, partial(connection.log, "warning")
     )
     counter = Counter(model.vocabulary, prompts, connection.send)
-    for name, work in (("preparer", preparer.run_forever), ("counter", counter.run_forever)):
-        threading.Thread(target=_or_die, args=(connection, name, work), name=name, daemon=True).start()
+    embedder = EmbeddingPreparer(model.vocabulary, model.context_tokens, scheduler.inbox.put, connection.send)
+    _start(connection, preparer=preparer.run_forever, counter=counter.run_forever, embedder=embedder.run_forever)
     connection.send(
         protocol.Ready(
             context_tokens=model.context_tokens,
@@ -86,33 +93,69 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
             parameters=model.parameters,
             plan=model.plan,
             longest_token=model.vocabulary.longest,
+            pooling=model.pooling.name if model.pooling else "",
         )
     )
-    threading.Thread(
-        target=_or_die,
-        args=(connection, "reader", lambda: _read(connection, scheduler, preparer, counter)),
-        daemon=True,
-    ).start()
-    # The engine has the main thread: OpenMP's threads under any other one cost a decode a third more time (measured).
-    _or_die(connection, "engine", scheduler.run_forever)
 
-
-def _read(connection: Connection, scheduler: Scheduler, preparer: RequestPreparer, counter: Counter) -> None:
-    while (frame := connection.read()) is not None:
+    def take(frame: protocol.Frame) -> None:
         if isinstance(frame, protocol.Ping):
             scheduler.inbox.put(frame)  # past the preparer, which may be busy with long prompts
         elif isinstance(frame, protocol.AskTokens | protocol.StopCounting):
             counter.put(frame)
+        elif isinstance(frame, protocol.Embed | protocol.StopEmbedding):
+            embedder.put(frame)
         elif isinstance(frame, Command):
             preparer.put(frame)
+
+    _start(connection, reader=partial(_read, connection, take))
+    # The engine has the main thread: OpenMP's threads under any other one cost a decode a third more time (measured).
+    _or_die(connection, "engine", scheduler.run_forever)
+
+
+def _serve_encoder(connection: Connection, model: LoadedEncoder) -> None:
+    loop = EncoderLoop(model, connection.send)
+    counter = Counter(model.vocabulary, _prompt_builder(connection, model.vocabulary, None), connection.send)
+    embedder = EmbeddingPreparer(model.vocabulary, model.context_tokens, loop.inbox.put, connection.send)
+    _start(connection, counter=counter.run_forever, embedder=embedder.run_forever)
+    connection.send(
+        protocol.Ready(
+            context_tokens=model.context_tokens,
+            pool_tokens=0,
+            has_chat_template=False,
+            parameters=model.parameters,
+            plan=None,
+            longest_token=model.vocabulary.longest,
+            pooling=model.pooling.name,
+        )
+    )
+
+    def take(frame: protocol.Frame) -> None:
+        if isinstance(frame, protocol.Ping | protocol.AskStats):
+            loop.inbox.put(frame)
+        elif isinstance(frame, protocol.AskTokens | protocol.StopCounting):
+            counter.put(frame)
+        elif isinstance(frame, protocol.Embed | protocol.StopEmbedding):
+            embedder.put(frame)
+
+    _start(connection, reader=partial(_read, connection, take))
+    _or_die(connection, "engine", loop.run_forever)
+
+
+def _read(connection: Connection, take: Callable[[protocol.Frame], None]) -> None:
+    while (frame := connection.read()) is not None:
+        take(frame)
     os._exit(0)  # not `return`: the native library's clean-up must not wait for a thread that computes
 
 
-def _prompt_builder(connection: Connection, model: LoadedModel) -> PromptBuilder:
-    vocabulary = model.vocabulary
+def _start(connection: Connection, **threads: Callable[[], None]) -> None:
+    for name, target in threads.items():
+        threading.Thread(target=_or_die, args=(connection, name, target), name=name, daemon=True).start()
+
+
+def _prompt_builder(connection: Connection, vocabulary: Vocabulary, template: str | None) -> PromptBuilder:
     names = {"begin_text": vocabulary.begin_text, "end_text": vocabulary.end_text}
     try:
-        return PromptBuilder(model.template, **names, special=vocabulary.special_text)
+        return PromptBuilder(template, **names, special=vocabulary.special_text)
     except EngineError as error:
         connection.log("warning", f"{error.detail}; prompts will be transcripts")
         return PromptBuilder(None, **names, special=vocabulary.special_text)
