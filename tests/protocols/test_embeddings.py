@@ -55,8 +55,9 @@ def client(server: Models) -> Iterator[OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def ollama_client(server: Models) -> ollama.Client:
-    return ollama.Client(host=server.url, trust_env=False)
+def ollama_client(server: Models) -> Iterator[ollama.Client]:
+    with ollama.Client(host=server.url, trust_env=False) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +196,15 @@ def test_an_upstream_answers_for_its_model(server: Models, client: OpenAI, ollam
     assert [list(vector) for vector in ollama_client.embed("upstream", "four").embeddings] == [[4.0, 0.1, 0.001]]
     client.embeddings.create(model="upstream", input=[[1, 2], [3]])
     assert stub.bodies[-1]["input"] == [[1, 2], [3]]
+
+
+def test_many_texts_are_several_requests_to_an_upstream(server: Models, client: OpenAI) -> None:
+    asked = len(server.stubs["upstream"].bodies)
+    texts = ["x" * (1 + number % 9) for number in range(600)]
+    found = client.embeddings.create(model="upstream", input=texts, encoding_format="float")
+    assert [item.embedding[0] for item in found.data] == [float(len(text)) for text in texts]
+    assert found.usage.prompt_tokens == 600 * 7
+    assert [len(body["input"]) for body in server.stubs["upstream"].bodies[asked:]] == [256, 256, 88]
 
 
 def test_the_refusal_of_an_upstream_is_passed_on(server: Models, client: OpenAI) -> None:

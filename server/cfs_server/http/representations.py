@@ -1,5 +1,7 @@
 """Sessions, turns and questions in their wire format."""
 
+import asyncio
+from collections.abc import Iterable
 from dataclasses import asdict
 from urllib.parse import quote
 
@@ -111,6 +113,19 @@ def location(session_id: str) -> str:
 def as_json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return a response with a wire model, serialized by pydantic."""
     return Response(model.model_dump_json() + "\n", status, headers, "application/json")
+
+
+async def as_json_with(model: BaseModel, member: str, items: Iterable[str]) -> Response:
+    """Return a response with a wire model whose empty list `member` gets these items, each as JSON.
+
+    They are written one at a time, and other requests run in between: vectors may have millions of numbers.
+    """
+    head, tail = model.model_dump_json().split(f'"{member}":[]', 1)
+    pieces: list[str] = []
+    for item in items:
+        pieces.append(item)
+        await asyncio.sleep(0)
+    return Response(f'{head}"{member}":[{",".join(pieces)}]{tail}\n', media_type="application/json")
 
 
 class LongText(Response):

@@ -1,9 +1,10 @@
 """Embeddings in the protocols of OpenAI and Ollama: texts in, vectors out. Pure: no I/O (H4)."""
 
 import base64
+import json
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, StringConstraints, WithJsonSchema
@@ -101,16 +102,24 @@ class EmbeddingsReply(Open):
     usage: EmbeddingsUsage
 
 
-def reply_of(
-    vectors: Iterable[Sequence[float]], model: str, usage: Usage, encoding: Literal["float", "base64"] | None
-) -> EmbeddingsReply:
-    """Make the answer in the protocol of OpenAI."""
-    write = _base64 if encoding == "base64" else tuple
+def reply_of(model: str, usage: Usage) -> EmbeddingsReply:
+    """Make the answer in the protocol of OpenAI, without its data."""
+    tokens = usage.prompt_tokens
     return EmbeddingsReply(
-        data=tuple(Embedding(index=index, embedding=write(vector)) for index, vector in enumerate(vectors)),
-        model=model,
-        usage=EmbeddingsUsage(prompt_tokens=usage.prompt_tokens, total_tokens=usage.prompt_tokens, cost=usage.cost),
+        data=(), model=model, usage=EmbeddingsUsage(prompt_tokens=tokens, total_tokens=tokens, cost=usage.cost)
     )
+
+
+def data_of(vectors: Iterable[Sequence[float]], encoding: Literal["float", "base64"] | None) -> Iterator[str]:
+    """Write the data of an answer in the protocol of OpenAI, each vector as JSON."""
+    for index, vector in enumerate(vectors):
+        text = json.dumps(_base64(vector)) if encoding == "base64" else numbers_of(vector)
+        yield f'{{"object":"embedding","index":{index},"embedding":{text}}}'
+
+
+def numbers_of(vector: Sequence[float]) -> str:
+    """Write a vector as JSON."""
+    return json.dumps(list(vector), separators=(",", ":"))
 
 
 def _base64(vector: Sequence[float]) -> str:

@@ -17,11 +17,11 @@ from cfs_server.http.disconnects import attend
 from cfs_server.http.generation import ERRORS, RECORDED_ERRORS, NamedSession, StartedCompletion, begin, data, frames_of
 from cfs_server.http.idempotency import Idempotency
 from cfs_server.http.openapi import answer, body, problems
-from cfs_server.http.representations import as_json
+from cfs_server.http.representations import as_json, as_json_with
 from cfs_server.protocols import text_completions as texts
 from cfs_server.protocols.anthropic_replies import AnthropicModel, AnthropicModels
 from cfs_server.protocols.chat import Writer, chunk_json, completion_json, read_chat
-from cfs_server.protocols.embeddings import EmbeddingsReply, EmbeddingsRequest, reply_of
+from cfs_server.protocols.embeddings import EmbeddingsReply, EmbeddingsRequest, data_of, reply_of
 from cfs_server.protocols.errors import openai_problem
 
 router = APIRouter(prefix="/v1", tags=["completions"])
@@ -126,7 +126,7 @@ async def embed(
         EmbeddingRequest(asked.input, gate.choose(asked.model), dimensions=asked.dimensions, account=asked.user or "")
     )
     embeddings, usage, model = await attend(request, work)
-    return as_json(reply_of(embeddings.vectors, model, usage, asked.encoding_format))
+    return await as_json_with(reply_of(model, usage), "data", data_of(embeddings.vectors, asked.encoding_format))
 
 
 @router.get("/models", responses={200: answer("All models", json=wire.ModelList), **problems()})

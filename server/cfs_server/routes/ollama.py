@@ -1,7 +1,7 @@
 """Chats and generations in the protocol of Ollama, for any program that supports it (H4)."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -15,13 +15,14 @@ from cfs_server.http.disconnects import attend
 from cfs_server.http.generation import ERRORS, RECORDED_ERRORS, NamedSession, StartedCompletion, begin, frames_of
 from cfs_server.http.idempotency import Idempotency, Ticket
 from cfs_server.http.openapi import answer, body, problems
-from cfs_server.http.representations import as_json
+from cfs_server.http.representations import as_json, as_json_with
 from cfs_server.protocols import ollama_replies as protocol
 from cfs_server.protocols.embeddings import (
     OllamaEmbedding,
     OllamaEmbeddingRequest,
     OllamaEmbeddings,
     OllamaEmbedRequest,
+    numbers_of,
 )
 from cfs_server.protocols.errors import ollama_problem
 from cfs_server.protocols.ollama_models import OllamaModelInfo, OllamaModels, OllamaVersion, info_of, models_of
@@ -169,11 +170,9 @@ async def embed(
     began = time.monotonic_ns()
     truncate = asked.truncate is not False
     vectors, tokens, model = await _embedded(request, me, asked.model, asked.inputs(), truncate, asked.dimensions)
-    return as_json(
-        OllamaEmbeddings(
-            model=model, embeddings=vectors, total_duration=time.monotonic_ns() - began, prompt_eval_count=tokens
-        )
-    )
+    duration = time.monotonic_ns() - began if vectors else 0
+    reply = OllamaEmbeddings(model=model, embeddings=(), total_duration=duration, prompt_eval_count=tokens)
+    return await as_json_with(reply, "embeddings", map(numbers_of, vectors))
 
 
 @router.post(
@@ -187,12 +186,12 @@ async def embed_prompt(
     """Return the vector of one text, for programs that use Ollama's older form."""
     prompts = (asked.prompt,) if asked.prompt else ()
     vectors, _, _ = await _embedded(request, me, asked.model, prompts, True, None)
-    return as_json(OllamaEmbedding(embedding=vectors[0] if vectors else ()))
+    return as_json(OllamaEmbedding(embedding=tuple(vectors[0]) if vectors else ()))
 
 
 async def _embedded(
     request: Request, me: Me, name: str, inputs: tuple[Input, ...], truncate: bool, dimensions: int | None
-) -> tuple[tuple[tuple[float, ...], ...], int, str]:
+) -> tuple[Sequence[Sequence[float]], int, str]:
     """Return the vectors, the number of tokens, and the name of the model."""
     gate = me.completions
     model = gate.choose(_untagged(name))
@@ -201,7 +200,7 @@ async def _embedded(
         return (), 0, model or gate.models[0].id
     work = gate.embed(EmbeddingRequest(inputs, model, dimensions=dimensions, truncate=truncate))
     embeddings, usage, answering = await attend(request, work)
-    return tuple(map(tuple, embeddings.vectors)), usage.prompt_tokens, answering
+    return embeddings.vectors, usage.prompt_tokens, answering
 
 
 _OPERATOR = "the operator chooses the models of a server: see `cfs model`"

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ from cfs_server.engine.upstream.anthropic import AnthropicDialect
 from cfs_server.engine.upstream.connection import Link, ReplyLimit, rest
 from cfs_server.engine.upstream.conversation import stops_of
 from cfs_server.engine.upstream.cutting import ReplyCutter
-from cfs_server.engine.upstream.embeddings import request_embeddings
+from cfs_server.engine.upstream.embeddings import TEXTS, request_embeddings
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.openai import OpenAIDialect
 from cfs_server.engine.upstream.optional_fields import unused
@@ -146,21 +146,28 @@ class UpstreamEngine:
                 f"the protocol of {KINDS[self._options.kind].title} has no embeddings: name another model"
             )
         limit = request.deadline_seconds
+        vectors: list[Sequence[float]] = []
+        tokens = 0
         try:
             async with asyncio.timeout(limit), self._places.place((request.owner, "agent", request.account)):
-                async for attempt in self._options.retries.attempts(lambda: True, self._note):
-                    with attempt:
-                        self._requests += 1
-                        embeddings = await request_embeddings(link, path, self._model, request)
+                for start in range(0, len(request.inputs), TEXTS):
+                    inputs = request.inputs[start : start + TEXTS]
+                    async for attempt in self._options.retries.attempts(lambda: True, self._note):
+                        with attempt:
+                            self._requests += 1
+                            embeddings = await request_embeddings(link, path, self._model, request, inputs)
+                    vectors += embeddings.vectors
+                    tokens += embeddings.tokens
         except Failure as failure:
             self._seen(lost=failure.lost)
             failure.unrepeated = not self._options.retries.most
             raise failure.final from failure
         except TimeoutError:
             raise EngineError(TOO_LONG.format(limit)) from None
+        finally:
+            self._prompt_tokens += tokens
         self._seen(lost=False)
-        self._prompt_tokens += embeddings.tokens
-        return embeddings
+        return Embeddings(tuple(vectors), tokens)
 
     def cancel(self, request_id: str) -> None:
         """Close the connection of a turn; unknown ids are ignored."""
