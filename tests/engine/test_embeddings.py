@@ -19,6 +19,8 @@ from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.host.process import in_thread
 from cfs_server.engine.host.supervisor import LlamaEngine
 from cfs_server.engine.llama import probe
+from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.worker.embeddings import EmbeddingJob, EmbeddingRunner
 from tests.engine.support import ask, until
 
 TEXTS = ("hello world", "hello there, how are you?", "a", "numbers: 1 2 3")
@@ -174,6 +176,33 @@ async def test_owners_share_the_steps_of_embeddings(tmp_path: Path) -> None:
         await embed(engine, "short", owner="bob")
         assert not many.done()
         assert len((await many).vectors) == 256
+
+
+def test_short_texts_do_not_hold_up_a_long_one(tmp_path: Path) -> None:
+    """There is one long text at a time: another one that waits for it does not let others pass for ever."""
+    options = Options(threads=1, parallel=1, pool_tokens=256, context_tokens=1024)
+    path = model_of(tmp_path, "tiny", "mean")
+    runner = EmbeddingRunner(load(str(path), options, NativeLog(lambda *_: None), extra_buffers=False))
+
+    def add(number: int, owner: str, length: int) -> None:
+        runner.add(EmbeddingJob(number, (owner, "agent", ""), [np.ones(length, dtype=np.int32)]))
+
+    answered: list[int] = []
+    try:
+        add(1, "alice", 500)
+        add(2, "bob", 500)
+        for number in range(3, 400):
+            if 2 in answered:
+                break
+            add(number, "carol", 10)
+            step = runner.next_step(beside_turns=True)
+            assert step is not None
+            assert step.tokens <= 64
+            answered += [answer.number for answer in runner.compute(step)]
+        assert {1, 2, 3, 4, 5} <= set(answered)
+        assert runner.check_integrity() == []
+    finally:
+        runner.close()
 
 
 async def test_a_client_that_leaves_stops_the_work(tmp_path: Path) -> None:

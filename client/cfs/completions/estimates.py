@@ -1,7 +1,7 @@
 """Estimated token counts, for use without a tokenizer."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cfs.contract import wire
@@ -17,6 +17,11 @@ MESSAGE_TOKENS = 4
 def estimate_tokens(text: str) -> int:
     """Estimate the number of tokens of a text; 0 for an empty text."""
     return tokens_of_size(len(text.encode(errors="replace")))
+
+
+def estimate_inputs(inputs: Iterable[str | Sequence[int]]) -> int:
+    """Estimate the number of tokens of texts; one that is given as its tokens is counted."""
+    return sum(estimate_tokens(text) if isinstance(text, str) else len(text) for text in inputs)
 
 
 def tokens_of_size(size: int) -> int:

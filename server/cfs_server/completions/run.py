@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from cfs.completions import ModelCard, Recorded, TokenCounts
-from cfs.completions.estimates import estimate_prompt, estimate_tokens
+from cfs.completions.estimates import estimate_inputs, estimate_prompt, estimate_tokens
 from cfs.errors import Conflict, EngineError, ModelNotFound, TooLarge, TooMany, Unavailable, Unsupported
 from cfs.wire import Message, Settings, SettingsPatch, Usage
 from cfs_server.base.broadcast import Broadcast
@@ -30,7 +30,6 @@ from cfs_server.engine.contract.interface import (
     Engine,
     Finished,
     GenerationRequest,
-    Input,
     Kind,
     ReplyLost,
     engine_of,
@@ -241,7 +240,7 @@ class EphemeralCompletions:
                     embeddings = await self._engine.embed(request)
                     usage = self._spending.price(Usage(prompt_tokens=embeddings.tokens), request.model)
                 except asyncio.CancelledError:
-                    tokens = _estimate_inputs(request.inputs)
+                    tokens = estimate_inputs(request.inputs)
                     usage = self._spending.price(Usage(prompt_tokens=tokens), request.model)
                     raise
             return embeddings, usage
@@ -275,10 +274,6 @@ def _place(places: Counter[str], owner: str, most: int, what: str) -> Iterator[N
         places[owner] -= 1
         if not places[owner]:
             del places[owner]
-
-
-def _estimate_inputs(inputs: Iterable[Input]) -> int:
-    return sum(estimate_tokens(text) if isinstance(text, str) else len(text) for text in inputs)
 
 
 def _shutting_down() -> Unavailable:

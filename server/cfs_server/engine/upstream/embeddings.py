@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from cfs.completions.estimates import estimate_tokens
+from cfs.completions.estimates import estimate_inputs
 from cfs_server.engine.contract.interface import EmbeddingRequest, Embeddings, Input
 from cfs_server.engine.upstream.connection import Link
 from cfs_server.engine.upstream.failures import nonsense
@@ -56,9 +56,5 @@ async def request_embeddings(
     vectors = sorted(page.data, key=lambda vector: vector.index or 0)  # stable: without numbers they keep their order
     usage = page.usage or _Usage()
     counted = usage.total_tokens if usage.prompt_tokens is None else usage.prompt_tokens
-    tokens = _estimate(inputs) if counted is None else counted
+    tokens = estimate_inputs(inputs) if counted is None else counted
     return Embeddings(tuple(vector.embedding for vector in vectors), tokens)
-
-
-def _estimate(inputs: Sequence[Input]) -> int:
-    return sum(estimate_tokens(text) if isinstance(text, str) else len(text) for text in inputs)

@@ -170,15 +170,16 @@ class EmbeddingRunner:
     def next_step(self, *, beside_turns: bool) -> EmbeddingStep | None:
         """Choose what is computed next; None when there is nothing."""
         limit = min(self._capacity, BESIDE_TURNS) if beside_turns else self._capacity
-        order = sorted(self._waiting, key=lambda text: self._fairness.rank(text.job.share))
+        order = sorted(self._waiting, key=self._rank)
         long = self._long
-        if long is None:
-            if not order:
-                return None
-            if len(order[0].tokens) > limit:
-                return self._piece(order[0], 0, limit)
-        elif not order or self._rank(long.text) <= self._rank(order[0]):
-            return self._piece(long.text, long.computed, limit)
+        if long is not None:
+            order = [text for text in order if len(text.tokens) <= limit]  # there is one long text at a time
+            if not order or self._rank(long.text) <= self._rank(order[0]):
+                return self._piece(long.text, long.computed, limit)
+        elif not order:
+            return None
+        elif len(order[0].tokens) > limit:
+            return self._piece(order[0], 0, limit)
         batch: list[_Text] = []
         left = limit
         for text in order:
@@ -187,8 +188,6 @@ class EmbeddingRunner:
                 left -= len(text.tokens)
             if len(batch) == SEQUENCES or not left:
                 break
-        if not batch and long is not None:
-            return self._piece(long.text, long.computed, limit)
         return EmbeddingStep(batch, limit - left, is_piece=False)
 
     def compute(self, step: EmbeddingStep) -> list[Embedded]:

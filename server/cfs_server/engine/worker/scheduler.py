@@ -61,8 +61,20 @@ from cfs_server.engine.worker.wait_queue import WaitQueue
 IDLE_SECONDS = 10.0
 """Least time between two checks of an idle engine: with thousands of sessions each takes milliseconds."""
 
-Turning = Generation | Refused | Cancel | Pause | Resume | Forget | Expect
-Work = Turning | EmbeddingJob | StopEmbedding | AskStats | Ping | DiskProgress
+Work = (
+    Generation
+    | Refused
+    | Cancel
+    | Pause
+    | Resume
+    | Forget
+    | Expect
+    | EmbeddingJob
+    | StopEmbedding
+    | AskStats
+    | Ping
+    | DiskProgress
+)
 
 
 class Scheduler:
