@@ -79,6 +79,13 @@ class CachedTokens(Open):
     cached_tokens: int = 0
 
 
+class PredictedTokens(Open):
+    """How many tokens of the reply the engine had guessed, and how many guesses were wrong: those cost nothing."""
+
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
 class CompletionUsage(Open):
     """What a completion cost, in tokens, and in US dollars if the model has a price."""
 
@@ -86,6 +93,7 @@ class CompletionUsage(Open):
     completion_tokens: int = 0
     total_tokens: int = 0
     prompt_tokens_details: CachedTokens = CachedTokens()
+    completion_tokens_details: PredictedTokens = PredictedTokens()
     cost: float | None = None
 
     @classmethod
@@ -96,6 +104,10 @@ class CompletionUsage(Open):
             completion_tokens=usage.completion_tokens,
             total_tokens=usage.prompt_tokens + usage.completion_tokens,
             prompt_tokens_details=CachedTokens(cached_tokens=usage.cached_tokens),
+            completion_tokens_details=PredictedTokens(
+                accepted_prediction_tokens=usage.accepted_prediction_tokens,
+                rejected_prediction_tokens=usage.rejected_prediction_tokens,
+            ),
             cost=usage.cost,
         )
 
@@ -105,6 +117,8 @@ class CompletionUsage(Open):
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             cached_tokens=self.prompt_tokens_details.cached_tokens,
+            accepted_prediction_tokens=self.completion_tokens_details.accepted_prediction_tokens,
+            rejected_prediction_tokens=self.completion_tokens_details.rejected_prediction_tokens,
             cost=self.cost,
         )
 

@@ -111,6 +111,12 @@ class Settings(BaseSettings):
         " the contents of sessions and remain when the server exits.",
     )
     engine_disk_bytes: Count = Field(4 << 30, description="Maximum size of the engine's disk cache in bytes.")
+    speculation: Literal["auto", "off"] = Field(
+        "auto",
+        description="Whether the engine guesses tokens of a reply from earlier text of the session and of others of"
+        " the same owner, and verifies several at once. `auto` does so where that is measured to be faster. The guesses"
+        " do not change what a reply may be.",
+    )
     engine_hang_seconds: Seconds = Field(
         6.0,
         ge=3,

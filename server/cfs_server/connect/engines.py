@@ -109,7 +109,12 @@ def make_listed_upstream(
 
 def _options(settings: Settings) -> Options:
     disk = str(settings.engine_disk.absolute()) if settings.engine_disk is not None else ""
-    return Options(disk=disk, disk_bytes=settings.engine_disk_bytes, pool_bytes=settings.engine_pool or 0)
+    return Options(
+        disk=disk,
+        disk_bytes=settings.engine_disk_bytes,
+        pool_bytes=settings.engine_pool or 0,
+        speculation=settings.speculation,
+    )
 
 
 def _make_local(

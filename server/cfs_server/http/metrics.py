@@ -14,7 +14,14 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _RATES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
-_ENGINE_COUNTERS = ("prompt_tokens_evaluated", "tokens_generated", "recomputed_tokens", "steps")
+_ENGINE_COUNTERS = (
+    "prompt_tokens_evaluated",
+    "tokens_generated",
+    "recomputed_tokens",
+    "drafted_tokens",
+    "accepted_tokens",
+    "steps",
+)
 _ENGINE_GAUGES = ("running", "waiting", "sequences_resident", "sequences_parked", "cells_used")
 
 

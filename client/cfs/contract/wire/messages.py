@@ -71,11 +71,15 @@ class Usage(WireModel):
     """What one turn cost. `cached_tokens` of the `prompt_tokens` were computed before, for this turn or another.
 
     Seconds count from the moment at which the engine got the turn; `tokens_per_second` from the first text on.
+    Prediction tokens are those that the engine guessed. The accepted ones are among the `completion_tokens`; the
+    rejected ones are in no count and cost nothing.
     """
 
     prompt_tokens: Annotated[int, Integral] = 0
     cached_tokens: Annotated[int, Integral] = 0
     completion_tokens: Annotated[int, Integral] = 0
+    accepted_prediction_tokens: Annotated[int, Integral] = 0
+    rejected_prediction_tokens: Annotated[int, Integral] = 0
     queue_seconds: float = 0.0
     first_token_seconds: float = 0.0
     total_seconds: float = 0.0

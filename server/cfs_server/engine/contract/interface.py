@@ -212,6 +212,8 @@ class EngineStats:
     prompt_tokens_evaluated: int = 0
     tokens_generated: int = 0
     recomputed_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     steps: int = 0
     sequences_resident: int = 0
     sequences_parked: int = 0
@@ -230,7 +232,15 @@ class EngineStats:
     """The same for each model, if the engine has several: the counters above are their sums."""
 
 
-COUNTERS = ("prompt_tokens_evaluated", "tokens_generated", "recomputed_tokens", "steps", "restarts")
+COUNTERS = (
+    "prompt_tokens_evaluated",
+    "tokens_generated",
+    "recomputed_tokens",
+    "drafted_tokens",
+    "accepted_tokens",
+    "steps",
+    "restarts",
+)
 """The counters of `EngineStats`: they only grow."""
 GAUGES = ("running", "waiting", "sequences_resident", "sequences_parked", "cells_used")
 """The figures of `EngineStats` that say what is now."""

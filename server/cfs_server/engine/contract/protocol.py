@@ -10,7 +10,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, NamedTuple, get_args
+from typing import Any, BinaryIO, Literal, NamedTuple, get_args
 
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, Message
@@ -25,6 +25,9 @@ LONGEST = 64 << 20
 
 class BadFrame(ValueError):
     """The data is not a frame; the rest of the connection cannot be parsed."""
+
+
+Speculation = Literal["auto", "off", "always"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ class Options:
     """The target time of a piece of a prompt and a token of all streams: a stream may pause that long."""
     slice_seconds: float = 2.0
     """A turn that has run so long gives way to one that has had less of the engine."""
+    speculation: Speculation = "auto"
+    """Whether tokens are guessed: where it pays, never, or wherever there is a guess, which is for tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +288,8 @@ class Ended:
     """A turn is over: with a finish reason, or with an error (`kind` names its class).
 
     When the prompt was too long, `fits` is how many of its newest exchanges would fit, and `leaving` about how many
-    tokens the others have. `stop` is the stop string that ended the text, if one did.
+    tokens the others have. `stop` is the stop string that ended the text, if one did. Of the tokens that were guessed,
+    `accepted` were right and `refused` were not.
     """
 
     id: str
@@ -294,6 +300,8 @@ class Ended:
     fits: int | None = None
     leaving: int = 0
     stop: str = ""
+    accepted: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +327,8 @@ class Counters:
     tokens_generated: int = 0
     recomputed_tokens: int = 0
     """Of preempted turns and had lost their state when they came back."""
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     def __add__(self, other: "Counters") -> "Counters":
         """Count two workers together."""
@@ -327,6 +337,8 @@ class Counters:
             self.prompt_tokens_evaluated + other.prompt_tokens_evaluated,
             self.tokens_generated + other.tokens_generated,
             self.recomputed_tokens + other.recomputed_tokens,
+            self.drafted_tokens + other.drafted_tokens,
+            self.accepted_tokens + other.accepted_tokens,
         )
 
 

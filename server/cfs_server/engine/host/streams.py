@@ -43,6 +43,8 @@ class TurnStream:
     _prompt_tokens: int = 0
     _cached_tokens: int = 0
     _completion_tokens: int = 0
+    _accepted: int = 0
+    _refused: int = 0
     _submitted: float = field(default_factory=time.monotonic)
     _started: float | None = None
     _first: float | None = None
@@ -135,6 +137,7 @@ class TurnStream:
                 self.fail(kind(ended.error) if issubclass(kind, EngineError) else EngineError(ended.error))
         else:
             self.stop = ended.stop
+            self._accepted, self._refused = ended.accepted, ended.refused
             self.end(ended.reason, ended.completion_tokens)
 
     def end(self, reason: FinishReason, completion_tokens: int = 0) -> None:
@@ -170,6 +173,8 @@ class TurnStream:
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
             completion_tokens=self._completion_tokens,
+            accepted_prediction_tokens=self._accepted,
+            rejected_prediction_tokens=self._refused,
             queue_seconds=round((self._started or now) - self._submitted, 6),
             first_token_seconds=round((self._first or now) - self._submitted, 6),
             total_seconds=round(now - self._submitted, 6),

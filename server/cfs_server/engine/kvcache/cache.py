@@ -254,6 +254,11 @@ class PrefixCache:
         """Count the tokens that a step computed for a turn."""
         self.pool.grow(allocation.handle, count)
 
+    def truncate(self, allocation: Allocation, length: int) -> None:
+        """Remove the cells of refused draft tokens from the end of a turn's sequence."""
+        if allocation.length > length:
+            self.pool.forget_rest(allocation.handle, length)
+
     def undo(self, allocations: Sequence[Allocation]) -> None:
         """Remove the cells that an aborted step may have written."""
         for allocation in allocations:

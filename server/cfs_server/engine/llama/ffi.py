@@ -33,6 +33,7 @@ class Batch:
 
     def __init__(self, capacity: int) -> None:
         self.size = 0
+        self.capacity = capacity
         self._tokens = np.zeros(capacity, dtype=np.int32)
         self._positions = np.zeros(capacity, dtype=np.int32)
         self._counts = np.ones(capacity, dtype=np.int32)
@@ -51,13 +52,24 @@ class Batch:
         """Start an empty batch."""
         self.size = 0
 
-    def add(self, sequence: int, tokens: Tokens | Sequence[int], position: int, *, output: bool) -> int:
-        """Append tokens of one sequence and return the index of the last, whose logits are computed if `output`."""
+    def add(
+        self,
+        sequence: int,
+        tokens: Tokens | Sequence[int],
+        position: int,
+        *,
+        output: bool,
+        all_outputs: bool = False,
+    ) -> int:
+        """Append tokens of one sequence and return the index of the last, whose logits are computed if `output`.
+
+        With `all_outputs` those of the others are, too.
+        """
         start, end = self.size, self.size + len(tokens)
         self._tokens[start:end] = tokens
         self._positions[start:end] = np.arange(position, position + len(tokens), dtype=np.int32)
         self._sequences[start:end] = sequence
-        self._outputs[start:end] = 0
+        self._outputs[start:end] = all_outputs
         self._outputs[end - 1] = output
         self.size = self.raw.n_tokens = end
         return end - 1

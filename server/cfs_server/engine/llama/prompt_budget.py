@@ -63,9 +63,14 @@ class PromptBudget:
             return dict(pending)
         return streams if self._streams_next else self._pieces_of(prompts, depth, len(streams))
 
-    def saw_step(self, tokens: int, seconds: float, prompt_cells: float | None = None) -> None:
-        """Learn from a step. `prompt_cells` is None for steps with streams, even with a small piece of a prompt."""
+    def saw_step(self, tokens: int, seconds: float, prompt_cells: float | None = None, *, drafts: bool = False) -> None:
+        """Learn from a step. `prompt_cells` is None for steps with streams, even with a small piece of a prompt.
+
+        A step with `drafts` says nothing about the cost of a token of a stream.
+        """
         self._streams_next = prompt_cells is not None
+        if drafts:
+            return
         if prompt_cells is None:
             self.streams.saw(tokens, seconds)
         else:
@@ -91,6 +96,10 @@ class PromptBudget:
         return self.cost.seconds(
             sum(shares.values()), sum(attended_cells(count, depth(turn)) for turn, count in shares.items())
         )
+
+    def longest(self, *, alone: bool) -> float:
+        """Return how many seconds a step of streams may take; longer if there is one turn only."""
+        return self._step_seconds * (ALONE if alone else 1)
 
     def reply_seconds(self, streams: int) -> float:
         """Predict how long a token of a reply takes among so many; before the first, as long as one of a prompt."""

@@ -1,8 +1,10 @@
 """Computes one step and accounts for it: each turn's share, the cost, and the cost model's update."""
 
 import time
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from cfs_server.engine.contract.protocol import Counters
 from cfs_server.engine.kvcache.cache import PrefixCache
@@ -13,29 +15,43 @@ from cfs_server.engine.llama.prompt_budget import PromptBudget, attended_cells
 from cfs_server.engine.worker.forecast import Forecast
 from cfs_server.engine.worker.generation import Generation
 from cfs_server.engine.worker.isolated_turns import DeterministicRunner
-from cfs_server.engine.worker.sampler_pool import Choice, SamplerPool
+from cfs_server.engine.worker.sampler_pool import Choice, Draw, SamplerPool
+from cfs_server.engine.worker.speculation import Speculation
 from cfs_server.engine.worker.step_clock import StepClock
 from cfs_server.engine.worker.wait_queue import WaitQueue
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """The tokens of each turn in a batch; `streams` turns are streaming, all of `speaking` get logits, in its order."""
+    """The tokens of each turn in a batch, drafts included.
+
+    `streams` turns are streaming. All of `speaking` get logits, in its order: a row, and one for each draft token.
+    """
 
     shares: Mapping[Generation, int]
     streams: int
     speaking: list[Generation]
+    drafts: "Mapping[Generation, array[int]]"
+
+    @property
+    def drafted(self) -> int:
+        """Draft tokens of all turns."""
+        return sum(map(len, self.drafts.values()))
 
 
-def fill(batch: Batch, shares: Mapping[Generation, int]) -> Filling:
-    """Write the next tokens of some turns into a batch."""
+def fill(batch: Batch, shares: Mapping[Generation, int], drafts: "Mapping[Generation, array[int]]") -> Filling:
+    """Write the next tokens of some turns into a batch, and the drafts of streams behind theirs."""
     batch.clear()
-    speaking = [turn for turn, count in shares.items() if count == 1 == turn.pending]
+    speaking = [turn for turn, count in shares.items() if count == 1 == turn.pending and turn not in drafts]
     batch.add_streams(
         [turn.own_allocation.handle.id for turn in speaking],
         [turn.log[-1] for turn in speaking],
         [len(turn.log) - 1 for turn in speaking],
     )
+    for turn, draft in drafts.items():
+        tokens, place = [turn.log[-1], *draft], len(turn.log) - 1
+        batch.add(turn.own_allocation.handle.id, tokens, place, output=True, all_outputs=True)
+        speaking.append(turn)
     streams = len(speaking)
     if streams < len(shares):
         streaming = set(speaking)
@@ -44,15 +60,17 @@ def fill(batch: Batch, shares: Mapping[Generation, int]) -> Filling:
             batch.add(turn.own_allocation.handle.id, turn.next_tokens(count), turn.computed, output=count == pending)
             if count == pending:
                 speaking.append(turn)
-    return Filling(shares, streams, speaking)
+    if drafts:
+        shares = {turn: count + len(drafts.get(turn, ())) for turn, count in shares.items()}
+    return Filling(shares, streams, speaking, drafts)
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """The result of a step, and the next token of each turn that has one."""
+    """The result of a step, and the next tokens of each turn that has some: several only after a draft."""
 
     outcome: DecodeResult
-    choices: list[tuple[Generation, Choice]] = field(default_factory=list)
+    choices: list[tuple[Generation, list[Choice]]] = field(default_factory=list)
     reason: str = ""
     """The batch that the library could not compute, and the reason: one line for the log."""
 
@@ -67,6 +85,7 @@ class BatchRunner:
         self.clock = StepClock()
         self._samplers = SamplerPool(model.vocabulary.size, options.threads)
         self.deterministic = DeterministicRunner(model, self._samplers)
+        self.speculation = Speculation(model, self.budget.cost)
         self._log = model.log
         self._context = model.context
         self._vocabulary = model.vocabulary
@@ -78,7 +97,15 @@ class BatchRunner:
 
     def counters(self, recomputed_tokens: int) -> Counters:
         """Totals since the start."""
-        return Counters(self._steps, self._prompt_tokens, self._tokens_generated, recomputed_tokens)
+        speculation = self.speculation
+        return Counters(
+            self._steps,
+            self._prompt_tokens,
+            self._tokens_generated,
+            recomputed_tokens,
+            speculation.drafted,
+            speculation.accepted,
+        )
 
     @property
     def gauges(self) -> dict[str, float]:
@@ -91,9 +118,13 @@ class BatchRunner:
             "sampling_seconds_per_step": self.clock.sampling,
         }
 
-    def compute(self, shares: Mapping[Generation, int]) -> Computed:
-        """Compute so many tokens of each turn together, and choose a token for those that are complete."""
-        filling = fill(self._batch, shares)
+    def compute(self, shares: Mapping[Generation, int], *, speculate: bool = True) -> Computed:
+        """Compute so many tokens of each turn together, and choose a token for those that are complete.
+
+        Streams may get several tokens: those of a draft as far as they are what is chosen, and one more.
+        """
+        drafts = self._drafts(shares) if speculate else {}
+        filling = fill(self._batch, shares, drafts)
         tokens, seen = self._batch.size, self._attended_cells(filling)
         padded = self._pad(tokens, seen)
         if seen is not None and self._context.tiled:
@@ -106,10 +137,12 @@ class BatchRunner:
         if padded:
             self._cache.pool.clear_padding()
         self.clock.decoded(seconds)
+        if outcome is DecodeResult.NO_ROOM and drafts:
+            return self.compute(shares, speculate=False)
         if outcome is not DecodeResult.DONE:
             return Computed(outcome, reason=_failure(shares, tokens, why) if why else "")
         self._book(filling, tokens, seen, seconds)
-        return Computed(outcome, self._choose(filling.speaking))
+        return Computed(outcome, self._choose(filling))
 
     def compute_alone(self) -> Computed | None:
         """Compute a step of one isolated turn; `None` when there are none."""
@@ -129,7 +162,7 @@ class BatchRunner:
             return Computed(DecodeResult.DONE)
         self._tokens_generated += isinstance(pace.choice, int)
         reason = _failure([pace.turn], pace.tokens, why) if why else ""
-        return Computed(DecodeResult.DONE, [(pace.turn, pace.choice)], reason)
+        return Computed(DecodeResult.DONE, [(pace.turn, [pace.choice])], reason)
 
     def count_embedded(self, tokens: int) -> None:
         """Count a step of embeddings."""
@@ -165,22 +198,44 @@ class BatchRunner:
 
     def _book(self, filling: Filling, tokens: int, seen: float | None, seconds: float) -> None:
         self._steps += 1
-        self._queue.charge(filling.shares, self.budget.credible(self._batch.size, seconds, seen))
-        self.budget.saw_step(self._batch.size, seconds, seen)
+        credible = self.budget.credible(self._batch.size, seconds, seen)
+        self._queue.charge(filling.shares, seconds if filling.drafts else credible)
+        self.budget.saw_step(self._batch.size, seconds, seen, drafts=bool(filling.drafts))
+        if filling.streams == len(filling.shares):
+            self.speculation.saw_step(filling.speaking, tokens, seconds)
         for turn, count in filling.shares.items():
             self._cache.grow(turn.own_allocation, count)
         again = sum(turn.completion_tokens > 0 for turn in filling.speaking)
-        self._prompt_tokens += tokens - again
+        self._prompt_tokens += tokens - filling.drafted - again
 
-    def _choose(self, turns: list[Generation]) -> list[tuple[Generation, Choice]]:
+    def _choose(self, filling: Filling) -> list[tuple[Generation, list[Choice]]]:
+        turns, drafts = filling.speaking, filling.drafts
         if not turns:
             return []
         began = time.perf_counter()
-        rows = self._context.outputs(len(turns), self._vocabulary.size)
-        choices = self._samplers.choose([turn.sampler for turn in turns], rows)
+        rows = self._context.outputs(len(turns) + filling.drafted, self._vocabulary.size)
+        ends = list(accumulate(1 + len(drafts.get(turn, ())) for turn in turns))
+        draws = [
+            Draw(turn.sampler, rows[start:end], drafts.get(turn, ()))
+            for turn, start, end in zip(turns, [0, *ends], ends, strict=False)
+        ]
+        choices = self._samplers.verify(draws)
         self.clock.sampled(time.perf_counter() - began)
-        self._tokens_generated += sum(isinstance(choice, int) for choice in choices)
+        self._tokens_generated += sum(isinstance(choice, int) for tokens in choices for choice in tokens)
+        for turn, tokens in zip(turns, choices, strict=True):
+            if turn in drafts:
+                self.speculation.verified(turn, len(drafts[turn]), len(tokens) - 1)
         return list(zip(turns, choices, strict=True))
+
+    def _drafts(self, shares: Mapping[Generation, int]) -> "Mapping[Generation, array[int]]":
+        """Guess tokens of the streams of a step that has nothing else, if there is room for them."""
+        if not self.speculation.on or any(not turn.completion_tokens or turn.pending > 1 for turn in shares):
+            return {}
+        alone = len(self._queue.turns) == 1
+        most = self._batch.capacity - len(shares)
+        drafts = self.speculation.drafts(shares, self.budget.longest(alone=alone), most)
+        tokens = len(shares) + sum(map(len, drafts.values()))
+        return drafts if not drafts or self._cache.make_room(tokens) else {}
 
 
 def _failure(turns: Iterable[Generation], tokens: int, why: str) -> str:

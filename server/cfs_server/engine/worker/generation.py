@@ -15,6 +15,7 @@ from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.token_logs import TokenLog
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from cfs_server.engine.worker.log_probabilities import Reported
+from cfs_server.engine.worker.lookup import Drafter
 from cfs_server.engine.worker.sampling import Sampler
 from cfs_server.engine.worker.text import TextStream
 
@@ -69,6 +70,7 @@ class Generation:
     computes this one's prefix, and the length of the prefix.
     Losses: `reached` is its number of computed tokens at its preemption. `losses` counts how often they were lost when
     it resumed, `loads` how often it waited for the disk.
+    Speculation: `drafted` tokens were guessed by its `drafter` and verified, `accepted` of them were right.
     `reported` is set for turns with log-probabilities. A `deterministic` turn is computed in isolation and gets no
     allocation. `thinks` means that its prompt ends in the middle of the model's thinking.
     """
@@ -102,6 +104,9 @@ class Generation:
     completion_tokens: int = 0
     told_tokens: int = 0
     started: bool = False
+    drafter: Drafter | None = None
+    drafted: int = 0
+    accepted: int = 0
     newest: str = ""
     said: list[str] = field(default_factory=list)
 
@@ -139,8 +144,8 @@ class Generation:
         self.log.append(token)
         self.completion_tokens += 1
         self.newest += self.text.feed(vocabulary.piece(token))
-        if self.reported is not None and self.sampler.ranked is not None:
-            self.reported.add(self.sampler.ranked, self.text)
+        if self.reported is not None and self.sampler.ranked:
+            self.reported.add(self.sampler.ranked.popleft(), self.text)
         if self.text.stopped:
             return "stop"
         return "length" if self.completion_tokens >= self.max_tokens else None
@@ -167,7 +172,17 @@ class Generation:
         """Describe the end of the turn; text that was held back becomes certain."""
         self.newest += self.text.finish()
         kind = "EngineError" if error else ""
-        return Ended(self.id, reason, self.completion_tokens, kind, error, stop=self.text.stop)
+        refused = self.drafted - self.accepted
+        return Ended(
+            self.id,
+            reason,
+            self.completion_tokens,
+            kind,
+            error,
+            stop=self.text.stop,
+            accepted=self.accepted,
+            refused=refused,
+        )
 
 
 @dataclass(frozen=True, slots=True)

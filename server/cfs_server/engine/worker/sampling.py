@@ -8,6 +8,7 @@ the draw is among the allowed tokens of the whole vocabulary.
 """
 
 import secrets
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,8 @@ class Sampler:
         self._grammar = grammar
         self._changes = changes
         self._logprobs = logprobs
-        self.ranked: Ranked | None = None
-        """Log-probabilities of the newest token, if they were requested."""
+        self.ranked: deque[Ranked] = deque()
+        """Log-probabilities of the newest tokens, if they were requested, until they are taken."""
         self._draw: Any = None
         self._chain = self._make_chain() if settings.temperature > 0 else None
 
@@ -62,7 +63,7 @@ class Sampler:
         if self._changes is not None:
             self._changes.accept(token)
         if self._logprobs is not None:
-            self.ranked = rank(logits, token, self._logprobs)
+            self.ranked.append(rank(logits, token, self._logprobs))
         return token
 
     def weight(self, vocabulary: int) -> int:

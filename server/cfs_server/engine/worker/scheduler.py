@@ -199,6 +199,7 @@ class Scheduler:
 
     def _forget(self, key: str) -> None:
         self._cache.forget(key)
+        self._runner.speculation.forget(key)
         for turn in self._queue.turns:
             turn.forgotten = turn.forgotten or turn.cache_key == key
 
@@ -319,14 +320,19 @@ class Scheduler:
         turn.allocation = None
 
     def _take(self, computed: Computed) -> None:
-        """Give each turn its sampled token, and collect new text."""
-        for turn, choice in computed.choices:
-            if isinstance(choice, CfsError):
-                self._fail([turn], choice)
-                continue
+        """Give each turn its sampled tokens, and collect new text."""
+        for turn, choices in computed.choices:
             if turn.allocation is not None and not turn.completion_tokens:
                 self._cache.commit(turn.allocation, turn.log)
-            if reason := turn.accept(choice, self._vocabulary):
+            length, reason = len(turn.log) - 1 + len(choices), None
+            for choice in choices:
+                if isinstance(choice, CfsError) or (reason := turn.accept(choice, self._vocabulary)):
+                    break
+            if turn.allocation is not None:
+                self._cache.truncate(turn.allocation, min(length, len(turn.log)))
+            if isinstance(choice, CfsError):
+                self._fail([turn], choice)
+            elif reason:
                 self._end(turn, reason)
             elif text := turn.take_text():
                 self._output.texts.append(text)
@@ -341,6 +347,7 @@ class Scheduler:
             self._output.logs.append(delta)
         if turn.started:
             self._runner.forecast.saw_reply(turn.completion_tokens)
+            self._runner.speculation.ended(turn)
         self._output.ended.append(ended)
         self._remove(turn)
 

@@ -1,0 +1,191 @@
+"""Speculation: guesses the next tokens of streams by lookup, and decides how many are worth verifying.
+
+A step computes guessed tokens (a draft) with the token before them. The sampler then chooses from the model's own
+distribution at each place, and goes on while its choice is the guessed token. So each token is drawn as without a
+draft, from the same random numbers. The cells of refused tokens are removed.
+
+How often guesses are right is measured at each token, whether or not it was drafted, by the number of tokens that
+agree before it. The cost of a step is measured too. A step gets the number of draft tokens that promises most tokens a
+second, which is often none.
+"""
+
+import heapq
+from array import array
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from cfs_server.engine.llama.cost_model import ONE_BY_ONE, TILE, StepCost
+from cfs_server.engine.llama.model import LoadedModel
+from cfs_server.engine.worker.generation import Generation
+from cfs_server.engine.worker.lookup import Drafter, HitRates, Siblings
+
+MOST_OF_A_TURN = 2 * TILE - 1
+"""Draft tokens of one turn in a step."""
+MOST_OF_A_STEP = 4 * TILE
+"""Draft tokens of a step."""
+ALWAYS_TOKENS = 8
+"""Draft tokens of each turn when costs do not matter: for tests."""
+_UNLIKELY = 0.02
+"""Draft tokens that are less likely to be needed are left out."""
+_GAIN = 1.03
+"""Promised tokens a second, relative to those without drafts, from which a draft is made: predictions have errors."""
+_LONGER = 1.5
+"""A step with drafts may take so many times longer than one without, where that is too long already."""
+_RATE = 0.1
+"""How fast costs are learned."""
+_CREDIBLE = 3.0
+_SCALES = (0.25, 4.0)
+
+
+class DraftCost:
+    """Predicts how long a step of streams takes with drafts.
+
+    `fixed` is learned from steps without drafts. What a token and an attended cell cost is taken from steps of
+    prompts, and corrected by a factor for steps of less than a tile and one for others.
+    """
+
+    def __init__(self, prompts: StepCost, *, tiled: bool) -> None:
+        self._prompts = prompts
+        self._tiled = tiled
+        self._fixed = 0.0
+        self._scales = [1.0, 1.0]
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to predict from."""
+        return bool(self._fixed and self._prompts.per_token)
+
+    def seconds(self, tokens: int, streams: int, depth: float) -> float:
+        """Predict a step of so many tokens, of which `streams` are none of a draft; `depth` is the streams' sum."""
+        plain = self._work(streams, streams, depth)
+        work = self._work(tokens, streams, depth) - plain
+        return self._fixed + plain + self._scales[tokens >= TILE] * work
+
+    def saw(self, tokens: int, streams: int, depth: float, seconds: float) -> None:
+        """Learn from a step."""
+        if not self._prompts.per_token:
+            return
+        plain = self._work(streams, streams, depth)
+        if tokens == streams:
+            fixed = max(seconds - plain, 0.1 * seconds)
+            self._fixed += _RATE * (min(fixed, _CREDIBLE * self._fixed) - self._fixed) if self._fixed else fixed
+            return
+        row = tokens >= TILE
+        work = self._work(tokens, streams, depth) - plain
+        factor = (seconds - self._fixed - plain) / work
+        least, most = _SCALES
+        self._scales[row] += _RATE * (min(max(factor, least), most) - self._scales[row])
+
+    def _work(self, tokens: int, streams: int, depth: float) -> float:
+        cells = tokens * depth / streams
+        if self._tiled:
+            cells *= streams if tokens >= TILE else ONE_BY_ONE
+        return self._prompts.per_token * tokens + self._prompts.per_attended_cell * cells
+
+
+class Speculation:
+    """Makes the drafts of a step, and learns from each step."""
+
+    def __init__(self, model: LoadedModel, prompts: StepCost) -> None:
+        mode = model.options.speculation
+        self.on = mode != "off" and model.context.partial
+        self._always = mode == "always"
+        self._vocabulary = model.vocabulary
+        self._cost = DraftCost(prompts, tiled=model.context.tiled)
+        self._siblings = Siblings()
+        self._rates: dict[str, HitRates] = {}
+        self.drafted = self.accepted = 0
+
+    def drafts(
+        self, turns: Iterable[Generation], most_seconds: float, most_tokens: int
+    ) -> "dict[Generation, array[int]]":
+        """Guess the next tokens of streams, as many as pay in a step that takes `most_seconds` at most."""
+        streams = list(turns)
+        if not self.on or not (self._always or self._cost.known):
+            return {}
+        guesses: dict[Generation, array[int]] = {}
+        for turn in streams:
+            drafter = self._drafter(turn)
+            drafter.follow(self._siblings.of(turn.owner, turn.cache_key))
+            most = min(turn.left - 1, ALWAYS_TOKENS if self._always else MOST_OF_A_TURN)
+            if drafter.source is not None and most > 0 and (guess := drafter.guess(most)):
+                guesses[turn] = guess
+        if not guesses:
+            return {}
+        counts = dict.fromkeys(guesses, ALWAYS_TOKENS)
+        if not self._always:
+            counts = self._worthwhile(guesses, streams, most_seconds, most_tokens)
+        drafts = {turn: self._text_only(guesses[turn][:count]) for turn, count in counts.items()}
+        return {turn: draft for turn, draft in drafts.items() if draft}
+
+    def saw_step(self, turns: Iterable[Generation], tokens: int, seconds: float) -> None:
+        """Learn from a step of streams alone."""
+        if self.on:
+            depths = [len(turn.log) for turn in turns]
+            self._cost.saw(tokens, len(depths), sum(depths), seconds)
+
+    def verified(self, turn: Generation, drafted: int, accepted: int) -> None:
+        """Count the tokens of a draft."""
+        turn.drafted += drafted
+        turn.accepted += accepted
+        self.drafted += drafted
+        self.accepted += accepted
+
+    def ended(self, turn: Generation) -> None:
+        """Keep the tokens of a turn that others had not, for turns of the same owner."""
+        turn.drafter = None
+        if self.on and not turn.forgotten and len(turn.log) - turn.spared > 1:
+            self._siblings.add(turn.owner, turn.cache_key, np.array(turn.log[turn.spared :], dtype=np.int32))
+
+    def forget(self, key: str) -> None:
+        """Drop the tokens of a deleted session."""
+        self._siblings.forget(key)
+
+    def _drafter(self, turn: Generation) -> Drafter:
+        if turn.drafter is None:
+            turn.drafter = Drafter(turn.log, self._rates.setdefault(turn.owner, HitRates()))
+        return turn.drafter
+
+    def _worthwhile(
+        self,
+        guesses: "Mapping[Generation, array[int]]",
+        streams: list[Generation],
+        most_seconds: float,
+        most_tokens: int,
+    ) -> dict[Generation, int]:
+        """Choose the number of draft tokens of each turn that promises most tokens a second."""
+        count, depth = len(streams), float(sum(len(turn.log) for turn in streams))
+        promised = float(count)
+        plain = self._cost.seconds(count, count, depth)
+        best, limit = _GAIN * promised / plain, max(most_seconds, _LONGER * plain)
+        order: list[Generation] = []
+        size = 0
+        open_drafts = [(-self._next(turn, 0, 1.0), number, turn) for number, turn in enumerate(guesses)]
+        heapq.heapify(open_drafts)
+        counts = dict.fromkeys(guesses, 0)
+        while open_drafts and len(order) < min(MOST_OF_A_STEP, most_tokens):
+            chance, number, turn = heapq.heappop(open_drafts)
+            if -chance < _UNLIKELY:
+                break
+            order.append(turn)
+            counts[turn] += 1
+            promised -= chance
+            seconds = self._cost.seconds(count + len(order), count, depth)
+            if seconds <= limit and promised / seconds > best:
+                best, size = promised / seconds, len(order)
+            if counts[turn] < len(guesses[turn]):
+                heapq.heappush(open_drafts, (-self._next(turn, counts[turn], -chance), number, turn))
+        chosen: dict[Generation, int] = {}
+        for turn in order[:size]:
+            chosen[turn] = chosen.get(turn, 0) + 1
+        return chosen
+
+    def _next(self, turn: Generation, place: int, chance: float) -> float:
+        drafter = self._drafter(turn)
+        return chance * drafter.rates.of(drafter.matched + place)
+
+    def _text_only(self, draft: "array[int]") -> "array[int]":
+        """Cut a draft before a token that ends replies."""
+        ends = self._vocabulary.ends_of_turns
+        return draft[: next((place for place, token in enumerate(draft) if token in ends), len(draft))]
