@@ -90,9 +90,16 @@ async def step_until(engine: Engine, gate: Gate, holds: Callable[[EngineStats], 
 
 @asynccontextmanager
 async def running(model: Path | None, **options: Any) -> AsyncIterator[LlamaEngine]:
-    """Run an engine, with options of the worker or `backpressure`; at the end nothing may be wrong inside of it."""
+    """Run an engine, with options of the worker or `backpressure`; at the end nothing may be wrong inside of it.
+
+    Unless an option says otherwise, it guesses nothing: a step has one token of each stream.
+    """
     backpressure: BackpressureLimits | None = options.pop("backpressure", None)
-    engine = LlamaEngine(str(model) if model else None, Options(**{"threads": 1} | options), backpressure=backpressure)
+    engine = LlamaEngine(
+        str(model) if model else None,
+        Options(**{"threads": 1, "speculation": "off"} | options),
+        backpressure=backpressure,
+    )
     await engine.start()
     try:
         yield engine

@@ -89,6 +89,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             parked_bytes=20_000,
             disk=self.folder,
             disk_bytes=1 << 20,
+            speculation="always",
         )
         loaded = load(str(model), options, NativeLog(lambda _level, _text: None), extra_buffers=True)
         self.frames: list[FromWorker] = []

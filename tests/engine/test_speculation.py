@@ -1,0 +1,269 @@
+"""Speculation changes no reply: guessed tokens are verified, and what was wrong leaves no trace."""
+
+import asyncio
+import random
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cfs.wire import Message, TokenLogprob
+from cfs_server.engine.contract.interface import EngineStats
+from cfs_server.engine.host.streams import BackpressureLimits
+from cfs_server.engine.host.supervisor import LlamaEngine
+from cfs_server.engine.llama.cost_model import StepCost
+from cfs_server.engine.worker.lookup import LONGEST, OWNER_TOKENS, SESSIONS, SHORTEST, Drafter, HitRates, Siblings
+from cfs_server.engine.worker.lookup import TokenIndex
+from cfs_server.engine.worker.speculation import DraftCost
+from tests.engine.support import Answer, ask, request, running, until, user
+from tests.pacing.gate import Gate
+
+EXACT: dict[str, Any] = {"flash_attention": False}
+FILE = '{"name": "parser", "version": 3, "files": ["a.py", "b.py", "c.py"], "strict": true, "level": "high"}'
+EDIT = [
+    user("Write the settings of the parser."),
+    Message(role="assistant", content=FILE),
+    user("The same again with version 4."),
+]
+EDITED: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"const": "parser"},
+        "version": {"const": 4},
+        "files": {"const": ["a.py", "b.py", "c.py"]},
+        "strict": {"const": True},
+        "level": {"const": "high"},
+    },
+    "required": ["name", "version", "files", "strict", "level"],
+    "additionalProperties": False,
+}
+"""Makes a model of any quality write what a good one would."""
+
+
+async def both(model: Path, content: str | Sequence[Message], **settings: Any) -> tuple[Answer, Answer, EngineStats]:
+    """Run the same turn with and without speculation; the counts are those with it."""
+    async with running(model, speculation="always", **EXACT) as engine:
+        guessed, stats = await ask(engine, content, **settings), await engine.stats()
+    async with running(model, **EXACT) as engine:
+        return guessed, await ask(engine, content, **settings), stats
+
+
+def ranks(answer: Answer) -> list[TokenLogprob]:
+    """Everything that was reported of the tokens."""
+    return [token for delta in answer.deltas for token in delta.logprobs]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="greedy"),
+        pytest.param({"temperature": 0.8, "seed": 5, "top_k": 0}, id="sampled"),
+        pytest.param({"temperature": 0.7, "seed": 6, "presence_penalty": 0.2, "repeat_penalty": 1.02}, id="penalties"),
+        pytest.param({"logit_bias": {"40": 1.0}, "min_tokens": 30}, id="bias"),
+        pytest.param({"json_schema": EDITED}, id="schema"),
+        pytest.param({"stop": ["c.py"]}, id="stop"),
+        pytest.param({"max_tokens": 7}, id="short"),
+    ],
+)
+async def test_a_reply_is_that_without_speculation(demo: Path, settings: dict[str, Any]) -> None:
+    """To the letter; log-probabilities agree up to rounding, and so do all counts of tokens but those of guesses."""
+    guessed, plain, stats = await both(demo, EDIT, **{"max_tokens": 120, "logprobs": 2} | settings)
+    assert guessed.text == plain.text
+    assert guessed.finished.reason == plain.finished.reason
+    assert guessed.finished.stop == plain.finished.stop
+    usage, other = guessed.finished.usage, plain.finished.usage
+    assert usage.completion_tokens == other.completion_tokens
+    assert [token.token for token in ranks(guessed)] == [token.token for token in ranks(plain)]
+    assert np.allclose([t.logprob for t in ranks(guessed)], [t.logprob for t in ranks(plain)], atol=0.05)
+    assert stats.drafted_tokens == usage.accepted_prediction_tokens + usage.rejected_prediction_tokens
+    assert (other.accepted_prediction_tokens, other.rejected_prediction_tokens) == (0, 0)
+
+
+async def test_accepted_tokens_take_no_steps(demo: Path) -> None:
+    """Each token of the reply is the one of a step or was guessed; the prompt's last piece gives the first."""
+    guessed, plain, stats = await both(demo, EDIT, max_tokens=120, json_schema=EDITED)
+    assert '"version": 4' in guessed.text.replace(":4", ": 4")
+    assert stats.accepted_tokens > 20
+    assert stats.tokens_generated - stats.accepted_tokens <= stats.steps < plain.finished.usage.completion_tokens
+
+
+@pytest.mark.parametrize("model", ["recurrent", "hybrid"])
+async def test_indivisible_state_is_not_speculated_on(request: pytest.FixtureRequest, model: str) -> None:
+    """Refused tokens could not be taken out of it."""
+    _, _, stats = await both(request.getfixturevalue(model), "one two one two one two", max_tokens=60)
+    assert stats.drafted_tokens == 0
+
+
+@pytest.mark.parametrize("model", ["tiny", "windowed"])
+async def test_it_is_the_same_among_others(request: pytest.FixtureRequest, model: str) -> None:
+    """Six turns in a pool for three, in slices, some paused, one cancelled, one a schema: texts and invariants hold."""
+    path: Path = request.getfixturevalue(model)
+    options: dict[str, Any] = {"parallel": 3, "pool_tokens": 768, "slice_seconds": 0.001, "parked_bytes": 60_000}
+
+    async def crowd(engine: LlamaEngine) -> list[str]:
+        endless = request_of(99)
+        stream = engine.generate(endless)
+        await anext(stream)
+        turns = [asyncio.create_task(ask(engine, f"{number} " * 30, max_tokens=150)) for number in range(6)]
+        await until(engine, lambda stats: stats.tokens_generated > 100)
+        engine.cancel(endless.id)
+        async for _ in stream:
+            pass
+        return [answer.text for answer in await asyncio.gather(*turns)]
+
+    async with running(path, **EXACT, parallel=1) as engine:
+        alone = [(await ask(engine, f"{number} " * 30, max_tokens=150)).text for number in range(6)]
+    backpressure = BackpressureLimits(tokens=3)
+    async with running(path, **EXACT, **options, speculation="always", backpressure=backpressure) as engine:
+        together = await crowd(engine)
+        stats = await engine.stats()
+        assert stats.accepted_tokens > 100
+        assert stats.running == stats.waiting == 0
+    assert sum(a != b for a, b in zip(together, alone, strict=True)) <= 1  # near ties: see test_batching
+
+
+def request_of(number: int) -> Any:
+    """Make a turn that does not end by itself."""
+    return request(f"endless {number}", max_tokens=400)
+
+
+async def test_guesses_come_from_sessions_of_the_owner_only(demo: Path) -> None:
+    """A session's reply is guessed for the next one of its owner, not for that of another; nor after its deletion."""
+    numbers = ", ".join(str(number * 7919 % 1000) for number in range(40))
+    schema = {"const": numbers}
+
+    async def accepted(key: str, owner: str) -> int:
+        answer = await ask(engine, "Which?", key, max_tokens=200, json_schema=schema, owner=owner)
+        assert numbers in answer.text
+        return answer.finished.usage.accepted_prediction_tokens
+
+    async with running(demo, speculation="always") as engine:
+        first = await accepted("a", "one")
+        assert await accepted("b", "one") > first + 50
+        assert await accepted("c", "two") == first
+        engine.forget("a")
+        engine.forget("b")
+        assert await accepted("d", "one") == first
+
+
+async def test_a_reproducible_turn_is_not_guessed(demo: Path) -> None:
+    """Its batches are always the same."""
+    _, _, stats = await both(demo, EDIT, json_schema=EDITED, reproducible=True, max_tokens=60)
+    assert stats.drafted_tokens == 0
+
+
+async def test_a_cancelled_turn_leaves_nothing(tiny: Path, gate: Gate) -> None:
+    """Between two steps there are no cells of guesses."""
+    async with running(tiny, speculation="always") as engine:
+        gate.close(after=30)
+        wanted = request("one two one two", max_tokens=500)
+        stream = engine.generate(wanted)
+        await anext(stream)
+        await until(engine, lambda stats: stats.accepted_tokens > 5)
+        assert await engine.check_integrity() == []
+        engine.cancel(wanted.id)
+        gate.open()
+        async for _ in stream:
+            pass
+        engine.forget(wanted.cache_key)
+        assert (await engine.stats()).cells_used == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["demo", "smollm2"])
+@pytest.mark.parametrize("mode", ["auto", "always"])
+async def test_5000_greedy_tokens_are_the_same(request: pytest.FixtureRequest, model: str, mode: str) -> None:
+    """With flash attention, as served; the text is told from the other by the first letter that differs."""
+    path: Path = request.getfixturevalue(model)
+    source = Path(__file__).read_text(encoding="utf-8")
+    parts = [f"Repeat this:\n\n{source[start : start + 900]}" for start in range(0, 9000, 900)]
+    async with running(path, threads=0, speculation=mode) as engine, running(path, threads=0) as other:
+        total, different = 0, []
+        for number in range(20):
+            content = parts[number % 10] if number < 10 else f"Write about {number} things, each like the one before."
+            guessed, plain = await ask(engine, content, max_tokens=250), await ask(other, content, max_tokens=250)
+            total += plain.finished.usage.completion_tokens
+            different += [number] if guessed.text != plain.text else []
+        stats = await engine.stats()
+    print(f"\n{model}, {mode}: {total} tokens, {stats.accepted_tokens} of {stats.drafted_tokens}, {different} differ")
+    assert len(different) <= 1
+
+
+def found_by_hand(tokens: list[int], log: list[int]) -> int:
+    """Return how many tokens before some place of `tokens` agree with the end of `log`, at most."""
+    best = 0
+    for place in range(SHORTEST, len(tokens)):
+        same = 0
+        while same < min(place, len(log), LONGEST) and tokens[place - 1 - same] == log[-1 - same]:
+            same += 1
+        best = max(best, same)
+    return best if best >= SHORTEST else 0
+
+
+def test_an_index_finds_the_longest_occurrence() -> None:
+    """Built at once or token by token, in the log itself."""
+    dice = random.Random(1)
+    for _ in range(30):
+        tokens = [dice.randrange(3) for _ in range(dice.randrange(2, 60))]
+        built, grown = TokenIndex(array("i", tokens)), TokenIndex(array("i"))
+        for token in tokens:
+            grown.tokens.append(token)
+            grown.extend()
+        if len(tokens) > SHORTEST:
+            assert built.key == grown.key
+        log = array("i", tokens)
+        for index in (built, grown):
+            index.extend()
+            place, length = index.find(log, index.key)
+            assert length <= found_by_hand(tokens, tokens)
+            assert (length > 0) == (found_by_hand(tokens, tokens) > 0)
+            if length:
+                assert tokens[place - length : place] == tokens[-length:]
+        assert built.find(log, built.key) == grown.find(log, grown.key)
+
+
+def test_a_drafter_follows_what_it_copies() -> None:
+    """It guesses what came behind the same tokens, learns how often that is right, and looks again when it is not."""
+    rates = HitRates()
+    drafter = Drafter(array("i", [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]), rates)
+    drafter.follow(())
+    assert drafter.guess(4).tolist() == [4, 5, 6, 7]
+    before = rates.of(3)
+    drafter.log.extend([4, 5])
+    drafter.follow(())
+    assert (drafter.matched, drafter.guess(2).tolist()) == (5, [6, 7])
+    assert rates.of(3) > before
+    drafter.log.append(99)
+    drafter.follow(())
+    assert not drafter.guess(2)
+
+
+def test_siblings_are_bounded_and_forgotten() -> None:
+    """By sessions and tokens of each owner; the newest stay. Those of other owners are never seen."""
+    siblings = Siblings()
+    run = np.arange(10, dtype=np.int32)
+    for number in range(SESSIONS + 5):
+        siblings.add("one", f"s{number}", run)
+    siblings.add("two", "t", run)
+    assert len(list(siblings.of("one", "s9"))) == SESSIONS - 1
+    assert [index.tokens.tolist() for index in siblings.of("two", "")] == [run.tolist()]
+    assert not list(siblings.of("two", "t"))
+    siblings.add("one", "long", np.zeros(2 * OWNER_TOKENS, dtype=np.int32))
+    assert sum(len(index.tokens) for index in siblings.of("one", "")) <= OWNER_TOKENS
+    siblings.forget("long")
+    assert not list(siblings.of("one", ""))
+
+
+def test_costs_are_learned() -> None:
+    """From steps without drafts and with them, of less than a tile and more."""
+    cost = DraftCost(StepCost(fixed=0.01, per_token=0.001), tiled=True)
+    assert not cost.known
+    for _ in range(100):
+        cost.saw(1, 1, 100, 0.010)
+        cost.saw(9, 1, 100, 0.026)
+        cost.saw(64, 1, 100, 0.0415)
+    assert cost.known
+    assert [round(cost.seconds(tokens, 1, 100), 4) for tokens in (1, 9, 64)] == [0.01, 0.026, 0.0415]
