@@ -15,13 +15,20 @@ from cfs_server.engine.contract.interface import EngineStats
 from cfs_server.engine.host.streams import BackpressureLimits
 from cfs_server.engine.host.supervisor import LlamaEngine
 from cfs_server.engine.llama.cost_model import StepCost
-from cfs_server.engine.worker.lookup import LONGEST, OWNER_TOKENS, SESSIONS, SHORTEST, Drafter, HitRates, Siblings
-from cfs_server.engine.worker.lookup import TokenIndex
+from cfs_server.engine.worker.lookup import (
+    LONGEST,
+    OWNER_TOKENS,
+    SESSIONS,
+    SHORTEST,
+    Drafter,
+    HitRates,
+    Siblings,
+    TokenIndex,
+)
 from cfs_server.engine.worker.speculation import DraftCost
 from tests.engine.support import Answer, ask, request, running, until, user
 from tests.pacing.gate import Gate
 
-EXACT: dict[str, Any] = {"flash_attention": False}
 FILE = '{"name": "parser", "version": 3, "files": ["a.py", "b.py", "c.py"], "strict": true, "level": "high"}'
 EDIT = [
     user("Write the settings of the parser."),
@@ -45,9 +52,9 @@ EDITED: dict[str, Any] = {
 
 async def both(model: Path, content: str | Sequence[Message], **settings: Any) -> tuple[Answer, Answer, EngineStats]:
     """Run the same turn with and without speculation; the counts are those with it."""
-    async with running(model, speculation="always", **EXACT) as engine:
+    async with running(model, speculation="always") as engine:
         guessed, stats = await ask(engine, content, **settings), await engine.stats()
-    async with running(model, **EXACT) as engine:
+    async with running(model) as engine:
         return guessed, await ask(engine, content, **settings), stats
 
 
@@ -114,10 +121,10 @@ async def test_it_is_the_same_among_others(request: pytest.FixtureRequest, model
             pass
         return [answer.text for answer in await asyncio.gather(*turns)]
 
-    async with running(path, **EXACT, parallel=1) as engine:
+    async with running(path, parallel=1) as engine:
         alone = [(await ask(engine, f"{number} " * 30, max_tokens=150)).text for number in range(6)]
     backpressure = BackpressureLimits(tokens=3)
-    async with running(path, **EXACT, **options, speculation="always", backpressure=backpressure) as engine:
+    async with running(path, **options, speculation="always", backpressure=backpressure) as engine:
         together = await crowd(engine)
         stats = await engine.stats()
         assert stats.accepted_tokens > 100
@@ -173,23 +180,25 @@ async def test_a_cancelled_turn_leaves_nothing(tiny: Path, gate: Gate) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("model", ["demo", "smollm2"])
-@pytest.mark.parametrize("mode", ["auto", "always"])
-async def test_5000_greedy_tokens_are_the_same(request: pytest.FixtureRequest, model: str, mode: str) -> None:
-    """With flash attention, as served; the text is told from the other by the first letter that differs."""
+async def test_5000_greedy_tokens_are_the_same(request: pytest.FixtureRequest, model: str) -> None:
+    """As served. The embedded model's kernels round otherwise for one token than for several: one text may differ."""
     path: Path = request.getfixturevalue(model)
-    source = Path(__file__).read_text(encoding="utf-8")
-    parts = [f"Repeat this:\n\n{source[start : start + 900]}" for start in range(0, 9000, 900)]
-    async with running(path, threads=0, speculation=mode) as engine, running(path, threads=0) as other:
-        total, different = 0, []
-        for number in range(20):
-            content = parts[number % 10] if number < 10 else f"Write about {number} things, each like the one before."
+    source = "".join(f"    value_{number} = read({number * 7919 % 100}, name='n{number}')\n" for number in range(200))
+    total, different = 0, 0
+    async with running(path, speculation="always") as engine, running(path) as other:
+        for number in range(500):
+            start = 90 * (number % 50)
+            content = f"Repeat this:\n\n{source[start : start + 600]}" if number % 2 else f"Count from {number} up."
             guessed, plain = await ask(engine, content, max_tokens=250), await ask(other, content, max_tokens=250)
             total += plain.finished.usage.completion_tokens
-            different += [number] if guessed.text != plain.text else []
-        stats = await engine.stats()
-    print(f"\n{model}, {mode}: {total} tokens, {stats.accepted_tokens} of {stats.drafted_tokens}, {different} differ")
-    assert len(different) <= 1
+            different += guessed.text != plain.text
+            if total >= 5000:
+                break
+        assert (await engine.stats()).accepted_tokens > 500
+    assert total >= 5000
+    assert different <= (model == "demo")
 
 
 def found_by_hand(tokens: list[int], log: list[int]) -> int:
@@ -258,12 +267,11 @@ def test_siblings_are_bounded_and_forgotten() -> None:
 
 
 def test_costs_are_learned() -> None:
-    """From steps without drafts and with them, of less than a tile and more."""
+    """From steps without drafts and with them."""
     cost = DraftCost(StepCost(fixed=0.01, per_token=0.001), tiled=True)
     assert not cost.known
     for _ in range(100):
-        cost.saw(1, 1, 100, 0.010)
-        cost.saw(9, 1, 100, 0.026)
-        cost.saw(64, 1, 100, 0.0415)
+        cost.saw(1, 0, 100, 0.010)
+        cost.saw(1, 8, 100, 0.026)
     assert cost.known
-    assert [round(cost.seconds(tokens, 1, 100), 4) for tokens in (1, 9, 64)] == [0.01, 0.026, 0.0415]
+    assert [round(cost.seconds(1, drafted, 100), 4) for drafted in (0, 8, 16)] == [0.01, 0.026, 0.042]

@@ -33,7 +33,6 @@ class Batch:
 
     def __init__(self, capacity: int) -> None:
         self.size = 0
-        self.capacity = capacity
         self._tokens = np.zeros(capacity, dtype=np.int32)
         self._positions = np.zeros(capacity, dtype=np.int32)
         self._counts = np.ones(capacity, dtype=np.int32)

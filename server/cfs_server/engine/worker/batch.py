@@ -232,8 +232,7 @@ class BatchRunner:
         if not self.speculation.on or any(not turn.completion_tokens or turn.pending > 1 for turn in shares):
             return {}
         alone = len(self._queue.turns) == 1
-        most = self._batch.capacity - len(shares)
-        drafts = self.speculation.drafts(shares, self.budget.longest(alone=alone), most)
+        drafts = self.speculation.drafts(shares, self.budget.longest(alone=alone))
         tokens = len(shares) + sum(map(len, drafts.values()))
         return drafts if not drafts or self._cache.make_room(tokens) else {}
 

@@ -14,18 +14,19 @@ from array import array
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+from cachetools import LRUCache
 
 from cfs_server.engine.llama.cost_model import ONE_BY_ONE, TILE, StepCost
 from cfs_server.engine.llama.model import LoadedModel
 from cfs_server.engine.worker.generation import Generation
 from cfs_server.engine.worker.lookup import Drafter, HitRates, Siblings
 
-MOST_OF_A_TURN = 2 * TILE - 1
-"""Draft tokens of one turn in a step."""
-MOST_OF_A_STEP = 4 * TILE
-"""Draft tokens of a step."""
+MOST_TOKENS = TILE - 1
+"""Tokens of a step with drafts. In a full tile attention rounds otherwise, and then greedy texts differ."""
 ALWAYS_TOKENS = 8
 """Draft tokens of each turn when costs do not matter: for tests."""
+_OWNERS = 1024
+"""Owners whose hit rates are known."""
 _UNLIKELY = 0.02
 """Draft tokens that are less likely to be needed are left out."""
 _GAIN = 1.03
@@ -35,53 +36,47 @@ _LONGER = 1.5
 _RATE = 0.1
 """How fast costs are learned."""
 _CREDIBLE = 3.0
-_SCALES = (0.25, 4.0)
+_FACTORS = (0.25, 4.0)
+_LEAST_FIXED = 0.1
 
 
 class DraftCost:
     """Predicts how long a step of streams takes with drafts.
 
     `fixed` is learned from steps without drafts. What a token and an attended cell cost is taken from steps of
-    prompts, and corrected by a factor for steps of less than a tile and one for others.
+    prompts, and corrected by a factor that is learned from steps with drafts.
     """
 
     def __init__(self, prompts: StepCost, *, tiled: bool) -> None:
         self._prompts = prompts
-        self._tiled = tiled
+        self._cell_factor = ONE_BY_ONE if tiled else 1
         self._fixed = 0.0
-        self._scales = [1.0, 1.0]
+        self._factor = 1.0
 
     @property
     def known(self) -> bool:
         """Whether there is anything to predict from."""
         return bool(self._fixed and self._prompts.per_token)
 
-    def seconds(self, tokens: int, streams: int, depth: float) -> float:
-        """Predict a step of so many tokens, of which `streams` are none of a draft; `depth` is the streams' sum."""
-        plain = self._work(streams, streams, depth)
-        work = self._work(tokens, streams, depth) - plain
-        return self._fixed + plain + self._scales[tokens >= TILE] * work
+    def seconds(self, streams: int, drafted: int, depth: float) -> float:
+        """Predict a step of so many streams and draft tokens; `depth` is the number of tokens before each, about."""
+        each = self._each(depth)
+        return self._fixed + each * streams + self._factor * each * drafted
 
-    def saw(self, tokens: int, streams: int, depth: float, seconds: float) -> None:
+    def saw(self, streams: int, drafted: int, depth: float, seconds: float) -> None:
         """Learn from a step."""
-        if not self._prompts.per_token:
-            return
-        plain = self._work(streams, streams, depth)
-        if tokens == streams:
-            fixed = max(seconds - plain, 0.1 * seconds)
+        each = self._each(depth)
+        rest = seconds - each * streams
+        if not drafted:
+            fixed = max(rest, _LEAST_FIXED * seconds)
             self._fixed += _RATE * (min(fixed, _CREDIBLE * self._fixed) - self._fixed) if self._fixed else fixed
-            return
-        row = tokens >= TILE
-        work = self._work(tokens, streams, depth) - plain
-        factor = (seconds - self._fixed - plain) / work
-        least, most = _SCALES
-        self._scales[row] += _RATE * (min(max(factor, least), most) - self._scales[row])
+        elif each:
+            least, most = _FACTORS
+            factor = min(max((rest - self._fixed) / (each * drafted), least), most)
+            self._factor += _RATE * (factor - self._factor)
 
-    def _work(self, tokens: int, streams: int, depth: float) -> float:
-        cells = tokens * depth / streams
-        if self._tiled:
-            cells *= streams if tokens >= TILE else ONE_BY_ONE
-        return self._prompts.per_token * tokens + self._prompts.per_attended_cell * cells
+    def _each(self, depth: float) -> float:
+        return self._prompts.per_token + self._prompts.per_attended_cell * self._cell_factor * depth
 
 
 class Speculation:
@@ -94,12 +89,10 @@ class Speculation:
         self._vocabulary = model.vocabulary
         self._cost = DraftCost(prompts, tiled=model.context.tiled)
         self._siblings = Siblings()
-        self._rates: dict[str, HitRates] = {}
+        self._rates: LRUCache[str, HitRates] = LRUCache(_OWNERS)
         self.drafted = self.accepted = 0
 
-    def drafts(
-        self, turns: Iterable[Generation], most_seconds: float, most_tokens: int
-    ) -> "dict[Generation, array[int]]":
+    def drafts(self, turns: Iterable[Generation], most_seconds: float) -> "dict[Generation, array[int]]":
         """Guess the next tokens of streams, as many as pay in a step that takes `most_seconds` at most."""
         streams = list(turns)
         if not self.on or not (self._always or self._cost.known):
@@ -108,14 +101,15 @@ class Speculation:
         for turn in streams:
             drafter = self._drafter(turn)
             drafter.follow(self._siblings.of(turn.owner, turn.cache_key))
-            most = min(turn.left - 1, ALWAYS_TOKENS if self._always else MOST_OF_A_TURN)
+            most = min(turn.left - 1, ALWAYS_TOKENS if self._always else MOST_TOKENS)
             if drafter.source is not None and most > 0 and (guess := drafter.guess(most)):
                 guesses[turn] = guess
         if not guesses:
             return {}
-        counts = dict.fromkeys(guesses, ALWAYS_TOKENS)
-        if not self._always:
-            counts = self._worthwhile(guesses, streams, most_seconds, most_tokens)
+        if self._always:
+            counts = dict.fromkeys(list(guesses)[: (MOST_TOKENS - len(streams)) // ALWAYS_TOKENS], ALWAYS_TOKENS)
+        else:
+            counts = self._worthwhile(guesses, streams, most_seconds)
         drafts = {turn: self._text_only(guesses[turn][:count]) for turn, count in counts.items()}
         return {turn: draft for turn, draft in drafts.items() if draft}
 
@@ -123,7 +117,7 @@ class Speculation:
         """Learn from a step of streams alone."""
         if self.on:
             depths = [len(turn.log) for turn in turns]
-            self._cost.saw(tokens, len(depths), sum(depths), seconds)
+            self._cost.saw(len(depths), tokens - len(depths), sum(depths) / len(depths), seconds)
 
     def verified(self, turn: Generation, drafted: int, accepted: int) -> None:
         """Count the tokens of a draft."""
@@ -144,7 +138,8 @@ class Speculation:
 
     def _drafter(self, turn: Generation) -> Drafter:
         if turn.drafter is None:
-            turn.drafter = Drafter(turn.log, self._rates.setdefault(turn.owner, HitRates()))
+            rates = self._rates[turn.owner] = self._rates.get(turn.owner) or HitRates()
+            turn.drafter = Drafter(turn.log, rates)
         return turn.drafter
 
     def _worthwhile(
@@ -152,26 +147,26 @@ class Speculation:
         guesses: "Mapping[Generation, array[int]]",
         streams: list[Generation],
         most_seconds: float,
-        most_tokens: int,
     ) -> dict[Generation, int]:
         """Choose the number of draft tokens of each turn that promises most tokens a second."""
-        count, depth = len(streams), float(sum(len(turn.log) for turn in streams))
+        count = len(streams)
+        depth = sum(len(turn.log) for turn in streams) / count
         promised = float(count)
-        plain = self._cost.seconds(count, count, depth)
+        plain = self._cost.seconds(count, 0, depth)
         best, limit = _GAIN * promised / plain, max(most_seconds, _LONGER * plain)
         order: list[Generation] = []
         size = 0
         open_drafts = [(-self._next(turn, 0, 1.0), number, turn) for number, turn in enumerate(guesses)]
         heapq.heapify(open_drafts)
         counts = dict.fromkeys(guesses, 0)
-        while open_drafts and len(order) < min(MOST_OF_A_STEP, most_tokens):
+        while open_drafts and count + len(order) < MOST_TOKENS:
             chance, number, turn = heapq.heappop(open_drafts)
             if -chance < _UNLIKELY:
                 break
             order.append(turn)
             counts[turn] += 1
             promised -= chance
-            seconds = self._cost.seconds(count + len(order), count, depth)
+            seconds = self._cost.seconds(count, len(order), depth)
             if seconds <= limit and promised / seconds > best:
                 best, size = promised / seconds, len(order)
             if counts[turn] < len(guesses[turn]):
