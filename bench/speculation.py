@@ -69,7 +69,8 @@ class Row:
 
 def edits(number: int, streams: int) -> Work:
     """Make edits of a file, another one in each round."""
-    prompts, schemas = [], []
+    prompts: list[tuple[Message, ...]] = []
+    schemas: list[dict[str, object] | None] = []
     for stream in range(streams):
         start = (number * streams + stream) * 211 % max(1, len(TEXT) - CHARACTERS)
         lines = TEXT[start : start + CHARACTERS].splitlines()

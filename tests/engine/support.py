@@ -95,11 +95,8 @@ async def running(model: Path | None, **options: Any) -> AsyncIterator[LlamaEngi
     Unless an option says otherwise, it guesses nothing: a step has one token of each stream.
     """
     backpressure: BackpressureLimits | None = options.pop("backpressure", None)
-    engine = LlamaEngine(
-        str(model) if model else None,
-        Options(**{"threads": 1, "speculation": "off"} | options),
-        backpressure=backpressure,
-    )
+    steady: dict[str, Any] = {"threads": 1, "speculation": "off"}
+    engine = LlamaEngine(str(model) if model else None, Options(**steady | options), backpressure=backpressure)
     await engine.start()
     try:
         yield engine

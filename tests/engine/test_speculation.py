@@ -108,7 +108,7 @@ async def test_indivisible_state_is_not_speculated_on(request: pytest.FixtureReq
 async def test_it_is_the_same_among_others(request: pytest.FixtureRequest, model: str) -> None:
     """Six turns in a pool for three, in slices, some paused, one cancelled, one a schema: texts and invariants hold."""
     path: Path = request.getfixturevalue(model)
-    options: dict[str, Any] = {"parallel": 3, "pool_tokens": 768, "slice_seconds": 0.001, "parked_bytes": 60_000}
+    options: dict[str, Any] = {"pool_tokens": 768, "slice_seconds": 0.001, "parked_bytes": 60_000}
 
     async def crowd(engine: LlamaEngine) -> list[str]:
         endless = request_of(99)
@@ -121,10 +121,10 @@ async def test_it_is_the_same_among_others(request: pytest.FixtureRequest, model
             pass
         return [answer.text for answer in await asyncio.gather(*turns)]
 
-    async with running(path, parallel=1) as engine:
+    async with running(path, parallel=1, flash_attention=False) as engine:
         alone = [(await ask(engine, f"{number} " * 30, max_tokens=150)).text for number in range(6)]
-    backpressure = BackpressureLimits(tokens=3)
-    async with running(path, **options, speculation="always", backpressure=backpressure) as engine:
+    options |= {"parallel": 3, "flash_attention": False, "backpressure": BackpressureLimits(tokens=3)}
+    async with running(path, speculation="always", **options) as engine:
         together = await crowd(engine)
         stats = await engine.stats()
         assert stats.accepted_tokens > 100
