@@ -6,7 +6,7 @@ so the quality of the model does not matter: it chooses the tokens, and the gues
 repeats, replies are sampled at a high temperature. Shown are medians over the rounds of the ratio without to with:
 seconds from the first token to the last, and CPU seconds of the worker, which neighbours on the machine disturb less.
 
-    scripts/bench speculation [--model embedded] [--rounds 5] [--threads 1] [--json FILE]
+    scripts/bench speculation [--model embedded] [--rounds 5] [--threads 1] [--characters 700] [--json FILE]
 """
 
 import argparse
@@ -27,8 +27,6 @@ from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.engine.host.supervisor import LlamaEngine
 
 TEXT = Path(__file__).read_text(encoding="utf-8")
-CHARACTERS = 1500
-"""Of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +65,13 @@ class Row:
     same: int
 
 
-def edits(number: int, streams: int) -> Work:
+def edits(number: int, streams: int, characters: int) -> Work:
     """Make edits of a file, another one in each round."""
     prompts: list[tuple[Message, ...]] = []
     schemas: list[dict[str, object] | None] = []
     for stream in range(streams):
-        start = (number * streams + stream) * 211 % max(1, len(TEXT) - CHARACTERS)
-        lines = TEXT[start : start + CHARACTERS].splitlines()
+        start = (number * streams + stream) * 211 % max(1, len(TEXT) - characters)
+        lines = TEXT[start : start + characters].splitlines()
         before = {"path": "work.py", "content": "\n".join(lines)}
         lines[len(lines) // 2] = f"    changed = {stream + number}"
         after = {"path": "work.py", "content": "\n".join(lines)}
@@ -89,7 +87,7 @@ def edits(number: int, streams: int) -> Work:
     return Work(f"edits, {streams} streams", tuple(prompts), Settings(temperature=0, max_tokens=900), tuple(schemas))
 
 
-def talk(number: int, streams: int) -> Work:
+def talk(number: int, streams: int, _characters: int) -> Work:
     """Make questions of random words; the replies are random, too."""
     dice = random.Random(number)
     words = sorted(set(TEXT.split()))
@@ -139,7 +137,7 @@ async def cpu_seconds(engine: LlamaEngine) -> float:
     return times.user + times.system
 
 
-async def measure(model: str | None, rounds: int, threads: int, streams: Sequence[int]) -> list[Row]:
+async def measure(model: str | None, rounds: int, threads: int, streams: Sequence[int], characters: int) -> list[Row]:
     """Run each kind of work on both engines, by turns."""
     modes: tuple[Speculation, Speculation] = ("off", "auto")
     engines = [LlamaEngine(model, Options(threads=threads, speculation=mode, parallel=8)) for mode in modes]
@@ -151,7 +149,7 @@ async def measure(model: str | None, rounds: int, threads: int, streams: Sequenc
             for count in streams:
                 pairs = []
                 for number in range(rounds):
-                    work = make(number, count)
+                    work = make(number, count, characters)
                     order = engines if number % 2 else engines[::-1]
                     taken = {id(engine): await run(engine, f"{work.name} {number}", work) for engine in order}
                     for engine in engines:
@@ -195,12 +193,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--characters", type=int, default=700, help="of the file that is edited")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     arguments = parser.parse_args()
     print("| work | times as fast | by CPU seconds | tokens | accepted | refused | same texts |")
     print("|---|--:|--:|--:|--:|--:|--:|")
     model = None if arguments.model == "embedded" else arguments.model
-    rows = asyncio.run(measure(model, arguments.rounds, arguments.threads, arguments.streams))
+    rows = asyncio.run(measure(model, arguments.rounds, arguments.threads, arguments.streams, arguments.characters))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
 
