@@ -14,7 +14,7 @@ from cfs_server.config.settings import Settings
 from cfs_server.connect.known_prices import default_price
 from cfs_server.connect.manager import ModelConnections
 from cfs_server.dav.optional import make_dav
-from cfs_server.engine.contract.interface import Engine, HasModels, ModelInfo
+from cfs_server.engine.contract.interface import Engine, HasModels, KeepsState, ModelInfo
 from cfs_server.http.caller import Context
 from cfs_server.http.event_streams import Streams
 from cfs_server.http.idempotency import Requests
@@ -84,6 +84,8 @@ async def open_context(
         if settings.tokens is not None:
             await principals.load(settings.tokens)
         await store.restore(principals.account_of)
+        if settings.store_file is not None and isinstance(engine, KeepsState):
+            engine.keep_only(lambda: [session.key for session in store])
         shared = Shares(principals, store, log)
         context = Context(
             settings,

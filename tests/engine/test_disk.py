@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from cfs_server.engine.kvcache.disk import DiskTier
-from cfs_server.engine.kvcache.state_archive import Archive, Done
+from cfs_server.engine.kvcache.state_archive import Archive
 from cfs_server.engine.kvcache.state_folder import NAME, Folder, FolderRefused, Found
 from tests.engine.support import ask, running, until
 from tests.engine.test_prefix_cache import ARCHITECTURES, ROUNDING, CacheHarness, Talk, words
@@ -24,35 +24,18 @@ from tests.engine.test_prefix_cache import ARCHITECTURES, ROUNDING, CacheHarness
 Make = Callable[..., "DiskCacheHarness"]
 
 
-class WatchedArchive(Archive):
-    """An archive that tells when it has come to a task."""
-
-    MARK = "a file that there is not"
-
-    def __init__(self, folder: Folder, wake: Callable[[], None]) -> None:
-        self.reached = threading.Event()
-        super().__init__(folder, wake)
-
-    def _tell(self, done: Done) -> None:
-        super()._tell(done)
-        if done.name == self.MARK:
-            self.reached.set()
-
-
 class DiskCacheHarness(CacheHarness):
     """Such a cache with a folder; a turn waits for the disk as the scheduler lets it."""
 
     def __init__(self, path: Path, folder: Path, limit: int = 1 << 30, mark: str = "this model", **more: Any) -> None:
         self.woken = threading.Semaphore(0)
-        self.archive = WatchedArchive(Folder(folder, mark), self.woken.release)
+        self.archive = Archive(Folder(folder, mark), self.woken.release)
         self.tier = DiskTier(self.archive, limit)
         super().__init__(path, disk=self.tier, **more)
 
     def settle(self) -> None:
         """Wait until the thread has done everything, and take the results in."""
-        self.archive.reached.clear()
-        self.archive.read(WatchedArchive.MARK)
-        assert self.archive.reached.wait(60)
+        assert self.archive.drain(60)
         self.cache.collect()
 
     def fetch(self, tokens: list[int], owner: str = "") -> bool:
@@ -381,7 +364,7 @@ async def test_a_new_worker_goes_on_from_disk(tiny: Path, tmp_path: Path) -> Non
             first = await ask(engine, long, "s", max_tokens=5)
             assert (first.finished.usage.cached_tokens > 0) == restarted
             await until(engine, lambda stats: stats.gauges["disk_bytes"] > 0)
-            while not list((tmp_path / NAME).glob("*.state")):
+            while not list((tmp_path / NAME).rglob("*.state")):
                 await engine.stats()
             if restarted:
                 break

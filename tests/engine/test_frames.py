@@ -20,6 +20,7 @@ PLAN = EnginePlan(
     parallel=8,
     threads=2,
     extra_buffers=False,
+    kv_type="q8_0",
 )
 SAMPLES: list[protocol.Frame] = [
     protocol.Load("/a/model.gguf", "name", protocol.Options(parallel=3), extra_buffers=False),
@@ -31,6 +32,7 @@ SAMPLES: list[protocol.Frame] = [
     protocol.Pause("1"),
     protocol.Resume("1"),
     protocol.Forget("s"),
+    protocol.Retain(["s"]),
     protocol.DropHistory("s"),
     protocol.TokenLogRestore("s", "me", ["2:ab:r:AAAA"]),
     protocol.TokenLogResync("s"),

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from cfs.wire import ModelName, Price
 from cfs_server.config.settings import ConfigurationError, Count, Seconds, price_of
-from cfs_server.engine.contract.interface import AffinityKind, Sampling, UpstreamKind
+from cfs_server.engine.contract.interface import AffinityKind, KvType, Sampling, UpstreamKind
 
 EMBEDDED = "embedded"
 """Stands for the model that is part of CFS."""
@@ -33,7 +33,7 @@ _UPSTREAM_ONLY = (
     "timeout",
     "check",
 )
-_LOCAL_ONLY = ("idle",)
+_LOCAL_ONLY = ("idle", "kv_type")
 _Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 _SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
 _TABLE = re.compile(r"^[ \t]*\[\[[ \t]*models[ \t]*\]\]", re.MULTILINE)
@@ -70,6 +70,7 @@ class ModelEntry(BaseModel):
     key_file: Path | None = None
     key_variable: _Variable | None = None
     idle: Seconds | None = None
+    kv_type: KvType | None = None
     sampling: tuple[Sampling, ...] = ()
     thinking_tokens: int = Field(0, ge=0)
     affinity: AffinityKind | None = None

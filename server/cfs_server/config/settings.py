@@ -19,7 +19,7 @@ from cfs_filesystem.versions import VersionRetention
 from cfs_server.base.limits import ConnectionLimits, Network, PrincipalLimits
 from cfs_server.domain.placement import SLOTS
 from cfs_server.domain.quotas import Limits
-from cfs_server.engine.contract.interface import AffinityKind, UpstreamKind
+from cfs_server.engine.contract.interface import AffinityKind, KvType, UpstreamKind
 
 ENV_PREFIX = "CFS_"
 CONFIG_VARIABLE = "CFS_CONFIG"
@@ -105,12 +105,24 @@ class Settings(BaseSettings):
         " runs, such as `1GiB`. Default: that of two full contexts (1 GiB at most) or the size of the model, whichever"
         " is more, but at most a quarter of the machine's memory.",
     )
+    kv_type: KvType = Field(
+        "f16",
+        description="Type of the numbers that the engine keeps of each token (keys and values). `q8_0` takes 53 % of"
+        " the memory of `f16`, and `q4_0` 28 %, at the quality that docs/engine.md states. A model of the file of"
+        " models may have another.",
+    )
     engine_disk: Path | None = Field(
         None,
-        description="Folder for the engine's cache of computed sessions; memory only unless set. The files reveal"
-        " the contents of sessions and remain when the server exits.",
+        description="Folder for the engine's cache of computed sessions, which survives restarts; `none` keeps it in"
+        " memory only. The files reveal the contents of sessions, and go with them. Default: `engine` in the data"
+        " folder if sessions are kept in a file, else none.",
     )
-    engine_disk_bytes: Count = Field(4 << 30, description="Maximum size of the engine's disk cache in bytes.")
+    engine_disk_bytes: Count = Field(
+        4 << 30, description="Maximum size of the engine's disk cache in bytes, for each model. 1 GiB stays free."
+    )
+    engine_disk_rate: ByteSize = Field(
+        ByteSize(64 << 20), ge=1 << 20, description="Most bytes that the engine's disk cache writes in a second."
+    )
     speculation: Literal["auto", "off"] = Field(
         "auto",
         description="Whether the engine guesses tokens of a reply from earlier text of the session and of others of"
@@ -380,6 +392,11 @@ class Settings(BaseSettings):
         return self.data_dir and self.data_dir / "sessions.db"
 
     @property
+    def engine_folder(self) -> Path | None:
+        """The folder of the engine's cache; None if it is in memory only."""
+        return None if self.engine_disk in (None, Path("none")) else self.engine_disk
+
+    @property
     def models_folder(self) -> Path:
         """The folder of downloaded models."""
         return self.models_dir or (self.data_dir or user_data_dir()) / "models"
@@ -526,8 +543,8 @@ def user_connections() -> Path:
 def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> Settings:
     """Read the settings; raises `ConfigurationError` naming the first one that cannot be used.
 
-    The data folder and the file of connected models are the user's unless they are set. `Settings()` itself has a
-    temporary folder, and no file.
+    The data folder and the file of connected models are the user's unless they are set, and the engine's cache is in
+    the data folder. `Settings()` itself has a temporary folder, and no file.
     """
     if config is not None and not config.is_file():
         raise ConfigurationError(f"{config}: there is no such configuration file")
@@ -553,7 +570,12 @@ def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> 
     except ValueError as error:  # a file that is no TOML, an unreadable one
         raise ConfigurationError(f"{config}: {error}") from None
     users = {"data_dir": user_data_dir, "connections": user_connections}
-    return found.model_copy(update={name: path() for name, path in users.items() if name not in found.model_fields_set})
+    found = found.model_copy(
+        update={name: path() for name, path in users.items() if name not in found.model_fields_set}
+    )
+    if "engine_disk" in found.model_fields_set or found.data_dir is None or found.store_file is None:
+        return found
+    return found.model_copy(update={"engine_disk": found.data_dir / "engine"})
 
 
 def _given(problem: Any) -> str:

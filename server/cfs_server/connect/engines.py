@@ -75,6 +75,8 @@ def _make_model(settings: Settings, entry: ModelEntry, *, journal: Journal | Non
     options = replace(_options(settings), context_tokens=entry.context or 0)
     if entry.parallel is not None:
         options = replace(options, parallel=entry.parallel)
+    if entry.kv_type is not None:
+        options = replace(options, kv_type=entry.kv_type)
     spec = None if entry.model == models_file.EMBEDDED else entry.model
     return OnDemandEngine(
         entry.name,
@@ -108,11 +110,13 @@ def make_listed_upstream(
 
 
 def _options(settings: Settings) -> Options:
-    disk = str(settings.engine_disk.absolute()) if settings.engine_disk is not None else ""
+    disk = str(settings.engine_folder.absolute()) if settings.engine_folder is not None else ""
     return Options(
         disk=disk,
         disk_bytes=settings.engine_disk_bytes,
+        disk_rate=settings.engine_disk_rate,
         pool_bytes=settings.engine_pool or 0,
+        kv_type=settings.kv_type,
         speculation=settings.speculation,
     )
 

@@ -40,8 +40,8 @@ def checks() -> Iterator[Check]:
         yield _upstream(settings)
     if settings.model is not None:
         yield _model(settings.model, settings.models_folder)
-    if settings.engine_disk is not None:
-        yield _disk(settings.engine_disk, settings.engine_disk_bytes)
+    if settings.engine_folder is not None:
+        yield _disk(settings.engine_folder, settings.engine_disk_bytes)
     yield from _store(settings)
     yield _port(settings)
 

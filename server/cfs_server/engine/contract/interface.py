@@ -4,7 +4,7 @@ An engine generates text from structured messages and settings. It builds the pr
 templates or tokens. One conformance class in `tests/engine` runs against every implementation.
 """
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -34,6 +34,9 @@ Sampling = Literal[
 """Settings of a session that an upstream may get."""
 AffinityKind = Literal["x-session-id", "x-session-affinity", "prompt_cache_key", "user", "none"]
 """Where requests to an upstream say which of them belong together; see `upstream.affinity`."""
+
+KvType = Literal["f16", "q8_0", "q4_0"]
+"""Types of the numbers that attention keeps of each token; see `llama.model_plan.KV_TYPES`."""
 
 TOO_LONG = "the turn took longer than {:g} seconds"
 """Error of a turn that had not finished at its deadline."""
@@ -73,6 +76,7 @@ class EnginePlan:
 
     `policy` is `ranges` when any run of tokens is kept and shared, `snapshots` when only whole states are. `window`
     is the mode of a sliding window. `extra_buffers`: weights are repacked for this processor's fast native code.
+    `kv_type` is the type of the numbers that attention keeps of each token.
     """
 
     family: str
@@ -84,14 +88,15 @@ class EnginePlan:
     parallel: int
     threads: int
     extra_buffers: bool
+    kv_type: KvType = "f16"
 
     def __str__(self) -> str:
         """Describe the plan in one line."""
         window = "" if self.window == "none" else f" (window of {self.window})"
         return (
             f"{self.family}{window}, kept as {self.policy}, flash attention {_on(self.flash_attention)}, one pool of"
-            f" {self.pool_tokens} tokens in {self.pool_bytes / (1 << 20):.0f} MiB, {self.parallel} turns at a time,"
-            f" {self.threads} threads, repacked weights {_on(self.extra_buffers)}"
+            f" {self.pool_tokens} tokens in {self.pool_bytes / (1 << 20):.0f} MiB of {self.kv_type},"
+            f" {self.parallel} turns at a time, {self.threads} threads, repacked weights {_on(self.extra_buffers)}"
         )
 
 
@@ -383,6 +388,15 @@ class Prepares(Protocol):
 
     def prepare(self) -> None:
         """Begin to load the model, so that the first turn need not wait for it."""
+        ...
+
+
+@runtime_checkable
+class KeepsState(Protocol):
+    """An engine whose state survives its worker and the server."""
+
+    def keep_only(self, living: Callable[[], Iterable[str]]) -> None:
+        """Free the state of all sessions of the past but those that exist, whose keys `living` returns at any time."""
         ...
 
 

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, get_args
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, Message
 from cfs_server.engine.contract.backlog import Backlog
-from cfs_server.engine.contract.interface import EnginePlan, GenerationRequest
+from cfs_server.engine.contract.interface import EnginePlan, GenerationRequest, KvType
 from cfs_server.engine.contract.reply_options import REPLY_OPTIONS
 
 HEADER = struct.Struct(">I")
@@ -48,12 +48,18 @@ class Options:
     disk: str = ""
     """Folder for state that is to outlive memory and the worker; empty for none."""
     disk_bytes: int = 4 << 30
+    disk_rate: int = 64 << 20
+    """Most bytes that are written there in a second."""
+    rest_seconds: float = 60.0
+    """State on disk that rested this long leaves memory."""
     idle_seconds: float = 0.5
     """A session that rested this long leaves the pool as soon as others compute."""
     step_tokens: int = 512
     """Most tokens of one step."""
     flash_attention: bool = True
     """Where the model can. It is faster and rounds more coarsely, so greedy near ties depend more on the company."""
+    kv_type: KvType = "f16"
+    """The type of the pool's numbers. All but `f16` need flash attention."""
     step_seconds: float = 0.2
     """The target time of a piece of a prompt and a token of all streams: a stream may pause that long."""
     slice_seconds: float = 2.0
@@ -135,6 +141,13 @@ class Forget:
     """To the worker: drop everything stored for this key."""
 
     cache_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retain:
+    """To the worker: of the sessions of the worker before it, only those with these keys still exist."""
+
+    keys: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,6 +422,7 @@ ToWorker = (
     | Pause
     | Resume
     | Forget
+    | Retain
     | DropHistory
     | TokenLogRestore
     | TokenLogResync

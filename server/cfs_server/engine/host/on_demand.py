@@ -8,7 +8,7 @@ crashes does not affect the others.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -92,6 +92,7 @@ class OnDemandEngine:
         self._reason = ""
         self._changed = Broadcast()
         self._logs = TokenLogStore()
+        self._living: Callable[[], Iterable[str]] | None = None
         self._past = EngineStats("ready")
         self._loads = 0
         self._load_seconds = 0.0
@@ -189,6 +190,12 @@ class OnDemandEngine:
             self._logs.forget(cache_key, busy=False)
         else:
             self._engine.forget(cache_key)
+
+    def keep_only(self, living: Callable[[], Iterable[str]]) -> None:
+        """Free the state of all sessions of the past but those that exist, now and with each worker."""
+        self._living = living
+        if self._engine is not None:
+            self._engine.keep_only(living)
 
     def hint(self, cache_key: str, hint: Hint) -> None:
         """Note a session's activity until its next turn. Without a worker there is no state that could stay."""
@@ -305,6 +312,8 @@ class OnDemandEngine:
     async def _run(self) -> None:
         began = time.monotonic()
         engine = self._make(self._logs)
+        if self._living is not None:
+            engine.keep_only(self._living)
         try:
             info = await engine.start()
             self._loading = False

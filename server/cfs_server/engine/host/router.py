@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import cast
@@ -23,6 +23,7 @@ from cfs_server.engine.contract.interface import (
     Finished,
     GenerationRequest,
     Hint,
+    KeepsState,
     Kind,
     ModelInfo,
     ModelLoadError,
@@ -45,6 +46,7 @@ class ModelRouter:
         self._turn_ended = Broadcast()
         self._past: Counter[str] = Counter()
         """The counters of engines that have been replaced."""
+        self._living: Callable[[], Iterable[str]] | None = None
 
     async def start(self) -> ModelInfo:
         """Start all engines and return the default model. Raises `ModelLoadError`, which names the model."""
@@ -69,6 +71,8 @@ class ModelRouter:
     ) -> None:
         """Use other engines, all of which have been started. Those that are left out stop after their running turns."""
         before = set(self._engines.values())
+        if self._living is not None:
+            _keep_only(set(engines.values()) - before, self._living)
         models = {default: engines[default], **engines}
         self._engines.clear()
         self._engines.update(models)
@@ -163,6 +167,11 @@ class ModelRouter:
         for engine in self._engines.values():
             engine.forget(cache_key)
 
+    def keep_only(self, living: Callable[[], Iterable[str]]) -> None:
+        """Free the state of all sessions of the past but those that exist, now and with each new model."""
+        self._living = living
+        _keep_only(self._engines.values(), living)
+
     def hint(self, cache_key: str, hint: Hint) -> None:
         """Note a session's activity until its next turn. Engines that do not know the session ignore it."""
         for engine in self._engines.values():
@@ -180,3 +189,9 @@ class ModelRouter:
             for reason, count in each.restarts_by_reason.items():
                 total.restarts_by_reason[reason] = total.restarts_by_reason.get(reason, 0) + count
         return total
+
+
+def _keep_only(engines: Iterable[Engine], living: Callable[[], Iterable[str]]) -> None:
+    for engine in engines:
+        if isinstance(engine, KeepsState):
+            engine.keep_only(living)

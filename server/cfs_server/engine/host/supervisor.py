@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -114,6 +114,7 @@ class LlamaEngine:
         self._backlog = Backlog()
         self._useless = 0
         self._broken: str | None = None
+        self._living: Callable[[], Iterable[str]] | None = None
 
     async def start(self) -> ModelInfo:
         """Load the model; raises `ModelLoadError`."""
@@ -124,8 +125,7 @@ class LlamaEngine:
         self._load = protocol.Load(str(model.path), model.name, self._options, fast)
         self._worker, ready = await WorkerProcess.spawn(self._load, self._command)
         self._context = ready.context_tokens, ready.longest_token
-        for restore in self._logs.restores():
-            self._worker.send(restore)
+        self._tell_past(self._worker)
         self._state = "ready"
         self._supervision = asyncio.create_task(self._supervise(), name="engine supervisor")
         embedded = model.name == models.EMBEDDED
@@ -215,6 +215,12 @@ class LlamaEngine:
         self._logs.forget(cache_key, busy=self._worker is not None)
         if self._worker is not None:
             self._worker.forget(cache_key)
+
+    def keep_only(self, living: Callable[[], Iterable[str]]) -> None:
+        """Free the state of all sessions of the past but those that exist; see `KeepsState`."""
+        self._living = living
+        if self._worker is not None:
+            self._worker.send(protocol.Retain(list(living())))
 
     def hint(self, cache_key: str, hint: Hint) -> None:
         """Note a session's activity until its next turn; unknown keys are ignored."""
@@ -382,10 +388,16 @@ class LlamaEngine:
             return
 
     async def _hand_over(self, worker: WorkerProcess) -> None:
-        for restore in self._logs.restores():
-            worker.send(restore)
+        self._tell_past(worker)
         for stream in list(self._streams.values()):  # turns that arrive meanwhile are sent by their readers
             await self._begin(worker, stream)
+
+    def _tell_past(self, worker: WorkerProcess) -> None:
+        """Tell a new worker what there was before it."""
+        if self._living is not None:
+            worker.send(protocol.Retain(list(self._living())))
+        for restore in self._logs.restores():
+            worker.send(restore)
 
     async def _begin(self, worker: WorkerProcess, stream: TurnStream) -> None:
         """Send a turn to a worker, unless the turn or the worker has ended before that."""

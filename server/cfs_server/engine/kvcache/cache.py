@@ -8,14 +8,24 @@ and so is all state. Therefore only leaves are evicted. Models with indivisible 
 import time
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, groupby, takewhile
 
 import numpy as np
 
 from cfs_server.engine.kvcache.device import Allocation, Pool, SequenceHandle
 from cfs_server.engine.kvcache.disk import DiskTier
-from cfs_server.engine.kvcache.radix_tree import Blob, LRUIndex, Memory, Node, PrefixTree, StateFile, dispensable
+from cfs_server.engine.kvcache.radix_tree import (
+    Blob,
+    LRUIndex,
+    Memory,
+    Node,
+    PrefixTree,
+    StateFile,
+    dispensable,
+    owner_of,
+    spelled,
+)
 from cfs_server.engine.kvcache.state_file import Piece
 from cfs_server.engine.llama.ffi import LlamaContext, Tokens
 
@@ -39,6 +49,8 @@ class PrefixCache:
         self.copying = Copying(self.pool)
         self._stored = LRUIndex()
         self._idle_seconds = idle_seconds
+        self._recovered: set[str] = set()
+        """Sessions of the previous worker, of which some may be deleted."""
         self._recover()
 
     @property
@@ -75,6 +87,14 @@ class PrefixCache:
                     self._take_in(node, blob)
             if blob is not None and blob.users:
                 self.trim_memory()
+        for node in self.disk.take_due():
+            self._write(node)
+
+    def rest(self, seconds: float) -> None:
+        """Free the copies in memory of state that is on disk and was not used for a while."""
+        for node in self._stored.rested(time.monotonic() - seconds):
+            if node.written and not node.pins:
+                self._discard(node)
 
     def _near(self, node: Node | None) -> Node | None:
         """Go up from a node until nothing on the way is on disk only."""
@@ -175,6 +195,7 @@ class PrefixCache:
                 self.disk.recover(file, node)
                 for key in head.sessions:
                     self.tree.attach(key, node)
+                    self._recovered.add(key)
         for node in list(self.tree):  # no later delete could remove a node without a session at it or below it
             self._prune(node)
         self.disk.put_in_order()
@@ -325,6 +346,18 @@ class PrefixCache:
         """Free the state of a session that no other session shares."""
         self._prune(self.tree.detach(key))
 
+    def retain(self, keys: Collection[str]) -> None:
+        """Free the state of the previous worker's sessions that are not among these."""
+        gone, self._recovered = self._recovered.difference(keys), set()
+        for key in gone:
+            self.forget(key)
+
+    def recovered(self) -> Iterator[tuple[str, str, Tokens]]:
+        """Yield the sessions of the previous worker with their owners and tokens."""
+        for key in self._recovered:
+            if (node := self.tree.end_of(key)) is not None:
+                yield key, owner_of(node), spelled(node)
+
     def expect(self, key: str, pause: float) -> None:
         """Note the pause before a session's next turn."""
         node = self.tree.end_of(key)
@@ -420,7 +453,8 @@ class PrefixCache:
         return not node.pins and all(child.device is None for child in node.children.values())
 
     def _evict(self, node: Node) -> None:
-        self._store(node)
+        if not node.written:
+            self._store(node)
         self.pool.drop(node)
         if not node.kept:
             self._lose(node)

@@ -17,7 +17,7 @@ from llama_cpp import llama_cpp as lib
 from cfs_server.engine.kvcache.radix_tree import Blob, Disk, Node, StateFile, owner_of, spelled
 from cfs_server.engine.kvcache.state_archive import Archive, Done, Write
 from cfs_server.engine.kvcache.state_file import Head
-from cfs_server.engine.kvcache.state_folder import Folder, FolderRefused, Found, new_name
+from cfs_server.engine.kvcache.state_folder import LEAST_FREE, Folder, FolderRefused, Found, label_of, new_name
 from cfs_server.engine.llama.model import LoadedModel
 
 # The state that a turn leaves in memory is written in the background. A turn whose prompt continues state that is only
@@ -37,6 +37,8 @@ class DiskTier:
         self._archive = archive
         self._named: dict[str, StateFile] = {}
         self._order: list[str] = []
+        self._due: dict[Node, None] = {}
+        """Nodes that wait until others are written."""
 
     @property
     def on(self) -> bool:
@@ -50,6 +52,7 @@ class DiskTier:
         return {
             "disk_bytes": float(self.books.used),
             "disk_files": float(len(self.books)),
+            "disk_pending_bytes": float(self._archive.pending),
             "disk_limit_bytes": float(self.books.limit),
             "disk_reads": float(self.reads),
             "disk_refused": float(self._archive.refused + self.problems),
@@ -66,7 +69,7 @@ class DiskTier:
     def recover(self, file: Found, node: Node) -> None:
         """Attach a file of a previous worker to a node."""
         size = _booked(file.head.end, file.head.state_bytes, len(file.head.pieces))
-        entry = StateFile(file.head.start, file.head.end, size, file.name)
+        entry = StateFile(file.head.start, file.head.end, size, file.name, written=True)
         self._named[entry.name] = entry
         self.books.add(entry, node)
 
@@ -97,9 +100,17 @@ class DiskTier:
         if self._archive.write(order):
             entry = self._named[name] = StateFile(blob.start, blob.end, size, name)
             self.books.add(entry, node)
+        else:
+            self._due[node] = None
+
+    def take_due(self) -> list[Node]:
+        """Return the nodes that could not be written, to be tried again after each result."""
+        due, self._due = list(self._due), {}
+        return due
 
     def free(self, node: Node) -> None:
         """Detach a node from its file; the file is removed with its last node."""
+        self._due.pop(node, None)
         entry = self.books.free(node)
         if entry is not None and self._archive is not None:
             del self._named[entry.name]
@@ -120,6 +131,7 @@ class DiskTier:
             entry = self._named.get(done.name)
             if entry is None:
                 continue  # all its nodes are removed
+            entry.written |= done.head is None and not done.problem
             if done.head is not None:
                 entry.reading = False
             blob = _blob(entry, done)
@@ -130,6 +142,10 @@ class DiskTier:
             elif done.problem or done.head is not None:
                 self.problems += 1
                 yield entry, None
+
+    def drain(self, seconds: float) -> bool:
+        """Write all pending state at once; false if that takes longer. Called from any thread."""
+        return self._archive is None or self._archive.drain(seconds)
 
     def close(self) -> None:
         """Write all pending state and release the folder."""
@@ -165,6 +181,8 @@ def _booked(tokens: int, state_bytes: int, pieces: int) -> int:
 
 
 _SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
+_PATIENCE_SECONDS = 5.0
+"""A worker whose server was killed may take this long to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +196,14 @@ def open_disk(model: LoadedModel, wake: Callable[[], None], warn: Callable[[str]
     if not options.disk:
         return DiskTier()
     try:
-        archive = Archive(Folder(Path(options.disk), fingerprint(model)), wake)
+        folder = Folder(
+            Path(options.disk),
+            fingerprint(model),
+            label_of(Path(model.path)),
+            patience=_PATIENCE_SECONDS,
+            least_free=LEAST_FREE,
+        )
+        archive = Archive(folder, wake, options.disk_rate)
     except (FolderRefused, OSError) as error:
         warn(f"nothing is kept on disk: {error}")
         return DiskTier()
@@ -196,7 +221,7 @@ def fingerprint(model: LoadedModel) -> str:
         _file(Path(model.path)),
         (llama_cpp.__version__, files, platform.machine()),
         lib.llama_print_system_info(),
-        (plan.family, plan.policy, plan.window, plan.flash_attention, plan.extra_buffers),
+        (plan.family, plan.policy, plan.window, plan.flash_attention, plan.extra_buffers, plan.kv_type),
         (context.partial, context.window, context.cell_bytes, context.state_bytes),
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 class StateFile:
     """A file with the state of the positions from `start` to `end`; nodes that were one when it was written share it.
 
-    While it is `reading`, a turn waits for it.
+    While it is `reading`, a turn waits for it. Before it is `written`, its state is in memory.
     """
 
     start: int
@@ -31,6 +31,7 @@ class StateFile:
     name: str
     nodes: "set[Node]" = field(default_factory=set)
     reading: bool = False
+    written: bool = False
 
 
 class Disk:
@@ -195,6 +196,11 @@ class Node:
     def near(self) -> bool:
         """Whether a turn can continue from it at once."""
         return self.device is not None or self.memory is not None
+
+    @property
+    def written(self) -> bool:
+        """Whether its state is on disk and needs no memory."""
+        return self.disk is not None and self.disk.written
 
     def pin(self, count: int = 1) -> None:
         """Count a turn whose state ends here, or -1 when it is over."""
@@ -432,6 +438,10 @@ class LRUIndex:
             found = next((node for _, _, node in entries if allowed(node)), None)
             if found is not None:
                 yield found
+
+    def rested(self, limit: float) -> list[Node]:
+        """List the nodes that were used before a time."""
+        return [node for entries in self._by_pause.values() for _, _, node in entries[: bisect_left(entries, (limit,))]]
 
     def __contains__(self, node: Node) -> bool:
         """Whether a node is here."""

@@ -1,13 +1,18 @@
-"""The folder of the state files.
+"""The folder of the state files of a model.
 
 One worker at a time uses it. No other user may access it, and each file is checked before use.
 """
 
+import contextlib
+import errno
 import fcntl
+import hashlib
 import os
+import re
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -19,6 +24,14 @@ NAME = "cfs-engine-state"
 
 
 _SUFFIX, _UNFINISHED, _LOCK = ".state", ".part", "lock"
+
+
+LEAST_FREE = 1 << 30
+"""Bytes of the disk that state leaves free: sessions are written to the same one."""
+
+
+_LOCK_SECONDS = 0.05
+_LABEL_CHARACTERS = 48
 
 
 class FolderRefused(Exception):
@@ -39,6 +52,13 @@ def new_name() -> str:
     return secrets.token_hex(16)
 
 
+def label_of(model: Path) -> str:
+    """Name the folder of a model: after its file, and different for files of one name."""
+    path = model.absolute()
+    readable = re.sub(r"[^A-Za-z0-9._-]", "_", path.stem)[:_LABEL_CHARACTERS]
+    return f"{readable}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
+
+
 @dataclass(frozen=True, slots=True)
 class Survey:
     """The contents of a folder, and the free space."""
@@ -56,7 +76,7 @@ def survey(parent: Path) -> Survey:
         raise NotADirectoryError(20, "this is no folder")
     if not os.access(place, os.W_OK | os.X_OK):
         raise PermissionError(13, "nothing can be written there")
-    sizes = [path.lstat().st_size for path in inside.glob(f"*{_SUFFIX}")] if place == inside else []
+    sizes = [path.lstat().st_size for path in inside.rglob(f"*{_SUFFIX}")] if place == inside else []
     disk = os.statvfs(place)
     return Survey(len(sizes), sum(sizes), disk.f_bavail * disk.f_frsize)
 
@@ -64,31 +84,30 @@ def survey(parent: Path) -> Survey:
 class Folder:
     """Writes, reads and removes state files. Other users have no access: the files contain session text."""
 
-    def __init__(self, parent: Path, fingerprint: str) -> None:
-        """Make the folder and lock it; raises `FolderRefused`."""
-        self.path = parent / NAME
+    def __init__(
+        self, parent: Path, fingerprint: str, label: str = "", *, patience: float = 0.0, least_free: int = 0
+    ) -> None:
+        """Make the folder and lock it; raises `FolderRefused`.
+
+        A worker that was killed may hold the lock until it has ended: for `patience` seconds this waits. `least_free`
+        bytes of the disk stay free.
+        """
+        self.path = parent / NAME / label
         self.fingerprint = fingerprint
+        self._least_free = least_free
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._check()
+            for folder in dict.fromkeys((parent / NAME, self.path)):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _check(folder)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             self._lock: int | None = os.open(self.path / _LOCK, flags, 0o600)
         except OSError as error:
             raise FolderRefused(f"{self.path}: {(error.strerror or str(error)).lower()}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _locked(self._lock, patience):
             self.close()
-            raise FolderRefused(f"{self.path}: another server uses this folder") from None
-
-    def _check(self) -> None:
-        found = self.path.lstat()
-        if not stat.S_ISDIR(found.st_mode):
-            raise FolderRefused(f"{self.path}: this is no folder")
-        if found.st_uid != os.geteuid():
-            raise FolderRefused(f"{self.path}: this folder belongs to another user")
-        if stat.S_IMODE(found.st_mode) & 0o077:
-            self.path.chmod(0o700)
+            raise FolderRefused(f"{self.path}: another server uses this folder")
+        if label:
+            _remove_state(parent / NAME)  # earlier versions had no folders of models
 
     def close(self) -> None:
         """Release the folder for another worker."""
@@ -111,14 +130,23 @@ class Folder:
                 removed += 1
         return [file for _, file in sorted(found, key=lambda entry: entry[0])], removed
 
-    def write(self, head: Head, pieces: Sequence[Piece], name: str) -> None:
-        """Write a file; it has its name when all of it is there. Raises `OSError`."""
+    def write(
+        self, head: Head, pieces: Sequence[Piece], name: str, wrote: Callable[[int], None] = lambda _bytes: None
+    ) -> None:
+        """Write a file; it has its name when all of it is there. Raises `OSError`, and what `wrote` raises.
+
+        `wrote` is called after each part, with the number of its bytes.
+        """
+        disk = os.statvfs(self.path)
+        if disk.f_bavail * disk.f_frsize < self._least_free + head.state_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         unfinished = self.path / (name + _UNFINISHED)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             with FileIO(os.open(unfinished, flags, 0o600), "wb") as file:
                 for part in (memoryview(head.encode()), *(part for piece in pieces for part in slices(piece.state))):
                     _write_all(file.fileno(), part)
+                    wrote(len(part))
             # No fsync: a file that a power cut tears is noticed by its length or its checksums.
             unfinished.rename(self.path / (name + _SUFFIX))
         except BaseException:
@@ -165,6 +193,36 @@ class Folder:
             os.close(descriptor)
             raise BadFile("others may have written it")
         return FileIO(descriptor, "rb")
+
+
+def _check(folder: Path) -> None:
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise FolderRefused(f"{folder}: this is no folder")
+    if found.st_uid != os.geteuid():
+        raise FolderRefused(f"{folder}: this folder belongs to another user")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        folder.chmod(0o700)
+
+
+def _locked(descriptor: int, patience: float) -> bool:
+    until = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_LOCK_SECONDS)
+        else:
+            return True
+
+
+def _remove_state(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name.endswith((_SUFFIX, _UNFINISHED)):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:

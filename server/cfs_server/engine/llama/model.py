@@ -15,7 +15,16 @@ from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.llama.cost_model import TILE
 from cfs_server.engine.llama.embedding import Pooling, attends_both_ways
 from cfs_server.engine.llama.ffi import AbortFlag, Batch, DecodeResult, LlamaContext
-from cfs_server.engine.llama.model_plan import LEAST_BYTES, MOST_BYTES, ModelArchitecture, Name, Plan, make_plan
+from cfs_server.engine.llama.model_plan import (
+    LEAST_BYTES,
+    MOST_BYTES,
+    ModelArchitecture,
+    Name,
+    Plan,
+    check_kv_type,
+    make_plan,
+    set_kv_type,
+)
 from cfs_server.engine.llama.tokenizer import Vocabulary
 
 _TOKENS = 3
@@ -97,6 +106,7 @@ They are a pool larger than one context, more turns than fit into it, full windo
 """
 _NO_FLASH_ATTENTION = "Flash Attention not supported"
 _LEVELS = {3: "warning", 4: "error"}
+_MOST_TEXT = 1024
 _EXAMINED_TOKENS, _EXAMINED_BATCH = 256, 8
 """Sizes of the context in which a model is examined."""
 
@@ -190,6 +200,8 @@ def load_any(path: str, options: Options, log: NativeLog, *, extra_buffers: bool
     if not lib.llama_model_has_decoder(model) or not trained or (whole and pooling is None):
         kind = "text generation or embedding model" if whole else "text generation model"
         raise ModelLoadError(f"{path}: not a {kind}")
+    if not whole:
+        check_kv_type(path, options, name_of(model), _head_sizes(model))
     options = replace(
         options,
         parallel=min(options.parallel, int(lib.llama_max_parallel_sequences())),
@@ -255,6 +267,21 @@ def _explain(errors: list[str]) -> str:
         return "the file is truncated or damaged"
     telling = [line for line in errors if "error loading model" in line] or errors[:1] or ["unknown reason"]
     return "cannot be loaded: " + telling[0].split("error loading model: ")[-1].strip()
+
+
+def _head_sizes(model: Any) -> tuple[int, int]:
+    """Return the numbers of a key and of a value of one head."""
+    heads = max(1, int(lib.llama_model_n_head(model)))
+    family = _metadata(model, "general.architecture")
+    width = int(lib.llama_model_n_embd(model)) // heads
+    key, value = (_metadata(model, f"{family}.attention.{name}_length") for name in ("key", "value"))
+    return int(key or width), int(value or width)
+
+
+def _metadata(model: Any, name: str) -> str:
+    buffer = ctypes.create_string_buffer(_MOST_TEXT)
+    size = lib.llama_model_meta_val_str(model, name.encode(), buffer, len(buffer))
+    return buffer.value.decode(errors="replace") if size > 0 else ""
 
 
 def _threads(model: Any) -> int:
@@ -324,8 +351,7 @@ def _new_context(
     params.n_ubatch = options.step_tokens
     params.n_seq_max = sequences
     params.n_threads = params.n_threads_batch = options.threads
-    flash, plain = lib.LLAMA_FLASH_ATTN_TYPE_AUTO, lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    params.flash_attn_type = flash if options.flash_attention else plain
+    set_kv_type(params, options)
     params.kv_unified = True
     params.swa_full = full_window
     params.no_perf = True

@@ -7,14 +7,49 @@ a pool that keeps and protects the full window (`ffi.LlamaContext`).
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from llama_cpp import llama_cpp as lib
 
-from cfs_server.engine.contract.interface import EnginePlan
+from cfs_server.engine.contract.interface import EnginePlan, KvType, ModelLoadError
 from cfs_server.engine.contract.protocol import Options
 
 Name = Literal["attention", "sliding window", "recurrent", "hybrid"]
+
+
+@dataclass(frozen=True, slots=True)
+class NumberType:
+    """The library's number of a type, and how many numbers share a scale."""
+
+    number: int
+    block: int
+
+
+KV_TYPES: dict[KvType, NumberType] = {
+    "f16": NumberType(lib.GGML_TYPE_F16, 1),
+    "q8_0": NumberType(lib.GGML_TYPE_Q8_0, 32),
+    "q4_0": NumberType(lib.GGML_TYPE_Q4_0, 32),
+}
+
+
+def set_kv_type(params: Any, options: Options) -> None:
+    """Set the type of keys and values, and flash attention, in the parameters of a context."""
+    flash, plain = lib.LLAMA_FLASH_ATTN_TYPE_AUTO, lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.flash_attn_type = flash if options.flash_attention else plain
+    params.type_k = params.type_v = KV_TYPES[options.kv_type].number
+
+
+def check_kv_type(path: str, options: Options, name: Name, heads: tuple[int, int]) -> None:
+    """Raise `ModelLoadError` for a type that a model with keys and values of these sizes cannot have."""
+    block, wanted = KV_TYPES[options.kv_type].block, f"{path}: --kv-type {options.kv_type} cannot be used"
+    if block == 1:
+        return
+    if name == "recurrent":
+        raise ModelLoadError(f"{wanted}: this model has no attention; use f16")
+    if not options.flash_attention:
+        raise ModelLoadError(f"{wanted} without flash attention; use f16")
+    if size := next((size for size in heads if size % block), 0):
+        raise ModelLoadError(f"{wanted}: this model's heads have {size} numbers, no multiple of {block}; use f16")
 
 
 LEAST_TOKENS = 4096
@@ -77,6 +112,7 @@ class Plan:
             parallel=options.parallel,
             threads=options.threads,
             extra_buffers=extra_buffers,
+            kv_type=options.kv_type,
         )
 
     def _why_no_full_window(self) -> str:

@@ -59,6 +59,48 @@ def read_rows(
             place += len(segment.text)
 
 
+def read_tokens(
+    tokens: Tokens,
+    pieces: Sequence[Piece],
+    cuts: Callable[[Piece, int], Iterator[str]],
+    tokenize: Callable[[str, bool], Tokens],
+    spell: Callable[[int], bytes],
+) -> Iterator[Segment]:
+    """Yield the segments that a prompt begins with, as far as these tokens spell it.
+
+    Text that would be cut into other tokens is a reply. Of the last one, some tokens may be missing.
+    """
+    rest = tokens
+    for piece in pieces:
+        for text in cuts(piece, 0):
+            usual = tokenize(text, piece.trusted)
+            if np.array_equal(rest[: len(usual)], usual):
+                segment = Segment(text, piece.trusted, usual)
+            elif piece.trusted or (chosen := _spelling(text, rest, tokenize, spell)) is None:
+                return
+            else:
+                segment = Segment(text, trusted=False, tokens=chosen, reply=True)
+            yield segment
+            rest = rest[len(segment.tokens) :]
+
+
+def _spelling(
+    text: str, tokens: Tokens, tokenize: Callable[[str, bool], Tokens], spell: Callable[[int], bytes]
+) -> Tokens | None:
+    """Return the first tokens, which spell a text; if there are too few, with those of its end."""
+    wanted, spelled, count = text.encode(), b"", 0
+    try:
+        while count < len(tokens) and len(spelled) < len(wanted):
+            spelled += spell(int(tokens[count]))
+            count += 1
+        end = wanted.removeprefix(spelled).decode() if wanted.startswith(spelled) else None
+    except (ValueError, IndexError, KeyError):
+        return None
+    if end is None or not count:
+        return None
+    return np.concatenate([tokens[:count], tokenize(end, False)]) if end else tokens[:count]
+
+
 def _segment(
     row: str, piece: Piece, place: int, tokenize: Callable[[str, bool], Tokens], spell: Callable[[int], bytes]
 ) -> Segment | None:

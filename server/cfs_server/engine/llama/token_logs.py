@@ -177,9 +177,9 @@ class TokenLogs:
         """Find the previous worker's log of a session, unless a log of this worker is as long."""
         if self._restored is None:
             return alike
-        source, segments = self._restored.find(key, owner, pieces)
+        source, segments = self._restored.find(key, owner, pieces, self._texts)
         known = self._agreement(pieces, alike.segments).count if alike is not None else 0
-        return TokenLog(segments, sent=(source, len(segments))) if len(segments) > known else alike
+        return TokenLog(segments, sent=(source, len(segments) if source else 0)) if len(segments) > known else alike
 
     def _agreement(self, pieces: Sequence[Piece], known: Sequence[Segment]) -> "_Agreement":
         count = place = 0
@@ -207,13 +207,16 @@ class TokenLogs:
         return index + 1 < len(known) and known[index + 1].reply and self._goes_on(known, index + 1, piece, end)
 
     def _cut(self, piece: Piece, place: int) -> Iterator[Segment]:
+        for text in self._texts(piece, place):
+            yield Segment(text, piece.trusted, self._tokenize(text, piece.trusted))
+
+    def _texts(self, piece: Piece, place: int) -> Iterator[str]:
         starts = [place, len(piece.text)]
         if piece.trusted and self._cuts is not None:
             found = (match.start() for match in self._cuts.finditer(piece.text, place))
             starts[1:1] = [start for start in found if start > place]
         for start, end in pairwise(starts):
-            text = piece.text[start:end]
-            yield Segment(text, piece.trusted, self._tokenize(text, piece.trusted))
+            yield piece.text[start:end]
 
 
 def _finished(work: Cutting) -> TokenLog:

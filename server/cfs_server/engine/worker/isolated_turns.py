@@ -16,6 +16,7 @@ from cfs.errors import EngineError
 from cfs_server.engine.llama.cost_model import TILE
 from cfs_server.engine.llama.ffi import Batch, DecodeResult, LlamaContext
 from cfs_server.engine.llama.model import LoadedModel
+from cfs_server.engine.llama.model_plan import set_kv_type
 from cfs_server.engine.worker.generation import Generation
 from cfs_server.engine.worker.sampler_pool import Choice, SamplerPool
 
@@ -50,8 +51,7 @@ class _Own:
         params.n_batch = params.n_ubatch = PIECE
         params.n_seq_max = 1
         params.n_threads = params.n_threads_batch = model.options.threads
-        flash, plain = lib.LLAMA_FLASH_ATTN_TYPE_AUTO, lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        params.flash_attn_type = flash if model.options.flash_attention else plain
+        set_kv_type(params, model.options)
         params.swa_full = params.no_perf = True
         raw = lib.llama_init_from_model(model.raw, params)
         if not raw:

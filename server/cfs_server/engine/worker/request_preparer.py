@@ -34,6 +34,7 @@ from cfs_server.engine.contract.protocol import (
     KnownHistories,
     Pause,
     Resume,
+    Retain,
     StopCounting,
     TokenLogRestore,
     TokenLogResync,
@@ -131,7 +132,19 @@ class Counter:
         return len(self._vocabulary.tokenize(text, special=special))
 
 
-Simple = History | Cancel | Pause | Resume | Forget | DropHistory | TokenLogRestore | TokenLogResync | Expect | AskStats
+Simple = (
+    History
+    | Cancel
+    | Pause
+    | Resume
+    | Forget
+    | Retain
+    | DropHistory
+    | TokenLogRestore
+    | TokenLogResync
+    | Expect
+    | AskStats
+)
 Command = Generate | Simple
 
 
@@ -189,6 +202,11 @@ class RequestPreparer:
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()
         self._lock = threading.Lock()
         self._preparing: dict[str, float] = {}  # turns and their arrival times
+
+    def recover(self, key: str, owner: str, tokens: Tokens) -> None:
+        """Take the tokens of a session whose state was found on disk."""
+        begin = self._vocabulary.begin
+        self._restored.put_tokens(key, owner, tokens[1:] if len(tokens) and tokens[0] == begin else tokens)
 
     def put(self, command: Command) -> None:
         """Take a command from the connection's thread."""

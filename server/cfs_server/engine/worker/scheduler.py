@@ -37,6 +37,7 @@ from cfs_server.engine.contract.protocol import (
     Pause,
     Ping,
     Resume,
+    Retain,
     Started,
     Stats,
     Step,
@@ -49,7 +50,7 @@ from cfs_server.engine.kvcache.device import Allocation
 from cfs_server.engine.kvcache.disk import DiskProgress, open_disk
 from cfs_server.engine.kvcache.radix_tree import SECONDS_UNTIL, PrefixTree
 from cfs_server.engine.kvcache.snapshots import SnapshotCache
-from cfs_server.engine.llama.ffi import DecodeResult
+from cfs_server.engine.llama.ffi import DecodeResult, Tokens
 from cfs_server.engine.llama.model import LoadedModel
 from cfs_server.engine.worker.batch import BatchRunner, Computed
 from cfs_server.engine.worker.embeddings import EmbeddingJob, EmbeddingRunner
@@ -58,6 +59,8 @@ from cfs_server.engine.worker.isolated_turns import STEP_FAILED
 from cfs_server.engine.worker.step_clock import announcement
 from cfs_server.engine.worker.wait_queue import WaitQueue
 
+_REST_SHARE = 0.25
+"""State in memory is looked through this often in the time after which it rests."""
 IDLE_SECONDS = 10.0
 """Least time between two checks of an idle engine: with thousands of sessions each takes milliseconds."""
 
@@ -68,6 +71,7 @@ Work = (
     | Pause
     | Resume
     | Forget
+    | Retain
     | Expect
     | EmbeddingJob
     | StopEmbedding
@@ -102,6 +106,8 @@ class Scheduler:
         self._deadlines = Deadlines()
         self._prompts = Prompts(self._cache)
         self._next_check = 0.0
+        self._rest_seconds = options.rest_seconds
+        self._next_rest = 0.0
 
     def run_forever(self) -> None:
         """Serve. While there is nothing to compute, this blocks and costs nothing."""
@@ -111,14 +117,25 @@ class Scheduler:
 
     def take_work(self) -> None:
         """Handle all work that arrived; when there is nothing to compute, wait for some."""
+        if self._seconds_until_rest == 0:
+            self._cache.rest(self._rest_seconds)
+            self._next_rest = time.monotonic() + self._rest_seconds * _REST_SHARE
         if not self._busy:
             self._check_when_idle()
             with contextlib.suppress(queue.Empty):
-                while isinstance(work := self.inbox.get(timeout=self._deadlines.seconds_left), Ping):
+                while isinstance(work := self.inbox.get(timeout=self._seconds_left), Ping):
                     self._send(Alive())  # and nothing else: an idle engine stays idle
                 self._handle(work)
         while not self.inbox.empty():
             self._handle(self.inbox.get())
+
+    def drain(self, seconds: float) -> None:
+        """Write the state that waits for the disk, for so long at most. Called from any thread."""
+        self._cache.disk.drain(seconds)
+
+    def recovered(self) -> Iterator[tuple[str, str, Tokens]]:
+        """Yield the sessions that were found on disk, with their owners and tokens. To be called before it runs."""
+        return self._cache.recovered()
 
     def close(self) -> None:
         """Free the contexts of deterministic turns, and end all threads."""
@@ -174,6 +191,8 @@ class Scheduler:
                         self._queue.move(generation, GenerationState.WAITING, first=True)
             case Forget(key):
                 self._forget(key)
+            case Retain(keys):
+                self._cache.retain(keys)
             case Expect(key, hint):
                 self._cache.expect(key, SECONDS_UNTIL[hint])
             case EmbeddingJob():
@@ -281,6 +300,17 @@ class Scheduler:
     def _announce_long_step(self, seconds: float) -> None:
         if (long := announcement(seconds)) is not None:
             self._send(long)
+
+    @property
+    def _seconds_left(self) -> float | None:
+        """How long there is nothing to do, unless work arrives."""
+        waits = (self._deadlines.seconds_left, self._seconds_until_rest)
+        return min((seconds for seconds in waits if seconds is not None), default=None)
+
+    @property
+    def _seconds_until_rest(self) -> float | None:
+        cache = self._cache
+        return max(0.0, self._next_rest - time.monotonic()) if cache.disk.on and cache.memory.used else None
 
     @property
     def _busy(self) -> bool:

@@ -30,6 +30,8 @@ from cfs_server.engine.worker.request_preparer import Command, Counter, RequestP
 from cfs_server.engine.worker.scheduler import Scheduler
 
 _PR_SET_PDEATHSIG = 1
+_DRAIN_SECONDS = 0.4
+"""Less than `process.LAST_MOMENT`, after which the server ends this process."""
 
 
 class Connection:
@@ -82,6 +84,8 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
     preparer = RequestPreparer(
         model, prompts, scheduler.inbox.put, scheduler.interrupt, partial(connection.log, "warning")
     )
+    for key, owner, tokens in scheduler.recovered():
+        preparer.recover(key, owner, tokens)
     counter = Counter(model.vocabulary, prompts, connection.send)
     embedder = EmbeddingPreparer(model.vocabulary, model.context_tokens, scheduler.inbox.put, connection.send)
     _start(connection, preparer=preparer.run_forever, counter=counter.run_forever, embedder=embedder.run_forever)
@@ -107,7 +111,7 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
         elif isinstance(frame, Command):
             preparer.put(frame)
 
-    _start(connection, reader=partial(_read, connection, take))
+    _start(connection, reader=partial(_read, connection, take, partial(scheduler.drain, _DRAIN_SECONDS)))
     # The engine has the main thread: OpenMP's threads under any other one cost a decode a third more time (measured).
     _or_die(connection, "engine", scheduler.run_forever)
 
@@ -137,13 +141,14 @@ def _serve_encoder(connection: Connection, model: LoadedEncoder) -> None:
         elif isinstance(frame, protocol.Embed | protocol.StopEmbedding):
             embedder.put(frame)
 
-    _start(connection, reader=partial(_read, connection, take))
+    _start(connection, reader=partial(_read, connection, take, lambda: None))
     _or_die(connection, "engine", loop.run_forever)
 
 
-def _read(connection: Connection, take: Callable[[protocol.Frame], None]) -> None:
+def _read(connection: Connection, take: Callable[[protocol.Frame], None], finish: Callable[[], None]) -> None:
     while (frame := connection.read()) is not None:
         take(frame)
+    finish()
     os._exit(0)  # not `return`: the native library's clean-up must not wait for a thread that computes
 
 
