@@ -344,12 +344,12 @@ class PrefixCache:
 
     def forget(self, key: str) -> None:
         """Free the state of a session that no other session shares."""
+        self._recovered.discard(key)
         self._prune(self.tree.detach(key))
 
     def retain(self, keys: Collection[str]) -> None:
         """Free the state of the previous worker's sessions that are not among these."""
-        gone, self._recovered = self._recovered.difference(keys), set()
-        for key in gone:
+        for key in self._recovered.difference(keys):
             self.forget(key)
 
     def recovered(self) -> Iterator[tuple[str, str, Tokens]]:

@@ -59,12 +59,15 @@ class DiskTier:
         }
 
     def found(self) -> list[Found]:
-        """Add the previous worker's files, shortest prompts first, so parents precede their children."""
+        """Add the previous worker's files, ordered by their first position, so parents precede their children.
+
+        The file of a parent may end behind that of its child: its run was cut after it was written.
+        """
         if self._archive is None:
             return []
         found, self._archive.found = self._archive.found, []
         self._order = [file.name for file in found]
-        return sorted(found, key=lambda file: file.head.end)
+        return sorted(found, key=lambda file: (file.head.start, file.head.end))
 
     def recover(self, file: Found, node: Node) -> None:
         """Attach a file of a previous worker to a node."""
