@@ -4,7 +4,7 @@
 
 Without a model it takes the embedded one. The text is this repository's documentation, in windows that are computed
 from an empty context. `same token`: the most probable next token is that of f16, at each position of the text. `same
-reply`: how many of the first 64 tokens of a greedy reply are those of f16, until the first that differs. Rows of
+reply`: how many of the first 32 tokens of a greedy reply are those of f16, until the first that differs. Rows of
 `bytes` are those of a token in the pool, in memory and on disk.
 """
 
@@ -26,8 +26,8 @@ from cfs_server.engine.host import models
 from cfs_server.engine.llama.ffi import Batch, DecodeResult, Tokens
 from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
 
-WINDOW, WINDOWS = 512, 8
-PROMPT, REPLY = 64, 64
+WINDOW, WINDOWS = 512, 4
+PROMPT, REPLY = 64, 32
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("sessions.md", "engine.md", "agents.md", "access.md")
 

@@ -118,13 +118,30 @@ def test_forks_share_files_and_owners_do_not(make: Make) -> None:
     shared = words((1, 60))
     harness.turn("a", shared + words((2, 10)))
     harness.turn("b", shared + words((3, 10)))
-    assert len(harness.files()) == 2, "the first as one run, the second's own end"
+    assert len(harness.files()) == 3, "the first as one run, what both begin with, the second's own end"
     harness.to_disk()
     assert harness.again("c", shared + words((3, 10), (4, 2)))[1] == 2
     assert not harness.fetch(shared + words((2, 10)), "somebody")
     assert harness.again("d", shared + words((2, 10)), "somebody")[1] == 70
     heads = [harness.archive._folder.read(path.stem)[0] for path in harness.files()]
     assert {head.owner for head in heads} == {"", "somebody"}
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["the same worker", "the next one"])
+def test_a_deleted_session_leaves_no_file_that_others_need(make: Make, restart: bool) -> None:
+    """Though another begins as it did: no token of its own is on disk, and the other is as warm as before."""
+    harness = make()
+    shared, own = words((1, 60)), words((2, 10))
+    harness.turn("a", shared + own)
+    harness.turn("b", shared + words((3, 10)))
+    if restart:
+        harness = make()
+    harness.cache.forget("a")
+    heads = [harness.archive._folder.read(path.stem)[0] for path in harness.files()]
+    assert sorted(len(head.tokens) for head in heads) == [60, 70]
+    assert all(head.tokens[60:].tolist() in ([], words((3, 10))) for head in heads)
+    harness.to_disk()
+    assert harness.again("b", shared + words((3, 10), (4, 2)))[1] == 2
 
 
 def test_nobody_else_may_read_the_files(make: Make, tmp_path: Path) -> None:

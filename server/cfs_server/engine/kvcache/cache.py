@@ -151,8 +151,17 @@ class PrefixCache:
             self._lose(node)
 
     def _write(self, node: Node) -> None:
-        """Write a node's state to disk in the background, and enforce the disk's limit."""
-        self.disk.write(node)
+        """Write a node's state to disk in the background, and enforce the disk's limit.
+
+        A node that was a part of another when it was saved gets a file of its own, if it is on the device: the file
+        that it shared goes with the session that wrote it.
+        """
+        saved = node.disk or node.memory
+        if self.disk.on and saved is not None and saved.end != node.end and node.device is not None:
+            self.disk.free(node)
+            self.disk.write(node, self.pool.save(node))
+        else:
+            self.disk.write(node, node.memory)
         self._trim_disk()
 
     def _trim_disk(self) -> None:

@@ -88,9 +88,8 @@ class DiskTier:
         if self._archive is not None:
             self._archive.remove(file.name)
 
-    def write(self, node: Node) -> None:
-        """Have a node's state in memory written, if it is not on disk and may be."""
-        blob = node.memory
+    def write(self, node: Node, blob: Blob | None) -> None:
+        """Have a node's state written, if it is not on disk and may be."""
         if self._archive is None or node.disk is not None or blob is None or blob.end != node.end:
             return
         if blob.start not in (0, node.start):
