@@ -26,7 +26,7 @@ from cfs_server.engine.host import models
 from cfs_server.engine.llama.ffi import Batch, DecodeResult, Tokens
 from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
 
-WINDOW, WINDOWS = 512, 4
+WINDOW, WINDOWS = 256, 4
 PROMPT, REPLY = 64, 32
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("sessions.md", "engine.md", "agents.md", "access.md")
@@ -35,7 +35,7 @@ PAGES = ("sessions.md", "engine.md", "agents.md", "access.md")
 @contextmanager
 def loaded(path: Path, kv_type: KvType) -> Iterator[LoadedModel]:
     """Load a model with keys and values of a type, for the block."""
-    options = Options(parallel=1, pool_tokens=2 * WINDOW, step_tokens=WINDOW, kv_type=kv_type)
+    options = Options(parallel=1, threads=1, pool_tokens=2 * WINDOW, step_tokens=WINDOW, kv_type=kv_type)
     model = load(str(path), options, NativeLog(lambda _level, _text: None), extra_buffers=False)
     try:
         yield model
@@ -58,7 +58,8 @@ def losses(rows: NDArray[np.float32], following: Tokens) -> NDArray[np.float64]:
     wide = rows.astype(np.float64)
     top = wide.max(axis=1)
     total = top + np.log(np.exp(wide - top[:, None]).sum(axis=1))
-    return total - wide[np.arange(len(following)), following]
+    found: NDArray[np.float64] = total - wide[np.arange(len(following)), following]
+    return found
 
 
 def read(model: LoadedModel, windows: Sequence[Tokens]) -> tuple[float, NDArray[np.int64]]:

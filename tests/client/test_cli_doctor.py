@@ -75,7 +75,8 @@ def test_the_folder_of_the_engines_state_is_looked_at(tmp_path: Path) -> None:
     assert checks["engine disk"]["found"].endswith("MiB in 0 files")
     assert not folder.exists()
     folder.touch()
-    code, checks = examined(NOBODY, CFS_PORT=str(free_port()), CFS_ENGINE_DISK=str(folder))
+    code, checks = examined(NOBODY, CFS_PORT=str(free_port()), CFS_ENGINE_DISK=str(folder), CFS_KV_TYPE="q8_0")
+    assert "MiB of q8_0," in checks["llama.cpp"]["found"]
     assert (code, checks["engine disk"]["status"]) == (0, "warning")
     assert "this is no folder" in checks["engine disk"]["found"]
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,17 @@ Make = Callable[..., "DiskCacheHarness"]
 class DiskCacheHarness(CacheHarness):
     """Such a cache with a folder; a turn waits for the disk as the scheduler lets it."""
 
-    def __init__(self, path: Path, folder: Path, limit: int = 1 << 30, mark: str = "this model", **more: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        folder: Path,
+        limit: int = 1 << 30,
+        mark: str = "this model",
+        archiving: Sequence[int] = (),
+        **more: Any,
+    ) -> None:
         self.woken = threading.Semaphore(0)
-        self.archive = Archive(Folder(folder, mark), self.woken.release)
+        self.archive = Archive(Folder(folder, mark), self.woken.release, *archiving)
         self.tier = DiskTier(self.archive, limit)
         super().__init__(path, disk=self.tier, **more)
 
@@ -142,6 +150,18 @@ def test_a_deleted_session_leaves_no_file_that_others_need(make: Make, restart: 
     assert all(head.tokens[60:].tolist() in ([], words((3, 10))) for head in heads)
     harness.to_disk()
     assert harness.again("b", shared + words((3, 10), (4, 2)))[1] == 2
+
+
+def test_what_does_not_fit_the_queue_is_written_later(make: Make) -> None:
+    """The disk is slower than the turns: one file may wait, and the others do so where they are."""
+    harness = make(archiving=(1, 1))
+    for number in range(4):
+        harness.turn(f"s{number}", words((number, 50)))
+    assert len(harness.tier.books) < 4
+    for _ in range(4):
+        harness.settle()
+    assert len(harness.files()) == len(harness.tier.books) == 4
+    assert harness.cache.check_integrity() == []
 
 
 def test_nobody_else_may_read_the_files(make: Make, tmp_path: Path) -> None:

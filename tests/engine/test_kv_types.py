@@ -1,6 +1,7 @@
 """The type of keys and values: sizes follow it, state of another type is never used, and what cannot be is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,7 @@ async def test_state_of_another_type_is_never_used(even: Path, tmp_path: Path) -
     ],
 )
 async def test_a_type_that_cannot_be_is_refused(
-    request: pytest.FixtureRequest, model: str, options: dict[str, bool], reason: str
+    request: pytest.FixtureRequest, model: str, options: dict[str, Any], reason: str
 ) -> None:
     """In one line that says what to do."""
     path = request.getfixturevalue(model)

@@ -89,6 +89,7 @@ def test_the_first_model_is_the_default(tmp_path: Path) -> None:
         (ONE + "upstream = []", "line 3: model 'one': upstream: tuple should have at least 1 item"),
         (ONE + 'upstream = ["h", "h"]', "line 1: model 'one': an upstream is listed twice"),
         (ONE + 'upstream = "h"\nidle = 3', "line 1: model 'one': idle is for models that this machine runs"),
+        (ONE + 'upstream = "h"\nkv_type = "q8_0"', "line 1: model 'one': kv_type is for models that this machine runs"),
         ('[[models]]\nname = "a b"\nmodel = "embedded"', "line 2: model 'a b': name: string should match"),
         (2 * (ONE + 'model = "embedded"\n'), "two models have the name 'one'"),
         ('default = "two"\n' + ONE + 'model = "embedded"', "the default 'two' is none of the models one"),

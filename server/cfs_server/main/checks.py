@@ -32,7 +32,7 @@ def checks() -> Iterator[Check]:
     except ConfigurationError as error:
         yield needed("settings", str(error), "correct the variables CFS_*; docs/configuration.md lists them")
         return
-    yield _embedded()
+    yield _embedded(settings)
     path = settings.models_path
     if path is not None and (settings.models is not None or path.exists()):
         yield from _models(settings, path)
@@ -46,13 +46,14 @@ def checks() -> Iterator[Check]:
     yield _port(settings)
 
 
-def _embedded() -> Check:
+def _embedded(settings: Settings) -> Check:
     """Load the embedded model as the server does. This finds faults that version numbers do not show."""
+    from cfs_server.engine.contract.protocol import Options
     from cfs_server.engine.host.supervisor import LlamaEngine
 
     what = "llama.cpp"
     try:
-        model = asyncio.run(_start(LlamaEngine()))
+        model = asyncio.run(_start(LlamaEngine(options=Options(kv_type=settings.kv_type))))
     except ModelLoadError as error:
         return needed(what, str(error), "reinstall: pip install --force-reinstall 'cfs-local[server]'")
     return fine(what, "; ".join([f"runs the embedded model {model.name}: {model.engine}", *model.notes]))

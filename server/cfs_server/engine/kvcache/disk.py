@@ -39,6 +39,7 @@ class DiskTier:
         self._order: list[str] = []
         self._due: dict[Node, None] = {}
         """Nodes that wait until others are written."""
+        self._has_results = False
 
     @property
     def on(self) -> bool:
@@ -106,8 +107,10 @@ class DiskTier:
             self._due[node] = None
 
     def take_due(self) -> list[Node]:
-        """Return the nodes that could not be written, to be tried again after each result."""
-        due, self._due = list(self._due), {}
+        """Return the nodes that could not be written, if there were results since the last call."""
+        if not self._has_results:
+            return []
+        due, self._due, self._has_results = list(self._due), {}, False
         return due
 
     def free(self, node: Node) -> None:
@@ -130,6 +133,7 @@ class DiskTier:
     def results(self) -> Iterator[tuple[StateFile, Blob | None]]:
         """Yield the files that were read, with their state, and without it those that must be given up."""
         for done in self._archive.results() if self._archive is not None else ():
+            self._has_results = True
             entry = self._named.get(done.name)
             if entry is None:
                 continue  # all its nodes are removed

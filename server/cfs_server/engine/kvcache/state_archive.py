@@ -58,8 +58,15 @@ class Archive:
     `rate` is the number of bytes that are written in a second at most; 0 is no limit.
     """
 
-    def __init__(self, folder: Folder, wake: Callable[[], None] = lambda: None, rate: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        wake: Callable[[], None] = lambda: None,
+        rate: int = 0,
+        most_pending: int = MOST_PENDING,
+    ) -> None:
         self.wake = wake
+        self._most_pending = most_pending
         self._folder = folder
         self._rate = rate
         self._paid = 0.0
@@ -79,7 +86,7 @@ class Archive:
     def write(self, order: Write) -> bool:
         """Write a file in time; false when too much waits already."""
         with self._changed:
-            if self._pending and self._pending + order.size > MOST_PENDING:
+            if self._pending and self._pending + order.size > self._most_pending:
                 return False
             self._pending += order.size
             self._writes[order.name] = order
