@@ -1,10 +1,12 @@
 """State outlives the worker and the server, and belongs to one session's owner, whatever happens to it."""
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
 from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,13 @@ import pytest
 
 import make_random_gguf
 from cfs.wire import Message
+from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.host.memory_budget import MemoryBudget
+from cfs_server.engine.host.on_demand import OnDemandEngine
+from cfs_server.engine.host.router import ModelRouter
 from cfs_server.engine.host.supervisor import LlamaEngine
+from cfs_server.engine.host.token_log_store import TokenLogStore
+from cfs_server.engine.kvcache.state_file import read_head
 from cfs_server.engine.kvcache.state_folder import NAME
 from tests.engine.support import Answer, ask, collect, request, running, until, user
 
@@ -40,6 +48,15 @@ def replied(answer: Answer) -> Message:
 def files(folder: Path) -> list[Path]:
     """List the files of state."""
     return list((folder / NAME).rglob("*.state"))
+
+
+def named(folder: Path) -> set[str]:
+    """Collect the sessions that the files of state name."""
+    names: set[str] = set()
+    for path in files(folder):
+        with contextlib.suppress(FileNotFoundError), FileIO(path) as file:
+            names.update(read_head(file).sessions)
+    return names
 
 
 async def is_written(engine: LlamaEngine, count: int) -> None:
@@ -164,3 +181,27 @@ async def test_a_stopping_server_writes_what_waits(long_model: Path, tmp_path: P
     async with running(long_model, disk=str(tmp_path), disk_rate=1) as engine:
         await ask(engine, secret(1, 60), "s", max_tokens=3)
     assert len(files(tmp_path)) == 1
+
+
+async def test_a_model_that_is_loaded_later_learns_which_sessions_exist(long_model: Path, tmp_path: Path) -> None:
+    """Of several models, with a worker that starts for the first turn."""
+    options = Options(threads=1, disk=str(tmp_path))
+    async with running(long_model, disk=str(tmp_path)) as engine:
+        await ask(engine, secret(1, 60), "a", max_tokens=3)
+        await ask(engine, secret(2, 60), "b", max_tokens=3)
+        await is_written(engine, 3)
+
+    def make(logs: TokenLogStore) -> LlamaEngine:
+        return LlamaEngine(str(long_model), options, logs=logs)
+
+    model = OnDemandEngine("later", make, MemoryBudget(), spec=str(long_model), idle=0)
+    router = ModelRouter({"later": model}, "later")
+    await router.start()
+    try:
+        router.keep_only(lambda: ["a"])
+        again = await ask(router, secret(1, 60), "a", max_tokens=3)
+        assert computed([again])[0] == 1
+        while "b" in named(tmp_path):
+            await model.stats()
+    finally:
+        await router.stop()
