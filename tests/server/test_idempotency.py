@@ -77,6 +77,7 @@ WRITES: list[tuple[str, str, dict[str, Any]]] = [
     ("PUT", "/v1/files/workspaces/a/x", {"content": "x" * 3_000_000}),
     ("DELETE", "/v1/files/workspaces/a/old", {}),
     ("DELETE", "/v1/versions/workspaces/a", {}),
+    ("POST", "/v1/versions/workspaces/a", {"json": {"source": "copy"}}),
     ("PUT", "/dav/sessions/a", {"content": "x"}),
     ("DELETE", "/dav/sessions/a", {}),
     ("MOVE", "/dav/sessions/a", {"headers": {"Destination": "/dav/sessions/b"}}),
@@ -117,6 +118,8 @@ async def test_a_repeated_write_is_carried_out_once(
 ) -> None:
     await server.create("a")
     await server.client.put("/v1/files/workspaces/a/old", content=b"old")
+    await server.client.post("/v1/sessions/a/fork", json={"id": "copy"})
+    await server.client.put("/v1/files/workspaces/copy/new", content=b"new")
     headers = keyed("k") | request_.get("headers", {})
     first = await server.client.request(method, path, **(request_ | {"headers": headers}))
     assert first.status_code < 300, first.text
