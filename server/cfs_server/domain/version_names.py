@@ -22,7 +22,7 @@ def version_name(number: int, at: float, author: str, file: str = "") -> str:
     plain = "".join(sign if sign.isalnum() or sign in "._-" else "-" for sign in author)
     while len(plain.encode()) > _AUTHOR_CHARACTERS:
         plain = plain[:-1]
-    suffix = _SUFFIX.search(file.lstrip("."))
+    suffix = _SUFFIX.search(file)
     return f"@{number:05}_{time}_{plain}{suffix[0] if suffix else ''}"
 
 
