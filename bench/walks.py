@@ -1,4 +1,4 @@
-"""Count the modules that five common paths through the code pass, and the calls from one module into another.
+"""Count the modules that six common paths through the code pass, and the calls from one module into another.
 
     scripts/bench walks [--root DIR] [--rounds 5] [--only NAME ...] [--modules] [--json FILE]
 
@@ -10,6 +10,7 @@ with the libraries of this one.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -161,7 +163,7 @@ def client_of(url: str) -> httpx.Client:
     return httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False)
 
 
-# -- the five paths ---------------------------------------------------------------------------------------------------
+# -- the six paths ----------------------------------------------------------------------------------------------------
 
 
 def message(checkout: Checkout, rounds: int) -> list[Walk]:
@@ -230,6 +232,33 @@ def put(checkout: Checkout, rounds: int) -> list[Walk]:
             answer = client.put(f"/dav/sessions/p{next(numbers)}", content=b"User: Hello!\nAssistant: Hello to you.\n")
             assert answer.status_code == 201, answer.text
             return began, time.monotonic_ns()
+
+        checkout.take(way, rounds, server=(pid, walk))
+    return [walk]
+
+
+def denied(checkout: Checkout, rounds: int) -> list[Walk]:
+    """A PUT by WebDAV that the grants of its token refuse: decided by its head, as its body is never sent."""
+    walk = Walk("a denied PUT by WebDAV", "server")
+    secret, tokens = "s" * 43, checkout.folder / "tokens.toml"
+    grants = 'grants = [{ prefix = "/sessions/own", ops = ["list", "read", "write"] }]'
+    hashed = hashlib.sha256(secret.encode()).hexdigest()
+    tokens.write_text(f'[tokens.alice]\nhash = "sha256:{hashed}"\n{grants}\n', encoding="utf-8")
+    tokens.chmod(0o600)
+    with checkout.serving("--engine", "scripted", "--tokens", str(tokens)) as (url, pid):
+        address = urlsplit(url)
+        head = (
+            f"PUT /dav/sessions/other HTTP/1.1\r\nHost: {address.netloc}\r\nAuthorization: Bearer {secret}\r\n"
+            "Content-Length: 1000000000\r\nExpect: 100-continue\r\n\r\n"
+        )
+
+        def way() -> tuple[int, int]:
+            with socket.create_connection((address.hostname, address.port), timeout=PATIENCE) as wire:
+                began = time.monotonic_ns()
+                wire.sendall(head.encode())
+                answer = wire.recv(1 << 16)
+                assert answer.startswith(b"HTTP/1.1 404 "), answer
+                return began, time.monotonic_ns()
 
         checkout.take(way, rounds, server=(pid, walk))
     return [walk]
@@ -345,7 +374,8 @@ def _chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
     return {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "scripted", "choices": [choice]}
 
 
-WALKS: dict[str, Callable[[Checkout, int], list[Walk]]] = {each.__name__: each for each in (message, fuse, put, child)}
+PATHS = message, fuse, put, denied, child
+WALKS: dict[str, Callable[[Checkout, int], list[Walk]]] = {path.__name__: path for path in PATHS}
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ from importlib.metadata import version
 from fastapi import FastAPI
 from starlette.requests import ClientDisconnect
 from starlette.routing import Mount, Route
-from starlette.types import Receive, Scope, Send
 
 from cfs_server.access.auth import Traffic
 from cfs_server.config.settings import Settings
@@ -15,7 +14,7 @@ from cfs_server.context import open_context
 from cfs_server.dav import ROOT
 from cfs_server.engine.contract.interface import Engine, ModelInfo
 from cfs_server.http import errors, openapi
-from cfs_server.http.caller import ContextMiddleware, context_of
+from cfs_server.http.caller import DavRoute, context_of
 from cfs_server.http.disconnects import ClientLeft, nobody_listens
 from cfs_server.http.idempotency import IdempotencyMiddleware
 from cfs_server.http.middleware import RequestMiddleware
@@ -81,7 +80,7 @@ def create_app(
     interfaces = sessions, messages, events, turns, questions, completions, responses, conversations, anthropic, ollama
     for module in (*interfaces, past, imports, files, shares, costs, connections, dashboard, health):
         app.router.routes += module.router.routes  # `include_router` would build them anew, for each application
-    app.router.routes += [dashboard.ROUTE, Route(ROOT, _Dav()), Mount(ROOT, _Dav())]
+    app.router.routes += [dashboard.ROUTE, Route(ROOT, DavRoute()), Mount(ROOT, DavRoute())]
     errors.install(app)
     for left in (ClientLeft, ClientDisconnect):  # during a wait for the answer, or while the body is read
         app.add_exception_handler(left, nobody_listens)
@@ -90,19 +89,9 @@ def create_app(
     )
     app.add_middleware(
         RequestMiddleware,
-        metrics=lambda scope: context_of(scope).metrics,
-        journal=lambda scope: context_of(scope).store.journal,
-        authenticate=lambda scope, header: context_of(scope).principals.authenticate(header),
+        context_of=context_of,
         body_limit=settings.body_limit,
         allowed_hosts=settings.host_names,
     )
-    app.add_middleware(ContextMiddleware, context=lambda: app.state.cfs)
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
     return app
-
-
-class _Dav:
-    """Passes requests on to the WebDAV application of their context."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await context_of(scope).dav(scope, receive, send)

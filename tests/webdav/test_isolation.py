@@ -1,10 +1,14 @@
 """Two callers by WebDAV: each has its own, whatever the method, the spelling or the Destination (G9, W5)."""
 
 import asyncio
+import json
+import re
+import shutil
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
 import httpx
 import pytest
@@ -15,6 +19,7 @@ from tests.server.guests import Guest, guests
 from tests.server.support import ServerHarness, running_server
 from tests.webdav.wire import LOCK, METHODS, Dav
 
+GIBIBYTE = 1 << 30
 BODIES = {
     "PROPPATCH": b"<P:propertyupdate xmlns:P='DAV:'><P:set><P:prop><x xmlns='u:'/></P:prop></P:set></P:propertyupdate>",
     "LOCK": LOCK,
@@ -120,6 +125,59 @@ async def test_who_may_not_write_is_refused_before_its_body_is_read(two: Two, pa
         writer.close()
     whole = await two.other("PUT", path, b"all of it")
     assert int(status.split()[1]) == whole.status_code in (403, 404)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("headers", [("Expect: 100-continue",), ("Expect:",), ("Expect:", "Idempotency-Key: k")])
+@pytest.mark.parametrize("path", ["/workspaces/secret/file", "/sessions/secret"])
+async def test_a_huge_body_of_who_may_not_write_is_not_read(
+    two: Two, tmp_path: Path, path: str, headers: tuple[str, ...]
+) -> None:
+    """curl gets the answer and learns that the connection ends; what it has sent by then fits into buffers."""
+    huge = tmp_path / "huge"
+    with huge.open("wb") as file:
+        file.truncate(GIBIBYTE)
+    before = await state(two)
+    token = f"Authorization: {two.other.client.headers['authorization']}"
+    flags = [flag for header in (token, *headers) for flag in ("-H", header)]
+    shown = "\n%{http_code} %{size_upload} %header{connection}"
+    curl = await asyncio.create_subprocess_exec(
+        *("curl", "-sS", "--noproxy", "*", "-T", huge, "-w", shown, *flags, f"{two.server.url}/dav{path}"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+        out, err = await curl.communicate()
+    body, figures = out.decode().rsplit("\n", 1)
+    status, sent, connection = figures.split()
+    assert curl.returncode == 0, err
+    assert (int(status), connection) == (404, "close")
+    assert int(sent) == 0 if headers == ("Expect: 100-continue",) else int(sent) < GIBIBYTE // 16
+    whole = await two.other("PUT", path, b"all of it")
+    assert json.loads(body) == whole.json()
+    assert whole.status_code == 404
+    assert await state(two) == before
+
+
+@pytest.mark.parametrize("name", ["/sessions/secret", "/workspaces/secret/file"])
+async def test_a_small_body_of_who_may_not_write_leaves_the_connection_open(two: Two, name: str) -> None:
+    """The rest of it is dropped, and the next request on the connection is answered."""
+    url, token = httpx.URL(two.server.url), two.other.client.headers["authorization"]
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    head = f"Host: localhost\r\nAuthorization: {token}\r\n"
+    try:
+        async with asyncio.timeout(30):
+            writer.write(f"PUT /dav{name} HTTP/1.1\r\n{head}Content-Length: 100000\r\n\r\nbegin".encode())
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 404 ")
+            assert b"connection: close" not in answer
+            length = re.search(rb"content-length: (\d+)", answer)
+            assert length
+            await reader.readexactly(int(length[1]))
+            writer.write(b"x" * 99_995 + f"GET /v1/whoami HTTP/1.1\r\n{head}\r\n".encode())
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+    finally:
+        writer.close()
 
 
 async def test_a_lock_of_another_cannot_be_taken_over(two: Two) -> None:

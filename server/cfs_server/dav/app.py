@@ -22,9 +22,9 @@ from cfs_server.dav.fixed import FixedTree
 from cfs_server.dav.past import PastTree
 from cfs_server.dav.questions import QuestionTree
 from cfs_server.dav.scratch import ClientStates
-from cfs_server.dav.sessions import SessionPath, SessionTree, SubSessionTree, in_sub_sessions
+from cfs_server.dav.sessions import SessionPath, SessionTree, SubSessionTree, in_sessions, in_sub_sessions
 from cfs_server.domain.events import EventLog
-from cfs_server.domain.ids import WORKSPACES
+from cfs_server.domain.ids import WORKSPACES, path_of
 from cfs_server.domain.loop_bridge import LoopBridge
 from cfs_server.http.caller import Caller, context_of
 from cfs_server.http.errors import MEDIA_TYPE
@@ -33,6 +33,7 @@ from cfs_server.http.idempotency import Ticket, ticket_of
 from cfs_server.http.middleware import plain_path
 from cfs_server.http.version_folders import VersionFolders
 from cfs_server.journal.journal import Journal
+from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces.file_service import alone, problem_of, received, stored
 from cfs_webdav import Call, Documents, Entry, HandleTree, Mount, Tree
@@ -54,11 +55,6 @@ class WorkspaceTree(HandleTree):
         logical = self._logical(path)
         if path != "/" and not any(self._handle.scopes(each, logical) for each in OPERATIONS):
             self._handle.require("file", logical)
-
-    def require_write(self, path: str) -> None:
-        """Raise `AccessDeniedError` if the caller may not write a file."""
-        if path != "/":
-            self._handle.require("write", self._logical(path))
 
     def refusal(self, error: CfsError) -> CfsError:
         """Return the API's error, the same as `/v1/files` returns."""
@@ -196,16 +192,28 @@ class Dav:
             for mount in self._mounts.values():
                 mount.close()
 
+    def admit(self, scope: Scope) -> None:
+        """Raise the error of a PUT that the grants of its caller refuse, from its path alone.
+
+        What else must be known of a session or a question for this is asked before the body is received.
+        """
+        mount, below = _place(scope)
+        authorization: Authorization = scope["cfs.principal"].authorization
+        if mount == WORKSPACES_MOUNT and below != "/":
+            path = WORKSPACES + below[1:]
+            try:
+                authorization.require("write", path, f"file {path!r}")
+            except FileSystemError as error:
+                raise problem_of(authorization, error) from None
+        elif mount in (SESSIONS, SUB_SESSIONS):
+            place = in_sessions(below) if mount == SESSIONS else in_sub_sessions(below)
+            if isinstance(place, SessionPath):
+                authorization.require("write", path_of(place.id), f"session {place.id!r}")
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request. Raises `CfsError`."""
-        path = scope["path"]
-        require_plain_parts(path)
-        mount = next((each for each in self._mounts if path == each or path.startswith(each + "/")), None)
-        if mount is None:
-            raise NotFound(f"there is nothing at {path}")
-        scope["route"] = _Shown(mount)
+        """Handle one request, which has been admitted. Raises `CfsError`."""
+        mount, below = _place(scope)
         caller = Caller(scope["cfs.principal"], context_of(scope), QueryParams(scope["query_string"]))
-        below = path.removeprefix(mount).rstrip("/") or "/"
         headers = Headers(scope=scope)
         tree = self._tree(mount, caller, headers.get("user-agent", ""), ticket_of(scope))
         if (inside := await _in_past(mount, below, tree)) is not None:
@@ -219,8 +227,8 @@ class Dav:
             await response(scope, receive, send)
             return
         if scope["method"] == "LOCK":  # who holds a lock holds up others, and may refresh it for ever
-            caller.principal.authorization.require_no_share(path, path)
-        if scope["method"] == "PUT":
+            caller.principal.authorization.require_no_share(scope["path"], scope["path"])
+        if scope["method"] == "PUT" and not isinstance(tree, WorkspaceTree):
             _require_write(tree, below)
         scope = with_plain_destination(scope)
         await _require_present(scope, mount, tree)
@@ -291,6 +299,17 @@ class _NotingBridge(LoopBridge):
         finally:
             if self._log.last != before:
                 self._ticket.begin()
+
+
+def _place(scope: Scope) -> tuple[str, str]:
+    """Return the mount of a request and the path below it. Raises `InvalidRequest` or `NotFound`."""
+    path: str = scope["path"]
+    require_plain_parts(path)
+    mount = next((mount for mount in _MOUNTS if path == mount or path.startswith(mount + "/")), None)
+    if mount is None:
+        raise NotFound(f"there is nothing at {path}")
+    scope["route"] = _Shown(mount)
+    return mount, path.removeprefix(mount).rstrip("/") or "/"
 
 
 def _documents(store: SessionStore, journal: Journal, space: str, counts: Callable[[str], bool]) -> Documents:

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 from anyio import to_thread
 from fastapi import Depends, Header, Query, Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from cfs.api import LIFE
 from cfs.completions import ModelCard
@@ -31,6 +31,8 @@ from cfs_server.http.event_streams import EventStream, Frames, Streams
 from cfs_server.http.idempotency import Requests
 from cfs_server.http.markup import Renderer
 from cfs_server.http.metrics import Metrics
+from cfs_server.http.middleware import WebDav
+from cfs_server.journal.journal import Journal
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.rewinding import Plan
 from cfs_server.sessions.session import Session
@@ -66,7 +68,7 @@ class Context:
     renderer: Renderer
     shares: Shares
     connections: ModelConnections
-    dav: ASGIApp
+    dav: WebDav
     rewinds: FileRewinds | None = None
     """The rewinds of files; None if no versions of them are kept."""
     forks: FileForks | None = None
@@ -75,6 +77,11 @@ class Context:
     """The merges of workspaces; None as well."""
     started_at: float = field(default_factory=time.time)
     unnamed: UnnamedSessions = field(default_factory=UnnamedSessions)
+
+    @property
+    def journal(self) -> Journal | None:
+        """The journal of `store`."""
+        return self.store.journal
 
     @property
     def models(self) -> tuple[ModelInfo, ...]:
@@ -324,8 +331,8 @@ class Caller:
 
 
 def context_of(scope: Scope) -> Context:
-    """Return the context of a request."""
-    return cast("Context", scope[_SCOPE])
+    """Return the context of a request: that of the application, unless the request names one."""
+    return cast("Context", scope.get(_SCOPE) or scope["app"].state.cfs)
 
 
 def scope_in(context: Context, scope: Scope) -> Scope:
@@ -333,18 +340,12 @@ def scope_in(context: Context, scope: Scope) -> Scope:
     return {**scope, _SCOPE: context}
 
 
-class ContextMiddleware:
-    """ASGI middleware: a request that names no context belongs to that of the application."""
-
-    def __init__(self, app: ASGIApp, *, context: Callable[[], Context]) -> None:
-        self._app = app
-        self._context = context
+class DavRoute:
+    """ASGI application: passes requests on to the WebDAV application of their context."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request. Other scopes pass unchanged."""
-        if scope["type"] == "http":
-            scope.setdefault(_SCOPE, self._context())
-        await self._app(scope, receive, send)
+        """Handle one request. Raises `CfsError`."""
+        await context_of(scope).dav(scope, receive, send)
 
 
 async def _context(request: Request) -> Context:

@@ -2,9 +2,9 @@
 
 uvicorn waits for a request head without a time limit and without a size limit. No application code runs before the head
 is complete. The server therefore uses this subclass of uvicorn's protocol. It limits the bytes and fields of a head,
-the time for a head, the time without progress in a body, the requests in a pipeline, and the unfinished connections of
-one address. A complete request is no longer counted. There are no timers per connection: `sweep` checks the unfinished
-connections twice a second.
+the time for a head, the time without progress in a body, the bytes of a body that arrive after the response, the
+requests in a pipeline, and the unfinished connections of one address. A complete request is no longer counted. There
+are no timers per connection: `sweep` checks the unfinished connections twice a second.
 """
 
 import ipaddress
@@ -14,6 +14,7 @@ from typing import Any
 
 import httptools
 import structlog
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -35,6 +36,7 @@ _CROWD_SECONDS = 1.0
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1 << 20
 """Bytes of a refused request that are still read and dropped. Without this, many clients would lose the response."""
+_CLOSE = (b"connection", b"close")
 
 
 class _Refused(Exception):
@@ -122,7 +124,8 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self._silent = True
         self._deaf = False
-        self._overhead = self._size = self._fields = self._discarded = 0
+        self._overhead = self._size = self._fields = self._discarded = self._body = 0
+        self._closes = False
         self._running: RequestResponseCycle | None = None
         self._refusal: tuple[int, CfsError] | None = None
         self._declined: bytes | None = None
@@ -145,7 +148,7 @@ class Connection(HttpToolsProtocol):
         if self._deaf:
             self._discarded += len(data)
             if self._discarded > _LINGER_BYTES:
-                self.transport.abort()
+                self.flow.pause_reading()  # until the connection ends: the client has time to read the response
             return
         self._unset_keepalive_if_required()
         if not self._waiting:
@@ -194,7 +197,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Start to count a head."""
         self._begun = True
-        self._size = self._fields = 0
+        self._size = self._fields = self._body = 0
         self.since = self.loop.time()
         super().on_message_begin()
 
@@ -238,6 +241,7 @@ class Connection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Accept a piece of the body. A piece that the application no longer reads is not progress."""
         self._overhead = 0
+        self._body += len(body)
         if not self.cycle.response_complete:
             self._progress = self.loop.time()
         super().on_body(body)
@@ -250,12 +254,40 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+            async def sent(message: Message) -> None:
+                if message["type"] == "http.response.start" and self._leaves_much(cycle):
+                    message["headers"] = [*message.get("headers", ()), _CLOSE]
+                    await send(message)
+                    self._closes = cycle.keep_alive = True  # uvicorn would close it with bytes unread, as `_linger`
+                else:
+                    await send(message)
+
+            await app(scope, receive, sent)
+
         self._running = cycle
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, answered)
+
+    def _leaves_much(self, cycle: RequestResponseCycle) -> bool:
+        """Return whether more of a body is to come than is read and dropped after the response to its request.
+
+        A client that waits for `100 Continue` may send the body or not, so that nobody knows where the next request
+        begins (RFC 9110, 10.1.1).
+        """
+        if not cycle.more_body or cycle is not self.cycle:
+            return False
+        length = next((value for name, value in cycle.scope["headers"] if name == b"content-length"), b"")
+        most = self._body + _LINGER_BYTES
+        return cycle.waiting_for_100_continue or not length.isdigit() or int(length) > most
 
     def on_response_complete(self) -> None:
         """Start the next request, or send a pending refusal after the last complete request."""
         super().on_response_complete()
+        if self._closes and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self._stop_listening()
+            self._linger()
+            return
         refusal, running = self._refusal, self._running
         last = not self.pipeline and running is not None and running.response_complete
         if refusal is not None and last and not self.transport.is_closing():
@@ -318,6 +350,10 @@ class Connection(HttpToolsProtocol):
         if error.retry_after is not None:
             head.append(b"retry-after: %d\r\n" % error.retry_after)
         self.transport.write(b"".join([*head, b"\r\n", body]))
+        self._linger()
+
+    def _linger(self) -> None:
+        """End the connection when the client has had time to read the last response."""
         self.transport.write_eof()
         self.flow.resume_reading()
         self.loop.call_later(_LINGER_SECONDS, self.transport.abort)

@@ -11,14 +11,14 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cfs.errors import CfsError, Forbidden, InvalidRequest, ServerError, TooLarge, Unauthorized
-from cfs_server.access.auth import Principal
+from cfs_server.access.auth import Principals
 from cfs_server.access.tokens import masked
 from cfs_server.domain.authors import Author, author
 from cfs_server.http import request_tracing
@@ -98,6 +98,7 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS", "PROPFIND", "REPORT"})
 _READING_PATHS = frozenset({"/v1/render", "/v1/tokens", "/v1/messages/count_tokens", "/api/show"})
 _FREEING = frozenset({"DELETE", "UNLOCK"})
 """Methods that go through on a full disk, because they free space."""
+_DAV = "/dav/"
 _FILES = ("/v1/files/workspaces/", "/dav/workspaces/")
 _AUTHOR_CHARACTERS = 256
 _MODELS = b"/v1/models/"
@@ -108,23 +109,55 @@ _OPEN_BELOW = "/dashboard/"
 """Paths that anyone may read. They contain no session data."""
 
 
+class WebDav(Protocol):
+    """The application at and below `/dav`."""
+
+    def admit(self, scope: Scope) -> None:
+        """Raise the error of a PUT that the grants of its caller refuse. Only its method and path are looked at."""
+        ...
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request. Raises `CfsError`."""
+        ...
+
+
+class RequestContext(Protocol):
+    """What every request needs of its context."""
+
+    @property
+    def principals(self) -> Principals:
+        """Those who may send requests."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """Where requests are counted."""
+        ...
+
+    @property
+    def journal(self) -> Journal | None:
+        """Where changes are stored."""
+        ...
+
+    @property
+    def dav(self) -> WebDav:
+        """The application for `/dav`."""
+        ...
+
+
 class RequestMiddleware:
-    """ASGI middleware around the application. `metrics`, `journal` and `authenticate` are those of a request."""
+    """ASGI middleware around the application. `context_of` returns the context of a request."""
 
     def __init__(
         self,
         app: ASGIApp,
         *,
-        metrics: Callable[[Scope], Metrics],
-        journal: Callable[[Scope], Journal | None],
-        authenticate: Callable[[Scope, str | None], Principal | None],
+        context_of: Callable[[Scope], RequestContext],
         body_limit: Callable[[str, str], int],
         allowed_hosts: frozenset[str] | None,
     ) -> None:
         self._app = app
-        self._metrics = metrics
-        self._journal = journal
-        self._authenticate = authenticate
+        self._context_of = context_of
         self._body_limit = body_limit
         self._allowed_hosts = allowed_hosts
 
@@ -133,11 +166,11 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = Exchange(scope, send)
+        exchange, context = Exchange(scope, send), self._context_of(scope)
         with request_tracing.request(scope, exchange.path) as exchange.span:
-            await self._handle(exchange, scope, receive)
+            await self._handle(exchange, context, scope, receive)
 
-    async def _handle(self, exchange: "Exchange", scope: Scope, receive: Receive) -> None:
+    async def _handle(self, exchange: "Exchange", context: RequestContext, scope: Scope, receive: Receive) -> None:
         inner = dict(scope, method="GET") if scope["method"] == "HEAD" else scope
         inner["cfs.head"] = scope["method"] == "HEAD"
         try:
@@ -146,11 +179,13 @@ class RequestMiddleware:
             is_page = inner["method"] == "GET" and (path == "/" or path.startswith(_OPEN_BELOW))
             check_caller(headers, self._allowed_hosts, is_page=is_page)
             decode_query(scope["query_string"])
-            self._admit(exchange, headers, inner)
-            if not only_reads(scope) and (journal := self._journal(scope)) is not None:
-                exchange.changes(journal, frees=scope["method"] in _FREEING, is_file=inner["path"].startswith(_FILES))
+            self._admit(exchange, context.principals, headers, inner)
+            if inner["method"] == "PUT" and path.startswith(_DAV):  # before anything of its body is read
+                context.dav.admit(inner)
+            if not only_reads(scope) and (journal := context.journal) is not None:
+                exchange.changes(journal, frees=scope["method"] in _FREEING, is_file=path.startswith(_FILES))
             digests = check_content(scope["headers"])
-            body = Body(receive, self._body_limit(scope["method"], inner["path"]), digests)
+            body = Body(receive, self._body_limit(scope["method"], path), digests)
             await body.check_announced(headers)
             await self._app(inner, body.receive, exchange.send)
         except CfsError as error:
@@ -159,11 +194,13 @@ class RequestMiddleware:
             _log.exception("request.defect", id=exchange.id, method=exchange.method, path=exchange.path)
             await exchange.fail(ServerError("the server has a defect; its log has the details"), inner, receive)
         finally:
-            self._done(exchange, inner)
+            self._done(exchange, context.metrics, inner)
 
-    def _admit(self, exchange: "Exchange", headers: MutableMapping[bytes, bytes], scope: Scope) -> None:
+    def _admit(
+        self, exchange: "Exchange", principals: Principals, headers: MutableMapping[bytes, bytes], scope: Scope
+    ) -> None:
         """Authenticate the caller and check its rate limit. Most paths require a caller (G9)."""
-        principal = self._authenticate(scope, credentials_of(headers))
+        principal = principals.authenticate(credentials_of(headers))
         if principal is None:
             if scope["path"] in _OPEN or scope["path"].startswith(_OPEN_BELOW):
                 return
@@ -174,11 +211,11 @@ class RequestMiddleware:
         author.set(Author(principal.name, _given(agent), _given(call)))
         principal.traffic.rate.take()
 
-    def _done(self, exchange: "Exchange", scope: Scope) -> None:
+    def _done(self, exchange: "Exchange", metrics: Metrics, scope: Scope) -> None:
         route = getattr(scope.get("route"), "path_format", "none")
         answered = exchange.answered_at or time.perf_counter()
         seconds = answered - exchange.began_at
-        self._metrics(scope).request(exchange.method, route, exchange.status, seconds)
+        metrics.request(exchange.method, route, exchange.status, seconds)
         request_tracing.answered(exchange.span, exchange.method, route, exchange.status, seconds, exchange.id)
         write = _log.debug if scope["path"] in _QUIET else _log.info
         write(
