@@ -12,6 +12,7 @@ from cfs_server.access.auth import Traffic
 from cfs_server.config.settings import Settings
 from cfs_server.context import open_context
 from cfs_server.dav import ROOT
+from cfs_server.dav.paths import require_granted
 from cfs_server.engine.contract.interface import Engine, ModelInfo
 from cfs_server.http import errors, openapi
 from cfs_server.http.caller import DavRoute, context_of
@@ -89,8 +90,9 @@ def create_app(
     )
     app.add_middleware(
         RequestMiddleware,
-        context_of=context_of,
-        body_limit=settings.body_limit,
+        require_granted=require_granted,
+        body_bytes=settings.max_body_bytes,
+        file_bytes=settings.max_file_bytes,
         allowed_hosts=settings.host_names,
     )
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ from cfs_server.config.settings import Settings
 from cfs_server.connect.known_prices import default_price
 from cfs_server.connect.manager import ModelConnections
 from cfs_server.dav.optional import make_dav
-from cfs_server.engine.contract.interface import Engine, HasModels, KeepsState, ModelInfo
+from cfs_server.engine.contract.interface import Engine, HasModels, KeepsState, ModelInfo, info_of
 from cfs_server.http.caller import Context
 from cfs_server.http.event_streams import Streams
 from cfs_server.http.idempotency import Requests
@@ -65,7 +65,7 @@ async def open_context(
                 journal=log,
                 models=names,
                 part=part,
-                model_of=partial(_model_of, engine, model),
+                model_of=partial(info_of, engine, model),
             )
         )
         sessions: SessionStore = store
@@ -132,14 +132,6 @@ async def open_context(
         stack.enter_context(dav.opened(store))
         await enter(background(watches))
         yield context
-
-
-def _model_of(engine: Engine, model: ModelInfo | None, name: str | None) -> ModelInfo | None:
-    """Describe the model that a setting `model` chooses."""
-    if not isinstance(engine, HasModels):
-        return model
-    infos = engine.infos()
-    return next((info for info in infos if name in (None, info.name)), None)
 
 
 @asynccontextmanager

@@ -25,12 +25,6 @@ ENV_PREFIX = "CFS_"
 CONFIG_VARIABLE = "CFS_CONFIG"
 TEMPORARY = "temporary"
 """A data folder of this name is deleted when the server exits."""
-_FILES = ("/dav/", "/v1/files/workspaces/")
-_DAV = "/dav"
-_DAV_BYTES = 64 << 10
-_RENDER = "/v1/render"
-_RENDER_BYTES = 1 << 20
-"""A request that lists properties or asks for a lock is a few hundred bytes of XML."""
 
 _AMOUNT = r"([0-9]{1,6}(?:\.[0-9]{1,6})?)"
 _PRICE = re.compile(rf"{_AMOUNT}\s*,\s*(?:{_AMOUNT}\s*,\s*)?{_AMOUNT}(?:\s+([A-Z]{{3}}))?")
@@ -491,14 +485,6 @@ class Settings(BaseSettings):
             all_events=self.all_events,
             all_event_bytes=self.all_event_bytes,
         )
-
-    def body_limit(self, method: str, path: str) -> int:
-        """Say how many bytes the body of a request may have."""
-        if method == "PUT" and path.startswith(_FILES):
-            return self.max_file_bytes
-        if path == _RENDER:
-            return min(_RENDER_BYTES, self.max_body_bytes)
-        return _DAV_BYTES if path.startswith(_DAV) else self.max_body_bytes
 
 
 def price_of(text: str) -> Price | None:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -20,11 +19,22 @@ from cfs_server.access.auth import Principal
 from cfs_server.dav import ROOT, get, past
 from cfs_server.dav.fixed import FixedTree
 from cfs_server.dav.past import PastTree
+from cfs_server.dav.paths import (
+    MOUNTS,
+    QUESTIONS,
+    SESSIONS,
+    SUB_SESSIONS,
+    WORKSPACES_MOUNT,
+    SessionPath,
+    in_sub_sessions,
+    require_plain_parts,
+    split_path,
+)
 from cfs_server.dav.questions import QuestionTree
 from cfs_server.dav.scratch import ClientStates
-from cfs_server.dav.sessions import SessionPath, SessionTree, SubSessionTree, in_sessions, in_sub_sessions
+from cfs_server.dav.sessions import SessionTree, SubSessionTree
 from cfs_server.domain.events import EventLog
-from cfs_server.domain.ids import WORKSPACES, path_of
+from cfs_server.domain.ids import WORKSPACES
 from cfs_server.domain.loop_bridge import LoopBridge
 from cfs_server.http.caller import Caller, context_of
 from cfs_server.http.errors import MEDIA_TYPE
@@ -33,7 +43,6 @@ from cfs_server.http.idempotency import Ticket, ticket_of
 from cfs_server.http.middleware import plain_path
 from cfs_server.http.version_folders import VersionFolders
 from cfs_server.journal.journal import Journal
-from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces.file_service import alone, problem_of, received, stored
 from cfs_webdav import Call, Documents, Entry, HandleTree, Mount, Tree
@@ -123,13 +132,6 @@ def with_plain_destination(scope: Scope) -> Scope:
     return dict(scope, headers=headers)
 
 
-def require_plain_parts(path: str) -> None:
-    """Raise `InvalidRequest` for empty, `.` and `..` components, which programs interpret differently."""
-    parts = path.removeprefix("/").removesuffix("/").split("/")
-    if path != "/" and any(part in ("", ".", "..") for part in parts):
-        raise InvalidRequest("the path must not have empty components, '.' or '..'")
-
-
 def _plain(value: bytes, scheme: str) -> bytes:
     """Normalize a destination. Its scheme becomes that of the request: behind a proxy with TLS they differ."""
     try:
@@ -150,27 +152,14 @@ def _plain(value: bytes, scheme: str) -> bytes:
 
 T = TypeVar("T")
 MountTree = SessionTree | QuestionTree | WorkspaceTree | RootTree | PastTree
-
-SESSIONS = f"{ROOT}/sessions"
-SUB_SESSIONS = f"{ROOT}/sub_sessions"
-QUESTIONS = f"{ROOT}/questions"
-WORKSPACES_MOUNT = f"{ROOT}/workspaces"
-_MOUNTS = (SESSIONS, SUB_SESSIONS, QUESTIONS, WORKSPACES_MOUNT, ROOT)
 _NAMES = ("sessions", "sub_sessions", "questions", "workspaces")
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """Replaces the route in the metrics."""
-
-    path_format: str
 
 
 class Dav:
     """The ASGI application for all paths at and below `/dav`."""
 
     def __init__(self) -> None:
-        self._mounts = {path: Mount(path, _describe) for path in _MOUNTS}
+        self._mounts = {path: Mount(path, _describe) for path in MOUNTS}
         self._client_states: ClientStates | None = None
 
     @contextmanager
@@ -192,27 +181,9 @@ class Dav:
             for mount in self._mounts.values():
                 mount.close()
 
-    def admit(self, scope: Scope) -> None:
-        """Raise the error of a PUT that the grants of its caller refuse, from its path alone.
-
-        What else must be known of a session or a question for this is asked before the body is received.
-        """
-        mount, below = _place(scope)
-        authorization: Authorization = scope["cfs.principal"].authorization
-        if mount == WORKSPACES_MOUNT and below != "/":
-            path = WORKSPACES + below[1:]
-            try:
-                authorization.require("write", path, f"file {path!r}")
-            except FileSystemError as error:
-                raise problem_of(authorization, error) from None
-        elif mount in (SESSIONS, SUB_SESSIONS):
-            place = in_sessions(below) if mount == SESSIONS else in_sub_sessions(below)
-            if isinstance(place, SessionPath):
-                authorization.require("write", path_of(place.id), f"session {place.id!r}")
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, which has been admitted. Raises `CfsError`."""
-        mount, below = _place(scope)
+        mount, below = split_path(scope)
         caller = Caller(scope["cfs.principal"], context_of(scope), QueryParams(scope["query_string"]))
         headers = Headers(scope=scope)
         tree = self._tree(mount, caller, headers.get("user-agent", ""), ticket_of(scope))
@@ -301,17 +272,6 @@ class _NotingBridge(LoopBridge):
                 self._ticket.begin()
 
 
-def _place(scope: Scope) -> tuple[str, str]:
-    """Return the mount of a request and the path below it. Raises `InvalidRequest` or `NotFound`."""
-    path: str = scope["path"]
-    require_plain_parts(path)
-    mount = next((mount for mount in _MOUNTS if path == mount or path.startswith(mount + "/")), None)
-    if mount is None:
-        raise NotFound(f"there is nothing at {path}")
-    scope["route"] = _Shown(mount)
-    return mount, path.removeprefix(mount).rstrip("/") or "/"
-
-
 def _documents(store: SessionStore, journal: Journal, space: str, counts: Callable[[str], bool]) -> Documents:
     """Return the documents of a space. Those that do not count are deleted."""
     on_loop, kept = LoopBridge(), journal.kept(space)
@@ -345,7 +305,7 @@ async def _require_present(scope: Scope, mount: str, tree: Tree) -> None:
         raise past.unchangeable(below)
 
 
-def _require_write(tree: MountTree, path: str) -> None:
+def _require_write(tree: SessionTree | QuestionTree | RootTree | PastTree, path: str) -> None:
     """Raise the error of a PUT without the right to write, before its body is received."""
     try:
         tree.check(path)

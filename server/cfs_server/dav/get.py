@@ -15,8 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cfs.errors import NotFound, PreconditionFailed, RangeNotSatisfiable
+from cfs_server.dav.paths import ScratchPath, SessionPath
 from cfs_server.dav.put import is_davfs2
-from cfs_server.dav.sessions import MEDIA_TYPE, ScratchPath, SessionPath, SessionTree
+from cfs_server.dav.sessions import MEDIA_TYPE, SessionTree
 from cfs_server.domain.history import rendered
 from cfs_server.http.disconnects import attend
 from cfs_server.http.errors import problem_response

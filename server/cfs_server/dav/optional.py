@@ -6,26 +6,26 @@ from typing import Protocol
 from starlette.types import Receive, Scope, Send
 
 from cfs.errors import Unsupported
-from cfs_server.http.middleware import WebDav
 from cfs_server.sessions.store import SessionStore
 
 _NEEDED = {"a2wsgi", "lxml", "wsgidav"}
 
 
-class DavApp(WebDav, Protocol):
-    """The application at and below `/dav`, with what it needs while it runs."""
+class DavApp(Protocol):
+    """The application at and below `/dav`."""
 
     def opened(self, store: SessionStore) -> AbstractContextManager[None]:
         """Open the resources that requests need."""
+        ...
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request. Raises `CfsError`."""
         ...
 
 
 class _Missing:
     def opened(self, store: SessionStore) -> AbstractContextManager[None]:  # noqa: ARG002 - it needs nothing
         return nullcontext()
-
-    def admit(self, scope: Scope) -> None:  # each request is answered alike
-        pass
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
         raise Unsupported("this server was installed without WebDAV: pip install 'cfs-local[webdav]'")

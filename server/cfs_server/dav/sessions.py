@@ -4,15 +4,13 @@ import io
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 from pydantic import ValidationError
 
-from cfs.contract.ids import check_id, id_below, name_below
-from cfs.contract.scratch_files import is_scratch
+from cfs.contract.ids import name_below
 from cfs.errors import (
     Conflict,
     Forbidden,
@@ -24,6 +22,16 @@ from cfs.errors import (
 )
 from cfs.transports.attributes import PREFIX, read_settings, write_settings
 from cfs.wire import Settings, SettingsPatch, State
+from cfs_server.dav.paths import (
+    Family,
+    MountPath,
+    Root,
+    ScratchPath,
+    SessionPath,
+    in_sessions,
+    in_sub_sessions,
+    is_legal,
+)
 from cfs_server.dav.put import Put, is_rclone, require_size
 from cfs_server.dav.scratch import CAP_FILE, ClientState, Scratch
 from cfs_server.domain.loop_bridge import LoopBridge
@@ -83,71 +91,6 @@ def _read(key: str, value: str) -> object:
 
 def _reason(error: ValidationError | InvalidSettings) -> str:
     return error.detail if isinstance(error, InvalidSettings) else error.errors()[0]["msg"]
-
-
-# The meaning of paths in the two session mounts. Only this section splits paths (W3).
-
-
-@dataclass(frozen=True, slots=True)
-class Root:
-    """The mount itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """The collection of everything below a root session."""
-
-    root: str
-
-
-@dataclass(frozen=True, slots=True)
-class SessionPath:
-    """The transcript of a session. The id is not validated yet."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ScratchPath:
-    """A scratch file of a program."""
-
-    path: str
-
-
-MountPath = Root | Family | SessionPath | ScratchPath
-
-
-def in_sessions(path: str) -> MountPath | None:
-    """Parse a path of `/dav/sessions`, where each root session has its id. None if nothing can exist there."""
-    match path.strip("/").split("/"):
-        case [""]:
-            return Root()
-        case [name]:
-            return ScratchPath(path) if is_scratch(name) else SessionPath(name)
-    return None
-
-
-def in_sub_sessions(path: str) -> MountPath | None:
-    """Parse a path of `/dav/sub_sessions`, a flat collection for each root. None if nothing can exist there.
-
-    `4913` or `a.swp` can be ids of sub-sessions, so they are sub-sessions here. Only a name that cannot be an id is a
-    scratch file.
-    """
-    match path.strip("/").split("/"):
-        case [""]:
-            return Root()
-        case [name]:
-            return ScratchPath(path) if is_scratch(name) else Family(name)
-        case [root, name]:
-            session_id = id_below(root, name)
-            return ScratchPath(path) if is_scratch(name) and not _is_legal(session_id) else SessionPath(session_id)
-    return None
-
-
-def _is_legal(session_id: str) -> bool:
-    with suppress(InvalidIdentifier):
-        return bool(check_id(session_id))
-    return False
 
 
 # Snapshots of sessions and scratch files, and their entries in a mount.
@@ -421,7 +364,7 @@ class SessionTree(Tree):
     def _session_named(self, path: str) -> MountPath | None:
         """Return the session at a path that has the form of a scratch file's."""
         name = path.strip("/")
-        return SessionPath(name) if _is_legal(name) and self.gate.known(name) is not None else None
+        return SessionPath(name) if is_legal(name) and self.gate.known(name) is not None else None
 
     def path_of(self, session_id: str) -> str:
         """Return the path of a session."""
@@ -587,7 +530,7 @@ class SubSessionTree(SessionTree):
 
     def _session_named(self, path: str) -> MountPath | None:
         name = path.strip("/")
-        legal = "/" not in name and _is_legal(name)
+        legal = "/" not in name and is_legal(name)
         return Family(name) if legal and self.gate.enter(name) is not None else None
 
     def path_of(self, session_id: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 from anyio import to_thread
 from fastapi import Depends, Header, Query, Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cfs.api import LIFE
 from cfs.completions import ModelCard
@@ -31,7 +31,7 @@ from cfs_server.http.event_streams import EventStream, Frames, Streams
 from cfs_server.http.idempotency import Requests
 from cfs_server.http.markup import Renderer
 from cfs_server.http.metrics import Metrics
-from cfs_server.http.middleware import WebDav
+from cfs_server.http.middleware import CONTEXT
 from cfs_server.journal.journal import Journal
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.rewinding import Plan
@@ -45,7 +45,6 @@ from cfs_server.workspaces.merging import FileMerges
 from cfs_server.workspaces.rewinding import CallersFileRewind, FileRewinds
 from cfs_server.workspaces.workspaces import Workspaces
 
-_SCOPE = "cfs.context"
 CURSOR_PATTERN = r"^([0-9a-f]{8}(\.[0-9a-f]{8})?-)?[0-9]{1,18}$"
 
 
@@ -68,7 +67,7 @@ class Context:
     renderer: Renderer
     shares: Shares
     connections: ModelConnections
-    dav: WebDav
+    dav: ASGIApp
     rewinds: FileRewinds | None = None
     """The rewinds of files; None if no versions of them are kept."""
     forks: FileForks | None = None
@@ -331,13 +330,13 @@ class Caller:
 
 
 def context_of(scope: Scope) -> Context:
-    """Return the context of a request: that of the application, unless the request names one."""
-    return cast("Context", scope.get(_SCOPE) or scope["app"].state.cfs)
+    """Return the context of a request."""
+    return cast("Context", scope[CONTEXT])
 
 
 def scope_in(context: Context, scope: Scope) -> Scope:
     """Return a copy of a request for the sessions of a context."""
-    return {**scope, _SCOPE: context}
+    return {**scope, CONTEXT: context}
 
 
 class DavRoute:

@@ -14,8 +14,7 @@ from typing import Any
 
 import httptools
 import structlog
-from starlette.types import Message, Receive, Scope, Send
-from uvicorn._types import ASGI3Application
+from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from cfs.errors import CfsError, InvalidRequest, Timeout, TooLarge, TooMany, to_problem
@@ -36,6 +35,8 @@ _CROWD_SECONDS = 1.0
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1 << 20
 """Bytes of a refused request that are still read and dropped. Without this, many clients would lose the response."""
+_DROPPED_BYTES = 128 << 20
+"""Bytes of a body that are read and dropped after the response, so that clients which first send all of it get it."""
 _CLOSE = (b"connection", b"close")
 
 
@@ -124,7 +125,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self._silent = True
         self._deaf = False
-        self._overhead = self._size = self._fields = self._discarded = self._body = 0
+        self._overhead = self._size = self._fields = self._discarded = self._body = self._dropped = 0
         self._closes = False
         self._running: RequestResponseCycle | None = None
         self._refusal: tuple[int, CfsError] | None = None
@@ -197,7 +198,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Start to count a head."""
         self._begun = True
-        self._size = self._fields = self._body = 0
+        self._size = self._fields = self._body = self._dropped = 0
         self.since = self.loop.time()
         super().on_message_begin()
 
@@ -244,6 +245,11 @@ class Connection(HttpToolsProtocol):
         self._body += len(body)
         if not self.cycle.response_complete:
             self._progress = self.loop.time()
+        else:
+            self._dropped += len(body)
+            if self._dropped > _DROPPED_BYTES:
+                self._stop_listening()
+                self._linger()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -254,8 +260,8 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        async def answered(scope: Scope, receive: Receive, send: Send) -> None:
-            async def sent(message: Message) -> None:
+        async def answered(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+            async def sent(message: ASGISendEvent) -> None:
                 if message["type"] == "http.response.start" and self._leaves_much(cycle):
                     message["headers"] = [*message.get("headers", ()), _CLOSE]
                     await send(message)
@@ -269,16 +275,15 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, answered)
 
     def _leaves_much(self, cycle: RequestResponseCycle) -> bool:
-        """Return whether more of a body is to come than is read and dropped after the response to its request.
+        """Return whether more of a body is to come than is dropped after the response to its request, if that is known.
 
         A client that waits for `100 Continue` may send the body or not, so that nobody knows where the next request
         begins (RFC 9110, 10.1.1).
         """
         if not cycle.more_body or cycle is not self.cycle:
             return False
-        length = next((value for name, value in cycle.scope["headers"] if name == b"content-length"), b"")
-        most = self._body + _LINGER_BYTES
-        return cycle.waiting_for_100_continue or not length.isdigit() or int(length) > most
+        length = next((value for name, value in cycle.scope["headers"] if name == b"content-length"), b"0")
+        return cycle.waiting_for_100_continue or int(length) > self._body + _DROPPED_BYTES
 
     def on_response_complete(self) -> None:
         """Start the next request, or send a pending refusal after the last complete request."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, Header, Request, Response
+from fastapi import Header, Request, Response
 
 from cfs.api import KEY, ON_DISCONNECT
 from cfs.errors import CfsError
@@ -27,19 +27,13 @@ class OnDisconnect(StrEnum):
     CONTINUE = "continue"
 
 
-async def _choice(
-    choice: Annotated[
-        OnDisconnect | None,
-        Header(
-            alias=ON_DISCONNECT,
-            description="Whether the turn is cancelled when the client disconnects before its end.",
-        ),
-    ] = None,
-) -> OnDisconnect | None:
-    return choice
-
-
-DisconnectChoice = Annotated[OnDisconnect | None, Depends(_choice)]
+DisconnectChoice = Annotated[
+    OnDisconnect | None,
+    Header(
+        alias=ON_DISCONNECT,
+        description="Whether the turn is cancelled when the client disconnects before its end.",
+    ),
+]
 """The choice of the header, as the parameter of a route."""
 
 

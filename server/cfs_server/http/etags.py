@@ -38,12 +38,6 @@ def session_headers(session: Session, etag: str) -> dict[str, str]:
     }
 
 
-def require_life(life: str | None, session_id: str, sessions: AuthorizedSessions) -> None:
-    """Raise a kind of `Gone` unless the session is the one that the caller has seen (`X-CFS-Life`)."""
-    if life is not None:
-        sessions.require_life(session_id, life.strip())
-
-
 def http_date(seconds: float) -> str:
     """Format a time as an HTTP date."""
     return formatdate(seconds, usegmt=True)
@@ -84,10 +78,8 @@ def require_match(if_match: str | None, session: Session, sessions: AuthorizedSe
         raise PreconditionFailed(f"session {session.id!r} has changed: its transcript is {text} now, its JSON {view}")
 
 
-def require_match_of(if_match: str | None, session_id: str, sessions: AuthorizedSessions) -> None:
+def require_match_of(if_match: str, session_id: str, sessions: AuthorizedSessions) -> None:
     """Do the same for a session to write to. If it does not exist, no ETag matches."""
-    if if_match is None:
-        return
     session = sessions.find(session_id, "write")
     if session is None:
         raise PreconditionFailed(f"there is no session {session_id!r}, so no ETag matches")

@@ -52,7 +52,7 @@ RECORDED_ERRORS = (*ERRORS, Conflict, Gone, ModelNotFound, NotFound, StorageFull
 
 
 async def _session(
-    _: DisconnectChoice,
+    _: DisconnectChoice = None,
     name: Annotated[
         str | None,
         Header(

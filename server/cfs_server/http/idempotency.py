@@ -41,6 +41,7 @@ MOST_OF_ONE = 10_000
 MOST_BYTES_OF_ONE = 16 << 20
 
 _REPLAYED = (REPLAYED.lower().encode(), b"true")
+_KEY = KEY.lower().encode()
 _EVENTS = b"text/event-stream"
 _COST = 512
 """Estimated memory of a kept request in bytes, without its document."""
@@ -330,10 +331,10 @@ def _key_of(scope: Scope) -> str | None:
     if only_reads(scope) or "cfs.principal" not in scope:
         return None
     headers = dict(scope["headers"])
-    given = headers.get(KEY.lower().encode())
+    if (given := headers.get(_KEY)) is None:
+        return None
     protocol = protocol_at(scope["path"])
-    keeps_nothing = protocol is not None and not protocol.changes and SESSION.lower().encode() not in headers
-    if given is None or keeps_nothing:
+    if protocol is not None and not protocol.changes and SESSION.lower().encode() not in headers:
         return None
     key: str = given.decode("latin-1").strip()
     if len(key) > 1 and key[0] == key[-1] == '"':

@@ -11,6 +11,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote, unquote_to_bytes
 
@@ -18,8 +19,9 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cfs.errors import CfsError, Forbidden, InvalidRequest, ServerError, TooLarge, Unauthorized
+from cfs.transports import tracing
 from cfs_server.access.auth import Principals
-from cfs_server.access.tokens import masked
+from cfs_server.access.tokens import PREFIX, masked
 from cfs_server.domain.authors import Author, author
 from cfs_server.http import request_tracing
 from cfs_server.http.content import Digests, check_content
@@ -89,6 +91,9 @@ def _name(host: str) -> str:
 
 _log = structlog.get_logger("cfs.request")
 
+CONTEXT = "cfs.context"
+"""The key of the context that answers a request, in its scope."""
+
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -98,8 +103,13 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS", "PROPFIND", "REPORT"})
 _READING_PATHS = frozenset({"/v1/render", "/v1/tokens", "/v1/messages/count_tokens", "/api/show"})
 _FREEING = frozenset({"DELETE", "UNLOCK"})
 """Methods that go through on a full disk, because they free space."""
-_DAV = "/dav/"
 _FILES = ("/v1/files/workspaces/", "/dav/workspaces/")
+_CONTENT = ("/v1/files/workspaces/", "/dav/")
+_RENDER = "/v1/render"
+_RENDER_BYTES = 1 << 20
+_DAV = "/dav"
+_DAV_BYTES = 64 << 10
+"""A request that lists properties or asks for a lock is a few hundred bytes of XML."""
 _AUTHOR_CHARACTERS = 256
 _MODELS = b"/v1/models/"
 """Names of models may contain a `/`, and clients encode it."""
@@ -107,18 +117,6 @@ _QUIET = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
 _OPEN = frozenset({"/", "/health", "/healthz", "/readyz", "/openapi.json"})
 _OPEN_BELOW = "/dashboard/"
 """Paths that anyone may read. They contain no session data."""
-
-
-class WebDav(Protocol):
-    """The application at and below `/dav`."""
-
-    def admit(self, scope: Scope) -> None:
-        """Raise the error of a PUT that the grants of its caller refuse. Only its method and path are looked at."""
-        ...
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request. Raises `CfsError`."""
-        ...
 
 
 class RequestContext(Protocol):
@@ -139,26 +137,27 @@ class RequestContext(Protocol):
         """Where changes are stored."""
         ...
 
-    @property
-    def dav(self) -> WebDav:
-        """The application for `/dav`."""
-        ...
-
 
 class RequestMiddleware:
-    """ASGI middleware around the application. `context_of` returns the context of a request."""
+    """ASGI middleware around the application.
+
+    A request that names no context belongs to that of the application. `require_granted` raises the error of a request
+    that its caller's grants refuse, whatever its body is.
+    """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
-        context_of: Callable[[Scope], RequestContext],
-        body_limit: Callable[[str, str], int],
+        require_granted: Callable[[Scope], None],
+        body_bytes: int,
+        file_bytes: int,
         allowed_hosts: frozenset[str] | None,
     ) -> None:
         self._app = app
-        self._context_of = context_of
-        self._body_limit = body_limit
+        self._require_granted = require_granted
+        self._body_bytes = body_bytes
+        self._file_bytes = file_bytes
         self._allowed_hosts = allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -166,8 +165,11 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange, context = Exchange(scope, send), self._context_of(scope)
-        with request_tracing.request(scope, exchange.path) as exchange.span:
+        exchange = Exchange(scope, send)
+        context: RequestContext = scope.setdefault(CONTEXT, scope["app"].state.cfs)
+        exchange.traced = tracing.is_on()
+        recorded = request_tracing.request(scope, exchange.path) if exchange.traced else nullcontext()
+        with recorded as exchange.span:
             await self._handle(exchange, context, scope, receive)
 
     async def _handle(self, exchange: "Exchange", context: RequestContext, scope: Scope, receive: Receive) -> None:
@@ -180,8 +182,7 @@ class RequestMiddleware:
             check_caller(headers, self._allowed_hosts, is_page=is_page)
             decode_query(scope["query_string"])
             self._admit(exchange, context.principals, headers, inner)
-            if inner["method"] == "PUT" and path.startswith(_DAV):  # before anything of its body is read
-                context.dav.admit(inner)
+            self._require_granted(inner)
             if not only_reads(scope) and (journal := context.journal) is not None:
                 exchange.changes(journal, frees=scope["method"] in _FREEING, is_file=path.startswith(_FILES))
             digests = check_content(scope["headers"])
@@ -195,6 +196,13 @@ class RequestMiddleware:
             await exchange.fail(ServerError("the server has a defect; its log has the details"), inner, receive)
         finally:
             self._done(exchange, context.metrics, inner)
+
+    def _body_limit(self, method: str, path: str) -> int:
+        if method == "PUT" and path.startswith(_CONTENT):
+            return self._file_bytes
+        if path == _RENDER:
+            return min(_RENDER_BYTES, self._body_bytes)
+        return _DAV_BYTES if path.startswith(_DAV) else self._body_bytes
 
     def _admit(
         self, exchange: "Exchange", principals: Principals, headers: MutableMapping[bytes, bytes], scope: Scope
@@ -216,7 +224,8 @@ class RequestMiddleware:
         answered = exchange.answered_at or time.perf_counter()
         seconds = answered - exchange.began_at
         metrics.request(exchange.method, route, exchange.status, seconds)
-        request_tracing.answered(exchange.span, exchange.method, route, exchange.status, seconds, exchange.id)
+        if exchange.traced:
+            request_tracing.answered(exchange.span, exchange.method, route, exchange.status, seconds, exchange.id)
         write = _log.debug if scope["path"] in _QUIET else _log.info
         write(
             "request",
@@ -258,6 +267,7 @@ class Exchange:
         self.path = _shown(_raw_path(scope).decode("latin-1"))
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         self.id = given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        self.traced = False
         self.span: Span | None = None
         self._journal: Journal | None = None
         self._frees = False
@@ -378,7 +388,7 @@ def _raw_path(scope: Scope) -> bytes:
 def _shown(path: str) -> str:
     """Return a path for the log: percent-encoded, so that it cannot forge a line, and without tokens."""
     plain = unquote(path, "latin-1")
-    return path if masked(plain) == plain else quote(masked(plain), safe="/*", encoding="latin-1")
+    return path if PREFIX not in plain else quote(masked(plain), safe="/*", encoding="latin-1")
 
 
 def _decode(raw: bytes, part: str) -> str:

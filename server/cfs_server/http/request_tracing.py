@@ -22,9 +22,6 @@ def request(scope: "Scope", path: str) -> Iterator["Span | None"]:
 
     Requests that only read are recorded for callers that trace; agents' polls are not.
     """
-    if not tracing.is_on():
-        yield None
-        return
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     reads = scope["method"] in _READING and "traceparent" not in headers
     if reads or (path.startswith("/v1/sessions/") and path.endswith(_POLLS)):
@@ -46,8 +43,6 @@ def request(scope: "Scope", path: str) -> Iterator["Span | None"]:
 
 def answered(span: "Span | None", method: str, route: str, status: int, seconds: float, request_id: str) -> None:
     """Record the answer to a request. `route` is the pattern of its path, or `none`."""
-    if not tracing.is_on():
-        return
     if span is not None:
         if route != "none":
             span.update_name(f"{method} {route}")

@@ -13,7 +13,6 @@ from cfs.contract.ids import check_id
 from cfs.contract.route_words import ROUTE_WORDS
 from cfs.wire import ID_PATTERN
 from cfs_server.http.caller import Life, Sessions
-from cfs_server.http.etags import require_life
 from cfs_server.http.idempotency import Idempotency
 
 
@@ -57,7 +56,7 @@ async def _session_id(
 ) -> str:
     name = check_id(id)
     if ticket.bound is None:  # a request that was carried out is answered even if its session has another name now
-        require_life(life, name, sessions)
+        sessions.require_life(name, life)
     return name
 
 

@@ -33,7 +33,7 @@ from cfs_server.http import negotiation as media
 from cfs_server.http.bodies import apart, is_json, most_values, parse, require_text
 from cfs_server.http.caller import Accept, Delay, IfMatch, Life, Me
 from cfs_server.http.disconnects import DisconnectChoice, OnDisconnect, attend, cancel_unless_ended
-from cfs_server.http.etags import require_life, require_match_of
+from cfs_server.http.etags import require_match_of
 from cfs_server.http.event_streams import follow
 from cfs_server.http.idempotency import BoundTurn, Idempotency
 from cfs_server.http.openapi import answer, body, problems
@@ -105,8 +105,9 @@ async def post_message(
         if asked is not None and asked.options.tools and known and known.settings.driver == "agent":
             raise Conflict(f"session {id!r} is answered by an agent, which has tools of its own")
         async with sessions.loaded(id):
-            require_match_of(if_match, id, sessions)
-            require_life(life, id, sessions)  # checked again: the session may have changed while the body was read
+            if if_match is not None:
+                require_match_of(if_match, id, sessions)
+            sessions.require_life(id, life)  # checked again: the session may have changed while the body was read
             if asked is None:
                 session = sessions.open(id)
                 return _accepted(session, None, session.log.last, 0)

@@ -130,14 +130,16 @@ class AuthorizedSessions:
             self.require(operation, session.id)
         return session
 
-    def require_life(self, session_id: str, life: str) -> None:
-        """Raise unless the session is the one that the caller has seen: `life` is its nonce.
+    def require_life(self, session_id: str, life: str | None) -> None:
+        """Raise unless the session is the one that the caller has seen: `life` is its nonce, or None if any will do.
 
         Raises `SessionDeleted`, `SessionRenamed` or `SessionLost`. A caller without rights gets the error for missing
         rights, so it learns nothing about the session.
         """
+        if life is None:
+            return
         self.require_any(session_id)
-        session = self.known(session_id)
+        session, life = self.known(session_id), life.strip()
         if session is not None and session.nonce == life:
             return
         key = self._store.former.key_of(session_id, life)

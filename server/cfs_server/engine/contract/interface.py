@@ -423,6 +423,13 @@ def engine_of(engine: Engine, model: str | None) -> Engine:
     return engine.engine_of(model) if isinstance(engine, HasModels) else engine
 
 
+def info_of(engine: Engine, info: ModelInfo | None, model: str | None) -> ModelInfo | None:
+    """Describe a model of an engine, or its default; None if there is no such model. `info` is that of its only one."""
+    if not isinstance(engine, HasModels):
+        return info
+    return next((each for each in engine.infos() if model in (None, each.name)), None)
+
+
 def predicted_wait(engine: Engine, model: str | None, owner: str, kind: Kind) -> float:
     """Predict the wait of a turn for a model; see `Engine.predicted_wait`. A turn for no model fails at once."""
     try:
