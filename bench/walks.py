@@ -46,10 +46,11 @@ PROGRAM = (
 
 @dataclass(slots=True)
 class Walk:
-    """What one path passed. `modules` are those of all rounds."""
+    """What one path passed. `modules` are those of all rounds. Only modules below `package` count, if it is given."""
 
     name: str
     process: str
+    package: str = ""
     counts: list[int] = field(default_factory=list)
     crossings: list[int] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
@@ -57,6 +58,7 @@ class Walk:
 
     def add(self, steps: Sequence[Step]) -> None:
         """Count one round."""
+        steps = [step for step in steps if step[2].startswith(self.package)]
         found = {module for _, _, module in steps}
         self.counts.append(len(found))
         self.crossings.append(sum(caller not in ("", module) for _, caller, module in steps))
@@ -265,8 +267,15 @@ def denied(checkout: Checkout, rounds: int) -> list[Walk]:
 
 
 def child(checkout: Checkout, rounds: int) -> list[Walk]:
-    """A sub-agent: from its parent's call that starts it, through a file that it writes, to its report's arrival."""
-    walk = Walk("a sub-agent, from its start to its report", "agents")
+    """A sub-agent: from its parent's call that starts it, through a file that it writes, to its report's arrival.
+
+    All that the agents' process runs in this time counts: the step of the parent that starts the child and waits, three
+    requests of the child to its model with the client that sends them, the rules and the journal of its calls, and the
+    parent's next step. What an agent has only because it is a part of a tree, from its creation to its report, is in
+    `cfs_agents.tree`; the second figure counts this alone.
+    """
+    name = "a sub-agent, from its start to its report"
+    walk, own = Walk(name, "agents"), Walk(f"{name}: its life in a tree", "agents", "cfs_agents.tree.")
     with ExitStack() as stack:
         model = stack.enter_context(Parent())
         url, _ = stack.enter_context(checkout.serving("--upstream", model.url, "--upstream-model", "scripted"))
@@ -290,8 +299,8 @@ def child(checkout: Checkout, rounds: int) -> list[Walk]:
             until(lambda: bool(model.ended), "the report of a sub-agent")
             return model.began, model.ended
 
-        checkout.take(way, rounds, agents=(agents.pid, walk))
-    return [walk]
+        checkout.take(way, rounds, agents=(agents.pid, walk), tree=(agents.pid, own))
+    return [walk, own]
 
 
 class Parent:
