@@ -1,4 +1,4 @@
-"""What the paths of WebDAV name, and whether the grants of a caller allow a PUT there (W3, G9). Pure: no I/O."""
+"""What the paths of WebDAV name, and whether the grants of a caller allow a PUT there (W3, G9)."""
 
 from contextlib import suppress
 from dataclasses import dataclass

@@ -265,7 +265,8 @@ class Connection(HttpToolsProtocol):
                 if message["type"] == "http.response.start" and self._leaves_much(cycle):
                     message["headers"] = [*message.get("headers", ()), _CLOSE]
                     await send(message)
-                    self._closes = cycle.keep_alive = True  # uvicorn would close it with bytes unread, as `_linger`
+                    # uvicorn would close at once, with bytes unread, and the client could lose the response
+                    self._closes = cycle.keep_alive = True
                 else:
                     await send(message)
 
