@@ -26,6 +26,8 @@ NGINX = "docs/how-to/nginx.md"
 SANDBOX = "docs/how-to/sandbox.md"
 PROGRAMS = "docs/how-to/coding-agents.md"
 """Its blocks need programs and a model that calls tools: tests/test_coding_agents.py does them."""
+EMBEDDINGS = "docs/how-to/embeddings.md"
+"""Its blocks need a model for embeddings: tests/protocols/test_embeddings.py does them."""
 MOUNTED = {"docs/tutorial.md", "docs/how-to/remote-mount.md"}
 MODEL = ROOT / "server/cfs_server/models/cfs-demo.gguf"
 
@@ -46,7 +48,7 @@ def reading(page: str, home: Path, replace: dict[str, str] | None = None) -> Ite
 
 @pytest.mark.external
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", [page for page in TYPED if page not in (NGINX, PROGRAMS)])
+@pytest.mark.parametrize("page", [page for page in TYPED if page not in (NGINX, PROGRAMS, EMBEDDINGS)])
 def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
     """From its first block to its last, in one shell, with the embedded model."""
     if page in MOUNTED and (reason := fuse.reason_to_skip()):
