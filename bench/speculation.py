@@ -139,7 +139,7 @@ async def cpu_seconds(engine: LlamaEngine) -> float:
 
 async def measure(model: str | None, rounds: int, threads: int, streams: Sequence[int], characters: int) -> list[Row]:
     """Run each kind of work on both engines, by turns."""
-    modes: tuple[Speculation, Speculation] = ("off", "auto")
+    modes: tuple[Speculation, Speculation] = ("off", "on")
     engines = [LlamaEngine(model, Options(threads=threads, speculation=mode, parallel=8)) for mode in modes]
     for engine in engines:
         await engine.start()

@@ -12,9 +12,11 @@ import pytest
 
 from cfs.wire import Message, TokenLogprob
 from cfs_server.engine.contract.interface import EngineStats
+from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.host.streams import BackpressureLimits
 from cfs_server.engine.host.supervisor import LlamaEngine
 from cfs_server.engine.llama.cost_model import StepCost
+from cfs_server.engine.llama.model import NativeLog, load
 from cfs_server.engine.worker.lookup import (
     LONGEST,
     OWNER_TOKENS,
@@ -179,26 +181,52 @@ async def test_a_cancelled_turn_leaves_nothing(tiny: Path, gate: Gate) -> None:
         assert (await engine.stats()).cells_used == 0
 
 
+@pytest.mark.parametrize("model", ["demo", "smollm2"])
+async def test_by_itself_it_guesses_only_where_the_text_stays_the_same(
+    request: pytest.FixtureRequest, model: str
+) -> None:
+    """Whether it does depends on the kernels of the processor: with AVX2, SmolLM2 rounds alike and `demo` does not."""
+    path: Path = request.getfixturevalue(model)
+    log = NativeLog(lambda _level, _text: None)
+    alike = load(str(path), Options(threads=1), log, extra_buffers=False).rounds_alike
+    async with running(path, speculation="auto") as engine, running(path) as other:
+        for number in range(3):  # what a step costs is learned first
+            content = f"Repeat this: {FILE[number:]}"
+            guessed, plain = await ask(engine, content, max_tokens=120), await ask(other, content, max_tokens=120)
+            assert guessed.text == plain.text
+        assert alike or not (await engine.stats()).drafted_tokens
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("model", ["demo", "smollm2"])
-async def test_5000_greedy_tokens_are_the_same(request: pytest.FixtureRequest, model: str) -> None:
-    """As served. The embedded model's kernels round otherwise for one token than for several: one text may differ."""
+@pytest.mark.parametrize(("model", "tolerance"), [("smollm2", 0.0), ("demo", 0.1)])
+async def test_5000_greedy_tokens_are_the_same(request: pytest.FixtureRequest, model: str, tolerance: float) -> None:
+    """As served: to the letter where rounding is the same, and up to near ties of two tokens otherwise.
+
+    The pool has room for all prompts: what is computed again after an eviction may be rounded otherwise, too.
+    """
     path: Path = request.getfixturevalue(model)
     source = "".join(f"    value_{number} = read({number * 7919 % 100}, name='n{number}')\n" for number in range(200))
-    total, different = 0, 0
-    async with running(path, speculation="always") as engine, running(path) as other:
+    total = 0
+    options: dict[str, Any] = {"pool_tokens": 1 << 16}
+    async with running(path, speculation="always", **options) as engine, running(path, **options) as other:
         for number in range(500):
             start = 90 * (number % 50)
             content = f"Repeat this:\n\n{source[start : start + 600]}" if number % 2 else f"Count from {number} up."
-            guessed, plain = await ask(engine, content, max_tokens=250), await ask(other, content, max_tokens=250)
-            total += plain.finished.usage.completion_tokens
-            different += guessed.text != plain.text
+            guessed = ranks(await ask(engine, content, max_tokens=250, logprobs=2))
+            plain = ranks(await ask(other, content, max_tokens=250, logprobs=2))
+            for left, right in zip(guessed, plain, strict=False):
+                if left.token != right.token:
+                    first, second = right.top
+                    assert first.logprob - second.logprob < tolerance
+                    break
+            else:
+                assert tolerance or len(guessed) == len(plain)
+            total += len(plain)
             if total >= 5000:
                 break
         assert (await engine.stats()).accepted_tokens > 500
     assert total >= 5000
-    assert different <= (model == "demo")
 
 
 def found_by_hand(tokens: list[int], log: list[int]) -> int:

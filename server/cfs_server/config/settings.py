@@ -117,11 +117,11 @@ class Settings(BaseSettings):
     engine_disk_rate: ByteSize = Field(
         ByteSize(64 << 20), ge=1 << 20, description="Most bytes that the engine's disk cache writes in a second."
     )
-    speculation: Literal["auto", "off"] = Field(
+    speculation: Literal["auto", "on", "off"] = Field(
         "auto",
         description="Whether the engine guesses tokens of a reply from earlier text of the session and of others of"
-        " the same owner, and verifies several at once. `auto` does so where that is measured to be faster. The guesses"
-        " do not change what a reply may be.",
+        " the same owner, and verifies several at once. `on` does so where that is measured to be faster, and `auto`"
+        " only if it also gives the same text to the letter. With `on`, sums may be rounded otherwise.",
     )
     engine_hang_seconds: Seconds = Field(
         6.0,

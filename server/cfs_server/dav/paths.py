@@ -127,6 +127,7 @@ def in_sub_sessions(path: str) -> MountPath | None:
 
 
 def is_legal(session_id: str) -> bool:
+    """Return whether a session may have this id."""
     with suppress(InvalidIdentifier):
         return bool(check_id(session_id))
     return False

@@ -27,7 +27,7 @@ class BadFrame(ValueError):
     """The data is not a frame; the rest of the connection cannot be parsed."""
 
 
-Speculation = Literal["auto", "off", "always"]
+Speculation = Literal["auto", "on", "off", "always"]
 
 
 @dataclass(frozen=True, slots=True)

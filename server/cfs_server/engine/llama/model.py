@@ -5,10 +5,12 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
 from llama_cpp import llama_cpp as lib
+from numpy.typing import NDArray
 
 from cfs_server.engine.contract.interface import EnginePlan, ModelLoadError
 from cfs_server.engine.contract.protocol import Options
@@ -109,6 +111,8 @@ _LEVELS = {3: "warning", 4: "error"}
 _MOST_TEXT = 1024
 _EXAMINED_TOKENS, _EXAMINED_BATCH = 256, 8
 """Sizes of the context in which a model is examined."""
+_COMPARED_BATCHES = (2, 5)
+"""Tokens of the batches that are compared with single ones: fewer and more than the rows that kernels take at once."""
 
 
 class NativeLog:
@@ -168,6 +172,8 @@ class LoadedModel:
     plan: EnginePlan
     log: NativeLog  # kept as long as the model: the library calls back into it
     pooling: Pooling | None = None
+    rounds_alike: bool = False
+    """Whether a batch of guesses is computed to the same bits as one token at a time; looked at for `auto` only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +234,13 @@ def load_any(path: str, options: Options, log: NativeLog, *, extra_buffers: bool
         step_tokens=max(options.step_tokens, options.parallel, TILE),
     )
     context = _main_context(path, model, options, plan, log)
+    vocabulary = Vocabulary(model)
     template = lib.llama_model_chat_template(model, None)
     return LoadedModel(
         path=path,
         raw=model,
         context=context,
-        vocabulary=Vocabulary(model),
+        vocabulary=vocabulary,
         template=template.decode(errors="replace") if template else None,
         parameters=int(lib.llama_model_n_params(model)),
         context_tokens=min(options.context_tokens, context.cells),
@@ -245,6 +252,7 @@ def load_any(path: str, options: Options, log: NativeLog, *, extra_buffers: bool
         ),
         log=log,
         pooling=pooling,
+        rounds_alike=options.speculation == "auto" and plan.ranges and _rounds_alike(context, vocabulary.size),
     )
 
 
@@ -340,6 +348,31 @@ def _main_context(path: str, model: Any, options: Options, plan: Plan, log: Nati
     context.decode(batch)  # touch all buffers once
     context.clear(0)
     return context
+
+
+def _rounds_alike(context: LlamaContext, size: int) -> bool:
+    """Compute tokens one by one and in batches, as guesses are, and return whether the logits have the same bits.
+
+    Which kernels are used depends on the processor, on the types of the weights, and on the size of a batch.
+    """
+    tokens = [(7 * number + 1) % size for number in range(sum(_COMPARED_BATCHES))]
+    alone = _logits(context, [tokens[number : number + 1] for number in range(len(tokens))], size)
+    ends = list(accumulate(_COMPARED_BATCHES))
+    batches = [tokens[end - count : end] for end, count in zip(ends, _COMPARED_BATCHES, strict=True)]
+    return bool(np.array_equal(alone, _logits(context, batches, size)))
+
+
+def _logits(context: LlamaContext, batches: list[list[int]], size: int) -> NDArray[np.float32]:
+    """Return the logits after each token of a text, one row each, computed in these batches."""
+    rows, position = [], 0
+    for tokens in batches:
+        batch = Batch(len(tokens))
+        batch.add(0, tokens, position, output=True, all_outputs=True)
+        context.decode(batch)
+        rows.append(context.outputs(len(tokens), size).copy())
+        position += len(tokens)
+    context.clear(0)
+    return np.concatenate(rows)
 
 
 def _new_context(

@@ -84,7 +84,7 @@ class Speculation:
 
     def __init__(self, model: LoadedModel, prompts: StepCost) -> None:
         mode = model.options.speculation
-        self.on = mode != "off" and model.context.partial
+        self.on = model.context.partial and (mode in ("on", "always") or (mode == "auto" and model.rounds_alike))
         self._always = mode == "always"
         self._vocabulary = model.vocabulary
         self._cost = DraftCost(prompts, tiled=model.context.tiled)
