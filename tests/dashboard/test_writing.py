@@ -303,6 +303,7 @@ def test_the_model_is_chosen_beside_the_message(pages: Pages, tmp_path: Path) ->
         expect(page.get_by_role("button", name="Model: one")).to_be_visible()
         send(page, "and now?")
         expect(messages(page)).to_have_count(4)
+        expect(page.get_by_role("button", name="Send")).to_be_visible()  # the reply is there
         assert server.asked() == {"one": 1, "two": 1}
 
 

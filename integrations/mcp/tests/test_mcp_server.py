@@ -174,14 +174,15 @@ async def test_a_session_is_listed_read_copied_and_searched(connect: Connect, cf
             (3, "assistant", "Red."),
         ]
         copy = await ask(client, "fork", session="main", messages=2)
-        assert (copy["session"], copy["messages"]) == ("main-2", 2)
+        name = copy["session"]  # the first that is free: folders of other tests' copies are still there
+        assert (name.startswith("main-"), copy["messages"]) == (True, 2)
         assert copy["origin"] == {"session": "main", "messages": 2}
         (found,) = (await ask(client, "search", words="red"))["results"]
         assert (found["session"], found["index"], found["text"]) == ("main", 3, "Red.")
         assert (await ask(client, "list_sessions", active=True))["sessions"] == []
         first = await ask(client, "list_sessions", limit=1)
         second = await ask(client, "list_sessions", limit=1, after=first["next"])
-        assert [first["sessions"][0]["session"], second["sessions"][0]["session"]] == ["main", "main-2"]
+        assert [first["sessions"][0]["session"], second["sessions"][0]["session"]] == ["main", name]
 
 
 async def test_a_long_reply_goes_on_and_can_be_waited_for(connect: Connect, cfs_server: ScriptedServer) -> None:

@@ -65,7 +65,10 @@ class Options:
     slice_seconds: float = 2.0
     """A turn that has run so long gives way to one that has had less of the engine."""
     speculation: Speculation = "auto"
-    """Whether tokens are guessed: where it pays, never, or wherever there is a guess, which is for tests."""
+    """Whether tokens are guessed: where it pays (`on`), and only if rounding stays the same (`auto`), or never.
+
+    `always` guesses wherever there is a guess, and is for tests.
+    """
 
 
 @dataclass(frozen=True, slots=True)
