@@ -239,7 +239,9 @@ class FibreAgent:
             with acting_as(self.session), self._explained():
                 turn = await backend.next(self.session, root.turn_lost, _NEXT_SECONDS)
             if turn is None:
-                if time.monotonic() - asked_at < _NEXT_SECONDS / 2:  # the server ended the wait: the files went back
+                if (
+                    time.monotonic() - asked_at < _NEXT_SECONDS / 2
+                ):  # the server ended the wait: it has rewound or merged files
                     await self._orchestrator.fetch_files()
                 continue
             async with aclosing(self._stream(ready(turn))) as chunks:

@@ -190,9 +190,12 @@ class Caller:
         if self._parts.merges is None:
             raise Unsupported("versions of files are not kept here (setting `versions`; docs/versions.md says where)")
         try:
-            return await self._parts.merges.merge(target, source, files.room, dry_run=dry_run)
+            merged = await self._parts.merges.merge(target, source, files.room, dry_run=dry_run)
         except NotFoundError as error:
             raise NotFound(error.detail) from None
+        if merged.number is not None:
+            self._parts.store.recall_agents(target)
+        return merged
 
     async def fork(
         self, session_id: str, new: str | None = None, messages: int | None = None, *, files: bool = True

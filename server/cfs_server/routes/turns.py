@@ -43,7 +43,7 @@ _ERRORS = (InvalidIdentifier, InvalidParameters, NotFound, TooLarge, Unsupported
     "/{id:session}/claim",
     responses={
         200: answer("The turn is the caller's for as long as its lease lasts", json=wire.Claim),
-        204: answer("Nothing to do. If it comes before `wait` is over, the files of the agent's workspace went back"),
+        204: answer("Nothing to do. Before `wait` is over: files of the workspace were rewound or merged"),
         **problems(*_ERRORS, Conflict, Gone, Unavailable),
     },
     openapi_extra=body(required=False, json=wire.ClaimRequest),
@@ -128,7 +128,7 @@ async def finish(
 async def _next(
     session: Session, lease: float, seconds: float, sessions: AuthorizedSessions, ticket: Ticket
 ) -> Turn | None:
-    """Claim a turn as soon as one is available. Return None when the time is over, or the agent's files went back."""
+    """Claim a turn as soon as one is available. Return None when the time is over, or files were rewound or merged."""
     asked, attendance = session.id, session.attendance
     with attendance.waiting():
         try:

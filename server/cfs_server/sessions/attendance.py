@@ -17,7 +17,7 @@ class Attendance:
     def __init__(self) -> None:
         self._waiting, self._at = 0, -inf
         self.recalled = False
-        """Whether the files of the agent's workspace went back since it has last asked for a turn."""
+        """Whether files of the agent's workspace were rewound or merged since it last asked for a turn."""
 
     @property
     def attached(self) -> bool:

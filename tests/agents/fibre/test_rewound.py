@@ -174,6 +174,22 @@ async def test_files_leave_the_folder_of_an_agent_that_waits(tmp_path: Path, ser
         await asyncio.to_thread(until_contents, folder, {"a.txt": "one"})
 
 
+async def test_merged_files_come_to_the_folder_of_an_agent_that_waits(tmp_path: Path, server: ServerHarness) -> None:
+    folder = tmp_path / "main/agent_workspace"
+    scripted = ScriptedModels(main=[write("a.txt", "one"), says("Done.")])
+    async with tree(tmp_path, scripted, server.url) as agent, answering(agent):
+        await server.say("main", "make a.txt")
+        await settled(server)
+        for method, path, body in (
+            ("POST", "/v1/sessions/main/fork", {"json": {"id": "copy"}}),
+            ("PUT", "/v1/files/workspaces/copy/a.txt", {"content": b"two"}),
+            ("POST", "/v1/versions/workspaces/main", {"json": {"source": "copy"}}),
+        ):
+            answer = await server.client.request(method, path, **body)
+            assert answer.status_code < 300, answer.text
+        await asyncio.to_thread(until_contents, folder, {"a.txt": "two"})
+
+
 async def test_the_author_of_a_message_is_its_writer_and_not_the_agent_that_answers(
     tmp_path: Path, server: ServerHarness
 ) -> None:
