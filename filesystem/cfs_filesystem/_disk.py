@@ -360,7 +360,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
                 self._settle(destination)
 
     def _copy_into(self, copy: "DiskFileSystem", path: Path, target: Path, *, members: bool) -> None:
-        """Copy what is shown of an entry or a directory into a file system that nobody sees yet."""
+        """Copy what is shown of an entry or a directory into a file system that is not visible yet."""
         waiting, above = [path], target.rindex("/")
         while waiting:
             here = waiting.pop()

@@ -358,7 +358,7 @@ class ObjectFileSystem(FileSystemBase):
                 raise
 
     def _drop(self, aside: str) -> None:
-        with suppress(CfsError):  # nobody sees them
+        with suppress(CfsError):  # they are not visible
             for stored in list(self.store.walk(aside)):
                 self.store.delete(stored.key, None)
 

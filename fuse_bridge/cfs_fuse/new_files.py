@@ -48,7 +48,7 @@ class NewFile:
 
     @property
     def is_temporary(self) -> bool:
-        """Whether it can be the temporary file of a program: nobody else has written to it."""
+        """Whether it can be the temporary file of a program: no other program has written to it."""
         recent = time.monotonic() - self.written_at < NEW_SECONDS
         foreign = self.messages > self.turns or self.entry.queued > self.turns - self.started
         return bool(self.data) and recent and not (self.edited or foreign or self.entry.restored != self.restored)

@@ -33,7 +33,7 @@ class AppendedFile:
 
     @property
     def intact(self) -> bool:
-        """Whether the path still names this file, and nobody else has changed its size."""
+        """Whether the path still names this file, and no other program has changed its size."""
         try:
             named = self._path.lstat()
         except OSError:

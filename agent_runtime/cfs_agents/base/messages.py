@@ -288,10 +288,10 @@ def catalogue(language: Language) -> Messages:
 
 def format_changes(files: FileChanges, say: Messages) -> str:
     """Return what has changed; of each kind the first paths."""
-    told = ((say.created, files.created), (say.changed, files.changed), (say.deleted, files.deleted))
+    groups = ((say.created, files.created), (say.changed, files.changed), (say.deleted, files.deleted))
     listed = [
         words.format(", ".join(paths[:_MOST_PATHS]) + (", ..." if len(paths) > _MOST_PATHS else ""))
-        for words, paths in told
+        for words, paths in groups
         if paths
     ]
     return "; ".join(listed) or say.nothing_done

@@ -334,18 +334,18 @@ class Agent:
 
     async def _shortened(self, before: Conversation) -> list[AgentEvent]:
         """Record what has changed in the conversation while it was prepared; return the events about it."""
-        told: list[AgentEvent] = []
+        events: list[AgentEvent] = []
         if change := Change.between(before, self.context.context):
             await self._recorder.shortened(change)
         if used := self._summaries.take_usage():
             self._count(used)
-            told.append(TurnUsage(used))
+            events.append(TurnUsage(used))
         if (done := self.context.take_compaction()) is not None:
             if done.tokens_after < done.tokens_before:
-                told.append(ContextShortened(done.tokens_before, done.tokens_after, done.summarised))
+                events.append(ContextShortened(done.tokens_before, done.tokens_after, done.summarised))
             if done.kept_because is not None:
-                told.append(Warned(f"the conversation is still too long: {done.kept_because}"))
-        return [*told, *self._news()]
+                events.append(Warned(f"the conversation is still too long: {done.kept_because}"))
+        return [*events, *self._news()]
 
     async def _reply(self, messages: Sequence[Message], tools: Registry) -> AsyncGenerator[AgentEvent, None]:
         """Stream a reply and add it to the conversation; one that repeats itself is stopped."""

@@ -183,10 +183,10 @@ class ServerCounter:
         """Return the number of tokens of each text; raises `CfsError`."""
         counts: list[int] = []
         for some in _batches(texts):
-            told = (await self._client.call(count_tokens(TokensRequest(texts=tuple(some))))).counts
-            if len(told) != len(some):
-                raise ServerError(f"the server counted {len(told)} texts where {len(some)} were asked for")
-            counts += told
+            counts_of_some = (await self._client.call(count_tokens(TokensRequest(texts=tuple(some))))).counts
+            if len(counts_of_some) != len(some):
+                raise ServerError(f"the server counted {len(counts_of_some)} texts where {len(some)} were asked for")
+            counts += counts_of_some
         return counts
 
 

@@ -182,8 +182,8 @@ def _model_of(name: str, function: Callable[..., Any]) -> tuple[type[BaseModel],
 def _told(hint: Any) -> str | None:
     """Return the description in `Annotated[type, "description"]` or `Annotated[type, Field(description=...)]`."""
     if get_origin(hint) is Annotated:
-        for told in get_args(hint)[1:]:
-            text = told.description if isinstance(told, FieldInfo) else told
+        for metadata in get_args(hint)[1:]:
+            text = metadata.description if isinstance(metadata, FieldInfo) else metadata
             if isinstance(text, str):
                 return text
     return None

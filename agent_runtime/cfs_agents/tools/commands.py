@@ -151,7 +151,7 @@ class CommandTools:
         waited = "it waited for input, which nobody can give, and was interrupted: use options such as -y"
         asked = result.asked is None and result.status != 0 and _ASKED.search(result.output[-_END:]) is not None
         goes_on = result.still_running and not result.left_out
-        told = [
+        candidates = [
             (result.fresh, "the shell had ended before; this is a fresh one, without what was set in it"),
             (result.binary, "bytes that are no text are shown as \ufffd"),
             (result.left_out and result.record, f"read what is left out with start_line={_left_out_from(result)}"),
@@ -163,7 +163,7 @@ class CommandTools:
             (result.ended, f"the shell has ended: {result.ended}; the next command gets a fresh one"),
             (misnamed, f"in the shell {WORKSPACE} is {inside}: use relative paths"),
         ]
-        return [note for holds, note in told if holds]
+        return [note for holds, note in candidates if holds]
 
 
 def _left_out_from(result: ShellResult) -> int:

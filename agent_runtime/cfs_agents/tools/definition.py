@@ -112,12 +112,12 @@ def tool(
 
     def made(function: Callable[..., Any]) -> Tool:
         called = name or str(getattr(function, "__name__", ""))
-        told = description or inspect.getdoc(function)
-        if not told:
+        about = description or inspect.getdoc(function)
+        if not about:
             raise ToolDefinitionError(f"{called}: a tool needs a description")
         return Tool(
             name=called,
-            description=told,
+            description=about,
             callable=function,
             ephemeral=ephemeral,
             timeout=timeout,

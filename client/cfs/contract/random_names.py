@@ -1,4 +1,4 @@
-"""Names for sessions that nobody named: `calm-otter-3`. Each word is short, easy to spell and to say, and friendly."""
+"""Names for sessions without one: `calm-otter-3`. Each word is short, easy to spell and to say, and friendly."""
 
 import re
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ _SUFFIX_LENGTH = 11
 def unique_name() -> str:
     """Return a name such as `calm-otter-7k3mq9xt2vb`, which no other session has: it has 67 random bits.
 
-    Nobody is asked whether it is free, so that a session can be named before a server is reached.
+    No server is asked whether it is free, so that a session can be named before a server is reached.
     """
     random = SystemRandom()
     suffix = "".join(random.choices(_SUFFIX, k=_SUFFIX_LENGTH))

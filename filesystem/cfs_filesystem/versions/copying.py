@@ -15,7 +15,7 @@ _CHUNK = 8 << 20
 def new_folder(tree: Tree, name: str, mode: int, *, durable: bool = False) -> Iterator[tuple[Tree, int]]:
     """Make a folder in the root of a tree; yield a tree with this folder alone, and its inode.
 
-    Nobody sees it before the block ends. Raises `FileExistsError` if the name is taken by then.
+    It becomes visible when the block ends. Raises `FileExistsError` if the name is taken by then.
     """
     with tree.directory([]) as root, box(root) as inside:
         os.mkdir(name, 0o700, dir_fd=inside)
@@ -63,7 +63,7 @@ def copy_folder(
                     os.symlink(os.readlink(original, dir_fd=here), name, dir_fd=directory)
             else:
                 stamps[path] = _copy_file(source, old, directory, name, durable=durable)
-    for parts, status in reversed(folders):  # a folder that nobody may write gets its permissions last
+    for parts, status in reversed(folders):  # a read-only folder gets its permissions last
         with target.directory(parts) as descriptor:
             os.utime(descriptor, ns=(status.st_atime_ns, status.st_mtime_ns))
             os.fchmod(descriptor, stat.S_IMODE(status.st_mode))

@@ -103,7 +103,7 @@ class Principal:
         bearer = copy(self)
         bearer.name, bearer.is_share, bearer.handle = name, True, self.handle.narrow([grant])
         bearer.authorization = Authorization(name, bearer.handle, is_share=True)
-        bearer.account = self.account.part(name, Quota())  # its cached prompts are its own, so it probes nobody else's
+        bearer.account = self.account.part(name, Quota())  # its cached prompts are its own, not those of others
         bearer.searches, bearer._lives = CapacityLimiter(_SEARCHES), set()  # noqa: SLF001
         bearer.traffic = Traffic()
         bearer.traffic.rate = self.traffic.rate

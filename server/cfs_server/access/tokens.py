@@ -136,7 +136,7 @@ def load(path: Path) -> dict[str, Token]:
     except OSError as error:
         raise TokensError(f"{path}: {error.strerror}") from None
     except ValidationError as error:
-        raise TokensError(f"{path}: {told(error)}") from None
+        raise TokensError(f"{path}: {first_problem(error)}") from None
     except (ValueError, RecursionError) as error:
         raise TokensError(f"{path}: this is no TOML file: {error}") from None
     except TokensError as error:
@@ -152,7 +152,7 @@ def _read(text: str) -> dict[str, Token]:
     return tokens
 
 
-def told(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
     """Describe pydantic's first error and its place in one line. The input is left out, because it may be a secret."""
     first = error.errors(include_input=False)[0]
     place = masked(".".join(map(str, first["loc"])))

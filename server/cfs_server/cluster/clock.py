@@ -21,11 +21,11 @@ class DatabaseClock:
         self._offset: float | None = None
         self._learned_at = -_FRESH_SECONDS
 
-    def learn(self, told: float, asked_at: float, answered_at: float) -> None:
-        """Take the time that a database has told between two monotonic times of this process."""
+    def learn(self, database_time: float, asked_at: float, answered_at: float) -> None:
+        """Take the time that a database has given between two monotonic times of this process."""
         good = answered_at - asked_at <= _GOOD_SECONDS
         if good or self._offset is None or answered_at - self._learned_at > _FRESH_SECONDS:
-            self._offset = told - (asked_at + answered_at) / 2
+            self._offset = database_time - (asked_at + answered_at) / 2
         if good:
             self._learned_at = answered_at
 

@@ -103,9 +103,9 @@ def shared(url: str) -> Shared:
             connection.execute("INSERT INTO cfs.meta VALUES (%s, %s) ON CONFLICT DO NOTHING", (name, value))
         found: dict[str, str] = dict(connection.execute("SELECT name, value FROM cfs.meta").fetchall())
         clock, asked_at = DatabaseClock(), time.monotonic()
-        told = connection.execute(_TIME).fetchone()
-        assert told is not None  # noqa: S101 - this query has one row
-        clock.learn(told[0], asked_at, time.monotonic())
+        row = connection.execute(_TIME).fetchone()
+        assert row is not None  # noqa: S101 - this query has one row
+        clock.learn(row[0], asked_at, time.monotonic())
     return Shared(found["secret"].encode(), found["life"], clock)
 
 
@@ -184,7 +184,7 @@ class Directory:
         is_due = asked_at - self._beat_at >= _BEAT_SECONDS or leaving
         sent_at = time.monotonic()
         async with connection.pipeline():  # one round trip
-            told = await connection.execute(_TIME)
+            cursor = await connection.execute(_TIME)
             if is_due:
                 values = (self._replica, self._address, version("cfs-local"), leaving, usage())
                 await connection.execute(_BEAT, values)
@@ -194,7 +194,7 @@ class Directory:
             spent = await connection.execute(_SPENT, (TOTALS,)) if is_due else None
             locks = await connection.execute(_LOCKS, (_REPLICA_LOCKS,)) if self._locks else None
             hashes = await connection.execute(_SHARES, (SHARES,)) if shares else None
-        if self._clock is not None and (row := await told.fetchone()) is not None:
+        if self._clock is not None and (row := await cursor.fetchone()) is not None:
             self._clock.learn(float(str(row[0])), sent_at, time.monotonic())
         if is_due:
             self._beat_at = asked_at

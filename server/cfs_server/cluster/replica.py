@@ -103,7 +103,7 @@ class Replica:
         return [slot for _, slot in sorted(self._hosted.items()) if slot.serves and self.is_sure(slot.number)]
 
     def owner(self, slot: int) -> HostedSlot | RemoteSlot | None:
-        """Return who serves a slot; None while nobody is known to."""
+        """Return who serves a slot; None while that is not known."""
         hosted = self._hosted.get(slot)
         if hosted is not None and hosted.state is not SlotState.LEAVING:
             return hosted if hosted.serves and self.is_sure(slot) else None
@@ -120,7 +120,7 @@ class Replica:
             await self.changed.wait()
 
     def is_sure(self, slot: int) -> bool:
-        """Return whether this replica may answer for a slot that it has: nobody can have taken it over.
+        """Return whether this replica may answer for a slot that it has: no other can have taken it over.
 
         Either it reaches the database and its heartbeat is younger than the lease, or no other replica reaches it: the
         locks of one that loses its connection are free at once.

@@ -4,7 +4,7 @@ import { encoded } from "./ids.js";
 import { t } from "./text.js";
 
 const KEPT = "cfs.token";
-/** The status of a `Problem` when nobody answers. */
+/** The status of a `Problem` when there is no answer. */
 export const UNREACHABLE = 0;
 
 /** An answer that is an error; `detail` says what was wrong and what to do. */
@@ -30,7 +30,7 @@ export class Api {
   }
 
   /**
-   * Send a request; raises `Problem` for an error, also when nobody answers.
+   * Send a request; raises `Problem` for an error, also when there is no answer.
    * @param {string} path
    * @param {{ method?: string, headers?: Record<string, string>, body?: BodyInit, signal?: AbortSignal }} [options]
    */

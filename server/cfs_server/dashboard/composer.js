@@ -21,7 +21,7 @@ export class Composer extends HTMLElement {
   #busy = false;
   #sending = false;
   #gone = false;
-  #unreachable = false; // the complaint is that nobody answered
+  #unreachable = false; // the complaint is that there was no answer
   #onLive = () => this.#unreachable && say(this.#complaint, "");
   #files;
   #field = el("textarea", { rows: 1, "aria-label": t("Message"), enterKeyHint: "send" });

@@ -55,7 +55,7 @@ export class Live {
     this.#feed.stop();
   }
 
-  /** Look at a conversation; `release` it when nobody does any more. */
+  /** Look at a conversation; `release` it afterwards. */
   open(id) {
     let entry = this.#open.get(id);
     if (entry === undefined) {

@@ -2,7 +2,7 @@
 
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
 const DAY = 86400;
-const LEAST = 0.2; // seconds: nobody needs to see less
+const LEAST = 0.2; // seconds: less is of no use
 const APART = 96; // pixels between two marks of the axis
 
 /** @typedef {{ from: number, to: number }} Span */

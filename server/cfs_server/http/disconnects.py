@@ -50,7 +50,7 @@ def cancels_turn(request: Request, session: Session) -> bool:
 
 
 def cancel_unless_ended(session: Session, turn: Turn) -> None:
-    """Cancel a turn that nobody waits for, if it runs or waits. A store that takes no changes now does not prevent the
+    """Cancel a turn that has no waiter, if it runs or waits. A store that takes no changes now does not prevent the
     end of the request.
     """
     if not turn.result.done() and session.find_turn(turn.id) is turn:

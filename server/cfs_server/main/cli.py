@@ -90,7 +90,7 @@ def create_token(
             if target is not None:
                 target.write(f"{secret}\n")
     except ValidationError as error:
-        raise _failure(tokens.told(error)) from None
+        raise _failure(tokens.first_problem(error)) from None
     except tokens.TokensError as error:
         raise _failure(str(error)) from None
     if out is not None:

@@ -221,7 +221,7 @@ def _function(name: str, tool: FunctionTool | CustomTool) -> FunctionSpec:
 
 
 def _grammar(form: Mapping[str, Any] | None) -> str:
-    """Return what the model is told of the grammar of a text."""
+    """Return what the prompt says of the grammar of a text."""
     match form:
         case {"type": "grammar", "definition": str(definition), **more}:
             return f"`{_INPUT}` follows this grammar ({more.get('syntax', 'lark')}):\n{definition}"

@@ -91,7 +91,7 @@ class ResponsesRequest(LogitOptions):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the client is told of parts of its request that have no effect here, a sentence each."""
+        """Sentences about parts of the request that have no effect here."""
         kinds = {"tools": Toolset(self.tools).hosted, "items": hosted_items(self.input)}
         return tuple(left_out(what, names) for what, names in kinds.items() if names)
 

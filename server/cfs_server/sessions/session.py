@@ -424,7 +424,7 @@ class Session(SessionState):
         self.changed.fire()
 
     def require_going_on(self) -> None:
-        """Raise `Gone` or `Unavailable` if nobody can wait for the session any more."""
+        """Raise `Gone` or `Unavailable` if the session cannot be waited for any more."""
         if self.deleted and not self.log.goodbye:
             raise departed(self.id)
         if self.log.closed:

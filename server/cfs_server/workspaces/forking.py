@@ -1,6 +1,6 @@
 """Lets a copy of a session take a copy of its workspace, with the past.
 
-The files come first, and nobody sees them before they are complete. What is made is stored in the journal before it is
+The files come first, and become visible when they are complete. What is made is stored in the journal before it is
 made, and forgotten with the record of the new session, as one. If there is no session in the end, or the server is
 killed in between, the copy of the files is removed: both are there, or none.
 """

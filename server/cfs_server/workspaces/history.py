@@ -214,7 +214,7 @@ class WorkspaceHistory:
     def fork(self, workspace: str, copy: str, operation: ForkedWorkspace) -> bool:
         """Copy a workspace to a new name, with its past. Returns False if there is nothing to copy.
 
-        Nobody sees the copy before it is complete. Raises `FileExistsError` if there are files, or versions, of the
+        The copy is visible when it is complete. Raises `FileExistsError` if there are files, or versions, of the
         name, and `NotFoundError` if versions of that time are no longer kept.
         """
         with ExitStack() as stack:

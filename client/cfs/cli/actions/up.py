@@ -72,7 +72,7 @@ def _answers(url: str) -> bool:
 
     try:
         with socket.create_connection(("127.0.0.1", int(port_of(url))), _PROBE_SECONDS):
-            pass  # most often nobody listens, and httpx need not be imported
+            pass  # most often there is no listener, and httpx need not be imported
         with connect(url, None, timeout=_PROBE_SECONDS) as client:
             return bool(client.call(api.store()))
     except (OSError, ValueError, CfsError):

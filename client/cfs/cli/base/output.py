@@ -67,7 +67,7 @@ def show(text: str) -> None:
 def note(text: str) -> None:
     """Write a remark to standard error, dimmed if colours are used."""
     text = visible(text)
-    with suppress(OSError):  # nobody reads it
+    with suppress(OSError):  # it has no reader
         typer.echo(typer.style(text, dim=True) if has_colours(sys.stderr) else text, err=True, color=True)
 
 

@@ -57,7 +57,7 @@ class FileChange(WireModel):
 class PastEntry(WireModel):
     """A file or folder of the past: a transcript or a file as it was, or a folder of such.
 
-    `at` is when it was made, `mode` its permission bits, which allow nobody to write. `version` is equal for equal
+    `at` is when it was made, `mode` its permission bits, which do not allow writes. `version` is equal for equal
     contents.
     """
 

@@ -10,7 +10,7 @@ from cfs.contract.wire.base import OpenModel
 
 
 class FunctionSpec(OpenModel):
-    """What a model is told of a tool; `parameters` is a JSON schema of an object."""
+    """How a tool is described to a model; `parameters` is a JSON schema of an object."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
     description: str | None = None

@@ -100,8 +100,8 @@ class PromptBuilder:
             style = "chat" if self._template else "transcript"
         if style == "chat":
             return Prompt(self._chat(messages, settings, tools), settings.stop or ())
-        told = with_system(messages, described_for_transcripts(tools)) if tools else messages
-        return Prompt(transcript_pieces(told, settings.system), reply_stops(settings.stop))
+        described = with_system(messages, described_for_transcripts(tools)) if tools else messages
+        return Prompt(transcript_pieces(described, settings.system), reply_stops(settings.stop))
 
     def _chat(
         self, messages: Sequence[Message], settings: Settings, tools: Sequence[dict[str, Any]]

@@ -282,7 +282,7 @@ class OnDemandEngine:
         finally:
             self._waiting.remove(refused)
             if self._loading and not self._waiting and self._users == 0 and self._task is not None:
-                self._task.cancel()  # nobody waits for it any more
+                self._task.cancel()  # there is no waiter any more
 
     def _release(self) -> None:
         self._users -= 1

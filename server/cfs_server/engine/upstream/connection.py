@@ -158,8 +158,8 @@ class Link:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             reason = self._options.masked(" ".join(str(error).split())) or type(error).__name__
-            told = EngineError(f"the upstream cannot be reached: {reason}")
-            raise failures.Failure(told, repeat=True, lost=True) from error
+            unreached = EngineError(f"the upstream cannot be reached: {reason}")
+            raise failures.Failure(unreached, repeat=True, lost=True) from error
         except httpx.TimeoutException as error:
             detail = f"the upstream said nothing for {self._options.silence:g} seconds"
             raise failures.Failure(EngineError(detail)) from error
