@@ -122,7 +122,7 @@ def test_the_past_is_not_listed_and_not_searched(mount: Mount, stage: Stage, nam
     assert name in names(mount / ".versions/workspaces")
 
 
-def test_the_commands_of_the_page(mount: Mount, stage: Stage, name: str, tmp_path: Path) -> None:
+def test_the_page_about_the_past_is_true(mount: Mount, stage: Stage, name: str, tmp_path: Path) -> None:
     stage.say(name, "one")
     for data in (b"one\n", b"two\n"):
         write(stage, f"{name}/notes.txt", data)
