@@ -66,9 +66,6 @@ class Walk:
         self.modules |= found
 
 
-# -- processes that are watched ---------------------------------------------------------------------------------------
-
-
 class Checkout:
     """Runs commands of a checkout, with the recorder in each process."""
 
@@ -163,9 +160,6 @@ def until(true: Callable[[], bool], what: str) -> None:
 def client_of(url: str) -> httpx.Client:
     """Open connections to a server."""
     return httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False)
-
-
-# -- the six paths ----------------------------------------------------------------------------------------------------
 
 
 def message(checkout: Checkout, rounds: int) -> list[Walk]:

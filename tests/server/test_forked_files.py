@@ -4,8 +4,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -177,12 +177,6 @@ async def test_files_beyond_the_quota_make_no_copy(tmp_path: Path) -> None:
         assert not (tmp_path / "workspaces/copy").exists()
         alone = await client.post("/v1/sessions/main/fork", json={"id": "copy", "files": False})
         assert alone.json()["warnings"] == []
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Restarting]:
-    with ExitStack() as stack:
-        yield Restarting(tmp_path, stack)
 
 
 @pytest.mark.external

@@ -1,25 +1,16 @@
 """A server that is killed between an effect and its answer: the next one answers the repeated request."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import httpx
-import pytest
 
 from cfs import Session, Unreachable, api
 from cfs.api import KEY, REPLAYED
 from cfs.wire import AgentFinish, AgentUpdate, Message, NewMessage, SettingsPatch
 from tests.server.restarting import Restarting
 from tests.server.support import EVENTS
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Restarting]:
-    with ExitStack() as stack:
-        yield Restarting(tmp_path, stack)
 
 
 def test_each_write_whose_answer_died_with_the_server_is_carried_out_once(here: Restarting) -> None:

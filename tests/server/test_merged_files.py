@@ -3,8 +3,8 @@
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -253,12 +253,6 @@ def merged(
                         result[beside] = content
                         break
     return result
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Restarting]:
-    with ExitStack() as stack:
-        yield Restarting(tmp_path, stack)
 
 
 @pytest.mark.external

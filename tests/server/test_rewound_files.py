@@ -4,8 +4,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -254,12 +254,6 @@ async def test_files_go_back_without_a_store_and_not_without_versions() -> None:
         await put(server, "main/a.txt", "two")
         refused = await rewind(server, "main", there, messages=False)
         assert (refused.status_code, "versions of files are not kept" in refused.json()["detail"]) == (501, True)
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Restarting]:
-    with ExitStack() as stack:
-        yield Restarting(tmp_path, stack)
 
 
 @pytest.mark.external

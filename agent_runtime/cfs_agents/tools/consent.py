@@ -164,7 +164,7 @@ class Consent:
         here = None if self._ask is None else asyncio.create_task(self._here(agent, request))
         await asyncio.sleep(0)
         if here is not None and here.done():
-            return here.result(), None  # a function that decides by itself: no person is asked
+            return here.result(), None  # a function decided, and no person
         there = asyncio.create_task(elsewhere.answer())
         known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open[known] = request

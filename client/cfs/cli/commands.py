@@ -346,9 +346,9 @@ def fork(
     from cfs import api
 
     with connect(url, token_file) as client:
-        made = client.call(api.fork(session, copy, messages, files=files))
-    show(made.id + "\n")
-    for warning in made.warnings:
+        forked = client.call(api.fork(session, copy, messages, files=files))
+    show(forked.id + "\n")
+    for warning in forked.warnings:
         note(warning)
 
 

@@ -27,7 +27,7 @@ def changes_since(store: VersionStore, workspace: str, number: int, last: int | 
 def merged_version(store: VersionStore, workspace: str, number: int) -> str:
     """Name a version of a workspace, as the author's `call` of a merge does: `main-2@12-1a2b3c4d`.
 
-    The end tells it from the version of another workspace that gets the name later.
+    The end is another one for a workspace that gets the same name later.
     """
     return f"{workspace}@{number}-{_mark(store, workspace, number)}"
 

@@ -67,9 +67,6 @@ def require_granted(scope: Scope) -> None:
             authorization.require("write", path_of(place.id), f"session {place.id!r}")
 
 
-# The two mounts of sessions
-
-
 @dataclass(frozen=True, slots=True)
 class Root:
     """The mount itself."""

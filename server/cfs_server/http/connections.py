@@ -278,7 +278,7 @@ class Connection(HttpToolsProtocol):
     def _leaves_much(self, cycle: RequestResponseCycle) -> bool:
         """Return whether more of a body is to come than is dropped after the response to its request, if that is known.
 
-        A client that waits for `100 Continue` may send the body or not, so that nobody knows where the next request
+        A client that waits for `100 Continue` may send the body or not, so it is not known where the next request
         begins (RFC 9110, 10.1.1).
         """
         if not cycle.more_body or cycle is not self.cycle:

@@ -92,8 +92,8 @@ def compare(client: Client, old: str, new: str | None) -> bool:
     other = Place(one.workspace, one.path, None) if new is None else place_of(new)
     one, other = _fixed(client, one), _fixed(client, other)
     before, after = _versions(client, one), _versions(client, other)
-    for place, known in ((one, before), (other, after)):
-        if not known and not client.call(api.file_changes(place.logical, limit=1)).changes:
+    for place, versions in ((one, before), (other, after)):
+        if not versions and not client.call(api.file_changes(place.logical, limit=1)).changes:
             raise NotFound(f"there is nothing at {place}, and never was: write NAME, NAME/PATH or NAME/PATH@VERSION")
     differs = False
     for name in sorted(before | after):
