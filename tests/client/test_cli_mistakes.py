@@ -53,6 +53,8 @@ class Mistake:
 MISTAKES = [
     Mistake("command", "sned main hello", 2, "Did you mean 'send'?"),
     Mistake("command in a narrow terminal", "sned main hello", 2, "Did you mean", env={"COLUMNS": "40"}),
+    Mistake("sub-command without its group", "blame main", 2, "Did you mean 'cfs files blame'?"),
+    Mistake("sub-command that is like a command", "tree main", 2, "Did you mean 'cfs agent tree'?"),
     Mistake("sub-command", "token crate", 2, "Did you mean 'create'?"),
     Mistake("option", "ls --jsn", 2, "Did you mean '--json'?"),
     Mistake("no argument", "send", 2, "Missing argument 'SESSION'"),

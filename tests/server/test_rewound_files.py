@@ -192,6 +192,23 @@ async def test_the_work_of_others_in_other_files_stays(server: ServerHarness, tm
     assert tree(workspace) == before
 
 
+async def test_a_rewind_names_the_files_of_sub_sessions_that_stay(server: ServerHarness, tmp_path: Path) -> None:
+    """Not those that are as they were, and with the sub-sessions they go back."""
+    there = await said(server, "main", "first")
+    await said(server, "main/a", "go")
+    await put(server, "main/a.txt", "one", "main/a")
+    await put(server, "main/passing.txt", "one", "main/a")
+    await remove(server, "main/passing.txt", "main/a")
+    await put(server, "main/other.txt", "one", "mainland")
+    await said(server, "main", "second")
+    preview = (await rewind(server, "main", there, dry_run=True)).json()
+    assert preview["lasting"] == [
+        "Files that sub-sessions have changed stay: a.txt (by main/a). A rewind with sub-sessions takes them back."
+    ]
+    done = (await rewind(server, "main", there, sub_sessions=True)).json()
+    assert (done["lasting"], sorted(tree(tmp_path / "workspaces/main"))) == ([], ["other.txt"])
+
+
 async def test_a_turn_that_changed_nothing_undone_changes_nothing(server: ServerHarness, tmp_path: Path) -> None:
     await put(server, "main/a.txt", "one")
     there = await said(server, "main", "first")

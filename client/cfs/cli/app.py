@@ -16,7 +16,7 @@ from typer.main import get_command, get_group
 
 from cfs.cli.base.exit_codes import exit_codes, print_system_error
 from cfs.cli.base.groups import CommandGroup, Group
-from cfs.cli.base.output import open_streams
+from cfs.cli.base.output import did_you_mean, open_streams
 from cfs.contract.errors import CfsError
 
 GROUP = "cfs.commands"
@@ -89,8 +89,12 @@ class _Commands(Group):
                 f"the command {args[0]!r} is not installed: pip install 'cfs-local[{args[0]}]' "
                 f"(in a clone: scripts/install {args[0]})"
             )
-        if self.get_command(ctx, args[0]) is None and not self._similar(ctx, args[0]):
-            for extra, reason in self._missing.items():
+        if self.get_command(ctx, args[0]) is None:
+            similar = self._similar(ctx, args[0])
+            groups = self._groups_with(args[0])
+            if len(groups) == 1:
+                ctx.fail(f"no command {args[0]!r}" + did_you_mean([f"cfs {groups[0]} {args[0]}"]))
+            for extra, reason in () if similar else self._missing.items():
                 ctx.fail(
                     f"no command {args[0]!r} here; the commands of {extra!r} are not installed ({reason}): "
                     f"pip install 'cfs-local[{extra}]'"
@@ -102,6 +106,10 @@ class _Commands(Group):
         for own in _OWN:
             self.get_command(ctx, own)
         return get_close_matches(name, self.commands)
+
+    def _groups_with(self, name: str) -> list[str]:
+        """List the groups of which one has a command of this name; all commands are loaded already."""
+        return [group for group, command in self.commands.items() if name in getattr(command, "commands", ())]
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command and set its exit code."""

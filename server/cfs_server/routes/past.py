@@ -141,7 +141,11 @@ async def _carried_out(
             sessions=tuple(map(_step, steps)),
             files=() if planned is None else tuple(starmap(partial(_file, planned), planned.entries.items())),
             left=() if planned is None else tuple(map(partial(_logical, planned), planned.left)),
-            lasting=(*lasting, *plan.lasting(with_files=planned is not None and bool(planned.entries))),
+            lasting=(
+                *lasting,
+                *(() if planned is None else planned.lasting),
+                *plan.lasting(with_files=planned is not None and bool(planned.entries)),
+            ),
         )
     )
 

@@ -76,9 +76,9 @@ class Plan:
     messages: bool = True
 
     @property
-    def agents(self) -> frozenset[str]:
-        """The sessions whose agents' changes of files are undone."""
-        return frozenset(step.session.id for step in self.steps)
+    def sessions(self) -> tuple[str, ...]:
+        """The names of the sessions, that of the rewound one first. The changes of files by their agents are undone."""
+        return tuple(step.session.id for step in self.steps)
 
     def lasting(self, *, with_files: bool) -> tuple[str, ...]:
         """Return sentences that say what is not undone, where the files of the agents go back or stay."""

@@ -5,8 +5,8 @@ server is killed in between, the next start finishes them before it answers requ
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import structlog
@@ -25,7 +25,7 @@ from cfs_server.workspaces.workspaces import Workspaces
 
 _SPACE = "workspaces.rewind"
 _NAMED = 20
-"""How many files a refusal names."""
+"""How many files a sentence names."""
 
 _log = structlog.get_logger(__name__)
 
@@ -35,6 +35,7 @@ class FilePlan:
     """What a rewind does to a workspace: its entries by path, None for what is removed, as at the change `to`.
 
     `before` is the last change. `left` are the files that somebody else has changed since, and that stay as they are.
+    `of_children` are the files that stay because only sub-sessions have changed them, each with the last of these.
     """
 
     workspace: str
@@ -42,6 +43,15 @@ class FilePlan:
     before: int
     entries: Mapping[str, Entry | None]
     left: tuple[str, ...] = ()
+    of_children: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lasting(self) -> tuple[str, ...]:
+        """Sentences that say what is not undone."""
+        if not self.of_children:
+            return ()
+        files = _listed([f"{path} (by {agent})" for path, agent in self.of_children.items()])
+        return (f"Files that sub-sessions have changed stay: {files}. A rewind with sub-sessions takes them back.",)
 
     @property
     def record(self) -> FilesRewound:
@@ -50,13 +60,17 @@ class FilePlan:
 
 
 def plan_rewind(
-    history: WorkspaceHistory, workspace: str, at: float, agents: Collection[str], others: ForeignChanges
+    history: WorkspaceHistory, workspace: str, at: float, sessions: Sequence[str], others: ForeignChanges
 ) -> FilePlan:
-    """Plan to undo what some agents have changed after a time. Raises `Conflict` if others have changed it since."""
+    """Plan to undo what the agents of some sessions have changed after a time. The first one is the parent of the rest.
+
+    Raises `Conflict` if others have changed it since.
+    """
     history.look(workspace)
     store = history.store
     to = max(store.number_at(workspace, at), store.oldest(workspace))
-    return _plan(history, workspace, to, lambda change: change.author.agent in agents, None, others)
+    parent = f"{sessions[0]}/"
+    return _plan(history, workspace, to, lambda change: change.author.agent in sessions, None, others, parent)
 
 
 def plan_redo(history: WorkspaceHistory, done: FilesRewound, operation: str, others: ForeignChanges) -> FilePlan:
@@ -74,6 +88,7 @@ def _plan(
     is_own: Callable[[Change], bool],
     paths: Collection[str] | None,
     others: ForeignChanges,
+    parent: str = "",
 ) -> FilePlan:
     store, before = history.store, history.store.last(workspace)
     own, foreign = set(paths or ()), dict[str, Change]()
@@ -82,25 +97,36 @@ def _plan(
             own.update(change.entries if paths is None else ())
         else:
             foreign |= {path: foreign.get(path, change) for path in change.entries}
-    entries = {}
-    for path in sorted(own):
+    changed = {}
+    for path in sorted(own | foreign.keys()):
         now, then = store.at(workspace, path), store.at(workspace, path, to)
         if not (now is None and then is None) and (now is None or not now.equals(then)):
-            entries[path] = then
+            changed[path] = then
+    entries = {path: then for path, then in changed.items() if path in own}
     contested = sorted(path for path in entries if path in foreign)
     if contested and others == "refuse":
         raise Conflict(_refusal(workspace, {path: foreign[path] for path in contested}), files=contested)
     left = tuple(contested) if others == "theirs" else ()
-    return FilePlan(workspace, to, before, {path: then for path, then in entries.items() if path not in left}, left)
+    of_children = {
+        path: foreign[path].author.agent
+        for path in changed
+        if path not in own and parent and foreign[path].author.agent.startswith(parent)
+    }
+    entries = {path: then for path, then in entries.items() if path not in left}
+    return FilePlan(workspace, to, before, entries, left, of_children)
 
 
 def _refusal(workspace: str, foreign: Mapping[str, Change]) -> str:
-    names = [f"{path} (by {_named(change.author)})" for path, change in foreign.items()]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    files = _listed([f"{path} (by {_named(change.author)})" for path, change in foreign.items()])
     return (
-        f"others have changed files of {workspace!r} since: {', '.join(names[:_NAMED])}{more}. Keep what they wrote"
-        " (`theirs`), or take these files back as well (`ours`)"
+        f"others have changed files of {workspace!r} since: {files}. Keep what they wrote (`theirs`), or take these"
+        " files back as well (`ours`)"
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _named(by: Author) -> str:
@@ -125,7 +151,7 @@ class CallersFileRewind:
     def _make(self) -> FilePlan | None:
         plan, history = self._plan, self._rewinds.history
         if plan.undone is None:
-            return plan_rewind(history, self._workspace, plan.at, plan.agents, self._others)
+            return plan_rewind(history, self._workspace, plan.at, plan.sessions, self._others)
         if plan.undone.files is None:
             return None
         return plan_redo(history, plan.undone.files, plan.operation, self._others)
