@@ -205,6 +205,9 @@ async def test_a_rewind_names_the_files_of_sub_sessions_that_stay(server: Server
     assert preview["lasting"] == [
         "Files that sub-sessions have changed stay: a.txt (by main/a). A rewind with sub-sessions takes them back."
     ]
+    await put(server, "main/a.txt", "two")
+    refused = await rewind(server, "main", there)
+    assert (refused.status_code, "or rewind the sub-sessions, too" in refused.text) == (409, True)
     done = (await rewind(server, "main", there, sub_sessions=True)).json()
     assert (done["lasting"], sorted(tree(tmp_path / "workspaces/main"))) == ([], ["other.txt"])
 

@@ -105,7 +105,7 @@ def _plan(
     entries = {path: then for path, then in changed.items() if path in own}
     contested = sorted(path for path in entries if path in foreign)
     if contested and others == "refuse":
-        raise Conflict(_refusal(workspace, {path: foreign[path] for path in contested}), files=contested)
+        raise Conflict(_refusal(workspace, {path: foreign[path] for path in contested}, parent), files=contested)
     left = tuple(contested) if others == "theirs" else ()
     of_children = {
         path: foreign[path].author.agent
@@ -116,11 +116,12 @@ def _plan(
     return FilePlan(workspace, to, before, entries, left, of_children)
 
 
-def _refusal(workspace: str, foreign: Mapping[str, Change]) -> str:
+def _refusal(workspace: str, foreign: Mapping[str, Change], parent: str) -> str:
     files = _listed([f"{path} (by {_named(change.author)})" for path, change in foreign.items()])
+    of_children = parent and any(change.author.agent.startswith(parent) for change in foreign.values())
     return (
         f"others have changed files of {workspace!r} since: {files}. Keep what they wrote (`theirs`), or take these"
-        " files back as well (`ours`)"
+        f" files back as well (`ours`){', or rewind the sub-sessions, too' if of_children else ''}"
     )
 
 
