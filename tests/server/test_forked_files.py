@@ -180,7 +180,7 @@ async def test_files_beyond_the_quota_make_no_copy(tmp_path: Path) -> None:
 
 
 @pytest.mark.external
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kills", [12, pytest.param(1000, marks=pytest.mark.slow)])
 def test_session_and_files_are_both_there_or_neither(here: Restarting, tmp_path: Path, kills: int) -> None:
     """The server is killed at random moments of forks, just when the files are there, and after the answer."""

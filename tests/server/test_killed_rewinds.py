@@ -20,7 +20,7 @@ WINDOW = 0.03
 
 
 @pytest.mark.external
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
     "kills", [pytest.param(20, id="20 kills"), pytest.param(1000, id="1000 kills", marks=pytest.mark.slow)]
 )

@@ -277,7 +277,7 @@ async def test_files_go_back_without_a_store_and_not_without_versions() -> None:
 
 
 @pytest.mark.external
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kills", [20, pytest.param(1000, marks=pytest.mark.slow)])
 def test_files_and_messages_are_both_as_before_or_both_as_after(here: Restarting, tmp_path: Path, kills: int) -> None:
     """The server is killed at random moments of rewinds and redos."""
