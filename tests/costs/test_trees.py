@@ -90,7 +90,7 @@ def test_a_tree_of_eight_that_is_killed_twice_ends_within_its_budget_and_replies
     with serve(server, tmp_path, "$0.50"):
         (reply,) = final_replies(server, "main")
         server.client.get("/v1/sessions/main/wait", params={"timeout": 60})
-    assert "[Error: the budget of the tree is used up: $0." in reply
+    assert "[Error: the budget of the task is used up: $0." in reply
     assert "of $0.50 are spent" in reply
     assert 0.1 < spent(server) <= 0.5, "requests that a kill has interrupted count as reserved"
     found = tree(server, "main")

@@ -50,7 +50,7 @@ class Messages:
     - `too_deep` (levels), `too_many_alive`, `too_many` (number): why a spawn is refused.
     - `tried_often`, `all_failed` (number): why one more spawn for a goal is refused.
     - `budget` (agent, used, limit), `money` (spent, limit, next step): why the model is not asked. `more_budget`: how
-      the root's task goes on.
+      the root's task goes on, `larger_budget`: how that of a single agent does.
 
     Fibre:
 
@@ -117,6 +117,7 @@ class Messages:
     budget: str
     money: str
     more_budget: str
+    larger_budget: str
     superseded: str
     inbox_message: str
     child_done: str
@@ -192,8 +193,9 @@ _ENGLISH = Messages(
     tried_often="no agent was started: {} agents have failed at this goal. Do it yourself, or say what is in the way.",
     all_failed="no agent was started: the last {} agents have failed. Do it yourself, or say what is in the way.",
     budget="the token budget of {} is used up: {} of {}",
-    money="the budget of the tree is used up: {} of {} are spent, and the next step may cost {}",
+    money="the budget of the task is used up: {} of {} are spent, and the next step may cost {}",
     more_budget="Send a message to go on with as much again",
+    larger_budget="resume the task with a larger budget to continue",
     superseded="[A newer message has come; the work goes on with it.]",
     inbox_message="[Message from {}]\n{}",
     child_done="[A sub-agent is done.]\n{}",
@@ -266,6 +268,7 @@ _CHINESE = Messages(
     budget="{} 的 token 预算已用完：{} / {}",
     money="智能体树的预算已用完：已花费 {} / {}，下一步最多需要 {}",
     more_budget="发送一条消息，即可再用同样多的预算继续",
+    larger_budget="提高预算后恢复任务即可继续",
     superseded="[有新消息，工作从新消息继续。]",
     inbox_message="[来自 {} 的消息]\n{}",
     child_done="[一个子智能体已结束。]\n{}",

@@ -24,9 +24,11 @@ from cfs_agents.main.options import (
     Root,
     Rounds,
     Sandbox,
+    TaskBudget,
     Temperature,
     ToolFiles,
     Variables,
+    budget_limits,
     loaded_tools,
     model_settings,
     own_skills,
@@ -75,6 +77,7 @@ def run(
     mcp: McpFiles = None,
     rules: RuleFiles = None,
     context: Longest = None,
+    budget: TaskBudget = None,
     plan: HasPlan = True,
     publish: Publishes = None,
     patience: Patience = USUAL_PATIENCE,
@@ -94,7 +97,7 @@ def run(
     if task is not None and not task.strip():
         raise typer.BadParameter("the task is empty")
     questions = questions_of(commands)
-    config = _config(rounds, lang, commands, questions, env, context, tools, rules, plan=plan)
+    config = _config(rounds, lang, commands, questions, env, context, tools, rules, budget=budget, plan=plan)
     settings = model_settings(model, temperature, max_tokens)
     with _session(
         config, runner_options(root, settings, questions, patience, url, token_file, publish, mcp)
@@ -120,6 +123,7 @@ def chat(
     mcp: McpFiles = None,
     rules: RuleFiles = None,
     context: Longest = None,
+    budget: TaskBudget = None,
     plan: HasPlan = True,
     publish: Publishes = None,
     patience: Patience = USUAL_PATIENCE,
@@ -137,7 +141,7 @@ def chat(
 
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     questions = questions_of(commands)
-    config = _config(rounds, lang, commands, questions, env, context, tools, rules, plan=plan)
+    config = _config(rounds, lang, commands, questions, env, context, tools, rules, budget=budget, plan=plan)
     settings = model_settings(model, temperature, max_tokens)
     with _session(
         config, runner_options(root, settings, questions, patience, url, token_file, publish, mcp)
@@ -162,11 +166,13 @@ def _config(
     tools: list[Path] | None,
     rules: list[Path] | None,
     *,
+    budget: str | None,
     plan: bool,
 ) -> "FileSystemAgentConfig":
     from cfs_agents.tools import CommandMode
     from cfs_agents.tree.file_config import FileSystemAgentConfig
 
+    tokens, cost = budget_limits(budget)
     return FileSystemAgentConfig(
         language=language,
         max_rounds=rounds,
@@ -178,6 +184,8 @@ def _config(
         skills=own_skills(),
         policy=policy_of(rules),
         plan=plan,
+        task_budget=tokens,
+        task_cost=cost,
     )
 
 

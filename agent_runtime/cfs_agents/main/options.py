@@ -81,6 +81,26 @@ Budget = Annotated[
 ]
 
 
+TaskBudget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        parser=_budget,
+        metavar="TOKENS|$AMOUNT",
+        show_default=False,
+        help="The most that the agent may use for one task: a number of tokens (0 is no limit), or US dollars such as"
+        " '$0.50', if the model has a price. A resumed task goes on with what it has used. Default: no limit.",
+    ),
+]
+
+
+def budget_limits(budget: str | None) -> tuple[int | None, float | None]:
+    """Return the limit in tokens, and that in US dollars."""
+    if budget is None:
+        return None, None
+    return (None, float(budget[1:])) if budget.startswith("$") else (int(budget), None)
+
+
 def _seconds(text: str) -> float:
     from cfs_agents.loop.retries import seconds_of
 

@@ -39,6 +39,7 @@ from cfs_agents.main.options import (
     TreeRoot,
     Unattended,
     Variables,
+    budget_limits,
     loaded_tools,
     model_settings,
     own_skills,
@@ -226,11 +227,12 @@ def _tree_config(
     from cfs_agents.tools import CommandMode
     from cfs_agents.tree.config import FibreConfig
 
+    tokens, cost = budget_limits(budget)
     return FibreConfig(
         language=language,
         instruction=instruction,
-        tree_budget=None if budget is None or budget.startswith("$") else int(budget),
-        tree_cost=float(budget[1:]) if budget is not None and budget.startswith("$") else None,
+        tree_budget=tokens,
+        tree_cost=cost,
         keep_variables=frozenset(env or ()),
         commands=CommandMode(commands),
         ask=questions,

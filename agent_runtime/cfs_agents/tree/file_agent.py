@@ -14,7 +14,7 @@ from cfs.contract.ids import check_id
 from cfs.errors import CfsError, InvalidIdentifier, NotFound
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message
-from cfs_agents.base.events import AgentEvent, Warned
+from cfs_agents.base.events import AgentEvent, TurnUsage, Warned
 from cfs_agents.base.free_space import FreeSpace
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.messages import catalogue
@@ -29,7 +29,7 @@ from cfs_agents.context import (
 from cfs_agents.guards.ledger import LEDGER
 from cfs_agents.guards.rules import RulesGate, Scope
 from cfs_agents.loop.config import AgentConfig, Outcome, SyncTurn
-from cfs_agents.loop.model import Model
+from cfs_agents.loop.model import HasPrice, Model
 from cfs_agents.loop.server_model import ModelSettings, ServerModel
 from cfs_agents.project.texts import ProjectText
 from cfs_agents.tools import (
@@ -49,7 +49,10 @@ from cfs_agents.tree.published import PUBLISHED, PublishedWorkspace
 from cfs_agents.tree.recorder import AgentRecorder
 from cfs_agents.tree.run_log import FILE as RUN_LOG
 from cfs_agents.tree.run_log import RunLog
+from cfs_agents.tree.step_costs import check_price
 from cfs_agents.tree.sync import ContextSynchronizer
+from cfs_agents.tree.task_budget import FILE as BUDGET
+from cfs_agents.tree.task_budget import TaskBudget
 from cfs_agents.tree.tool_names import SYNC_CONTEXT
 from cfs_agents.tree.toolset import JOBS, Toolset, working_tools
 from cfs_agents.tree.watch import RootWatch
@@ -185,7 +188,14 @@ class FileSystemAgent:
         return await self._through(self.run_stream())
 
     async def run_stream(self, task: str | None = None) -> AsyncGenerator[AgentEvent, None]:
-        """Work on a task, or continue the unfinished one, and yield events; `Finished` is the last one."""
+        """Work on a task, or continue the unfinished one, and yield events; `Finished` is the last one.
+
+        Raises `InvalidSettings` for a budget in money if the model has no price.
+        """
+        if self.config.task_cost is not None:
+            await check_price(self._llm, self.config.task_cost)
+        if self._budget is not None and task is not None:
+            await self._budget.begin()
         if self._doubtful:
             await to_the_end(self._recall)
         else:
@@ -198,6 +208,8 @@ class FileSystemAgent:
                 async for event in events:
                     if isinstance(event, Warned):
                         self._warned(event.text)
+                    if isinstance(event, TurnUsage) and self._budget is not None:
+                        await self._budget.count(event.usage)
                     yield event
         except Exception as error:
             self._log.error("the task ended by a defect", error)
@@ -246,6 +258,10 @@ class FileSystemAgent:
             self._root, self._run_log, log, sync, lambda: project.read(small=self._small), self._plan
         )
         self._disk = FreeSpace(self._root.path)
+        self._budget = self._task_budget()
+        self._llm = model
+        if self._budget is not None and isinstance(model, HasPrice):
+            model = model.metered(self._budget)
         offloaded = ContextFileSystem(
             self._root.path / OFFLOADED[1:],
             self._own(_CONVERSATION),
@@ -271,6 +287,19 @@ class FileSystemAgent:
         """Return the name of a file that this agent does not share with others of the same directory."""
         stem, dot, ending = name.partition(".")
         return name if self.agent_id == MAIN else f"{stem}_{self.agent_id}{dot}{ending}"
+
+    def _task_budget(self) -> TaskBudget | None:
+        config = self.config
+        if config.task_budget is None and config.task_cost is None:
+            return None
+        return TaskBudget(
+            self._root.path / self._own(BUDGET),
+            self.name,
+            tokens=config.task_budget,
+            cost=config.task_cost,
+            language=config.language,
+            warn=self._warned,
+        )
 
     def _toolset(self, sync: ContextSynchronizer) -> Toolset:
         config, root = self.config, self._root.path
@@ -314,9 +343,11 @@ class FileSystemAgent:
         self._root.close()
 
     async def _before_round(self) -> None:
-        """Check the free space of the disk; that takes microseconds, so no thread is needed."""
+        """Check the free space of the disk, which takes microseconds, so no thread is needed; and the budget."""
         if warning := self._disk.check():
             self._agent.warn(warning)
+        if self._budget is not None:
+            self._budget.require(self.context.context.tokens)
 
     def _recall(self) -> None:
         """Set the conversation to what is stored."""
@@ -324,6 +355,8 @@ class FileSystemAgent:
         self._core.resume_at(state.resume_point, self._journal.system())
         self._agent.outcome = Outcome(state.end.reason, detail=state.end.detail) if state.end else Outcome()
         self._unfinished = state.unfinished
+        if self._budget is not None:
+            self._budget.load()
         if state.unfinished:
             self._watch.ensure()
 

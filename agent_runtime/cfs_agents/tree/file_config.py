@@ -23,6 +23,7 @@ class FileSystemAgentConfig(AgentConfig):
     - `skills`: a folder with skills of the user, which are copied into the workspace.
     - `policy`: the rules about calls, and lasting answers.
     - `plan`: whether a model with a context of 16,384 tokens or more gets the tool `update_plan`.
+    - `task_budget`, `task_cost`: what a task may use, in tokens read and written (0 is no limit) or in US dollars.
     - `warn`: called with each warning, one sentence.
     """
 
@@ -36,6 +37,8 @@ class FileSystemAgentConfig(AgentConfig):
     skills: Path | None = None
     policy: Policy = field(default_factory=Policy)
     plan: bool = True
+    task_budget: int | None = None
+    task_cost: float | None = None
     warn: Callable[[str], None] | None = None
 
     @classmethod

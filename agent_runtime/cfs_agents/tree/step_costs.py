@@ -4,19 +4,31 @@ After a kill the reservation of a lost request counts as spent, because what it 
 """
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from cfs.contract.money import money
 from cfs.errors import InvalidSettings
 from cfs.wire import CURRENCY, Price
 from cfs_agents.guards.money import MoneyBudget
 from cfs_agents.loop.model import HasPrice, Model
-from cfs_agents.tree.record import SubAgentRecord
+
+
+class CostRecord(Protocol):
+    """What is stored of an agent's costs in US dollars: of its requests so far, and reserved for the present one."""
+
+    cost: float
+    cost_reserved: float
+
+    @property
+    def agent_id(self) -> str:
+        """The id of the agent."""
+        ...
 
 
 class StepCosts:
     """The requests of one agent; a `Meter`. `save` stores its record."""
 
-    def __init__(self, budget: MoneyBudget, record: SubAgentRecord, save: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, budget: MoneyBudget, record: CostRecord, save: Callable[[], Awaitable[None]]) -> None:
         self._budget = budget
         self._record = record
         self._save = save

@@ -38,7 +38,7 @@ async def test_who_waits_in_vain_is_refused() -> None:
     waiting = asyncio.create_task(budget.reserve("child", CENT, 10, MIN_REPLY))
     await asyncio.sleep(0)
     budget.settle("main", 2.0)
-    with pytest.raises(TooMany, match="the budget of the tree is used up"):
+    with pytest.raises(TooMany, match="the budget of the task is used up"):
         await waiting
 
 
