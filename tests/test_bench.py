@@ -117,33 +117,44 @@ def test_longest_gap_counts_from_the_request_to_the_end() -> None:
     assert answer.longest_gap(0.0, 2.6) == 1.0
 
 
+def harness_runs(folder: Path, *cases: str) -> list[dict[str, Any]]:
+    """What the harness bench has found about our agents in these tasks and faults."""
+    file = folder / "runs.json"
+    command = [sys.executable, str(HARNESS), "--smoke", "--cases", ",".join(cases), "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    runs: list[dict[str, Any]] = json.loads(file.read_text())
+    return runs
+
+
 def test_our_agents_are_driven_through_tasks_and_faults(tmp_path: Path) -> None:
     """The harness bench with a task, a kill within a command and a broken call: done, and nothing happens twice."""
     cases = ["write and read back", "kill -9 in a command", "broken arguments"]
-    command = [sys.executable, str(HARNESS), "--smoke", "--cases", ",".join(cases)]
-    done = subprocess.run(
-        [*command, "--json", str(tmp_path / "runs.json")], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    runs = json.loads((tmp_path / "runs.json").read_text())
+    runs = harness_runs(tmp_path, *cases)
     assert [(run["side"], run["fault"] or run["task"]) for run in runs] == [
         (side, case) for side in ("CFS file agent", "CFS Fibre") for case in (cases[0], cases[2], cases[1])
     ]
-    assert all(run["success"] and run["solved"] and not run["doubled"] for run in runs), done.stderr
+    assert all(run["success"] and run["solved"] and not run["doubled"] for run in runs), runs
 
 
 def test_our_agents_do_the_harder_tasks(tmp_path: Path) -> None:
     """The harness bench with 200 tools, a dead server, a project's text and a skill: done, with no request too long."""
     cases = ["200 MCP tools", "a dead MCP server", "AGENTS.md against the order", "a skill that must be read"]
-    command = [sys.executable, str(HARNESS), "--smoke", "--cases", ",".join(cases)]
-    done = subprocess.run(
-        [*command, "--json", str(tmp_path / "runs.json")], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    runs = json.loads((tmp_path / "runs.json").read_text())
+    runs = harness_runs(tmp_path, *cases)
     assert [run["task"] for run in runs] == cases * 2
-    assert all(run["success"] and run["solved"] for run in runs), done.stderr
-    assert all(run["longest"] < 16_000 for run in runs), done.stderr
+    assert all(run["success"] and run["solved"] for run in runs), runs
+    assert all(run["longest"] < 16_000 for run in runs), runs
+
+
+def test_our_agents_survive_a_question_a_budget_and_a_shared_file(tmp_path: Path) -> None:
+    """The harness bench with a kill while a question is open, a budget of a tree, and eight children at one file."""
+    cases = ["a question and a kill", "a budget in a fan-out", "a file that eight children share"]
+    runs = {(run["side"], run["task"]): run for run in harness_runs(tmp_path, *cases)}
+    assert list(runs) == [("CFS file agent", cases[0]), *(("CFS Fibre", case) for case in cases)]
+    assert all(run["solved"] and not run["doubled"] for run in runs.values()), runs
+    budget = runs["CFS Fibre", cases[1]]
+    assert 0.1 < budget["spent"] <= 0.5
+    assert [run["success"] for run in runs.values()] == [run is not budget for run in runs.values()]
 
 
 def test_attacks_are_watched_from_outside(tmp_path: Path) -> None:

@@ -33,7 +33,14 @@ from harness_bench.sides import SIDES, Side
 from harness_bench.tasks import EFFECTS, FAULTS, HARDER_TASKS, TASKS, Fault, Task
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+_ENVIRONMENT = {
+    "OPENAI_API_KEY": "none",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "PYTHONPATH": str(Path(__file__).parent),
+}
 _HARDER = frozenset(task.name for task in HARDER_TASKS)
+QUESTION, LAST_WORDS = "question", "last-words.txt"
+"""Files that runners write into the folder of their state."""
 LONGEST = 150.0
 """Seconds that one run may take."""
 
@@ -54,6 +61,7 @@ class Run:
     fresh: int
     first: int
     longest: int
+    spent: float
     step_ms: float | None
     seconds: float
     timed_out: bool
@@ -82,7 +90,7 @@ def run(oracle: Oracle, side: Side, python: Path, task: Task, fault: Fault | Non
             task=task.name,
             fault=fault.kind if fault else "",
             success=code == 0,
-            solved=task.solved(work),
+            solved=_stopped(play, place) if task.budget else task.solved(work),
             doubled=task.doubled(work),
             requests=len(play.requests),
             others=play.others,
@@ -90,6 +98,7 @@ def run(oracle: Oracle, side: Side, python: Path, task: Task, fault: Fault | Non
             fresh=play.fresh,
             first=len(play.requests[0]) if play.requests else 0,
             longest=max(map(len, play.requests), default=0),
+            spent=round(play.spent, 6),
             step_ms=statistics.median(play.gaps) * 1000 if play.gaps else None,
             seconds=round(seconds, 1),
             timed_out=code is None,
@@ -99,19 +108,24 @@ def run(oracle: Oracle, side: Side, python: Path, task: Task, fault: Fault | Non
 def _work(side: Side, python: Path, url: str, place: Path, play: Play) -> int | None:
     """Run the harness to its end, killed and started again where that is the fault; None when it took too long."""
     log = place / "log"
+    if play.task.open_question:
+        process = _start(side, python, url, place, play, log)
+        _until_the_question(process, place / "state" / QUESTION)
+        _kill(process)
+        return _wait(_start(side, python, url, place, play, log, resume=True), LONGEST)
     if play.fault is None or not play.fault.kind.startswith("kill"):
         return _wait(_start(side, python, url, place, play, log), LONGEST)
     process = _start(side, python, url, place, play, log)
     _until_the_moment(process, place / side.directory / EFFECTS, play)
     _kill(process)
     play.proceed.set()
-    return _wait(_start(side, python, url, place, play, log, resume=side.resumes), LONGEST)
+    return _wait(_start(side, python, url, place, play, log, resume=True), LONGEST)
 
 
 def _start(
     side: Side, python: Path, url: str, place: Path, play: Play, log: Path, *, resume: bool = False
 ) -> "subprocess.Popen[bytes]":
-    command = side.command(python, url, place, play.task.words, play.task.server, resume=resume)
+    command = side.command(python, url, place, play.task, resume=resume)
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
@@ -120,8 +134,22 @@ def _start(
             stderr=output,
             start_new_session=True,
             cwd=place,
-            env=os.environ | {"OPENAI_API_KEY": "none", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+            env=os.environ | _ENVIRONMENT,
         )
+
+
+def _stopped(play: Play, place: Path) -> bool:
+    """Whether a run has stayed within its budget, and its last words say so."""
+    words = place / "state" / LAST_WORDS
+    said = words.read_text(encoding="utf-8") if words.is_file() else ""
+    return play.spent <= play.task.budget and "budget" in said
+
+
+def _until_the_question(process: "subprocess.Popen[bytes]", question: Path) -> None:
+    """Wait until the question is open at which everything is killed."""
+    ends = time.monotonic() + LONGEST
+    while process.poll() is None and time.monotonic() < ends and not question.exists():
+        time.sleep(0.02)
 
 
 def _until_the_moment(process: "subprocess.Popen[bytes]", effects: Path, play: Play) -> None:
@@ -179,16 +207,20 @@ def measure(sides: Sequence[Side], cases: Sequence[tuple[Task, Fault | None]], p
     return runs
 
 
-def tables(runs: Sequence[Run]) -> str:
-    """Return what was found as three tables: of the tasks, of the harder tasks, of the faults."""
+def tables(runs: Sequence[Run]) -> dict[str, str]:
+    """Return what was found as text by its place in the page: tables of the tasks and faults, and of harder tasks."""
     sides = list(dict.fromkeys(run.side for run in runs))
-    return f"{_of_tasks(runs, sides)}\n\n{_of_harder_tasks(runs, sides)}\n\n{_of_faults(runs, sides)}\n"
+    simple = [run for run in runs if run.task not in _HARDER]
+    parts = {"harness": f"{_of_tasks(simple, sides)}\n\n{_of_faults(simple, sides)}\n"} if simple else {}
+    if len(simple) < len(runs):
+        parts["harness-harder"] = _of_harder_tasks(runs, sides)
+    return parts
 
 
 def _of_tasks(runs: Sequence[Run], sides: Sequence[str]) -> str:
     rows = []
     for side in sides:
-        mine = [run for run in runs if run.side == side and not run.fault and run.task not in _HARDER]
+        mine = [run for run in runs if run.side == side and not run.fault]
         steps = [run.step_ms for run in mine if run.step_ms is not None]
         rows.append(
             [
@@ -226,7 +258,13 @@ def _of_harder_tasks(runs: Sequence[Run], sides: Sequence[str]) -> str:
 
 def _harder_verdict(run: Run | None) -> str:
     """Return how it went, and the characters of the longest request; "no" where the harness lacks what is needed."""
-    return "no" if run is None else f"{_verdict(run)}, {run.longest:,}"
+    if run is None:
+        return "no"
+    budget = next(task.budget for task in HARDER_TASKS if task.name == run.task)
+    if budget:
+        verdict = "not ended" if run.timed_out else "done" if run.solved else "**not kept**"
+        return f"{verdict}, ${run.spent:.2f} of ${budget:.2f}"
+    return f"{_verdict(run)}, {run.longest:,}"
 
 
 def _of_faults(runs: Sequence[Run], sides: Sequence[str]) -> str:
@@ -281,10 +319,13 @@ def main() -> None:
     runs = measure(sides, cases, pythons)
     if options.json:
         options.json.write_text(json.dumps([asdict(each) for each in runs], indent=1), encoding="utf-8")
-    text = tables(runs)
-    print(text)
+    parts = tables(runs)
+    print("\n".join(parts.values()))
     if options.write_docs:
-        PAGE.write_text(between_markers(PAGE.read_text(encoding="utf-8"), "harness", text), encoding="utf-8")
+        page = PAGE.read_text(encoding="utf-8")
+        for name, text in parts.items():
+            page = between_markers(page, name, text)
+        PAGE.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,18 +6,26 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
 from harness_bench.dialects import Call, Dialect, arguments_text
-from harness_bench.tasks import EFFECTS, Action, Fault, Task
+from harness_bench.tasks import EFFECTS, Action, Child, Fault, Task
 
 _MARK = re.compile(r"reply_(\d+)_\d+")
 _UNSURE = re.compile(
     r"interrupt|may have|perhaps|not known|unknown whether|restart|cancelled|was lost|has no result", re.IGNORECASE
 )
+_REFUSED = re.compile(r"refused|not overwritten|error|cannot|already exists", re.IGNORECASE)
+_PART = re.compile(r"part-\d+: \w+")
+"""A line of the file that children share, as it stands in the result of a read."""
+_TOGETHER_SECONDS = 5.0
+"""How long a child that has read the shared file waits until the others have, before it changes the file."""
+_REPLY_TOKENS = 20
+PRICE = (5.0, 20.0)
+"""What a million tokens of prompts and of replies cost, in US dollars."""
 _CONTEXT = 512_000
 """Characters of a request that the model can read: some 128,000 tokens."""
 _GUESS = "a guess"
@@ -39,10 +47,15 @@ class Play:
     gaps: list[float] = field(default_factory=list)
     others: int = 0
     faulted: int = 0
+    spent: float = 0.0
     reached: threading.Event = field(default_factory=threading.Event)
     proceed: threading.Event = field(default_factory=threading.Event)
     exhausted: bool = False
     _replied_at: float | None = None
+    _together: threading.Barrier = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._together = threading.Barrier(max(1, len(self.task.children)))
 
     @property
     def characters(self) -> int:
@@ -63,13 +76,19 @@ class Play:
         if self._replied_at is not None:
             self.gaps.append(time.perf_counter() - self._replied_at)
         messages = body.get("messages", [])
-        self.requests.append(json.dumps([body.get("tools"), messages], ensure_ascii=False))
-        reply = self._decide(messages, body)
+        request = json.dumps([body.get("tools"), messages], ensure_ascii=False)
+        self.requests.append(request)
+        tokens = len(request) // 4
+        self.spent += (tokens * PRICE[0] + _REPLY_TOKENS * PRICE[1]) / 1e6
+        reply = replace(self._decide(messages, body), tokens=tokens)
         self._replied_at = time.perf_counter()
         return reply
 
     def _decide(self, messages: Sequence[dict[str, Any]], body: dict[str, Any]) -> "Reply":
         said = json.dumps(messages, ensure_ascii=False)
+        order = next((str(message.get("content")) for message in messages if message.get("role") == "user"), "")
+        if child := next((child for child in self.task.children if child.words in order), None):
+            return self._of_child(child, messages, said)
         names = {tool["function"]["name"] for tool in body.get("tools") or ()}
         at = 1 + max((int(number) for number in _MARK.findall(said)), default=-1)
         if names == {"sync_context"}:  # the file agent's own turn for its context window
@@ -91,11 +110,49 @@ class Play:
         last = messages[-1] if messages else {}
         if last.get("role") == "tool" and _UNSURE.search(str(last.get("content"))):
             return Reply((self.dialect.call(Action("run", f"cat {EFFECTS}")),), mark=f"look_{at}")
+        if self.task.children and self.dialect.fan_out is not None:
+            starts = self.dialect.fan_out(self.task.children)
+            return self._called(starts[at], at) if at < len(starts) else self._spoken(self.task.replies[-1], at)
         number = self._after_looking(messages, at)
         actions = [self._knowing(action, number, said) for action in self.task.replies[number]]
         if actions[0].kind == "mcp":
             return self._remote(actions[0], body, at, said)
-        return self._spoken(actions, at)
+        return self._spoken(actions, at, mark=f"redone-reply_{number}" if number < at else "")
+
+    def _of_child(self, child: Child, messages: Sequence[dict[str, Any]], said: str) -> "Reply":
+        """Say what a child does next. It reads a file again that it was not allowed to replace, then tries again."""
+        at = 1 + max((int(number) for number in _MARK.findall(said)), default=-1)
+        last = messages[-1]
+        tries = said.count('"call_again')
+        if last.get("role") == "tool" and at > 1 and child.replies[at - 1][0].kind in ("edit", "rewrite"):
+            change = child.replies[at - 1][0]
+            if "call_again-read" in str(last.get("tool_call_id")):
+                return self._spoken([self._change(change, messages)], at, mark=f"again-write_{tries}")
+            if _REFUSED.search(str(last.get("content"))):
+                return self._spoken([Action("read", change.name)], at, mark=f"again-read_{tries}")
+        actions = child.replies[min(at, len(child.replies) - 1)]
+        if actions[0].kind in ("edit", "rewrite"):
+            with suppress(threading.BrokenBarrierError):  # a harness that runs one child after the other
+                self._together.wait(_TOGETHER_SECONDS)
+        return self._spoken([self._change(action, messages) for action in actions], at)
+
+    def _change(self, action: Action, messages: Sequence[dict[str, Any]]) -> Action:
+        """Return a change of the shared file in a form that the harness has; it writes what it has last read."""
+        if action.kind not in ("edit", "rewrite"):
+            return action
+        if "edit" in self.dialect.changes and (action.kind == "edit" or "rewrite" not in self.dialect.changes):
+            return replace(action, kind="edit")
+        results = [_PART.findall(str(message)) for message in messages if message.get("role") != "assistant"]
+        lines: list[str] = next((parts for parts in reversed(results) if parts), [])
+        whole = "".join(f"{line}\n" for line in lines).replace(action.old, action.content)
+        return Action("write", action.name, whole)
+
+    def _called(self, calls: Sequence[Call], at: int) -> "Reply":
+        """Make calls that are no actions, such as starting children."""
+        if self.dialect.code is None:
+            return Reply(tuple(calls), mark=f"reply_{at}")
+        lines = [f"print({call.name}(**{call.arguments!r}))" for call in calls]
+        return Reply((), text="\n".join(["Thought: call them.", "<code>", f"# reply_{at}_0", *lines, "</code>"]))
 
     def _knowing(self, action: Action, number: int, said: str) -> Action:
         """Return the action as a model does it that knows only what it has read."""
@@ -109,9 +166,7 @@ class Play:
         """Call a tool of MCP by the name that the harness gave it, after a search where it offers one."""
         arguments = json.loads(action.content)
         if self.dialect.code is not None:
-            return Reply(
-                (), text=f"Thought: call it.\n<code>\n# reply_{at}_0\nprint({action.name}(**{arguments!r}))\n</code>"
-            )
+            return self._called([Call(action.name, arguments)], at)
         names = [tool["function"]["name"] for tool in body.get("tools") or ()]
         name = next((name for name in names if name.endswith(action.name)), None)
         if name is not None:
@@ -133,8 +188,8 @@ class Play:
                 return at - 1
         return min(at, len(self.task.replies) - 1)
 
-    def _spoken(self, actions: Sequence[Action], at: int) -> "Reply":
-        mark = f"reply_{at}"
+    def _spoken(self, actions: Sequence[Action], at: int, mark: str = "") -> "Reply":
+        mark = mark or f"reply_{at}"
         if self.dialect.code is not None:
             return Reply((), text=self.dialect.code(actions).replace("<code>\n", f"<code>\n# {mark}_0\n"))
         return Reply(tuple(map(self.dialect.call, actions)), mark=mark)
@@ -199,6 +254,13 @@ class Reply:
     finish: str = ""
     status: int = 200
     cut: bool = False
+    tokens: int = 0
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """The tokens of the request and of the reply."""
+        total = self.tokens + _REPLY_TOKENS
+        return {"prompt_tokens": self.tokens, "completion_tokens": _REPLY_TOKENS, "total_tokens": total}
 
     def message(self) -> dict[str, Any]:
         """Return the assistant's message in the form of the OpenAI API."""
@@ -247,14 +309,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({"error": {"message": "not here", "type": "invalid_request_error"}}, 404)
             return
         reply = play.reply(body)
-        tokens = len(play.requests[-1]) // 4
         if reply.status != 200:
             error = {"message": f"the fault of this test: {reply.status}", "type": "server_error"}
             self._json({"error": error}, reply.status, {"Retry-After": "1"})
         elif body.get("stream"):
-            self._stream(reply, tokens)
+            self._stream(reply)
         else:
-            self._whole(reply, tokens)
+            self._whole(reply)
 
     def _json(self, value: Any, status: int = 200, headers: dict[str, str] | None = None, *, cut: bool = False) -> None:
         data = json.dumps(value).encode()
@@ -267,14 +328,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data[: len(data) // 2] if cut else data)
         self.close_connection = self.close_connection or cut
 
-    def _whole(self, reply: Reply, tokens: int) -> None:
+    def _whole(self, reply: Reply) -> None:
         message = reply.message()
-        usage = {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20}
         choice = {"index": 0, "message": message, "finish_reason": _finish(reply, message)}
-        value = {**_head("chat.completion"), "choices": [choice], "usage": usage}
+        value = {**_head("chat.completion"), "choices": [choice], "usage": reply.usage}
         self._json(value, cut=reply.cut)
 
-    def _stream(self, reply: Reply, tokens: int) -> None:
+    def _stream(self, reply: Reply) -> None:
         message = reply.message()
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": message["content"]}]
         for number, call in enumerate(message.get("tool_calls", ())):
@@ -289,8 +349,7 @@ class _Handler(BaseHTTPRequestHandler):
         if reply.cut:
             return
         self._event({"choices": [{"index": 0, "delta": {}, "finish_reason": _finish(reply, message)}]})
-        usage = {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20}
-        self._event({"choices": [], "usage": usage})
+        self._event({"choices": [], "usage": reply.usage})
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _event(self, value: dict[str, Any]) -> None:

@@ -1,12 +1,12 @@
 """What the harnesses are given: tasks as lists of actions, and faults of the model, the network and the process."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-ActionKind = Literal["write", "read", "run", "mcp", "answer"]
-Ability = Literal["", "MCP", "AGENTS.md", "skills"]
+ActionKind = Literal["write", "read", "run", "mcp", "edit", "rewrite", "report", "answer"]
+Ability = Literal["", "MCP", "AGENTS.md", "skills", "questions", "children", "budgets"]
 ServerKind = Literal["", "many", "dead"]
 FaultKind = Literal[
     "empty reply",
@@ -29,14 +29,25 @@ EFFECTS = "effects.log"
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing for the agent to do: `name` is a path, a command, a tool of MCP, or the answer.
+    """One thing for the agent to do: `name` is a path, a command, a tool of MCP, the report of a child, or the answer.
 
-    `content` is what to write, or the arguments of the tool as JSON.
+    `content` is what to write, or the arguments of the tool as JSON. `edit` and `rewrite` replace `old` by `content`,
+    the one by a tool that edits, the other by writing the whole file as it was last read.
     """
 
     kind: ActionKind
     name: str
     content: str = ""
+    old: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A sub-agent that the agent is to start: its order in words, and the replies that carry it out."""
+
+    name: str
+    words: str
+    replies: tuple[tuple[Action, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,10 @@ class Task:
     `needs` is what a harness must have for it, and `server` the MCP server that it is given. `seen` has, by the number
     of a reply, a text that the model must have read to give it: without, it writes a guess. `below` is a text that the
     model takes for an order, unless it stands before the words of the task.
+
+    `open_question` is the number of the question about a command, from 1, at which everything is killed; 0 for a task
+    that is not asked about. `children` are started before the first of the replies. With `budget`, an amount in US
+    dollars, the task cannot be done: the right end is at no more than that, with an answer that says so.
     """
 
     name: str
@@ -58,6 +73,9 @@ class Task:
     server: ServerKind = ""
     seen: dict[int, str] = field(default_factory=dict)
     below: str = ""
+    open_question: int = 0
+    children: tuple[Child, ...] = ()
+    budget: float = 0.0
 
     def prepare(self, directory: Path) -> None:
         """Put the files of the beginning there."""
@@ -111,6 +129,14 @@ def _answer(text: str) -> Action:
 
 def _effect(number: int) -> Action:
     return _run(f"echo effect-{number} >> {EFFECTS}")
+
+
+def _edit(path: str, old: str, new: str) -> Action:
+    return Action("edit", path, new, old)
+
+
+def _rewrite(path: str, old: str, new: str) -> Action:
+    return Action("rewrite", path, new, old)
 
 
 def _steps(*actions: Action) -> tuple[tuple[Action, ...], ...]:
@@ -209,7 +235,63 @@ _PROJECT = "Write nothing but the word PROJECT into each file."
 _SKILL = "Stamps text files with the stamp of the company."
 _STAMP = "The stamp is ACME-7Q."
 
+_BASE = Task(
+    "effects and a file",
+    f"Append effect-0 and effect-1 to {EFFECTS}, one command each, then write done.txt.",
+    _steps(_effect(0), _effect(1), _write("done.txt", "done"), _answer("I have written done.txt.")),
+    {EFFECTS: "effect-0\neffect-1", "done.txt": "done"},
+)
+
+
+def _writer(number: int) -> Child:
+    """Return a child that writes more files than its part of the budget pays for."""
+    files = (_write(f"child-{number}/{step}.txt", f"line {step}") for step in range(30))
+    return Child(
+        f"writer{number}",
+        f"Write thirty files into child-{number}.",
+        _steps(*files, Action("report", "The thirty files are there.")),
+    )
+
+
+SHARED = "shared.txt"
+"""The file that children share; each has a line of it."""
+_OPEN, _DONE = "part-{}: open", "part-{}: done"
+
+
+def _editor(number: int) -> Child:
+    """Return a child that changes its line of the shared file: by an edit, or by writing the whole file."""
+    change = (_edit, _rewrite)[number % 2](SHARED, _OPEN.format(number), _DONE.format(number))
+    return Child(
+        f"editor{number}",
+        f"Your part of {SHARED} has the number {number}. Read the file, and set your part to done.",
+        _steps(_read(SHARED), change, Action("report", "My part is done.")),
+    )
+
+
 HARDER_TASKS = (
+    replace(
+        _BASE,
+        name="a question and a kill",
+        needs="questions",
+        open_question=2,
+    ),
+    Task(
+        "a budget in a fan-out",
+        "Let four agents write thirty files each.",
+        _steps(_answer("All files are there.")),
+        needs="budgets",
+        children=tuple(map(_writer, range(4))),
+        budget=0.5,
+    ),
+    Task(
+        "a file that eight children share",
+        f"Let eight agents set one part of {SHARED} to done each.",
+        _steps(_answer(f"All parts of {SHARED} are done.")),
+        {SHARED: "\n".join(_DONE.format(number) for number in range(8))},
+        {SHARED: "\n".join(_OPEN.format(number) for number in range(8)) + "\n"},
+        needs="children",
+        children=tuple(map(_editor, range(8))),
+    ),
     Task(
         "200 MCP tools",
         "Look up the stock of the part P-173 with the tool for warehouse 173, and put the answer into stock.txt.",
@@ -263,12 +345,6 @@ HARDER_TASKS = (
 )
 """Tasks that ask more of a harness than a loop with files and a shell."""
 
-_BASE = Task(
-    "effects and a file",
-    f"Append effect-0 and effect-1 to {EFFECTS}, one command each, then write done.txt.",
-    _steps(_effect(0), _effect(1), _write("done.txt", "done"), _answer("I have written done.txt.")),
-    {EFFECTS: "effect-0\neffect-1", "done.txt": "done"},
-)
 _SLOW = Task(
     "slow effects and a file",
     f"Append effect-0 and effect-1 to {EFFECTS}, one command each, then write done.txt.",

@@ -1,4 +1,4 @@
-"""Runs one task with mini-swe-agent: URL DIRECTORY STATE TASK [--resume]. Exit code 0 when it reports success."""
+"""Runs one task with mini-swe-agent: URL DIRECTORY STATE TASK [options]. Exit code 0 when it reports success."""
 
 import os
 import sys
@@ -9,6 +9,7 @@ os.environ.setdefault("MSWEA_GLOBAL_CONFIG_DIR", sys.argv[3])
 
 import yaml
 from minisweagent.agents.default import DefaultAgent
+from minisweagent.agents.interactive import InteractiveAgent
 from minisweagent.config import builtin_config_dir
 from minisweagent.environments.local import LocalEnvironment
 from minisweagent.models.litellm_model import LitellmModel
@@ -23,8 +24,14 @@ model = LitellmModel(
     cost_tracking="ignore_errors",
     **wording,
 )
-agent = DefaultAgent(
-    model, LocalEnvironment(cwd=directory), step_limit=100, output_path=Path(state) / "trajectory.json", **settings
+kind, asks = (InteractiveAgent, {"confirm_exit": False}) if "--ask" in sys.argv else (DefaultAgent, {})
+agent = kind(
+    model,
+    LocalEnvironment(cwd=directory),
+    step_limit=100,
+    output_path=Path(state) / "trajectory.json",
+    **settings,
+    **asks,
 )
 result = agent.run(task)
 sys.exit(0 if result.get("exit_status") == "Submitted" else 1)

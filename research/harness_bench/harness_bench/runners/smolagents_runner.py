@@ -1,4 +1,4 @@
-"""Runs one task with smolagents: URL DIRECTORY STATE TASK KIND [--resume]. Exit code 0 when it reports success."""
+"""Runs one task with smolagents: URL DIRECTORY STATE TASK KIND [options]. Exit code 0 when it reports success."""
 
 import json
 import os
@@ -9,6 +9,8 @@ from pathlib import Path
 
 from mcp import StdioServerParameters
 from smolagents import CodeAgent, MCPClient, OpenAIModel, ToolCallingAgent, tool
+
+from harness_bench.runners.person import option
 
 url, directory, state, task, kind = sys.argv[1:6]
 os.chdir(directory)
@@ -56,8 +58,11 @@ with ExitStack() as stack:
         (server,) = json.loads(file.read_text(encoding="utf-8"))["mcpServers"].values()
         client = MCPClient(StdioServerParameters(**server), structured_output=False)
         tools += stack.enter_context(client)
-    agent = (CodeAgent if kind == "code" else ToolCallingAgent)(
-        tools=tools, model=model, verbosity_level=0, return_full_result=True
-    )
+    made = CodeAgent if kind == "code" else ToolCallingAgent
+    names = [name for name in option(sys.argv, "--children").split(",") if name]
+    children = [
+        made(tools=tools, model=model, verbosity_level=0, name=name, description="works on files") for name in names
+    ]
+    agent = made(tools=tools, model=model, verbosity_level=0, return_full_result=True, managed_agents=children)
     result = agent.run(task)
 sys.exit(0 if result.state == "success" else 1)
