@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from cfs.wire import Settings, SettingsPatch
+from cfs.wire import Settings, SettingsPatch, Usage
 
 
 def test_a_change_keeps_what_it_does_not_name() -> None:
@@ -48,3 +48,17 @@ def test_unknown_keys_and_values_out_of_range_are_refused(change: dict[str, obje
 
 def test_patch_and_settings_know_the_same_keys() -> None:
     assert set(SettingsPatch.model_fields) == set(Settings.model_fields)
+
+
+def test_usages_are_added_and_subtracted() -> None:
+    """Costs count as far as they are known, and what was added can be taken away again."""
+    first = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=5, cost=0.1, total_seconds=3)
+    second = Usage(prompt_tokens=1, completion_tokens=2, cost=0.2)
+    total = Usage(prompt_tokens=11, cached_tokens=4, completion_tokens=7, cost=0.3)
+    assert first + second == total
+    assert total - second == Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=5, cost=0.1)
+    assert (first + Usage()).cost == 0.1
+    assert (Usage() + Usage()).cost is None
+    assert (Usage() - first).cost is None
+    assert total.tokens == 18
+    assert Usage.model_validate_json('{"prompt_tokens": 5.0}').prompt_tokens == 5

@@ -5,9 +5,8 @@ from cfs_agents.context.cleaning import CleaningPolicy, clean, clean_root, clean
 from cfs_agents.context.compaction import Compaction, SelectiveCompactionPolicy, Summarise
 from cfs_agents.context.conversation import Conversation
 from cfs_agents.context.documents import ItemRecord
-from cfs_agents.context.ephemeral import EphemeralPolicy
 from cfs_agents.context.items import ContextItem, ItemType
-from cfs_agents.context.offload import OFFLOAD_THRESHOLD, OffloadPolicy
+from cfs_agents.context.offload import OFFLOAD_THRESHOLD, EphemeralPolicy, OffloadPolicy
 from cfs_agents.context.redaction import Redacted, redact, redact_json
 from cfs_agents.context.store import ContextFileSystem, Offloaded, Restored
 from cfs_agents.context.tokens import CachedCounter, EstimatingCounter, TokenCounter

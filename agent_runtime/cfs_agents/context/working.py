@@ -14,9 +14,8 @@ from cfs_agents.context.cleaning import CleaningPolicy, clean
 from cfs_agents.context.compaction import Compaction, SelectiveCompactionPolicy
 from cfs_agents.context.conversation import Conversation, cost
 from cfs_agents.context.documents import ItemRecord
-from cfs_agents.context.ephemeral import EphemeralPolicy
 from cfs_agents.context.items import MESSAGE_TOKENS, ContextItem, ItemType
-from cfs_agents.context.offload import Offloader, OffloadPolicy
+from cfs_agents.context.offload import EphemeralPolicy, Offloader, OffloadPolicy
 from cfs_agents.context.store import ContextFileSystem, Restored
 from cfs_agents.context.tokens import CachedCounter, EstimatingCounter, TokenCounter
 

@@ -13,7 +13,6 @@ from cfs_agents.base.events import FileChanges
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.messages import Language, catalogue
 from cfs_agents.base.repairs import Warn
-from cfs_agents.base.usage import tokens
 from cfs_agents.context import ContextItem, Conversation
 from cfs_agents.guards.budget import TreeBudget
 from cfs_agents.guards.claims import check_claims
@@ -106,7 +105,7 @@ class Guards:
 
     def asked(self, agent_id: str, usage: Usage) -> None:
         """Draw the usage of a model request from the budget."""
-        self.budget.draw(agent_id, tokens(usage))
+        self.budget.draw(agent_id, usage.tokens)
 
     async def unmade(self, agent_id: str, answer: str, task: str, doubted: str | None) -> tuple[str, ...]:
         """Return the files that an answer names as made or changed, and that were not since the agent's task began.

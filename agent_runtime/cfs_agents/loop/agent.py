@@ -31,7 +31,6 @@ from cfs_agents.base.events import (
     Warned,
 )
 from cfs_agents.base.messages import catalogue, format_changes
-from cfs_agents.base.usage import added
 from cfs_agents.context import Change, CleaningPolicy, ContextFileSystem, Conversation, clean_root
 from cfs_agents.context.tokens import estimate
 from cfs_agents.loop.claims import named_files
@@ -386,7 +385,7 @@ class Agent:
         if reply is None or reply.finish_reason in ("error", "cancelled"):
             raise EngineError("the model's reply ended before it was complete")
         self._count(reply.usage)
-        self._unkept = reply.usage if self._unkept is None else added(self._unkept, reply.usage)
+        self._unkept = reply.usage if self._unkept is None else self._unkept + reply.usage
         if not noted and tools is self.tools:
             self.context.measured(reply.usage.prompt_tokens)
         yield TurnUsage(reply.usage)
@@ -428,7 +427,7 @@ class Agent:
         await self._recorder.added(item, self._broken, usage)
 
     def _count(self, usage: Usage) -> None:
-        self.outcome.usage = added(self.outcome.usage, usage)
+        self.outcome.usage += usage
 
     async def _calls(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
         """Run the open calls in order, in parallel where none depends on another (`Registry.together`).

@@ -7,7 +7,6 @@ from typing import cast
 from cfs.errors import EngineError
 from cfs.wire import Message, Usage
 from cfs_agents.base.messages import Language, catalogue
-from cfs_agents.base.usage import added
 from cfs_agents.context import ContextItem
 from cfs_agents.loop.model import CompleteResponse, Item, Model
 from cfs_agents.tools.results import shortened
@@ -42,7 +41,7 @@ class Summaries:
                 reply = item if isinstance(item, CompleteResponse) else reply
         if reply is None:
             raise EngineError("the reply broke off")
-        self._used = added(self._used or Usage(), reply.usage)
+        self._used = (self._used or Usage()) + reply.usage
         if reply.finish_reason != "stop":
             raise EngineError("it was cut off")
         return reply.message.content

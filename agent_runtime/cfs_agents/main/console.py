@@ -19,7 +19,6 @@ from cfs_agents.base.events import (
     TurnUsage,
     Warned,
 )
-from cfs_agents.base.usage import added
 from cfs_agents.loop.model import Chunk, CompleteResponse
 from cfs_agents.main.blocks import Block, DiscardedReply, Passage, StreamProcessor
 from cfs_agents.main.formatting import (
@@ -142,7 +141,7 @@ class IncrementalOutputFormatter:
         return repeated
 
     def _count(self, usage: Usage) -> None:
-        self._usage = added(self._usage, usage)
+        self._usage += usage
 
     def _end(self, reason: EndReason, detail: str) -> None:
         if how := ": ".join(filter(None, (_ENDS[reason], detail))):

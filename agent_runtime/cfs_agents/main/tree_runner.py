@@ -19,10 +19,10 @@ from cfs_agents.main.formatting import listed
 from cfs_agents.main.runner import Runner, RunnerOptions
 from cfs_agents.tools import CommandMode, Tool
 from cfs_agents.tools.plan import progress, steps_in
-from cfs_agents.tree.chunks import MessageChunk
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
 from cfs_agents.tree.folder import TreeFolder
+from cfs_agents.tree.output import MessageChunk
 
 _LONGEST = 100
 """Characters of the line that shows one step of an agent."""

@@ -21,12 +21,12 @@ from cfs_agents.loop.model import Model
 from cfs_agents.loop.retries import Retries
 from cfs_agents.tools import command_mode
 from cfs_agents.tools.paths import WORKSPACE
-from cfs_agents.tree.chunks import ChunkStream, MessageChunk
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre_tools import build_toolset
 from cfs_agents.tree.folder import TreeFolder
 from cfs_agents.tree.no_sessions import NoSessions
 from cfs_agents.tree.orchestrator import FibreOrchestrator, Models, ready
+from cfs_agents.tree.output import ChunkStream, MessageChunk
 from cfs_agents.tree.published import PUBLISHED, PublishedWorkspace
 from cfs_agents.tree.record import InboxMessage, SubAgentRecord
 from cfs_agents.tree.server_sessions import ServerSessions

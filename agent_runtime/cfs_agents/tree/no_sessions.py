@@ -3,32 +3,12 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from cfs.wire import AgentWork, CallDecision, Message, Usage
+from cfs.wire import CallDecision, Message
 from cfs_agents.tools import CommandRequest, RemoteQuestion
+from cfs_agents.tree.output import NoLease
 from cfs_agents.tree.record import LeaseRecord
 from cfs_agents.tree.session_backend import ClaimedTurn, DeletedCallback, LostCallback
 from cfs_agents.tree.session_journal import SessionJournal
-
-
-class NoLease:
-    """A turn where there is no server."""
-
-    record: LeaseRecord | None = None
-
-    def text(self, piece: str) -> None:
-        """Do nothing."""
-
-    def message(self, message: Message) -> None:
-        """Do nothing."""
-
-    def work(self, work: AgentWork) -> None:
-        """Do nothing."""
-
-    async def finish(self, reply: str, usage: Usage, *, error: str | None = None) -> None:
-        """Do nothing."""
-
-    async def close(self) -> None:
-        """Do nothing."""
 
 
 class NoSessions:

@@ -10,18 +10,16 @@ from cfs.wire import AgentWork, BudgetUse, PlanStep
 from cfs_agents.guards.guards import Guards
 from cfs_agents.loop.model import Model
 from cfs_agents.tools import CALL_ID
-from cfs_agents.tree.chunks import ChunkStream
 from cfs_agents.tree.clock import WorkClock
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.inbox import Inbox
-from cfs_agents.tree.output import TurnOutput
+from cfs_agents.tree.output import ChunkStream, TurnOutput
 from cfs_agents.tree.published import PublishedWorkspace
-from cfs_agents.tree.record import SubAgentRecord, report_of
+from cfs_agents.tree.record import TRANSITIONS, SubAgentRecord, SubAgentState, report_of, state_at_rest
 from cfs_agents.tree.session_backend import SessionBackend
 from cfs_agents.tree.session_context import SubSessionContext
 from cfs_agents.tree.session_folder import SessionFolder
 from cfs_agents.tree.session_journal import SessionJournal
-from cfs_agents.tree.states import TRANSITIONS, SubAgentState, state_at_rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,17 +21,16 @@ from cfs_agents.guards.limits import TreeLimits, check_attempts
 from cfs_agents.loop.model import Model
 from cfs_agents.loop.retries import is_outage
 from cfs_agents.tools import Consent, Reaper, ToolError
-from cfs_agents.tree.chunks import ChunkStream
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.folder import TreeFolder
 from cfs_agents.tree.loading import StoredAgent, load_root, load_sub_agents
 from cfs_agents.tree.node import TreeResources
+from cfs_agents.tree.output import ChunkStream
 from cfs_agents.tree.published import PublishedWorkspace
-from cfs_agents.tree.record import InboxMessage, SubAgentRecord
+from cfs_agents.tree.record import InboxMessage, SubAgentRecord, SubAgentState
 from cfs_agents.tree.session_backend import ClaimedTurn, SessionBackend
 from cfs_agents.tree.session_context import AgentSpec, SubSessionContext
 from cfs_agents.tree.session_journal import SessionJournal
-from cfs_agents.tree.states import SubAgentState
 from cfs_agents.tree.sub_agent import FibreSubAgent
 from cfs_agents.tree.task import Claim
 from cfs_agents.tree.toolset import Toolset
@@ -110,8 +109,7 @@ class FibreOrchestrator:
             self._resources, record, context, folder, self._toolset, parent
         )
         self._journals[record.session_id] = sub_agent.journal
-        used = record.usage.prompt_tokens + record.usage.completion_tokens
-        self.guards.budget.open(record.agent_id, record.parent_id, record.budget, used)
+        self.guards.budget.open(record.agent_id, record.parent_id, record.budget, record.usage.tokens)
         self._open_costs(record)
         return sub_agent
 

@@ -1,20 +1,106 @@
 """The output of a sub-agent: to its session on the server, and to the readers of the tree's chunks (B3, B5)."""
 
-from typing import Any
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from cfs.errors import CfsError
-from cfs.wire import AgentWork, Message, Usage
+from cfs.wire import AgentWork, Message, Role, ToolCall, Usage
 from cfs_agents.base.events import AgentEvent, CallFinished, CallStarted, Retrying, Text, Thinking
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.messages import Language
 from cfs_agents.guards.report import Report
 from cfs_agents.loop.retries import is_outage
-from cfs_agents.tree.chunks import ChunkKind, ChunkStream
-from cfs_agents.tree.no_sessions import NoLease
 from cfs_agents.tree.record import LeaseRecord
 from cfs_agents.tree.session_backend import ClaimedTurn, TurnLease
 
 _log = get_logger(__name__)
+
+ChunkKind = Literal["message", "text", "thinking", "call", "result", "started", "ended"]
+"""A whole message of the user or of another agent; a piece of a reply or of its thinking; a call; its result; and the
+beginning and the end of an agent's work, whose content is then its report."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageChunk:
+    """A piece of the output of one agent of the tree, as it happens.
+
+    `number` counts the chunks of its session from 1, without gaps, so that a reader of many can put each in order.
+    """
+
+    session_id: str
+    agent_name: str
+    role: Role
+    content: str = ""
+    kind: ChunkKind = "text"
+    number: int = 0
+    call: ToolCall | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class ChunkStream:
+    """Brings the chunks of all agents to one reader, in the order in which they were sent."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[MessageChunk | None] = asyncio.Queue()
+        self._numbers: Counter[str] = Counter()
+
+    def send(
+        self,
+        session_id: str,
+        agent_name: str,
+        kind: ChunkKind,
+        role: Role = "assistant",
+        content: str = "",
+        *,
+        call: ToolCall | None = None,
+        tool_call_id: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Add a chunk; its number is the next one of its session."""
+        self._numbers[session_id] += 1
+        number = self._numbers[session_id]
+        self._queue.put_nowait(
+            MessageChunk(session_id, agent_name, role, content, kind, number, call, tool_call_id, name)
+        )
+
+    def clear(self) -> None:
+        """Discard the unread chunks, because the reader has left."""
+        while not self._queue.empty():
+            self._queue.get_nowait()
+
+    def close(self) -> None:
+        """End the stream."""
+        self._queue.put_nowait(None)
+
+    async def chunks(self) -> AsyncGenerator[MessageChunk, None]:
+        """Yield the chunks until the stream is closed."""
+        while (chunk := await self._queue.get()) is not None:
+            yield chunk
+
+
+class NoLease:
+    """A turn that nothing is sent to: between two turns, and where there is no server."""
+
+    record: LeaseRecord | None = None
+
+    def text(self, piece: str) -> None:
+        """Do nothing."""
+
+    def message(self, message: Message) -> None:
+        """Do nothing."""
+
+    def work(self, work: AgentWork) -> None:
+        """Do nothing."""
+
+    async def finish(self, reply: str, usage: Usage, *, error: str | None = None) -> None:
+        """Do nothing."""
+
+    async def close(self) -> None:
+        """Do nothing."""
 
 
 class TurnOutput:

@@ -1,5 +1,6 @@
 """The record of a sub-agent: its identity, its rights, and the state of its task (B3)."""
 
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
@@ -161,3 +162,33 @@ def state_of(report: Report) -> dict[str, object]:
     """Return a report as JSON values."""
     state: dict[str, object] = _REPORT.dump_python(report, mode="json")
     return state
+
+
+class SubAgentState(StrEnum):
+    """The state of a sub-agent."""
+
+    STARTING = "starting"
+    """It has a task, and has not claimed the turn of it yet, or not again after an interruption."""
+    WORKING = "working"
+    """It sends requests to its model and runs tools."""
+    WAITING = "waiting"
+    """It waits for a report, for the consent of a person, or for the end of a pause."""
+    REPORTING = "reporting"
+    """Its task is over: its report is checked and stored, and its turn ends. It cannot be cancelled any more."""
+    DONE = "done"
+    """It has reported, and takes another message as its next task."""
+
+
+TRANSITIONS: dict[SubAgentState, frozenset[SubAgentState]] = {
+    SubAgentState.STARTING: frozenset({SubAgentState.WORKING, SubAgentState.REPORTING, SubAgentState.DONE}),
+    SubAgentState.WORKING: frozenset({SubAgentState.WAITING, SubAgentState.REPORTING, SubAgentState.STARTING}),
+    SubAgentState.WAITING: frozenset({SubAgentState.WORKING, SubAgentState.REPORTING, SubAgentState.STARTING}),
+    SubAgentState.REPORTING: frozenset({SubAgentState.DONE, SubAgentState.STARTING}),
+    SubAgentState.DONE: frozenset({SubAgentState.STARTING}),
+}
+"""The states that may follow each state. An interruption leads back to `STARTING` if the task is to be resumed."""
+
+
+def state_at_rest(record: SubAgentRecord) -> SubAgentState:
+    """Return the state of a sub-agent that does not run; it determines the next action when the tree runs."""
+    return SubAgentState.DONE if record.state == "done" else SubAgentState.STARTING

@@ -11,7 +11,6 @@ from cfs.wire import Message, SessionInfo, ToolCall, Usage
 from cfs_agents.base.events import Finished, ToolResult
 from cfs_agents.base.messages import Language, catalogue
 from cfs_agents.base.threads import to_the_end
-from cfs_agents.base.usage import added
 from cfs_agents.context import Change, ContextItem, Conversation
 from cfs_agents.loop.recorder import NewContext
 from cfs_agents.tree.record import LeaseRecord, SubAgentRecord
@@ -178,7 +177,7 @@ class SessionJournal:
         record.begun, record.asking, record.broken = [], "", dict(broken)
         if usage is not None:
             record.rounds += 1
-            record.usage = added(record.usage, usage)
+            record.usage += usage
         if item.item_id == self._last:  # the rest of a reply that was cut off
             self._messages.replace_last(item.message)
             await self.save()

@@ -2,28 +2,28 @@
 
 A task begins with a message and ends with a report. The root of a tree is also a sub-agent.
 
-- `node`: its identity, its place in the tree, its state (`states`).
+- `node`: its identity, its place in the tree, its state.
 - `task`: the work on one task, up to a report.
 - `inbox`, `output`, `session_journal`: what reaches it, what it sends, and what is stored.
-- `ending`: its report is checked and stored, and its turn ends.
+
+Here a task begins and ends: its report is checked and stored, and its turn ends with it (B2, B7).
 """
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from cfs.errors import CfsError, SessionDeleted, SessionRenamed
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.messages import catalogue
 from cfs_agents.guards.report import Finish, Report, ReportStatus
 from cfs_agents.loop.retries import is_outage
-from cfs_agents.tree.ending import checked, conclude, conclude_unstored, end_turn
 from cfs_agents.tree.node import TreeNode, TreeResources
-from cfs_agents.tree.record import InboxMessage, SubAgentRecord
+from cfs_agents.tree.record import InboxMessage, SubAgentRecord, SubAgentState, state_of
 from cfs_agents.tree.session_backend import ClaimedTurn
 from cfs_agents.tree.session_context import SubSessionContext
 from cfs_agents.tree.session_folder import SessionFolder
-from cfs_agents.tree.states import SubAgentState
 from cfs_agents.tree.task import Claim, SubAgentTask
 from cfs_agents.tree.toolset import Toolset
 
@@ -99,23 +99,66 @@ class FibreSubAgent(TreeNode):
         await self._work.close()
         if self.tree.published is not None:
             await self.tree.published.send()
-        self.report = await checked(self, report, finish_calls=self._work.finish_calls)
-        await conclude(self, self.report)
+        report = await self._checked(report)
+        await self._conclude(report)
         await self.end_below()
-        await self.notify_parent(self.report)
+        await self.notify_parent(report)
+
+    async def _checked(self, report: Report) -> Report:
+        """Add the facts to a report: changes by the agent, by agents below it, and those that no agent made.
+
+        Changes by siblings are in their own reports.
+        """
+        guards = self.tree.guards
+        report = replace(report, usage=self.record.usage - self.record.usage_before)
+        report = await guards.judge(report, reports=max(1, self._work.finish_calls))
+        own = {None, *self.family()}
+        guards.ended(self.agent_id)
+        return replace(report, facts=tuple(change for change in report.facts if change.by in own))
+
+    async def _conclude(self, report: Report) -> None:
+        """Store a checked report, and end the turn with it."""
+        record, language = self.record, self.tree.config.language
+        self._set_report(report)
+        record.begun, record.asking, record.finish = [], "", None
+        record.seconds_used = self.clock.stop()
+        await self.journal.save()
+        if self.output.lease is None and not report.ok:
+            # Its turn was never claimed: the message must not wait for ever.
+            with suppress(CfsError):
+                await self.tree.backend.cancel(self.session_id)
+        await self.output.finish(report, language)
+        record.lease = None
+        await self.journal.save()
+        self.output.chunk("ended", content=report.summary if self.is_root and report.ok else report.text(language))
+
+    def _set_report(self, report: Report) -> None:
+        self.report = report
+        self.record.state, self.record.report = "done", state_of(report)
+        self.record.report_delivered = self.is_root
 
     async def lose(self, reason: str) -> None:
         """End its task as failed, because its state cannot be stored. The others of the tree go on."""
-        if self.report is None or self.record.state != "done":
-            self.report = Report.by_system(self.agent_id, "failed", reason)
-        await conclude_unstored(self, self.report)
+        report = self.report
+        if report is None or self.record.state != "done":
+            report = Report.by_system(self.agent_id, "failed", reason)
+        self._set_report(report)
+        self.record.lease = None
+        self.tree.guards.ended(self.agent_id)
+        with suppress(CfsError):
+            await self.tree.backend.cancel(self.session_id)
+        self.output.chunk("ended", content=report.text(self.tree.config.language))
         await self.end_below()
         with suppress(CfsError):
-            await self.notify_parent(self.report)
+            await self.notify_parent(report)
 
     async def finish_turn(self, turn: ClaimedTurn | None) -> None:
         """End a turn whose report was stored by a process that was killed then."""
-        await end_turn(self, turn)
+        if turn is not None and self.report is not None:
+            self.output.begin(turn)
+            await self.output.finish(self.report, self.tree.config.language)
+        self.record.lease = None
+        await self.journal.save()
 
     def kill(self, status: ReportStatus, reason: str) -> None:
         """End its task where it waits; from the thread of its event loop. A reporting task ends on its own."""

@@ -102,7 +102,7 @@ class CompletionUsage(Open):
         return cls(
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
-            total_tokens=usage.prompt_tokens + usage.completion_tokens,
+            total_tokens=usage.tokens,
             prompt_tokens_details=CachedTokens(cached_tokens=usage.cached_tokens),
             completion_tokens_details=PredictedTokens(
                 accepted_prediction_tokens=usage.accepted_prediction_tokens,

@@ -410,8 +410,7 @@ class EditorSession:
     async def _used(self, usage: Usage) -> None:
         with suppress(CfsError):  # a figure for a person; the task continues without it
             if (size := await self._model.context_window()) is not None:
-                used = usage.prompt_tokens + usage.completion_tokens
-                await self._send(UsageUpdate(session_update="usage_update", used=used, size=size))
+                await self._send(UsageUpdate(session_update="usage_update", used=usage.tokens, size=size))
 
     async def _gate(self, pending: PendingCall) -> None:
         """Check a command against the present mode, which may have changed since the prompt began; then all rules."""
@@ -467,7 +466,7 @@ def _response(outcome: Outcome) -> PromptResponse:
     usage = EditorUsage(
         input_tokens=used.prompt_tokens,
         output_tokens=used.completion_tokens,
-        total_tokens=used.prompt_tokens + used.completion_tokens,
+        total_tokens=used.tokens,
         cached_read_tokens=used.cached_tokens,
     )
     reason = {"rounds": "max_turn_requests", "interrupted": "cancelled"}.get(outcome.reason, "end_turn")

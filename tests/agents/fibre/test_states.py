@@ -17,7 +17,7 @@ from cfs_agents.loop.model import Item
 from cfs_agents.main.testing import Line, ScriptedModel, says
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
-from cfs_agents.tree.states import TRANSITIONS, SubAgentState
+from cfs_agents.tree.record import TRANSITIONS, SubAgentState
 from cfs_agents.tree.sub_agent import FibreSubAgent
 from tests.agents.fibre.trees import ScriptedModels, finish, spawn, tree, wait, write
 

@@ -11,9 +11,9 @@ from typing import Any
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.loop.retries import Retries
 from cfs_agents.main.testing import Line, ManualClock, ScriptedModel, calls
-from cfs_agents.tree.chunks import MessageChunk
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
+from cfs_agents.tree.output import MessageChunk
 from tests.server.support import ServerHarness
 
 Script = Sequence[Line]

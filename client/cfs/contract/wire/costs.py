@@ -27,7 +27,6 @@ class CostRow(WireModel):
 
     def plus(self, usage: Usage) -> "CostRow":
         """Return the row with one more turn."""
-        tokens = usage.prompt_tokens + usage.completion_tokens
         return self.model_copy(
             update={
                 "turns": self.turns + 1,
@@ -35,7 +34,7 @@ class CostRow(WireModel):
                 "cached_tokens": self.cached_tokens + usage.cached_tokens,
                 "completion_tokens": self.completion_tokens + usage.completion_tokens,
                 "cost": round(self.cost + (usage.cost or 0.0), 9),
-                "unpriced_tokens": self.unpriced_tokens + (tokens if usage.cost is None else 0),
+                "unpriced_tokens": self.unpriced_tokens + (usage.tokens if usage.cost is None else 0),
             }
         )
 

@@ -1,6 +1,6 @@
 """Messages, the turns that answer them, and what a turn costs."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
@@ -75,11 +75,11 @@ class Usage(WireModel):
     rejected ones are in no count and cost nothing.
     """
 
-    prompt_tokens: Annotated[int, Integral] = 0
-    cached_tokens: Annotated[int, Integral] = 0
-    completion_tokens: Annotated[int, Integral] = 0
-    accepted_prediction_tokens: Annotated[int, Integral] = 0
-    rejected_prediction_tokens: Annotated[int, Integral] = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
     queue_seconds: float = 0.0
     first_token_seconds: float = 0.0
     total_seconds: float = 0.0
@@ -87,6 +87,30 @@ class Usage(WireModel):
     cost: float | None = Field(
         default=None, description="In US dollars, by the price at the end of the turn; null if the model has no price."
     )
+
+    @property
+    def tokens(self) -> int:
+        """All tokens that were read, cached or not, and written."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def __add__(self, other: Self) -> Self:
+        """Add the tokens of two turns, and their costs as far as they have one; other figures are dropped."""
+        costs = [usage.cost for usage in (self, other) if usage.cost is not None]
+        return type(self)(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cost=round(sum(costs), 9) if costs else None,
+        )
+
+    def __sub__(self, other: Self) -> Self:
+        """Return what was used after `other` was counted; figures that `+` drops are dropped here, too."""
+        return type(self)(
+            prompt_tokens=self.prompt_tokens - other.prompt_tokens,
+            cached_tokens=self.cached_tokens - other.cached_tokens,
+            completion_tokens=self.completion_tokens - other.completion_tokens,
+            cost=None if self.cost is None else round(self.cost - (other.cost or 0.0), 9),
+        )
 
 
 RESPONSE_FORMAT = {
