@@ -28,7 +28,8 @@ from typing import Any
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.prompt import PromptBuilder
 from cfs_server.engine.contract import protocol
-from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.llama.ffi import NativeLog
+from cfs_server.engine.llama.model import load
 from cfs_server.engine.worker.request_preparer import RequestPreparer
 from cfs_server.engine.worker.scheduler import Scheduler
 

@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
 import make_random_gguf
 from cfs.wire import Settings
-from cfs_server.engine.llama.model import NativeLog, load_weights
+from cfs_server.engine.llama.ffi import NativeLog
+from cfs_server.engine.llama.model import load_weights
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from cfs_server.engine.worker.candidates import Candidates
 from cfs_server.engine.worker.grammar import Grammars

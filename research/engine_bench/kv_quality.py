@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from cfs_server.engine.contract.interface import KvType
 from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.host import models
-from cfs_server.engine.llama.ffi import Batch, DecodeResult, Tokens
-from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
+from cfs_server.engine.llama.ffi import Batch, DecodeResult, NativeLog, Tokens
+from cfs_server.engine.llama.model import LoadedModel, load
 
 WINDOW, WINDOWS = 256, 4
 PROMPT, REPLY = 64, 32

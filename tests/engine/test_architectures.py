@@ -7,7 +7,8 @@ import pytest
 
 from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.host.supervisor import LlamaEngine
-from cfs_server.engine.llama.model import NativeLog, budget_of, load
+from cfs_server.engine.llama.ffi import NativeLog
+from cfs_server.engine.llama.model import budget_of, load
 from cfs_server.engine.llama.model_plan import ModelArchitecture, make_plan
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -10,7 +10,8 @@ import pytest
 
 import make_random_gguf
 from cfs_server.engine.contract.protocol import Options
-from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.llama.ffi import NativeLog
+from cfs_server.engine.llama.model import load
 from cfs_server.engine.worker.scheduler import LEAST, RunningSequence, reallocate
 from tests.engine.support import ask, running, until
 from tests.engine.test_equality import PROMPT, REPLY, make, reply, speak

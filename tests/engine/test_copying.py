@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from cfs_server.engine.contract.protocol import Forget, Options
-from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.llama.ffi import NativeLog
+from cfs_server.engine.llama.model import load
 from tests.engine.test_prefix_cache import ROUNDING, words
 from tests.engine.test_prefix_cache import CacheHarness as Turns
 from tests.engine.test_scheduler import SchedulerHarness as Steps

@@ -19,7 +19,8 @@ from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.host.process import in_thread
 from cfs_server.engine.host.supervisor import LlamaEngine
 from cfs_server.engine.llama import probe
-from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.llama.ffi import NativeLog
+from cfs_server.engine.llama.model import load
 from cfs_server.engine.worker.embeddings import EmbeddingJob, EmbeddingRunner
 from tests.engine.support import ask, until
 

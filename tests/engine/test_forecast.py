@@ -8,10 +8,10 @@ import pytest
 
 from cfs_server.engine.llama.cost_model import StepCost
 from cfs_server.engine.llama.prompt_budget import PromptBudget
-from cfs_server.engine.worker.forecast import Forecast
 from cfs_server.engine.worker.generation import Generation
 from cfs_server.engine.worker.sampling import Sampler
 from cfs_server.engine.worker.text import TextStream
+from cfs_server.engine.worker.wait_queue import Forecast
 from tests.engine.support import ask, running, until
 
 

@@ -12,7 +12,8 @@ from cfs.errors import ContextTooLong, EngineError, SchemaRefused
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.prompt import PromptBuilder
 from cfs_server.engine.contract.protocol import Options
-from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
+from cfs_server.engine.llama.ffi import NativeLog
+from cfs_server.engine.llama.model import LoadedModel, load
 from tests.engine.support import ask, running, user
 
 SCHEMA = {

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cfs.wire import Settings
 from cfs_server.engine.contract.interface import TOO_LONG
 from cfs_server.engine.contract.protocol import Cancel, Ended, Forget, FromWorker, Options, Pause, Resume, Step
-from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.llama.ffi import NativeLog
+from cfs_server.engine.llama.model import load
 from cfs_server.engine.worker.generation import TRANSITIONS, Generation, GenerationState, InvalidTransition
 from cfs_server.engine.worker.sampling import Sampler
 from cfs_server.engine.worker.scheduler import Scheduler

@@ -11,10 +11,10 @@ from cfs.wire import Message, Settings
 from cfs_server.engine.chat.prompt import Piece, PromptBuilder
 from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.host.token_log_store import TokenLogStore
-from cfs_server.engine.llama.model import NativeLog, load
-from cfs_server.engine.llama.restored_logs import RestoredLogs
+from cfs_server.engine.llama.ffi import NativeLog
+from cfs_server.engine.llama.model import load
 from cfs_server.engine.llama.segments import Segment, read_rows, write_row
-from cfs_server.engine.llama.token_logs import TokenLog, TokenLogs
+from cfs_server.engine.llama.token_logs import RestoredLogs, TokenLog, TokenLogs
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from tests.engine.support import user
 

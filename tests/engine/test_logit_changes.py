@@ -14,8 +14,8 @@ from llama_cpp import llama_cpp as lib
 from cfs.errors import TokenRefused
 from cfs.wire import Settings
 from cfs_server.engine.contract.protocol import Options
-from cfs_server.engine.llama.ffi import Tokens
-from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.llama.ffi import NativeLog, Tokens
+from cfs_server.engine.llama.model import load
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from cfs_server.engine.worker.candidates import Candidates, Logits
 from cfs_server.engine.worker.logit_changes import LogitChanges

@@ -16,8 +16,8 @@ from cfs_server.engine.kvcache.cache import PrefixCache
 from cfs_server.engine.kvcache.device import Allocation
 from cfs_server.engine.kvcache.disk import DiskTier
 from cfs_server.engine.kvcache.snapshots import SnapshotCache
-from cfs_server.engine.llama.ffi import Batch, DecodeResult
-from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.llama.ffi import Batch, DecodeResult, NativeLog
+from cfs_server.engine.llama.model import load
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "tiny": {},

@@ -19,7 +19,8 @@ from cfs_server.engine.contract.protocol import (
     Options,
     StopCounting,
 )
-from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
+from cfs_server.engine.llama.ffi import NativeLog
+from cfs_server.engine.llama.model import LoadedModel, load
 from cfs_server.engine.worker.generation import Generation, Refused
 from cfs_server.engine.worker.request_preparer import Counter, RequestPreparer
 from cfs_server.engine.worker.scheduler import Work

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from cfs.errors import EngineError
 from cfs.wire import Settings
-from cfs_server.engine.worker import sampler_pool
+from cfs_server.engine.worker import sampling
 from cfs_server.engine.worker.candidates import LARGE, Candidates, most_probable, nucleus
-from cfs_server.engine.worker.sampler_pool import SamplerPool
-from cfs_server.engine.worker.sampling import Sampler
+from cfs_server.engine.worker.sampling import Sampler, SamplerPool
 from tests.census import Census
 
 Logits = NDArray[np.float32]
@@ -108,7 +107,7 @@ def test_threads_change_no_token(monkeypatch: pytest.MonkeyPatch, changes: dict[
     chosen = []
     before = Census.now()
     for pays_from in (10**12, 0):
-        monkeypatch.setattr(sampler_pool, "PAYS_FROM", pays_from)
+        monkeypatch.setattr(sampling, "PAYS_FROM", pays_from)
         pool = SamplerPool(SIZE, 3)
         samplers = [Sampler(Settings(seed=seed, **changes)) for seed in range(16)]
         chosen.append([pool.choose(samplers, logits(step, 16)) for step in range(10)])

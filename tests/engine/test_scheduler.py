@@ -7,7 +7,8 @@ import pytest
 
 from cfs.wire import Settings
 from cfs_server.engine.contract.protocol import Cancel, Ended, Forget, FromWorker, Log, Options, Pause, Resume, Step
-from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
+from cfs_server.engine.llama.ffi import NativeLog
+from cfs_server.engine.llama.model import LoadedModel, load
 from cfs_server.engine.worker.generation import Generation
 from cfs_server.engine.worker.sampling import Sampler
 from cfs_server.engine.worker.scheduler import Scheduler

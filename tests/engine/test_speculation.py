@@ -16,7 +16,8 @@ from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.host.streams import BackpressureLimits
 from cfs_server.engine.host.supervisor import LlamaEngine
 from cfs_server.engine.llama.cost_model import StepCost
-from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.llama.ffi import NativeLog
+from cfs_server.engine.llama.model import load
 from cfs_server.engine.worker.lookup import (
     LONGEST,
     OWNER_TOKENS,

@@ -8,7 +8,8 @@ import pytest
 
 from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.llama.cost_model import ONE_BY_ONE, TILE, StepCost, counted, padding
-from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.llama.ffi import NativeLog
+from cfs_server.engine.llama.model import load
 from cfs_server.engine.llama.prompt_budget import attended_cells
 from tests.engine.test_scheduler import SchedulerHarness
 

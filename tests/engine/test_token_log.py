@@ -10,8 +10,8 @@ import make_random_gguf
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.prompt import PromptBuilder
 from cfs_server.engine.contract.protocol import Options
-from cfs_server.engine.llama.ffi import Tokens
-from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.llama.ffi import NativeLog, Tokens
+from cfs_server.engine.llama.model import load
 from cfs_server.engine.llama.token_logs import TokenLog, TokenLogs
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from tests.engine.support import user

@@ -23,7 +23,8 @@ from cfs_server.engine.chat.prompt import PromptBuilder
 from cfs_server.engine.chat.reply_parser import ReplyReader
 from cfs_server.engine.chat.template_abilities import Abilities, abilities_of
 from cfs_server.engine.contract.reply_options import ReplyOptions
-from cfs_server.engine.llama.model import NativeLog, load_weights
+from cfs_server.engine.llama.ffi import NativeLog
+from cfs_server.engine.llama.model import load_weights
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from cfs_server.engine.worker.grammar import Grammars
 from tests.engine.support import user

@@ -12,8 +12,7 @@ from llama_cpp import llama_cpp as lib
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.prompt import PromptBuilder
 from cfs_server.engine.kvcache.radix_tree import PrefixTree
-from cfs_server.engine.llama.ffi import Tokens
-from cfs_server.engine.llama.model import NativeLog
+from cfs_server.engine.llama.ffi import NativeLog, Tokens
 from cfs_server.engine.llama.tokenizer import Vocabulary
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 from llama_cpp import llama_cpp as lib
 
-from cfs_server.engine.llama.ffi import Batch, DecodeResult, LlamaContext
-from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.llama.ffi import Batch, DecodeResult, LlamaContext, NativeLog
+from cfs_server.engine.llama.model import load
 from engine_bench.ours import options_of
 from engine_bench.processes import cpu_seconds, end
 from engine_bench.sides import Setup

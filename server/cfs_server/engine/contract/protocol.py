@@ -417,10 +417,8 @@ class Log:
     text: str
 
 
-ToWorker = (
-    Load
-    | History
-    | Generate
+QuickCommand = (
+    History
     | Cancel
     | Pause
     | Resume
@@ -431,12 +429,11 @@ ToWorker = (
     | TokenLogResync
     | Expect
     | AskStats
-    | AskTokens
-    | StopCounting
-    | Embed
-    | StopEmbedding
-    | Ping
 )
+"""Commands about turns and their histories that need no preparation."""
+TurnCommand = Generate | QuickCommand
+"""Commands about turns and their histories, which the worker carries out in order."""
+ToWorker = Load | TurnCommand | AskTokens | StopCounting | Embed | StopEmbedding | Ping
 FromWorker = Ready | LoadFailed | Step | Stats | CountedTokens | Embedded | Log | Alive | Computing
 Frame = ToWorker | FromWorker
 

@@ -1,19 +1,33 @@
-"""Bindings to the calls of llama.cpp's C interface that the engine needs.
+"""Bindings to the calls of llama.cpp's C interface that the engine needs, and its log.
 
 NumPy views replace slow loops. Only the engine's thread may use a `LlamaContext`. Sequences are numbers below
 `Context.sequences`.
 """
 
 import ctypes
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from llama_cpp import llama_cpp as lib
 from numpy.typing import NDArray
 
 Tokens = NDArray[np.int32]
+
+_MEANT = (
+    "possible training context overflow",
+    "failed to find a memory slot",
+    "using full-size SWA cache",
+    "model default pooling_type is",
+)
+"""Warnings about intended settings.
+
+They are a pool larger than one context, more turns than fit into it, full windows, and vectors that are pooled here.
+"""
+_NO_FLASH_ATTENTION = "Flash Attention not supported"
+_LEVELS = {3: "warning", 4: "error"}
 
 
 class DecodeResult(Enum):
@@ -213,3 +227,45 @@ class LlamaContext:
 
 def _pointer(array: NDArray[Any], kind: Any) -> Any:
     return array.ctypes.data_as(ctypes.POINTER(kind))
+
+
+class NativeLog:
+    """Receives the library's log; keeps the last errors and hands warnings and errors on."""
+
+    _installed: ClassVar[Any] = None  # the library calls it until the process ends, so a reference must stay
+
+    def __init__(self, report: Callable[[str, str], None]) -> None:
+        self.errors: list[str] = []
+        self.no_flash_attention = False
+        self._report = report
+        self._lock = threading.Lock()
+        self._held: list[tuple[str, str]] | None = None
+        NativeLog._installed = lib.llama_log_callback(self._receive)
+        lib.llama_log_set(NativeLog._installed, ctypes.c_void_p(0))
+
+    def _receive(self, level: int, text: bytes, _data: Any) -> None:
+        name = _LEVELS.get(level)
+        line = text.decode(errors="replace").strip() if name else ""
+        if name is None or not line or any(known in line for known in _MEANT):
+            return
+        with self._lock:
+            self.no_flash_attention |= _NO_FLASH_ATTENTION in line
+            self.errors = [*self.errors[-15:], line] if name == "error" else self.errors
+            if self._held is not None:
+                self._held.append((name, line))
+                return
+        self._report(name, line)
+
+    def hold(self) -> None:
+        """Hold the library's log lines from now on: a failed step then logs one line."""
+        self._held = []
+
+    def take(self, *, failed: bool) -> str:
+        """Log the held lines, or return them as one line after a failure."""
+        with self._lock:
+            held, self._held = self._held or [], None
+        if failed:
+            return "; ".join(line for _, line in held) or "the library does not say why"
+        for name, line in held:
+            self._report(name, line)
+        return ""

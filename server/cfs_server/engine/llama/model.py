@@ -2,11 +2,9 @@
 
 import ctypes
 import os
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from llama_cpp import llama_cpp as lib
@@ -16,7 +14,7 @@ from cfs_server.engine.contract.interface import EnginePlan, ModelLoadError
 from cfs_server.engine.contract.protocol import Options
 from cfs_server.engine.llama.cost_model import TILE
 from cfs_server.engine.llama.embedding import Pooling, attends_both_ways
-from cfs_server.engine.llama.ffi import AbortFlag, Batch, DecodeResult, LlamaContext
+from cfs_server.engine.llama.ffi import AbortFlag, Batch, DecodeResult, LlamaContext, NativeLog
 from cfs_server.engine.llama.model_plan import (
     LEAST_BYTES,
     MOST_BYTES,
@@ -96,65 +94,11 @@ def _window_bytes(context: LlamaContext) -> int:
 
 
 SMALL_PARAMETERS = 50_000_000
-_MEANT = (
-    "possible training context overflow",
-    "failed to find a memory slot",
-    "using full-size SWA cache",
-    "model default pooling_type is",
-)
-"""Warnings about intended settings.
-
-They are a pool larger than one context, more turns than fit into it, full windows, and vectors that are pooled here.
-"""
-_NO_FLASH_ATTENTION = "Flash Attention not supported"
-_LEVELS = {3: "warning", 4: "error"}
 _MOST_TEXT = 1024
 _EXAMINED_TOKENS, _EXAMINED_BATCH = 256, 8
 """Sizes of the context in which a model is examined."""
 _COMPARED_BATCHES = (2, 5)
 """Tokens of the batches that are compared with single ones: fewer and more than the rows that kernels take at once."""
-
-
-class NativeLog:
-    """Receives the library's log; keeps the last errors and hands warnings and errors on."""
-
-    _installed: ClassVar[Any] = None  # the library calls it until the process ends, so a reference must stay
-
-    def __init__(self, report: Callable[[str, str], None]) -> None:
-        self.errors: list[str] = []
-        self.no_flash_attention = False
-        self._report = report
-        self._lock = threading.Lock()
-        self._held: list[tuple[str, str]] | None = None
-        NativeLog._installed = lib.llama_log_callback(self._receive)
-        lib.llama_log_set(NativeLog._installed, ctypes.c_void_p(0))
-
-    def _receive(self, level: int, text: bytes, _data: Any) -> None:
-        name = _LEVELS.get(level)
-        line = text.decode(errors="replace").strip() if name else ""
-        if name is None or not line or any(known in line for known in _MEANT):
-            return
-        with self._lock:
-            self.no_flash_attention |= _NO_FLASH_ATTENTION in line
-            self.errors = [*self.errors[-15:], line] if name == "error" else self.errors
-            if self._held is not None:
-                self._held.append((name, line))
-                return
-        self._report(name, line)
-
-    def hold(self) -> None:
-        """Hold the library's log lines from now on: a failed step then logs one line."""
-        self._held = []
-
-    def take(self, *, failed: bool) -> str:
-        """Log the held lines, or return them as one line after a failure."""
-        with self._lock:
-            held, self._held = self._held or [], None
-        if failed:
-            return "; ".join(line for _, line in held) or "the library does not say why"
-        for name, line in held:
-            self._report(name, line)
-        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,8 +98,8 @@ def _decode(path: str) -> int:
 
     from cfs_server.engine.contract.protocol import Options
     from cfs_server.engine.llama.embedding import EmbeddingContext
-    from cfs_server.engine.llama.ffi import Batch
-    from cfs_server.engine.llama.model import LoadedEncoder, NativeLog, load_any
+    from cfs_server.engine.llama.ffi import Batch, NativeLog
+    from cfs_server.engine.llama.model import LoadedEncoder, load_any
 
     log = NativeLog(lambda _level, _text: None)
     options = Options(parallel=1, pool_tokens=256, context_tokens=256, step_tokens=64)
@@ -120,7 +120,8 @@ def _header(path: str) -> int:
     from llama_cpp import llama_cpp as lib
 
     from cfs_server.engine.llama.embedding import Pooling
-    from cfs_server.engine.llama.model import NativeLog, load_weights, name_of
+    from cfs_server.engine.llama.ffi import NativeLog
+    from cfs_server.engine.llama.model import load_weights, name_of
 
     log = NativeLog(lambda _level, _text: None)
     lib.llama_backend_init()

@@ -12,13 +12,12 @@ from cfs_server.engine.llama.cost_model import StepCost, counted, padding
 from cfs_server.engine.llama.ffi import Batch, DecodeResult
 from cfs_server.engine.llama.model import LoadedModel
 from cfs_server.engine.llama.prompt_budget import PromptBudget, attended_cells
-from cfs_server.engine.worker.forecast import Forecast
 from cfs_server.engine.worker.generation import Generation
 from cfs_server.engine.worker.isolated_turns import DeterministicRunner
-from cfs_server.engine.worker.sampler_pool import Choice, Draw, SamplerPool
+from cfs_server.engine.worker.sampling import Choice, Draw, SamplerPool
 from cfs_server.engine.worker.speculation import Speculation
 from cfs_server.engine.worker.step_clock import StepClock
-from cfs_server.engine.worker.wait_queue import WaitQueue
+from cfs_server.engine.worker.wait_queue import Forecast, WaitQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from cfs_server.engine.llama.ffi import Batch, DecodeResult, LlamaContext
 from cfs_server.engine.llama.model import LoadedModel
 from cfs_server.engine.llama.model_plan import set_kv_type
 from cfs_server.engine.worker.generation import Generation
-from cfs_server.engine.worker.sampler_pool import Choice, SamplerPool
+from cfs_server.engine.worker.sampling import Choice, SamplerPool
 
 PIECE = TILE
 """Tokens of a prompt that are read in one step: as few as a step of others reads at least."""

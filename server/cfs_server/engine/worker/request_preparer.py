@@ -33,16 +33,16 @@ from cfs_server.engine.contract.protocol import (
     History,
     KnownHistories,
     Pause,
+    QuickCommand,
     Resume,
-    Retain,
     StopCounting,
     TokenLogRestore,
     TokenLogResync,
+    TurnCommand,
 )
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.model import LoadedModel
-from cfs_server.engine.llama.restored_logs import RestoredLogs
-from cfs_server.engine.llama.token_logs import TokenLog, TokenLogs
+from cfs_server.engine.llama.token_logs import RestoredLogs, TokenLog, TokenLogs
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from cfs_server.engine.worker.generation import Generation, Refused
 from cfs_server.engine.worker.grammar import Constraint, Grammars
@@ -132,22 +132,6 @@ class Counter:
         return len(self._vocabulary.tokenize(text, special=special))
 
 
-Simple = (
-    History
-    | Cancel
-    | Pause
-    | Resume
-    | Forget
-    | Retain
-    | DropHistory
-    | TokenLogRestore
-    | TokenLogResync
-    | Expect
-    | AskStats
-)
-Command = Generate | Simple
-
-
 SLICE_SECONDS = 0.01
 """So long one owner's prompts are prepared before it is another one's turn."""
 LONG_CHARACTERS = 1 << 16
@@ -169,7 +153,7 @@ _Work = Generator[None, None, Generation | Refused]
 class _Lane:
     """The waiting commands of one owner, and the work on the first of them."""
 
-    commands: deque[Command | _Barrier] = field(default_factory=deque)
+    commands: deque[TurnCommand | _Barrier] = field(default_factory=deque)
     work: _Work | None = None
 
     def has(self, key: str) -> bool:
@@ -198,7 +182,7 @@ class RequestPreparer:
         self._histories = KnownHistories()
         self._deliver = deliver
         self._interrupt = interrupt
-        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[TurnCommand] = queue.SimpleQueue()
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()
         self._lock = threading.Lock()
         self._preparing: dict[str, float] = {}  # turns and their arrival times
@@ -208,7 +192,7 @@ class RequestPreparer:
         begin = self._vocabulary.begin
         self._restored.put_tokens(key, owner, tokens[1:] if len(tokens) and tokens[0] == begin else tokens)
 
-    def put(self, command: Command) -> None:
+    def put(self, command: TurnCommand) -> None:
         """Take a command from the connection's thread."""
         with self._lock:
             if isinstance(command, Generate):
@@ -237,7 +221,7 @@ class RequestPreparer:
         if lane.commands:
             self._lanes[owner] = lane
 
-    def _sort(self, command: Command) -> None:
+    def _sort(self, command: TurnCommand) -> None:
         """Queue a command after those that must precede it, or run it at once."""
         if isinstance(command, Generate):
             self._lanes.setdefault(command.owner, _Lane()).commands.append(command)
@@ -279,7 +263,7 @@ class RequestPreparer:
             lane.work = None
         lane.commands.popleft()
 
-    def _follow(self, command: Simple) -> None:
+    def _follow(self, command: QuickCommand) -> None:
         match command:
             case History():
                 self._histories.take(command)

@@ -22,11 +22,12 @@ from cfs.errors import EngineError
 from cfs_server.engine.chat.prompt import PromptBuilder
 from cfs_server.engine.contract import protocol
 from cfs_server.engine.contract.interface import ModelLoadError
-from cfs_server.engine.llama.model import LoadedEncoder, LoadedModel, NativeLog, load_any
+from cfs_server.engine.llama.ffi import NativeLog
+from cfs_server.engine.llama.model import LoadedEncoder, LoadedModel, load_any
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from cfs_server.engine.worker.embeddings import EmbeddingPreparer
 from cfs_server.engine.worker.encoder import EncoderLoop
-from cfs_server.engine.worker.request_preparer import Command, Counter, RequestPreparer
+from cfs_server.engine.worker.request_preparer import Counter, RequestPreparer
 from cfs_server.engine.worker.scheduler import Scheduler
 
 _PR_SET_PDEATHSIG = 1
@@ -108,7 +109,7 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
             counter.put(frame)
         elif isinstance(frame, protocol.Embed | protocol.StopEmbedding):
             embedder.put(frame)
-        elif isinstance(frame, Command):
+        elif isinstance(frame, protocol.TurnCommand):
             preparer.put(frame)
 
     _start(connection, reader=partial(_read, connection, take, partial(scheduler.drain, _DRAIN_SECONDS)))
