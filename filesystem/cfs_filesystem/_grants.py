@@ -2,17 +2,23 @@
 
 Grants are checked at every operation and never cached. So a change takes effect at the next operation, and a right that
 is removed from a handle is also removed from every handle that was narrowed from it.
+
+Every operation checks in this order: path, grants, existence, arguments. The first failure is raised. So a caller
+learns nothing about entries that it has no right to.
 """
+
+# ruff: noqa: SLF001  the gate is one that the hooks of a file system are for
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import product
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
-from cfs_filesystem._errors import AccessDeniedError, InvalidArgumentError
-from cfs_filesystem._paths import covers, narrower, validate_prefix
-from cfs_filesystem._types import OPERATIONS, READ_OPERATIONS, Grant, GrantedOperation, Operation, Path
+from cfs_filesystem._errors import AccessDeniedError, InvalidArgumentError, NotFoundError
+from cfs_filesystem._hooks import FileSystemHooks
+from cfs_filesystem._paths import covers, narrower, validate_listed, validate_path, validate_prefix
+from cfs_filesystem._types import OPERATIONS, READ_OPERATIONS, EntryMeta, Grant, GrantedOperation, Operation, Path
 
 _ORDER: tuple[Operation, ...] = get_args(Operation)
 _NAMES = OPERATIONS | {"read"}
@@ -158,3 +164,82 @@ def _spoken(ops: AbstractSet[GrantedOperation]) -> str:
         first = names.index("read_binary")
         names[first : first + 3] = ["read (read_binary, read_file, read_re)"]
     return ", ".join(names)
+
+
+class Gate:
+    """A file system with the grants of one caller. It caches nothing between operations."""
+
+    def __init__(self, filesystem: FileSystemHooks, grants: Iterable[Grant]) -> None:
+        self._filesystem = filesystem
+        self._rights = Rights(grants, undeletable=filesystem.undeletable)
+        self._index: Mapping[Path, EntryMeta] = {}
+
+    @property
+    def grants(self) -> list[Grant]:
+        """The handle's own grants. A change takes effect at the next operation.
+
+        A narrowed handle never has more rights than the handle that it was narrowed from.
+        """
+        return self._rights.grants
+
+    @grants.setter
+    def grants(self, grants: Iterable[Grant]) -> None:
+        self._rights.change(grants)
+
+    def narrow(self, grants: Iterable[Grant]) -> Self:
+        """Create a handle with these grants, which must be within those of this handle (G7).
+
+        Raises `AccessDeniedError` for a pair of prefix and operation that this handle does not have. A right that is
+        removed from this handle later is also removed from the new one.
+        """
+        child = type(self)(self._filesystem, ())
+        child._rights = Rights(grants, self._rights, self._rights.undeletable)
+        return child
+
+    def on(self, filesystem: FileSystemHooks) -> Self:
+        """Create a handle with the same rights on another file system. Rights that this one loses, that one loses."""
+        other = type(self)(filesystem, ())
+        other._rights = self._rights
+        return other
+
+    def describe_grants(self) -> str:
+        """Describe in a few lines, for a model's prompt, which operations are allowed where (G7)."""
+        return self._rights.describe()
+
+    def allows(self, operation: Operation, path: Path) -> bool:
+        """Return whether a grant covers an operation at a path; raises `InvalidPathError` for an illegal path.
+
+        For features outside this class that are checked by the same grants.
+        """
+        return self._rights.allow(operation, validate_path(path, self._filesystem.prefixes))
+
+    def require(self, operation: Operation, path: Path) -> None:
+        """Raise `AccessDeniedError` unless a grant covers an operation at a path."""
+        self._ensure_allowed(operation, path)
+
+    def scopes(self, operation: Operation, prefix: Path | None = None) -> list[Path]:
+        """Return the prefixes, none within another, below which an operation is allowed."""
+        if prefix is not None:
+            validate_listed(prefix, self._filesystem.prefixes)
+        return self._rights.scopes(operation, prefix)
+
+    @property
+    def _grants(self) -> list[Grant]:
+        return self._rights.grants
+
+    def _ensure_allowed(self, operation: Operation, path: Path) -> None:
+        """Check the path, then the grants; raises `InvalidPathError` or `AccessDeniedError`."""
+        self._rights.require(operation, validate_path(path, self._filesystem.prefixes))
+
+    def _refresh_index(self) -> Mapping[Path, EntryMeta]:
+        """Return the current entries."""
+        self._index = self._filesystem._snapshot_impl(self._grants)
+        return self._index
+
+    def _existing(self, operation: Operation, path: Path) -> EntryMeta:
+        """Check the path, then the grants, then that the entry exists."""
+        self._ensure_allowed(operation, path)
+        meta = self._refresh_index().get(path)
+        if meta is None:
+            raise NotFoundError(f"there is no entry {path!r}", path)
+        return meta

@@ -7,8 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cfs.contract.ids import VERSIONS, id_below, id_of_file_name
-from cfs.contract.scratch_files import is_scratch
+from cfs.contract.ids import VERSIONS, id_below, id_of_file_name, is_scratch
 
 ControlKind = Literal["live", "status", "events"]
 

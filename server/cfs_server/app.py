@@ -90,7 +90,7 @@ def create_app(
     )
     app.add_middleware(
         RequestMiddleware,
-        require_granted=require_granted,
+        put_checks={f"{ROOT}/": require_granted},
         body_bytes=settings.max_body_bytes,
         file_bytes=settings.max_file_bytes,
         allowed_hosts=settings.host_names,

@@ -1,7 +1,7 @@
-"""Validates session ids: a file name, or a path of sub-sessions below one (S1).
+"""The names of sessions: validates ids, and tells them from the names of temporary files (S1).
 
-Clients validate an id before they use it in a URL or a path, so that it cannot reach another resource. The server
-validates it again.
+An id is a file name, or a path of sub-sessions below one. Clients validate an id before they use it in a URL or a path,
+so that it cannot reach another resource. The server validates it again.
 """
 
 import re
@@ -18,6 +18,17 @@ VERSIONS = ".versions"
 _COMPONENT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _MAX_DEPTH = 16
+_SCRATCH = re.compile(
+    r"\..*"  # dot files: swap files, locks, `rsync` and `gio` temporaries, .DS_Store, ._*, .Trash
+    r"|.*~"  # backups
+    r"|.*\.sw[a-z]"  # vim
+    r"|4913"  # vim tests with it whether it may create a file
+    r"|#.*#"  # emacs
+    r"|sed[A-Za-z0-9]{6}"  # sed -i
+    r"|.*\.partial"  # rclone, before it renames the file
+    r"|Thumbs\.db|desktop\.ini",
+    re.DOTALL,
+)
 
 
 def check_id(session_id: str) -> str:
@@ -68,3 +79,12 @@ def _check_root(root: str) -> None:
         raise InvalidIdentifier("a session id must not begin with '.': such names are control files")
     if _CONTROL.search(root):
         raise InvalidIdentifier("a session id must not contain control characters")
+
+
+def is_scratch(name: str) -> bool:
+    """Return whether this is the name of a program's temporary file, not of a session.
+
+    Editors, desktops and copying programs create such files next to the one that they work on. Mounts store them as
+    ordinary files, so that they do not become sessions (F4, W1).
+    """
+    return _SCRATCH.fullmatch(name) is not None

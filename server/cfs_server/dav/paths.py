@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from starlette.types import Scope
 
-from cfs.contract.ids import check_id, id_below
-from cfs.contract.scratch_files import is_scratch
+from cfs.contract.ids import check_id, id_below, is_scratch
 from cfs.errors import InvalidIdentifier, InvalidRequest, NotFound
 from cfs_filesystem import FileSystemError
 from cfs_server.dav import ROOT
@@ -47,12 +46,10 @@ def require_plain_parts(path: str) -> None:
 
 
 def require_granted(scope: Scope) -> None:
-    """Raise the error of a PUT below `/dav` that the grants of its caller refuse. Other requests pass.
+    """Raise the error of a PUT below `/dav` that the grants of its caller refuse.
 
     What else must be known of a session or a question for this is asked before the body is received.
     """
-    if scope["method"] != "PUT" or not scope["path"].startswith(f"{ROOT}/"):
-        return
     mount, below = split_path(scope)
     authorization: Authorization = scope["cfs.principal"].authorization
     if mount == WORKSPACES_MOUNT and below != "/":

@@ -141,21 +141,21 @@ class RequestContext(Protocol):
 class RequestMiddleware:
     """ASGI middleware around the application.
 
-    A request that names no context belongs to that of the application. `require_granted` raises the error of a request
-    that its caller's grants refuse, whatever its body is.
+    A request that names no context belongs to that of the application. `put_checks` raise the error of a PUT below a
+    path that its caller's grants refuse, whatever its body is.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
-        require_granted: Callable[[Scope], None],
+        put_checks: Mapping[str, Callable[[Scope], None]],
         body_bytes: int,
         file_bytes: int,
         allowed_hosts: frozenset[str] | None,
     ) -> None:
         self._app = app
-        self._require_granted = require_granted
+        self._put_checks = put_checks
         self._body_bytes = body_bytes
         self._file_bytes = file_bytes
         self._allowed_hosts = allowed_hosts
@@ -182,7 +182,9 @@ class RequestMiddleware:
             check_caller(headers, self._allowed_hosts, is_page=is_page)
             decode_query(scope["query_string"])
             self._admit(exchange, context.principals, headers, inner)
-            self._require_granted(inner)
+            for parent, check in self._put_checks.items():
+                if inner["method"] == "PUT" and path.startswith(parent):
+                    check(inner)
             if not only_reads(scope) and (journal := context.journal) is not None:
                 exchange.changes(journal, frees=scope["method"] in _FREEING, is_file=path.startswith(_FILES))
             digests = check_content(scope["headers"])

@@ -5,15 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Response
 
 from cfs.errors import InvalidIdentifier, InvalidParameters, NotAcceptable, NotFound, TooMany
-from cfs_server.domain.events import Event, Stale
 from cfs_server.http import negotiation as media
 from cfs_server.http.caller import CURSOR_PATTERN, Accept, Me
-from cfs_server.http.event_streams import follow
+from cfs_server.http.event_streams import AllView, SessionView, follow
 from cfs_server.http.openapi import answer, problems
-from cfs_server.http.representations import detail
 from cfs_server.http.session_paths import SessionId
-from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.session import Session
 
 router = APIRouter(prefix="/v1", tags=["events"])
 
@@ -72,42 +68,3 @@ async def all_events(
     log = me.sessions.log
     cursor = await log.cursor(last_event_id or after)
     return me.stream(follow(log, cursor, AllView(me.sessions)))
-
-
-class SessionView:
-    """The events of one session. They end when a rename or a changed grant hides the session from the reader."""
-
-    __slots__ = ("_session", "_sessions")
-
-    def __init__(self, session: Session, sessions: AuthorizedSessions) -> None:
-        self._session = session
-        self._sessions = sessions
-
-    async def stale(self, stale: Stale) -> str | None:
-        """Return the current state of the session, so that a reader that lost events can continue from it."""
-        async with self._sessions.loaded(self._session):
-            if not self._sessions.may("read_binary", self._session.id):
-                return None
-            state = detail(self._session, self._sessions).model_dump_json()
-        return f'{{"asked":{stale.asked},"last":{stale.last},"session":{state}}}'
-
-    def visible(self, events: list[Event]) -> tuple[list[Event], bool]:
-        """Return the events under names that the caller may see. The stream ends at a hidden name."""
-        return self._sessions.visible(events), self._sessions.may("read_binary", self._session.id)
-
-
-class AllView:
-    """The events of all sessions that a caller may read."""
-
-    __slots__ = ("_sessions",)
-
-    def __init__(self, sessions: AuthorizedSessions) -> None:
-        self._sessions = sessions
-
-    async def stale(self, stale: Stale) -> str:
-        """Return the event about lost events. The reader must list the sessions again."""
-        return f'{{"asked":{stale.asked},"last":{stale.last}}}'
-
-    def visible(self, events: list[Event]) -> tuple[list[Event], bool]:
-        """Return the events that the caller may see."""
-        return self._sessions.visible(events), True

@@ -34,12 +34,11 @@ from cfs_server.http.bodies import apart, is_json, most_values, parse, require_t
 from cfs_server.http.caller import Accept, Delay, IfMatch, Life, Me
 from cfs_server.http.disconnects import DisconnectChoice, OnDisconnect, attend, cancel_unless_ended
 from cfs_server.http.etags import require_match_of
-from cfs_server.http.event_streams import follow
+from cfs_server.http.event_streams import SessionView, follow
 from cfs_server.http.idempotency import BoundTurn, Idempotency
 from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json, location, reply
 from cfs_server.http.session_paths import SessionId
-from cfs_server.routes.events import SessionView
 from cfs_server.sessions.session import Session
 
 router = APIRouter(prefix="/v1/sessions", tags=["messages"])
