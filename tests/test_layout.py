@@ -12,7 +12,8 @@ import pytest
 
 from layout import Folder, Layout
 from tests.fuse.support import reason_to_skip
-from walks import WALKS, ask, until
+from walks import WALKS
+from watched import ask, until
 
 ROOT = Path(__file__).parent.parent
 TOY = {
