@@ -1,7 +1,7 @@
 """Opens what answers requests for one store of sessions: its journal, workspaces, callers and streams."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -49,29 +49,14 @@ async def open_context(
     it has of the sessions of many stores, and `traffic_of` returns what all stores of the process count together of a
     caller. With `stores`, callers see the sessions of these stores, to which creations do not belong.
     """
-    if model is not None and model.price is None:
-        known = await asyncio.to_thread(default_price, settings.upstream, model.name)  # imports its data
-        model = replace(model, price=settings.price or known)
-    names = engine.names if isinstance(engine, HasModels) else () if model is None else (model.name,)
+    model = await _priced(settings, model)
     metrics = Metrics(model.engine if model else None)
     dav = await asyncio.to_thread(make_dav)  # imports and inspects the platform
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         log = await enter(opened(MemoryBackend())) if journal is None else journal
-        store = await enter(
-            SessionStore(
-                engine,
-                settings.limits,
-                journal=log,
-                models=names,
-                part=part,
-                model_of=partial(info_of, engine, model),
-            )
-        )
-        sessions: SessionStore = store
-        if stores is not None:
-            sessions = JointStore(engine, settings.limits, part, stores)
-            sessions.spending = store.spending  # completions without a session are counted there
+        store = await enter(_store(settings, engine, model, log, part))
+        sessions = store if stores is None else _joint(settings, engine, part, stores, store)
         folders = workspaces
         if folders is None:
             where, retention = (settings.workspaces, settings.data_dir), settings.version_retention
@@ -86,52 +71,94 @@ async def open_context(
         await store.restore(principals.account_of)
         if settings.store_file is not None and isinstance(engine, KeepsState):
             engine.keep_only(lambda: [session.key for session in store])
-        shared = Shares(principals, store, log)
-        context = Context(
-            settings,
-            engine,
-            model,
-            store,
-            sessions,
-            folders,
-            principals,
-            metrics,
-            Streams(settings, metrics.streams),
-            EphemeralCompletions(engine, settings.limits, store.spending),
-            Requests(log, store.clock),
-            await enter(aclosing(Renderer())),
-            shared,
-            ModelConnections(settings, engine),
-            dav,
-        )
         store.spending.on_counted = metrics.count_spent
-        watches = [
-            metrics.watch(store),
-            store.checkpoints(),
-            store.find_topics(),
-            shared.watch(),
-            Retention(store, settings.keep, store.clock).run(),
-        ]
-        if settings.tokens is not None:
-            watches.append(principals.watch(settings.tokens))
-        if folders.history is not None:
-            forgetting = Forgetting(folders.history, log)
-            store.on_deleted = forgetting.session_deleted
-            rewinds = FileRewinds(folders, folders.history, log)
-            with suppress(StorageFull):  # it is logged, and tried again with the next rewind
-                await rewinds.finish()
-            forks = FileForks(folders, log)
-            await forks.undo()
-            merges = FileMerges(folders, log)
-            with suppress(StorageFull):  # it is tried again with the next merge
-                await merges.finish()
-            context = replace(context, rewinds=rewinds, forks=forks, merges=merges)
-            watches.append(forgetting.run())
-        elif folders.lacks_versions:
-            store.on_deleted = partial(Forgetting.note, log)
+        context = Context(
+            settings=settings,
+            engine=engine,
+            model=model,
+            store=store,
+            sessions=sessions,
+            workspaces=folders,
+            principals=principals,
+            metrics=metrics,
+            streams=Streams(settings, metrics.streams),
+            completions=EphemeralCompletions(engine, settings.limits, store.spending),
+            requests=Requests(log, store.clock),
+            renderer=await enter(aclosing(Renderer())),
+            shares=Shares(principals, store, log),
+            connections=ModelConnections(settings, engine),
+            dav=dav,
+        )
+        context = await enter(_with_versions_of_files(context, log))
         stack.enter_context(dav.opened(store))
-        await enter(background(watches))
+        await enter(background(_watches(context)))
         yield context
+
+
+async def _priced(settings: Settings, model: ModelInfo | None) -> ModelInfo | None:
+    """Return a model with its price: its own, that of the settings, or a known one."""
+    if model is None or model.price is not None:
+        return model
+    known = await asyncio.to_thread(default_price, settings.upstream, model.name)  # imports its data
+    return replace(model, price=settings.price or known)
+
+
+def _store(
+    settings: Settings, engine: Engine, model: ModelInfo | None, journal: Journal, part: Part | None
+) -> SessionStore:
+    names = engine.names if isinstance(engine, HasModels) else () if model is None else (model.name,)
+    model_of = partial(info_of, engine, model)
+    return SessionStore(engine, settings.limits, journal=journal, models=names, part=part, model_of=model_of)
+
+
+def _joint(
+    settings: Settings,
+    engine: Engine,
+    part: Part | None,
+    stores: Callable[[], Sequence[SessionStore]],
+    own: SessionStore,
+) -> JointStore:
+    joint = JointStore(engine, settings.limits, part, stores)
+    joint.spending = own.spending  # completions without a session are counted there
+    return joint
+
+
+@asynccontextmanager
+async def _with_versions_of_files(context: Context, journal: Journal) -> AsyncIterator[Context]:
+    """Finish the rewinds, forks and merges of files that a kill has interrupted, and return the context with them.
+
+    During the block, the versions of deleted sessions are forgotten.
+    """
+    folders, store = context.workspaces, context.store
+    if folders.history is None:
+        if folders.lacks_versions:
+            store.on_deleted = partial(Forgetting.note, journal)
+        yield context
+        return
+    rewinds = FileRewinds(folders, folders.history, journal)
+    with suppress(StorageFull):  # it is logged, and tried again with the next rewind
+        await rewinds.finish()
+    forks = FileForks(folders, journal)
+    await forks.undo()
+    merges = FileMerges(folders, journal)
+    with suppress(StorageFull):  # it is tried again with the next merge
+        await merges.finish()
+    forgetting = Forgetting(folders.history, journal)
+    store.on_deleted = forgetting.session_deleted
+    async with background([forgetting.run()]):
+        yield replace(context, rewinds=rewinds, forks=forks, merges=merges)
+
+
+def _watches(context: Context) -> Iterator[Coroutine[None, None, None]]:
+    """Yield the endless work of a context."""
+    settings, store = context.settings, context.store
+    yield context.metrics.watch(store)
+    yield store.checkpoints()
+    yield store.find_topics()
+    yield context.shares.watch()
+    yield Retention(store, settings.keep, store.clock).run()
+    if settings.tokens is not None:
+        yield context.principals.watch(settings.tokens)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from cfs import AsyncSession, LooksAlike, api
-from cfs_server.domain.look_alikes import LookAlikes, difference
+from cfs_server.sessions.index import LookAlikes, difference
 from tests.server.restarting import Restarting
 from tests.server.support import ServerHarness
 

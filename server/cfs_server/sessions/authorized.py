@@ -32,7 +32,6 @@ from cfs.wire import SettingsPatch
 from cfs_filesystem import OPERATIONS, InvalidPathError, Operation, Path
 from cfs_server.domain.events import Event, EventLog
 from cfs_server.domain.ids import SESSIONS, copy_ids, id_of, is_within, new_id, parent_of, path_of
-from cfs_server.domain.look_alikes import difference
 from cfs_server.domain.past import Past
 from cfs_server.domain.quotas import Limits, StorageUsage
 from cfs_server.domain.rights import SETTINGS, Right
@@ -40,6 +39,7 @@ from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import TURN_EVENTS, Turn, TurnRequest, ended_turn, has_ended
 from cfs_server.domain.words import Criteria
 from cfs_server.sessions.authorization import Access, Authorization
+from cfs_server.sessions.index import difference
 from cfs_server.sessions.rewinding import FileRewind, Plan, carry_out, plan_redo, plan_rewind
 from cfs_server.sessions.search import Matches
 from cfs_server.sessions.session import Session

@@ -7,7 +7,7 @@ context manager. Its tasks (one for each running turn) live in one task group an
 import asyncio
 import time
 import uuid
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -36,7 +36,6 @@ from cfs_server.domain.changes import (
 from cfs_server.domain.events import Archive, Event, EventBus, new_nonce
 from cfs_server.domain.history import Window
 from cfs_server.domain.ids import ancestors_of, copy_ids, family_of, is_within, new_id, parent_of
-from cfs_server.domain.look_alikes import LookAlikes
 from cfs_server.domain.message_sizes import check_content
 from cfs_server.domain.past import Past, PastChange, RecentPast
 from cfs_server.domain.quotas import Limits, Quota, StorageUsage, Used
@@ -52,6 +51,7 @@ from cfs_server.sessions.answering import answer
 from cfs_server.sessions.former import FormerNames
 from cfs_server.sessions.hints import Hints
 from cfs_server.sessions.history_cache import HistoryCache
+from cfs_server.sessions.index import LookAlikes, SessionIndex
 from cfs_server.sessions.search import Matches, search
 from cfs_server.sessions.session import Services, Session
 from cfs_server.sessions.spending import Spending
@@ -71,11 +71,11 @@ class Part:
     may_create: Callable[[str], bool] = lambda _root: True
     """Returns whether a session with this id, which has no parent, may be created here."""
     used_elsewhere: Callable[[str], Used] | None = None
+    """Returns what an owner has in the other stores."""
     spent_elsewhere: Callable[[str, str], Spent] | None = None
     """Returns what a principal has spent in a day in the other stores."""
     durable_spending: Callable[[], Spending | None] = lambda: None
     """Returns the counts of another store, if this one is not durable."""
-    """Returns what an owner has in the other stores."""
     clock: Callable[[], float] = time.time
     """Returns the time that all stores share, in seconds since 1970."""
 
@@ -112,12 +112,7 @@ class SessionStore:
         self._part = part or Part()
         self.clock = self._part.clock
         """Tells the time, in seconds since 1970."""
-        self._sessions: dict[str, Session] = {}
-        self._by_key: dict[str, Session] = {}
-        self._children: dict[str, list[str]] = {}
-        self._roots: list[str] = []
-        self.look_alikes = LookAlikes(self._sessions)
-        """The root sessions by what their names look like."""
+        self._sessions = SessionIndex()
         self._tasks = asyncio.TaskGroup()
         self.draining = False
         self.histories = HistoryCache(journal, self.limits.memory, self._spawn)
@@ -138,7 +133,10 @@ class SessionStore:
         self._changed: dict[str, Session] = {}
         self._recent: dict[str, RecentPast] = {}
         """The past of each session, by its key, if the store keeps nothing."""
-        self._services = Services(
+        self._services = self._make_services(engine, models)
+
+    def _make_services(self, engine: Engine, models: Collection[str]) -> Services:
+        return Services(
             engine,
             self.bus,
             self.limits,
@@ -162,7 +160,7 @@ class SessionStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.checkpoint(len(self._changed))
-        for root in list(self._roots):  # they are not deleted: only this store of them ends
+        for root in list(self._sessions.roots):  # they are not deleted: only this store of them ends
             for session in self._end(root, Session.close):
                 tracing.closed(session)
         self.bus.log.close(goodbye=True)
@@ -228,7 +226,7 @@ class SessionStore:
 
     def with_key(self, key: str) -> Session | None:
         """Return the session with this key, whatever its id is now."""
-        return self._by_key.get(key)
+        return self._sessions.with_key(key)
 
     def open(self, session_id: str, account: StorageUsage | None = None) -> Session:
         """Return a session. It is created if it does not exist (S2), and then counts for the account."""
@@ -246,7 +244,7 @@ class SessionStore:
     def page(self, prefix: str = "", after: str = "", limit: int = 100) -> list[Session]:
         """Return sessions by id: the roots, or, if the prefix contains a `/`, the direct children that it selects."""
         parent, slash, _ = prefix.rpartition("/")
-        ids = self._children.get(parent, []) if slash else self._roots
+        ids = self._sessions.children(parent) if slash else self._sessions.roots
         start = bisect_left(ids, max(prefix, after + "\0" if after else ""))
         found: list[Session] = []
         for session_id in islice(ids, start, None):
@@ -266,7 +264,7 @@ class SessionStore:
 
     def children(self, session: Session) -> list[Session]:
         """Return the direct sub-sessions by id."""
-        return [self._sessions[child] for child in self._children.get(session.id, [])]
+        return [self._sessions[child] for child in self._sessions.children(session.id)]
 
     def family(self, session: Session) -> list[Session]:
         """Return a session and everything below it, parents first."""
@@ -529,6 +527,11 @@ class SessionStore:
         self.bus.log.close(goodbye=True)
 
     @property
+    def look_alikes(self) -> LookAlikes:
+        """The root sessions by what their names look like."""
+        return self._sessions.look_alikes
+
+    @property
     def durable(self) -> bool:
         """Whether the sessions outlive the process."""
         return self.journal is not None and self.journal.durable_store
@@ -658,28 +661,13 @@ class SessionStore:
             if ancestor not in self._sessions:
                 self._make(ancestor, self._defaults, account)
 
-    def _siblings(self, session_id: str) -> list[str]:
-        parent = parent_of(session_id)
-        return self._roots if parent is None else self._children.setdefault(parent, [])
-
     def _add(self, session: Session) -> None:
-        self._sessions[session.id] = self._by_key[session.key] = session
+        self._sessions.add(session)
         self.histories.touch(session)
-        insort(self._siblings(session.id), session.id)
-        if parent_of(session.id) is None:  # the names of sub-sessions have only plain characters
-            self.look_alikes.add(session.id)
 
     def _remove(self, session_id: str) -> None:
-        session = self._sessions.pop(session_id)
-        del self._by_key[session.key]
-        self.histories.forget(session)
+        self.histories.forget(self._sessions.remove(session_id))
         self._hints.taken_away(session_id)
-        if parent_of(session_id) is None:
-            self.look_alikes.remove(session_id)
-        siblings = self._siblings(session_id)
-        del siblings[bisect_left(siblings, session_id)]
-        if not siblings and (parent := parent_of(session_id)) is not None:
-            del self._children[parent]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.create_task(work)
@@ -731,22 +719,11 @@ class SessionStore:
         """Raise `AssertionError` if ids, families or sessions contradict each other."""
         self.bus.check_integrity()
         self.histories.check_integrity()
-        self.look_alikes.check_integrity(set(self._roots))
+        self._sessions.check_integrity()
         busy = {session.id for session in self if not session.idle}
         self._hints.check_integrity(busy, {session.key for session in self})
         size = sum(session.history.cost + session.waiting_bytes for session in self)
         if (self.account.sessions, self.account.bytes) != (len(self), size):
             raise AssertionError("what is counted is not what there is")
-        listed = self._roots + [child for children in self._children.values() for child in children]
-        if sorted(listed) != sorted(self._sessions) or self._roots != sorted(self._roots):
-            raise AssertionError("the listing and the sessions differ")
-        if len(self._by_key) != len(self._sessions):
-            raise AssertionError("sessions are known by other keys")
-        for name, session in self._sessions.items():
-            if self._by_key.get(session.key) is not session:
-                raise AssertionError(f"{name} is not known by its key")
-            if session.id != name or session.deleted:
-                raise AssertionError(f"{name} holds {session.id}")
-            if (parent := parent_of(name)) is not None and parent not in self._sessions:
-                raise AssertionError(f"{name} has no parent")
+        for session in self:
             session.check_integrity()
