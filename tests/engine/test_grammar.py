@@ -112,6 +112,37 @@ def test_without_a_temperature_the_best_allowed_token_is_chosen(vocabulary: Voca
         sampler.free()
 
 
+@pytest.mark.parametrize("text", BEGINNINGS)
+def test_forced_tokens_spell_the_only_text_that_is_left(vocabulary: Vocabulary, text: str) -> None:
+    """At each of them every allowed token begins the rest of that text; the last one may go on behind it."""
+    grammar = standing(vocabulary, text)
+    forced = list(grammar.forced())
+    assert bool(forced) == (text in ("", "{", '{"col', '{"colour":"深'))
+    for place, token in enumerate(forced):
+        assert list(grammar.forced()) == forced[place:]
+        rest = b"".join(map(vocabulary.piece, forced[place:]))
+        for other in np.flatnonzero(grammar.mask()).tolist():
+            piece = vocabulary.piece(other)
+            assert rest.startswith(piece) or piece.startswith(rest)
+        assert grammar.allows(token)
+        grammar.accept(token)
+    grammar.free()
+
+
+def test_a_text_that_is_cut_otherwise_is_forced_again(vocabulary: Vocabulary) -> None:
+    """The rest of the text is spelled anew, and a choice ends it."""
+    grammar = standing(vocabulary, "")
+    whole = b"".join(map(vocabulary.piece, grammar.forced()))
+    first = int(vocabulary.tokenize("{", special=False)[0])
+    assert vocabulary.piece(first) == b"{"
+    grammar.accept(first)
+    assert b"".join(map(vocabulary.piece, grammar.forced())) == whole[1:]
+    for token in list(grammar.forced()):
+        grammar.accept(token)
+    assert list(grammar.forced()) == []
+    grammar.free()
+
+
 def test_draws_among_the_candidates_keep_their_proportions(vocabulary: Vocabulary) -> None:
     """A token that is refused makes way for the others in proportion to their probabilities."""
     grammar = standing(vocabulary, '{"colour":"red","count":')

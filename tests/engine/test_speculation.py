@@ -53,6 +53,22 @@ EDITED: dict[str, Any] = {
 """Makes a model of any quality write what a good one would."""
 
 
+WEATHER: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "temperature_in_celsius": {"type": "integer", "minimum": -60, "maximum": 60},
+        "description": {"enum": ["sunny", "rainy", "cloudy"]},
+        "location": {
+            "type": "object",
+            "properties": {"country_code": {"enum": ["DE", "FR"]}, "is_capital": {"type": "boolean"}},
+            "required": ["country_code", "is_capital"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["temperature_in_celsius", "description", "location"],
+    "additionalProperties": False,
+}
+
 NEAR_TIE = 0.15
 """Two tokens whose logarithms of probability are closer than this may change places by rounding."""
 
@@ -102,6 +118,30 @@ async def test_accepted_tokens_take_no_steps(demo: Path) -> None:
     assert '"version": 4' in guessed.text.replace(":4", ": 4")
     assert stats.accepted_tokens > 20
     assert stats.tokens_generated - stats.accepted_tokens <= stats.steps < plain.finished.usage.completion_tokens
+
+
+@pytest.mark.parametrize(
+    ("schema", "settings"),
+    [
+        pytest.param(WEATHER, {}, id="greedy"),
+        pytest.param(WEATHER, {"temperature": 0.9, "seed": 3}, id="sampled"),
+        pytest.param(EDITED, {"presence_penalty": 0.3}, id="penalties"),
+    ],
+)
+@pytest.mark.parametrize("model", ["demo", "smollm2"])
+async def test_a_text_that_a_schema_forces_takes_no_steps(
+    request: pytest.FixtureRequest, model: str, schema: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    """Names of members are computed in one batch, though nothing has them before; the reply is the same."""
+    path: Path = request.getfixturevalue(model)
+    order = {"max_tokens": 150, "logprobs": 1, "json_schema": schema, "stop": ["never"]} | settings
+    guessed, plain, stats = await both(path, "Report.", **order)
+    assert guessed.text == plain.text
+    assert guessed.finished.usage.completion_tokens == plain.finished.usage.completion_tokens
+    assert [token.token for token in ranks(guessed)] == [token.token for token in ranks(plain)]
+    assert np.allclose([t.logprob for t in ranks(guessed)], [t.logprob for t in ranks(plain)], atol=0.1)
+    assert stats.accepted_tokens >= 8
+    assert stats.steps <= 1 + stats.tokens_generated - stats.accepted_tokens
 
 
 @pytest.mark.parametrize("model", ["recurrent", "hybrid"])

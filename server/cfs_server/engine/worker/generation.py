@@ -70,7 +70,8 @@ class Generation:
     computes this one's prefix, and the length of the prefix.
     Losses: `reached` is its number of computed tokens at its preemption. `losses` counts how often they were lost when
     it resumed, `loads` how often it waited for the disk.
-    Speculation: `drafted` tokens were guessed by its `drafter` and verified, `accepted` of them were right.
+    Speculation: `drafted` tokens were guessed by its `drafter` or its grammar and verified, `accepted` of them were
+    right. Its grammar forces the next `forced` ones.
     `reported` is set for turns with log-probabilities. A `deterministic` turn is computed in isolation and gets no
     allocation. `thinks` means that its prompt ends in the middle of the model's thinking.
     """
@@ -105,6 +106,7 @@ class Generation:
     told_tokens: int = 0
     started: bool = False
     drafter: Drafter | None = None
+    forced: int = 0
     drafted: int = 0
     accepted: int = 0
     newest: str = ""

@@ -63,6 +63,7 @@ class Constraint:
         self._between = between
         self._give_up = give_up
         self._mask: Mask | None = None
+        self._forced: list[int] | None = None
 
     def allows(self, token: int) -> bool:
         """Whether a token may be next; raises `EngineError` if this cannot be determined."""
@@ -84,15 +85,26 @@ class Constraint:
                     self._mask = allowed
         return self._mask
 
+    def forced(self) -> Sequence[int]:
+        """Return the tokens of the text that must come next, as a tokenizer cuts it; none where there is a choice.
+
+        A model may cut the same text otherwise, so these tokens are likely but not certain.
+        """
+        if self._forced is None:
+            self._forced = [] if self._matcher is None else self._matcher.compute_ff_tokens()
+        return self._forced
+
     def accept(self, token: int) -> None:
         """Advance after an allowed token."""
         self._mask = None
+        rest = self._forced[1:] if self._forced and self._forced[0] == token else []
+        self._forced = rest or None  # the rest of the text stays forced; behind it there may be more
         if self._matcher is not None and not self._mute[token] and not self._matcher.consume_token(token):
             self._failed(self._matcher)
 
     def free(self) -> None:
         """Release the matcher."""
-        self._matcher = self._mask = None
+        self._matcher = self._mask = self._forced = None
 
     def _failed(self, matcher: LLMatcher) -> bool:
         """Whether llguidance has failed for this reply; the reply is then unconstrained."""

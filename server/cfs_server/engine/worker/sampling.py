@@ -76,6 +76,10 @@ class Sampler:
             self.ranked.append(rank(logits, token, self._logprobs))
         return token
 
+    def forced(self) -> Sequence[int]:
+        """Return the likely tokens of the text that a grammar forces next."""
+        return self._grammar.forced() if self._grammar is not None else ()
+
     def weight(self, vocabulary: int) -> int:
         """The number of tokens examined one by one, for a vocabulary of this size: the slow part of a choice."""
         wide = self._chain is not None and not self._settings.top_k

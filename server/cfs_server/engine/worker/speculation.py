@@ -1,4 +1,6 @@
-"""Speculation: guesses the next tokens of streams by lookup, and decides how many are worth verifying.
+"""Speculation: guesses the next tokens of streams, and decides how many are worth verifying.
+
+Guesses come from lookup, and from grammars: where a grammar leaves one text only, it spells that text.
 
 A step computes guessed tokens (a draft) with the token before them. The sampler then chooses from the model's own
 distribution at each place, and goes on while its choice is the guessed token. So each token is drawn as without a
@@ -33,8 +35,10 @@ _GAIN = 1.03
 """Promised tokens a second, relative to those without drafts, from which a draft is made: predictions have errors."""
 _LONGER = 1.5
 """A step with drafts may take so many times longer than one without, where that is too long already."""
+_FORCED_RATE = 0.9
+"""First guess of how often a model cuts a forced text into the same tokens."""
 _RATE = 0.1
-"""How fast costs are learned."""
+"""How fast costs and rates are learned."""
 _CREDIBLE = 3.0
 _FACTORS = (0.25, 4.0)
 _LEAST_FIXED = 0.1
@@ -90,6 +94,7 @@ class Speculation:
         self._cost = DraftCost(prompts, tiled=model.context.tiled)
         self._siblings = Siblings()
         self._rates: LRUCache[str, HitRates] = LRUCache(_OWNERS)
+        self._forced_rate = _FORCED_RATE
         self.drafted = self.accepted = 0
 
     def drafts(self, turns: Iterable[Generation], most_seconds: float) -> "dict[Generation, array[int]]":
@@ -102,7 +107,7 @@ class Speculation:
             drafter = self._drafter(turn)
             drafter.follow(self._siblings.of(turn.owner, turn.cache_key))
             most = min(turn.left - 1, ALWAYS_TOKENS if self._always else MOST_TOKENS)
-            if drafter.source is not None and most > 0 and (guess := drafter.guess(most)):
+            if most > 0 and (guess := self._guess(turn, drafter, most)):
                 guesses[turn] = guess
         if not guesses:
             return {}
@@ -120,7 +125,10 @@ class Speculation:
             self._cost.saw(len(depths), tokens - len(depths), sum(depths) / len(depths), seconds)
 
     def verified(self, turn: Generation, drafted: int, accepted: int) -> None:
-        """Count the tokens of a draft."""
+        """Count the tokens of a draft, and learn from those that a grammar forced."""
+        forced = min(drafted, turn.forced)
+        for place in range(min(forced, accepted + 1)):
+            self._forced_rate += _RATE * ((place < accepted) - self._forced_rate)
         turn.drafted += drafted
         turn.accepted += accepted
         self.drafted += drafted
@@ -135,6 +143,13 @@ class Speculation:
     def forget(self, key: str) -> None:
         """Drop the tokens of a deleted session."""
         self._siblings.forget(key)
+
+    def _guess(self, turn: Generation, drafter: Drafter, most: int) -> "array[int]":
+        """Guess what the grammar forces, and what was found if it begins with that."""
+        forced = array("i", turn.sampler.forced()[:most])
+        turn.forced = len(forced)
+        guess = drafter.guess(most)
+        return guess if guess[: len(forced)] == forced else forced
 
     def _drafter(self, turn: Generation) -> Drafter:
         if turn.drafter is None:
@@ -177,6 +192,8 @@ class Speculation:
         return chosen
 
     def _next(self, turn: Generation, place: int, chance: float) -> float:
+        if place < turn.forced:
+            return chance * self._forced_rate
         drafter = self._drafter(turn)
         return chance * drafter.rates.of(drafter.matched + place)
 
