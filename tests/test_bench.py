@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine_bench import report
+from engine_bench import report, w11_agents
 from engine_bench.sides import Answer
 from engine_bench.tables import Verdict, table
 from gateway import own_samples
@@ -52,6 +52,34 @@ def test_cancelled_turns_leave_nothing_behind(figures: dict[str, Any]) -> None:
     assert row["cancelled"] + row["complete"] == row["turns"]
     left = {name: row[name] for name in ("failed", "busy", "cells", "sequences", "nodes", "parked_bytes", "violations")}
     assert left == dict.fromkeys(left, 0)
+
+
+def test_a_day_of_agents_is_replayed(tmp_path: Path) -> None:
+    """W11 without a peer: each request of the trace is answered, those of children and the repeated ones as well."""
+    command = [sys.executable, str(ENGINE), "--smoke", "--peers", "", "--only", "W11"]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "figures.json")],
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    [replay] = json.loads((tmp_path / "figures.json").read_text())["results"]["W11"]["figures"]["replays"]
+    trace = json.loads(w11_agents.TRACE.read_text())
+    agents = trace["agents"][: w11_agents.SMOKE_AGENTS]
+    steps = [step for agent in agents for step in steps_of(agent)]
+    assert replay["replies"] == sum(1 + step.get("retries", 0) for step in steps)
+    assert replay["failed"] == 0
+    assert replay["in_time"] + replay["late_first"] + replay["long_gap"] >= replay["replies"]
+    assert any("children" in step for step in steps)
+    assert any("retries" in step for step in steps)
+
+
+def steps_of(agent: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps of an agent of a trace and of its children."""
+    children = [child for step in agent["steps"] for child in step.get("children", ())]
+    return agent["steps"] + [step for child in children for step in steps_of(child)]
 
 
 def test_tables_go_between_their_markers(figures: dict[str, Any], tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """Models for engine tests: a tiny one with random weights, made once, and the embedded one."""
 
+import ctypes
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from llama_cpp import llama_cpp as lib
 
 import make_random_gguf
 from cfs_server.engine.host import models
@@ -39,6 +41,16 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def demo() -> Path:
     """The embedded model."""
     return models.resolve(None).path
+
+
+@pytest.fixture(scope="session")
+def smollm2_q8_0(tmp_path_factory: pytest.TempPathFactory, smollm2: Path) -> Path:
+    """SmolLM2 with its weights in blocks of eight bits."""
+    path = tmp_path_factory.mktemp("models") / "smollm2-q8_0.gguf"
+    params = lib.llama_model_quantize_default_params()
+    params.ftype, params.allow_requantize = lib.LLAMA_FTYPE_MOSTLY_Q8_0, True
+    assert lib.llama_model_quantize(bytes(smollm2), bytes(path), ctypes.byref(params)) == 0
+    return path
 
 
 @pytest.fixture

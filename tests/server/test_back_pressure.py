@@ -27,6 +27,9 @@ async def test_the_wait_is_that_of_the_callers_own_work(server: ServerHarness) -
         assert (await crowd.say("crowd", "hello")).status_code == 202
         assert (await crowd.client.post("/v1/chat/completions", json=COMPLETION)).status_code == 429
         assert (await light.client.post("/v1/chat/completions", json=COMPLETION)).status_code == 200
+        assert (await crowd.client.post("/v1/embeddings", json={"input": "hello"})).status_code == 429
+        refused = await light.client.post("/v1/embeddings", json={"input": "hello"})
+        assert refused.json()["detail"] == "the engine of this server makes no embeddings"
 
 
 def test_one_whose_turn_is_next_is_let_in_while_a_crowd_is_refused(tmp_path: Path, gate: Gate) -> None:

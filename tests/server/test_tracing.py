@@ -8,11 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+import make_random_gguf
 from tests.collector import Collector, above, collecting, one
 from tests.server.support import Process, environment, run_cfs, serving
 
 ROOT = Path(__file__).parent.parent.parent
-TRACE, OTHER_TRACE, THIRD_TRACE = (digit * 32 for digit in "123")
+TRACE, OTHER_TRACE, THIRD_TRACE, FOURTH_TRACE = (digit * 32 for digit in "1234")
 
 
 def caller(trace: str) -> dict[str, str]:
@@ -67,6 +68,26 @@ def test_a_completion_without_a_session_is_traced(server: Process, collector: Co
     spans = collector.until("POST /v1/chat/completions")
     request = one(spans, "POST /v1/chat/completions")
     assert [span.name for span in spans if span.parent == request.id] == ["chat cfs-demo"]
+
+
+def test_embeddings_are_traced(collector: Collector, tmp_path: Path) -> None:
+    """Below their request, with counts and without the texts; a refusal is marked."""
+    model = make_random_gguf.make(tmp_path / "encoder.gguf", "encoder", pooling="mean")
+    settings = ("--model", str(model), "--log-level", "error")
+    with serving(*settings, **collector.environment()) as process:
+        for text, trace in (("strawberry", THIRD_TRACE), ("strawberry " * 4000, FOURTH_TRACE)):
+            answer = post(process, "/v1/embeddings", json={"input": [text]}, headers=caller(trace))
+            assert answer.is_success == (trace == THIRD_TRACE)
+        spans = collector.until("POST /v1/embeddings", "embeddings encoder", trace=THIRD_TRACE)
+        failed = one(collector.until("embeddings encoder", trace=FOURTH_TRACE), "embeddings encoder")
+    made = one(spans, "embeddings encoder")
+    assert above(spans, made) == ["POST /v1/embeddings"]
+    assert made.attributes["gen_ai.operation.name"] == "embeddings"
+    assert made.attributes["gen_ai.usage.input_tokens"] == len("strawberry") + 2
+    assert made.attributes["gen_ai.embeddings.dimension.count"] == 64
+    assert made.attributes["cfs.texts"] == 1
+    assert (failed.failed, failed.attributes["error.type"]) == (True, "ContextTooLong")
+    assert b"strawberry" not in collector.raw
 
 
 def test_a_failure_is_marked_and_not_quoted(server: Process, collector: Collector) -> None:

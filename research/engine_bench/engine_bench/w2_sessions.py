@@ -132,7 +132,7 @@ async def _plan(bench: Bench, setup: Setup, sessions: int) -> Plan:
     """Draw the sessions, on a clock that follows from what a bare loop can do here."""
     chances = random.Random(2)
     turns = [chances.randint(5, 10) for _ in range(sessions)]
-    prompt_seconds, reply_seconds = await _costs(bench, setup)
+    prompt_seconds, reply_seconds = await costs(bench, setup)
     busy = sum(turns) * ((WORDS + BETWEEN) * prompt_seconds + REPLY * reply_seconds)
     seconds = busy / LOAD
     prompts: Prompts = bench.models.prompts(setup.model)
@@ -150,7 +150,7 @@ async def _plan(bench: Bench, setup: Setup, sessions: int) -> Plan:
     return Plan(visits, max(2, round(present * cells * prompts.state_bytes / (1 << 20))), seconds)
 
 
-async def _costs(bench: Bench, setup: Setup) -> tuple[float, float]:
+async def costs(bench: Bench, setup: Setup) -> tuple[float, float]:
     """Seconds of a prompt's token and of a reply's with all places taken, in a bare loop."""
     async with bench.ours(setup) as side:
         extra_buffers = side.extra_buffers

@@ -237,7 +237,7 @@ class EphemeralCompletions:
         try:
             with _place(self._embedding, request.owner, EMBEDDED_AT_A_TIME, "texts are embedded"):
                 try:
-                    embeddings = await self._engine.embed(request)
+                    embeddings = await tracing.embed(self._engine, request)
                     usage = self._spending.price(Usage(prompt_tokens=embeddings.tokens), request.model)
                 except asyncio.CancelledError:
                     tokens = estimate_inputs(request.inputs)

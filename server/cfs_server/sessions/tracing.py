@@ -16,7 +16,15 @@ from cfs.transports.tracing import SECONDS
 from cfs.wire import Message, Usage
 from cfs_server.domain.changes import Change, Deleted, LeaseExpired, TurnEnded, TurnQueued, TurnStarted
 from cfs_server.domain.state import SessionState
-from cfs_server.engine.contract.interface import Delta, Engine, Finished, GenerationRequest
+from cfs_server.engine.contract.interface import (
+    Delta,
+    EmbeddingRequest,
+    Embeddings,
+    Embeds,
+    Engine,
+    Finished,
+    GenerationRequest,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -142,6 +150,34 @@ async def _recorded(
             reply = Message(role="assistant", content="".join(delta.text for delta in said))
             span.set_attribute("gen_ai.output.messages", tracing.texts([reply]))
         span.end()
+
+
+async def embed(engine: Embeds, request: EmbeddingRequest) -> Embeddings:
+    """Let the engine make embeddings, and record it in the active span."""
+    if not tracing.is_on():
+        return await engine.embed(request)
+    model = request.model or _model
+    shared = {
+        "gen_ai.operation.name": "embeddings",
+        "gen_ai.provider.name": _PROVIDER,
+        "gen_ai.request.model": model or None,
+    }
+    began = time.time_ns()
+    span = tracing.begin(f"embeddings {model}".rstrip(), {**shared, "cfs.texts": len(request.inputs)}, at=began)
+    assert span is not None  # noqa: S101 - spans are recorded
+    failure: str | None = None
+    try:
+        with tracing.active(span, ends=True):  # a request to an upstream carries the span
+            embeddings = await engine.embed(request)
+            span.set_attribute("gen_ai.usage.input_tokens", embeddings.tokens)
+            span.set_attribute("gen_ai.embeddings.dimension.count", len(embeddings.vectors[0]))
+            return embeddings
+    except CfsError as error:
+        failure = type(error).__name__
+        raise
+    finally:
+        seconds = (time.time_ns() - began) / 1e9
+        _measure("gen_ai.server.request.duration", seconds, {**shared, "error.type": failure})
 
 
 def _settings(request: GenerationRequest) -> dict[str, Any]:
