@@ -79,7 +79,7 @@ def test_a_day_of_agents_is_replayed(tmp_path: Path) -> None:
 def steps_of(agent: dict[str, Any]) -> list[dict[str, Any]]:
     """The steps of an agent of a trace and of its children."""
     children = [child for step in agent["steps"] for child in step.get("children", ())]
-    return agent["steps"] + [step for child in children for step in steps_of(child)]
+    return [*agent["steps"], *(step for child in children for step in steps_of(child))]
 
 
 def test_tables_go_between_their_markers(figures: dict[str, Any], tmp_path: Path) -> None:
