@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 from cfs.completions import ChatMessage
 from cfs.errors import ContextTooLong, EngineError
 from cfs.wire import Message
-from cfs_server.completions.requests import Conversations
+from cfs_server.completions.requests import DEFAULT_TOKENS, Conversations
 from cfs_server.engine.contract.interface import CallDelta, Delta, GenerationRequest
 from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.engine.host.scripted import Script, ScriptedEngine
@@ -110,6 +110,18 @@ async def test_settings_messages_and_tools_reach_the_engine(server: ServerHarnes
     assert (settings.repeat_penalty, settings.repeat_last_n, settings.min_tokens) == (1.1, 9, 3)
     assert request.options == ReplyOptions({"type": "array"}, None, (READ,), "required", parallel_calls=False)
     assert (request.owner, request.account, request.kind) == ("local", "the-account", "agent")
+
+
+async def test_a_reply_without_end_has_all_its_tokens(server: ServerHarness) -> None:
+    """Load generators ask for replies of a given length by `ignore_eos`, in chats and in texts."""
+    chat: dict[str, Any] = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
+    async with speaking(server.url) as client:
+        for ignores in (True, False):
+            ignore = {"ignore_eos": ignores}
+            await client.chat.completions.create(**chat, max_tokens=7, extra_body=ignore)
+            await client.chat.completions.create(**chat, extra_body=ignore)
+            await client.completions.create(model="scripted", prompt="hi", max_tokens=9, extra_body=ignore)
+    assert [request.settings.min_tokens for request in server.engine.requests] == [7, DEFAULT_TOKENS, 9, 0, 0, 0]
 
 
 async def test_one_named_tool_is_the_only_one(server: ServerHarness) -> None:

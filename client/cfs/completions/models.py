@@ -19,7 +19,10 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class LogitOptions(Open):
-    """What changes the logits of tokens: the settings of the same names."""
+    """What changes the logits of tokens: the settings of the same names, and `ignore_eos`.
+
+    A reply with `ignore_eos` has as many tokens as it may have.
+    """
 
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
@@ -27,6 +30,7 @@ class LogitOptions(Open):
     repeat_last_n: RepeatWindow | None = None
     logit_bias: LogitBias | None = None
     min_tokens: Count | None = None
+    ignore_eos: bool | None = None
 
 
 class ChatRequest(LogitOptions):

@@ -208,6 +208,8 @@ def patch_of(
 ) -> SettingsPatch:
     """Return the settings of a request, as far as they are set. Raises `InvalidParameters`."""
     changes = {name: getattr(logits, name) for name in LogitOptions.model_fields} if logits else {}
+    if changes.pop("ignore_eos", None):
+        changes["min_tokens"] = min(max_tokens or DEFAULT_TOKENS, _MOST_TOKENS)
     least = changes.get("min_tokens")
     if least and max_tokens is not None and least > max_tokens:
         raise refusal("min_tokens", f"it is more than the {max_tokens} tokens that the reply may have")
