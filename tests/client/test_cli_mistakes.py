@@ -292,7 +292,9 @@ def test_an_interrupt_while_modules_are_imported(tmp_path: Path) -> None:
     waiting.mkdir()
     ready = tmp_path / "ready"
     os.mkfifo(ready)
-    (waiting / "__init__.py").write_text(f"open({str(ready)!r}, 'w').close()\nimport time\ntime.sleep(60)\n")
+    (waiting / "__init__.py").write_text(
+        f"import time\nopen({str(ready)!r}, 'w').close()\nwhile True: time.sleep(0.05)\n"
+    )  # a signal just before a sleep does not end it
     with Running("http://127.0.0.1:9", "ls", PYTHONPATH=str(tmp_path)) as running:
         ready.open().close()
         interrupted(running)
