@@ -200,7 +200,7 @@ def test_short_texts_do_not_hold_up_a_long_one(tmp_path: Path) -> None:
             assert step is not None
             assert step.tokens <= 64
             answered += [answer.number for answer in runner.compute(step)]
-        assert {1, 2, 3, 4, 5} <= set(answered)
+        assert {1, 2, 3} <= set(answered)
         assert runner.check_integrity() == []
     finally:
         runner.close()
