@@ -322,11 +322,20 @@ def test_each_replica_shows_the_past_of_each_session(three: Replicas, name: str)
 
 
 def test_replicas_say_that_they_keep_no_versions_of_files(three: Replicas, name: str) -> None:
+    say(three.urls[0], name, "hello")
+    reason = "versions of files are not kept here: servers that share a database keep none (docs/versions.md)"
     for url in three.urls:
         assert httpx.put(f"{url}/v1/files/workspaces/{name}/a", content=b"x", timeout=60).status_code < 300
-        for path in ("/v1/versions/workspaces/{}", "/v1/past/workspaces/{}/@1/a", "/dav/workspaces/{}/.versions"):
-            refused = get(url, path.format(name))
-            assert (refused.status_code, refused.json()["detail"]) == (
-                501,
-                "versions of files are not kept here: servers that share a database keep none (docs/versions.md)",
-            )
+        refused = [
+            *(
+                get(url, path.format(name))
+                for path in (
+                    "/v1/versions/workspaces/{}",
+                    "/v1/past/workspaces/{}/@1/a",
+                    "/dav/workspaces/{}/.versions",
+                )
+            ),
+            post(url, f"/v1/versions/workspaces/{name}", {"source": f"{name}-copy"}),
+            post(url, f"/v1/sessions/{name}/rewind", {"to": 1, "messages": False}),
+        ]
+        assert [(answer.status_code, answer.json()["detail"]) for answer in refused] == [(501, reason)] * 5

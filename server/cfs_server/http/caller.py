@@ -164,6 +164,11 @@ class Caller:
         return await index.search(criteria, may_read, within, limit)
 
     @property
+    def no_versions(self) -> str:
+        """Say that versions of files are not kept, and why."""
+        return f"versions of files are not kept here: {self._parts.workspaces.versions_absent} (docs/versions.md)"
+
+    @property
     def keeps_versions(self) -> bool:
         """Whether versions of files are kept."""
         return self._parts.rewinds is not None
@@ -188,7 +193,7 @@ class Caller:
         if "/" in target or "/" in source or target == source:
             raise InvalidParameters(f"a whole workspace is merged into another one: {WORKSPACES}NAME, another `source`")
         if self._parts.merges is None:
-            raise Unsupported("versions of files are not kept here (setting `versions`; docs/versions.md says where)")
+            raise Unsupported(self.no_versions)
         try:
             merged = await self._parts.merges.merge(target, source, files.room, dry_run=dry_run)
         except NotFoundError as error:
@@ -260,7 +265,7 @@ class Caller:
         """Return why a workspace cannot be copied: an empty text if there is none; None if it can be."""
         if not await to_thread.run_sync(self._parts.workspaces.exists, workspace):
             return ""
-        return None if self._parts.forks is not None else "versions of files are not kept here"
+        return None if self._parts.forks is not None else self.no_versions
 
     @property
     def completions(self) -> AuthorizedCompletions:

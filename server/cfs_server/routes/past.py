@@ -89,7 +89,7 @@ async def rewind(
     if files is None and not how.messages:
         if me.keeps_versions:
             raise Forbidden(_NOT_ALLOWED)
-        raise Unsupported("versions of files are not kept here, so they cannot go back (docs/versions.md says where)")
+        raise Unsupported(me.no_versions)
     lasting = (_NOT_ALLOWED,) if files is None and how.files and me.keeps_versions else ()
     return await _carried_out(me, plan, files, check, dry_run=how.dry_run, lasting=lasting)
 
