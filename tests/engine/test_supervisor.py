@@ -121,7 +121,7 @@ async def test_a_worker_that_hangs_is_not_waited_for_without_end(tiny: Path) -> 
     pid = (await engine.stats()).worker_pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)  # one of its threads may go on for a moment
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)  # noqa: ASYNC222 - one of its threads may go on for a moment
     try:
         with pytest.raises(Unavailable, match=r"has not answered for 0\.5 seconds") as caught:
             await engine.count_tokens(["one two"])

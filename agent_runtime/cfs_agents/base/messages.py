@@ -59,6 +59,8 @@ class Messages:
     - `at_work` (names): an agent answers while its children work.
     - `wait_ends` (agent): a wait ends early because of a message. `sent` (agent): a message was delivered.
     - `no_report`: a child answered and never reported.
+    - `merge_conflict` (path, files): both have changed a file. `not_merged` (folder): why an isolated child's changes
+      are missing. `merge_failed` (reason): they are merged at the next start.
     - `no_answer` (turns), `too_long` (seconds), `stopped`, `parent_over`, `lost` (files): why an agent was ended.
     """
 
@@ -125,6 +127,9 @@ class Messages:
     wait_ends: str
     sent: str
     no_report: str
+    merge_conflict: str
+    not_merged: str
+    merge_failed: str
     no_answer: str
     too_long: str
     stopped: str
@@ -203,6 +208,9 @@ _ENGLISH = Messages(
     wait_ends="{} is still at work. A message has come for you: read it, then wait again.",
     sent="{} has the message.",
     no_report="it answered without a report",
+    merge_conflict="conflict: {} was changed by both; see {}",
+    not_merged="its files are not merged; they are in {}",
+    merge_failed="its files are not merged yet: {}",
     no_answer="it came to no end in {} turns",
     too_long="it took longer than {:g} s",
     stopped="it was cancelled",
@@ -276,6 +284,9 @@ _CHINESE = Messages(
     wait_ends="{} 仍在工作。有一条给你的消息：请先阅读，再继续等待。",
     sent="{} 已收到消息。",
     no_report="它回答了，但没有报告",
+    merge_conflict="冲突：双方都改动了 {}；请看 {}",
+    not_merged="它的文件没有合并；它们在 {}",
+    merge_failed="它的文件尚未合并：{}",
     no_answer="{} 轮内没有结束",
     too_long="用时超过 {:g} 秒",
     stopped="它被取消了",

@@ -64,6 +64,22 @@ class Guards:
         self._language: Language = language
         self._gates: dict[str, StaleWrites] = {}
 
+    def for_branch(
+        self, workspace: Path, ledger: Path, *, warn: Warn = _log.warning, expected: bool = False
+    ) -> "Guards":
+        """Return the guards of a copy of the files. Budgets and limits are those of the tree."""
+        guards = Guards(
+            workspace,
+            ledger,
+            limits=self.limits,
+            lock_seconds=self.locks.seconds,
+            language=self._language,
+            warn=warn,
+            expected=expected,
+        )
+        guards.budget, guards.money = self.budget, self.money
+        return guards
+
     async def began(self, agent_id: str, *, again: bool) -> None:
         """An agent begins a task, or, if not `again`, continues one after a kill."""
         self.gate(agent_id).open()

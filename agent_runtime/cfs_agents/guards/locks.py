@@ -26,7 +26,7 @@ class Locks:
     def __init__(
         self, seconds: float = 120.0, *, language: Language = "en", clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._say = catalogue(language)
         self._clock = clock
         self._locks: dict[str, Lock] = {}
@@ -37,8 +37,8 @@ class Locks:
         held = self._held(place)
         if held is not None and held.agent_id != agent_id:
             raise ToolError(self._say.locked_by.format(place, held.agent_id, max(1.0, round(held.until - now))))
-        self._locks[place] = Lock(agent_id, now + self._seconds)
-        return (self._say.locked if held is None else self._say.renewed).format(place, self._seconds)
+        self._locks[place] = Lock(agent_id, now + self.seconds)
+        return (self._say.locked if held is None else self._say.renewed).format(place, self.seconds)
 
     def release(self, agent_id: str, path: str) -> str:
         """Release a file; raises `ToolError` if it is not the agent's."""

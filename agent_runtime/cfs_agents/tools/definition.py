@@ -34,6 +34,7 @@ class Tool:
     - `timeout` is in seconds (default: the registry's).
     - `most_characters` is the maximum length of a result. The middle of a longer one is left out. None is no limit.
     - `paging` names parameters that continue a cut result. A brief schema leaves them out; calls may have them anyway.
+    - `contexts` says, by parameter, how many tokens the context of a model must have at least to see it.
     - `touches` returns the files that a call with these arguments reads or writes. Calls of one reply that do not
       conflict run in parallel. If it is None or returns None, a call runs alone.
     - `in_brief` says whether a model with a small context gets the tool, and `min_context` how many tokens the context
@@ -53,6 +54,7 @@ class Tool:
     timeout: float | None = None
     most_characters: int | None = None
     paging: Collection[str] = ()
+    contexts: Mapping[str, int] = field(default_factory=dict)
     touches: Callable[[Mapping[str, Any]], FileAccess | None] | None = None
     command_of: Callable[..., Awaitable[CommandRequest]] | None = None
     in_brief: bool = True
@@ -79,11 +81,17 @@ class Tool:
         """Whether it is a coroutine function, which can be cancelled. Other functions run in a thread, which cannot."""
         return inspect.iscoroutinefunction(self.callable)
 
-    def schema(self, *, brief: bool = False) -> dict[str, Any]:
-        """Return the tool's description in the format of OpenAI's API; a `brief` one leaves out `paging`."""
+    def schema(self, *, brief: bool = False, window: int | None = None) -> dict[str, Any]:
+        """Return the tool's description in the format of OpenAI's API; a `brief` one leaves out `paging`.
+
+        `window` is the model's context in tokens; parameters that need more are left out.
+        """
         parameters = self.arguments.schema
-        if brief and self.paging:
-            properties = {name: value for name, value in parameters["properties"].items() if name not in self.paging}
+        hidden = {name for name, context in self.contexts.items() if context > (window or 0)}
+        if brief:
+            hidden.update(self.paging)
+        if hidden:
+            properties = {name: value for name, value in parameters["properties"].items() if name not in hidden}
             parameters = parameters | {"properties": properties}
         function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
@@ -97,6 +105,7 @@ def tool(
     timeout: float | None = None,
     most_characters: int | None = None,
     paging: Collection[str] = (),
+    contexts: Mapping[str, int] | None = None,
     touches: Callable[[Mapping[str, Any]], FileAccess | None] | None = None,
     command_of: Callable[..., Awaitable[CommandRequest]] | None = None,
     remote_of: Callable[..., tuple[str, str, Mapping[str, Any]]] | None = None,
@@ -123,6 +132,7 @@ def tool(
             timeout=timeout,
             most_characters=most_characters,
             paging=paging,
+            contexts=contexts or {},
             touches=touches,
             command_of=command_of,
             remote_of=remote_of,

@@ -110,7 +110,7 @@ class Registry:
         tokens.
         """
         return [
-            each.schema(brief=brief)
+            each.schema(brief=brief, window=window)
             for each in self
             if (each.in_brief or not brief) and each.min_context <= (window or 0)
         ]

@@ -113,6 +113,7 @@ class FibreAgent:
 
     def _close(self) -> None:
         self._orchestrator.reaper.close()
+        self._orchestrator.branches.close()
         self._folder.close()
 
     def _publish(self, guards: Guards) -> PublishedWorkspace | None:

@@ -28,7 +28,7 @@ from cfs_agents.tools import (
 from cfs_agents.tools.commands import COMMAND
 from cfs_agents.tools.jobs import JOB
 from cfs_agents.tools.paths import WORKSPACE
-from cfs_agents.tools.plan import Plan
+from cfs_agents.tools.plan import PLAN_CONTEXT, Plan
 from cfs_agents.tree.no_sessions import NoSessions
 from cfs_agents.tree.orchestrator import FibreOrchestrator
 from cfs_agents.tree.record import InboxMessage
@@ -46,7 +46,7 @@ _Path = Annotated[str, "path of the file"]
 
 def build_toolset(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> Toolset:
     """Make the tools of a sub-agent. All reads and writes pass the guards."""
-    config, guards, context = orchestrator.config, orchestrator.guards, sub_agent.context
+    config, guards, context = orchestrator.config, sub_agent.guards, sub_agent.context
     leading = FibreTools(orchestrator, sub_agent).tools(may_spawn=sub_agent.may_spawn, may_finish=not sub_agent.is_root)
     working, jobs = working_tools(
         context.files,
@@ -109,7 +109,11 @@ class FibreTools:
     def tools(self, *, may_spawn: bool = True, may_finish: bool = True) -> list[Tool]:
         """Return the tools. An agent of the last level cannot spawn and wait; the root answers instead of reporting."""
         leads = [
-            tool("Create a child agent; returns its agent_id at once.", touches=_reads_all)(self.sys_spawn_agent),
+            tool(
+                "Create a child agent; returns its agent_id at once.",
+                touches=_reads_all,
+                contexts={"isolated": PLAN_CONTEXT},
+            )(self.sys_spawn_agent),
             tool("Wait for the report of an agent.", timeout=LONGEST_WAIT)(self.sys_wait_agent),
         ]
         both = [
@@ -129,6 +133,7 @@ class FibreTools:
         max_turns: Annotated[int | None, Field(ge=1, description="replies at most")] = None,
         timeout: Annotated[float | None, Field(gt=0, description="seconds at most")] = None,
         budget: Annotated[int | None, Field(ge=1, description="tokens at most")] = None,
+        isolated: Annotated[bool, "a copy of the files, merged when it reports"] = False,
     ) -> str:
         """Start a child and return its id at once. The same call starts one child only, also after a kill."""
         usual, parent, call = self._orchestrator.config, self._sub_agent, self._sub_agent.present_call
@@ -145,6 +150,7 @@ class FibreTools:
             timeout or usual.timeout,
             budget or usual.budget,
             agent_name,
+            isolated,
         )
         try:
             check_id(f"{parent.session_id}/{name}")
@@ -199,11 +205,11 @@ class FibreTools:
 
     async def sys_lock_file(self, path: _Path) -> str:
         """Reserve a file."""
-        return self._orchestrator.guards.locks.acquire(self._sub_agent.agent_id, path)
+        return self._sub_agent.guards.locks.acquire(self._sub_agent.agent_id, path)
 
     async def sys_unlock_file(self, path: _Path) -> str:
         """Release a file."""
-        return self._orchestrator.guards.locks.release(self._sub_agent.agent_id, path)
+        return self._sub_agent.guards.locks.release(self._sub_agent.agent_id, path)
 
     async def sys_finish_task(
         self,

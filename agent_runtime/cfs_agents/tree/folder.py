@@ -7,6 +7,8 @@
         agent_workspace/        the files that all agents share
         ledger.jsonl            the changes of each file, with their agents
         sub_sessions/{agent}/   the same three files, and agent_workspace -> ../../agent_workspace
+                                An isolated agent has there a copy of the files, and a ledger.
+        versions.db             the versions of the files and of the copies, if there are copies
 
 Methods block.
 """

@@ -9,9 +9,9 @@ from cfs.wire import Message
 from cfs_agents.base.messages import Language, catalogue
 from cfs_agents.guards.report import Report
 from cfs_agents.tree.folder import TreeFolder
-from cfs_agents.tree.record import SubAgentRecord, report_of, spec_of, state_of
+from cfs_agents.tree.record import BranchRecord, SubAgentRecord, report_of, spec_of, state_of
 from cfs_agents.tree.session_context import AgentSpec, MessageManager, SessionMemoryManager, SubSessionContext
-from cfs_agents.tree.session_folder import SessionFolder, StoredState
+from cfs_agents.tree.session_folder import WORKSPACE_FOLDER, SessionFolder, StoredState
 from cfs_agents.tree.tool_names import SPAWN
 
 StoredAgent = tuple[SubAgentRecord, SubSessionContext, SessionFolder]
@@ -76,6 +76,7 @@ def load_sub_agents(
                 depth=parent.depth + 1,
                 order=root[0].tasks,
                 state="working",
+                branch=BranchRecord() if folders[agent_id].has_own_files else None,
             )
         return records[agent_id]
 
@@ -83,7 +84,10 @@ def load_sub_agents(
         state, own_folder = stored[record.agent_id], folders[record.agent_id]
         above = context_of(record.parent_id if record.parent_id in records else root[0].agent_id)
         if state.losses:
-            _end_lost(record, catalogue(language).lost.format(", ".join(state.losses)))
+            reasons = [catalogue(language).lost.format(", ".join(state.losses))]
+            if record.branch is not None:
+                reasons.append(catalogue(language).not_merged.format(own_folder.path / WORKSPACE_FOLDER))
+            _end_lost(record, *reasons)
         if state.losses or state.torn:
             with suppress(CfsError):  # then it is lost again at the next start
                 _save_rest(record, state.messages, own_folder)
@@ -100,13 +104,13 @@ def _load(folder: SessionFolder) -> StoredState | None:
         return StoredState(None, [], (folder.path.name,))
 
 
-def _end_lost(record: SubAgentRecord, reason: str) -> None:
+def _end_lost(record: SubAgentRecord, *reasons: str) -> None:
     """End the task of an agent whose files are damaged. A report of before stays."""
     report = report_of(record) if record.state == "done" else None
     if report is None:
         report = Report(record.agent_id, "failed")
     record.state, record.report_delivered, record.finish = "done", False, None
-    record.report = state_of(replace(report, reasons=(*report.reasons, reason)))
+    record.report = state_of(replace(report, reasons=(*report.reasons, *reasons)))
     record.tasks += 1  # for its parent this is news
 
 

@@ -10,6 +10,7 @@ from cfs.wire import AgentWork, BudgetUse, PlanStep
 from cfs_agents.guards.guards import Guards
 from cfs_agents.loop.model import Model
 from cfs_agents.tools import CALL_ID
+from cfs_agents.tree.branches import Branches, BranchFiles
 from cfs_agents.tree.clock import WorkClock
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.inbox import Inbox
@@ -26,7 +27,7 @@ from cfs_agents.tree.session_journal import SessionJournal
 class TreeResources:
     """The resources that all agents of a tree share. `models` returns the model for an agent's name.
 
-    `published` is the workspace on the server, if there is one.
+    `published` is the workspace on the server, if there is one. `branches` are the copies of the files.
     """
 
     config: FibreConfig
@@ -35,6 +36,7 @@ class TreeResources:
     guards: Guards
     models: Callable[[str], Model]
     published: PublishedWorkspace | None
+    branches: Branches
 
 
 class TreeNode:
@@ -53,6 +55,8 @@ class TreeNode:
         self.context = context
         self.folder = folder
         self.parent = parent
+        self.guards: Guards = tree.guards if parent is None else parent.guards
+        """The guards of the files that it works on."""
         self.children: list[Self] = []
         if parent is not None:
             parent.children.append(self)
@@ -86,6 +90,16 @@ class TreeNode:
     def is_root(self) -> bool:
         """Whether it is the first agent of the tree."""
         return self.parent is None
+
+    @property
+    def owner(self) -> Self:
+        """The agent whose files it works on: itself if they are a copy of its own, or one above it."""
+        return self if self.parent is None or self.record.branch is not None else self.parent.owner
+
+    @property
+    def branch_files(self) -> BranchFiles:
+        """The files that it works on."""
+        return BranchFiles(self.owner.agent_id, self.context.agent_workspace, self.guards.ledger)
 
     @property
     def state(self) -> SubAgentState:

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -15,19 +16,22 @@ from cfs.errors import CfsError, Conflict
 from cfs_agents.base.disk import DiskError
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.messages import catalogue
+from cfs_agents.base.threads import to_the_end
 from cfs_agents.guards.guards import Guards
 from cfs_agents.guards.ledger import LEDGER
 from cfs_agents.guards.limits import TreeLimits, check_attempts
 from cfs_agents.loop.model import Model
 from cfs_agents.loop.retries import is_outage
 from cfs_agents.tools import Consent, Reaper, ToolError
+from cfs_agents.tree.branches import Branches
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.folder import TreeFolder
 from cfs_agents.tree.loading import StoredAgent, load_root, load_sub_agents
+from cfs_agents.tree.merging import finish_merge
 from cfs_agents.tree.node import TreeResources
 from cfs_agents.tree.output import ChunkStream
 from cfs_agents.tree.published import PublishedWorkspace
-from cfs_agents.tree.record import InboxMessage, SubAgentRecord, SubAgentState
+from cfs_agents.tree.record import BranchRecord, InboxMessage, SubAgentRecord, SubAgentState
 from cfs_agents.tree.session_backend import ClaimedTurn, SessionBackend
 from cfs_agents.tree.session_context import AgentSpec, SubSessionContext
 from cfs_agents.tree.session_journal import SessionJournal
@@ -76,6 +80,7 @@ class FibreOrchestrator:
             expected=folder.is_begun,
         )
         self.consent = Consent(config.ask)
+        self.branches = Branches(folder)
         self._resources = TreeResources(
             config=config,
             backend=backend,
@@ -83,6 +88,7 @@ class FibreOrchestrator:
             guards=self.guards,
             models=models,
             published=publish(self.guards),
+            branches=self.branches,
         )
         self._toolset = partial(toolset, self)
         self._folder = folder
@@ -108,10 +114,24 @@ class FibreOrchestrator:
         sub_agent = self.sub_agents[record.agent_id] = FibreSubAgent(
             self._resources, record, context, folder, self._toolset, parent
         )
+        if record.branch is not None:
+            if self.branches.exists(record.agent_id):
+                self._isolate(sub_agent)
+            else:
+                folder.warn(f"the files of {record.agent_id} are missing: it works on those of its parent")
+                record.branch = None
         self._journals[record.session_id] = sub_agent.journal
         self.guards.budget.open(record.agent_id, record.parent_id, record.budget, record.usage.tokens)
         self._open_costs(record)
         return sub_agent
+
+    def _isolate(self, sub_agent: FibreSubAgent) -> None:
+        """Let a sub-agent, and those below it, work on the copy of the files that it has. Blocks."""
+        agent_id, folder, record = sub_agent.agent_id, sub_agent.folder, sub_agent.record
+        path, files = self.branches.path_of(agent_id), self.branches.handle(agent_id, sub_agent.context.files)
+        sub_agent.context = replace(sub_agent.context, agent_workspace=path, files=files)
+        begun = record.tasks > 0
+        sub_agent.guards = self.guards.for_branch(path, folder.path / LEDGER, warn=folder.warn, expected=begun)
 
     def _open_costs(self, record: SubAgentRecord) -> None:
         """Count what an agent has spent in earlier processes. A request that a kill has interrupted counts in full."""
@@ -140,6 +160,11 @@ class FibreOrchestrator:
         """Do the task of the root whose turn `claim` gets, and resume all interrupted work."""
         published = self._resources.published
         publishing = published.kept_equal(self.config.publish_seconds) if published is not None else nullcontext()
+        for sub_agent in self.sub_agents.values():
+            try:
+                await finish_merge(sub_agent)
+            except DiskError as error:  # its next report says it
+                _log.warning("fibre.not_merged", session=sub_agent.session_id, reason=error.detail)
         async with publishing, asyncio.TaskGroup() as group:  # first equal: what is fetched is no work of an agent
             self._group = group
             helpers = [group.create_task(self._ticking()), group.create_task(self._watching())]
@@ -335,12 +360,19 @@ class FibreOrchestrator:
         child = await self.create_sub_session(parent.context, spec)
         child.record.spawned_by, child.record.order = spawned_by, order
         try:
+            if spec.isolated:
+                await to_the_end(partial(self._branch_off, parent, child))
             await child.journal.save()
         except BaseException:
             self._remove(child)
             raise
         self._start(child, self._first_turn(child))
         return child
+
+    def _branch_off(self, parent: FibreSubAgent, child: FibreSubAgent) -> None:
+        self.branches.make(parent.branch_files, child.agent_id)
+        child.record.branch = BranchRecord()
+        self._isolate(child)
 
     def wake(self, sub_agent: FibreSubAgent) -> None:
         """Start an idle sub-agent on the first message in its inbox. Notifications can wait."""

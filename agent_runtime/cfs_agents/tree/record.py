@@ -53,6 +53,19 @@ class LeaseRecord(BaseModel):
     traceparent: str | None = None
 
 
+class BranchRecord(BaseModel):
+    """The state of an agent's own copy of the files.
+
+    `merging` are the versions, of the parent's files and of the copy, that are being merged. `conflicts` are sentences
+    about the merges of the present task.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    merging: tuple[int, int] | None = None
+    conflicts: tuple[str, ...] = ()
+
+
 def _as_list(value: object) -> object:
     """Read the format of earlier versions, which ran calls one after the other."""
     return [] if value is None else [value] if isinstance(value, str) else value
@@ -70,7 +83,8 @@ class SubAgentRecord(BaseModel):
     `cost_reserved` the most that the present one can cost, and `cost_before` what the tree had cost before its present
     task. `doubted` is an answer of the root that did not agree with the files. `life` and `settings` are those of the
     session on the server, and `gone` says that this session was deleted or renamed. `rewound` is the version of the
-    session's last rewind that the agent has followed. Times are in seconds since the epoch.
+    session's last rewind that the agent has followed. An agent with a `branch` works in a copy of the files. Times are
+    in seconds since the epoch.
     """
 
     model_config = _BY_ALIAS
@@ -118,6 +132,7 @@ class SubAgentRecord(BaseModel):
     memory: dict[str, Any] = Field(default_factory=dict)
     messages: int = 0
     rewound: int = 0
+    branch: BranchRecord | None = None
     items: list[dict[str, Any]] = Field(default_factory=list)
     life: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)

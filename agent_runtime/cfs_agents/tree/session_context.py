@@ -97,7 +97,8 @@ def _described(item: ContextItem, indices: Mapping[int, int]) -> dict[str, Any]:
 class AgentSpec:
     """The definition of an agent: its name, its role in one line, its instruction, and its limits (B2).
 
-    `requested_name` is the name that its parent asked for, if that was taken.
+    `requested_name` is the name that its parent asked for, if that was taken. An `isolated` one works in a copy of its
+    parent's files.
     """
 
     name: str
@@ -108,6 +109,7 @@ class AgentSpec:
     timeout: float | None = None
     budget: int | None = None
     requested_name: str = ""
+    isolated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

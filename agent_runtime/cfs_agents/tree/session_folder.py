@@ -65,6 +65,13 @@ class SessionFolder:
         self._status: dict[str, Any] = {}
         self._steps: AppendedFile | None = None
 
+    @property
+    def has_own_files(self) -> bool:
+        """Whether the agent works in a copy of the files, and not in those that all share."""
+        return (
+            self._link and (self.path / WORKSPACE_FOLDER).is_dir() and not (self.path / WORKSPACE_FOLDER).is_symlink()
+        )
+
     def save(
         self, status: Mapping[str, Any], messages: Sequence[Message], *, rest: bool = False, wait: bool = True
     ) -> None:

@@ -19,6 +19,7 @@ from cfs_agents.base.logs import get_logger
 from cfs_agents.base.messages import catalogue
 from cfs_agents.guards.report import Finish, Report, ReportStatus
 from cfs_agents.loop.retries import is_outage
+from cfs_agents.tree.merging import merged, unmerged
 from cfs_agents.tree.node import TreeNode, TreeResources
 from cfs_agents.tree.record import InboxMessage, SubAgentRecord, SubAgentState, state_of
 from cfs_agents.tree.session_backend import ClaimedTurn
@@ -100,6 +101,8 @@ class FibreSubAgent(TreeNode):
         if self.tree.published is not None:
             await self.tree.published.send()
         report = await self._checked(report)
+        if self.record.branch is not None:
+            report = await merged(self, report)
         await self._conclude(report)
         await self.end_below()
         await self.notify_parent(report)
@@ -109,7 +112,7 @@ class FibreSubAgent(TreeNode):
 
         Changes by siblings are in their own reports.
         """
-        guards = self.tree.guards
+        guards = self.guards
         report = replace(report, usage=self.record.usage - self.record.usage_before)
         report = await guards.judge(report, reports=max(1, self._work.finish_calls))
         own = {None, *self.family()}
@@ -141,10 +144,10 @@ class FibreSubAgent(TreeNode):
         """End its task as failed, because its state cannot be stored. The others of the tree go on."""
         report = self.report
         if report is None or self.record.state != "done":
-            report = Report.by_system(self.agent_id, "failed", reason)
+            report = unmerged(self, Report.by_system(self.agent_id, "failed", reason))
         self._set_report(report)
         self.record.lease = None
-        self.tree.guards.ended(self.agent_id)
+        self.guards.ended(self.agent_id)
         with suppress(CfsError):
             await self.tree.backend.cancel(self.session_id)
         self.output.chunk("ended", content=report.text(self.tree.config.language))

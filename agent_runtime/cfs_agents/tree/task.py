@@ -140,7 +140,7 @@ class SubAgentTask:
         )
         model = node.tree.models(record.agent_name)
         if config.tree_cost is not None and isinstance(model, HasPrice):
-            model = model.metered(StepCosts(node.tree.guards.money, record, node.journal.save))
+            model = model.metered(StepCosts(node.guards.money, record, node.journal.save))
         recorder = AgentRecorder(node.journal, self._before_round, node.tree.published)
         offloaded = node.context.offloaded(node.folder.warn) if config.offload_enabled else None
         toolset = await to_the_end(self._toolset)
@@ -178,7 +178,7 @@ class SubAgentTask:
 
     async def _begin_turn(self, agent: Agent, turn: ClaimedTurn, message: InboxMessage | None) -> None:
         """Begin with a claimed turn: a new task, or the one that was interrupted."""
-        node, record, guards = self._node, self._node.record, self._node.tree.guards
+        node, record, guards = self._node, self._node.record, self._node.guards
         node.output.begin(turn)
         node.output.chunk("started", content=record.role_description)
         record.lease = turn.lease.record or LeaseRecord(turn="", claim="", content=turn.content)
@@ -187,6 +187,8 @@ class SubAgentTask:
             record.tasks += 1
             record.rounds, record.seconds_used, record.nudges, record.finish = 0, 0.0, [], None
             record.doubted, record.plan = None, []
+            if record.branch is not None:
+                record.branch = record.branch.model_copy(update={"conflicts": ()})
             record.spent_before, record.usage_before = guards.budget.used(node.agent_id), record.usage
             record.cost_before = guards.money.spent
             node.clock.reset()
@@ -230,7 +232,7 @@ class SubAgentTask:
                     self._last_calls.add(event.call.name)
                 node.output.event(event)
                 if isinstance(event, TurnUsage):
-                    node.tree.guards.asked(node.agent_id, event.usage)
+                    node.guards.asked(node.agent_id, event.usage)
                     self._report_budget()
                 if isinstance(event, CallFinished) and event.call.name in (COMMAND, JOB):
                     await self._report_jobs()
@@ -249,7 +251,7 @@ class SubAgentTask:
 
     def _budget(self) -> BudgetUse | None:
         """Return what the tree has spent of its budget; None without a budget."""
-        root, guards = self._node.root, self._node.tree.guards
+        root, guards = self._node.root, self._node.guards
         tokens = guards.budget.used(root.agent_id) - root.record.spent_before
         if guards.money.limit is not None:
             return BudgetUse(limit=money(guards.money.limit), tokens=tokens, cost=guards.money.used)
@@ -297,7 +299,7 @@ class SubAgentTask:
             agent.repeated.clear()
         context = agent.context.context
         try:
-            agent.context.context = node.tree.guards.before_round(node.agent_id, context, context.tokens)
+            agent.context.context = node.guards.before_round(node.agent_id, context, context.tokens)
         except TooMany as error:
             if not node.is_root:
                 raise
@@ -311,8 +313,8 @@ class SubAgentTask:
         """Return the files that an answer names as made or changed, and that were not since the task began."""
         record = self._node.record
         task = record.lease.content if record.lease is not None else ""
-        return await self._node.tree.guards.unmade(record.agent_id, answer, task, record.doubted)
+        return await self._node.guards.unmade(record.agent_id, answer, task, record.doubted)
 
     async def _changes(self) -> str:
         """Describe the changes of files since the task began."""
-        return format_changes(await self._node.tree.guards.changes(self._node.agent_id), self._say)
+        return format_changes(await self._node.guards.changes(self._node.agent_id), self._say)

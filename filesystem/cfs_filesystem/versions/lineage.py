@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cfs_filesystem._errors import NotFoundError
+from cfs_filesystem.versions.merging import Merge, merge_trees
 from cfs_filesystem.versions.model import Change, Entry, Kind
 from cfs_filesystem.versions.store import VersionStore
 
@@ -63,6 +64,20 @@ def merge_base(store: VersionStore, target: str, source: str, numbers: tuple[int
         if (entry := point.entries.get(path)) is not None:
             base[path] = entry
     return base
+
+
+def plan_merge(
+    store: VersionStore, target: str, source: str, numbers: tuple[int, int]
+) -> tuple[Merge, Mapping[str, Entry]]:
+    """Return the merge of a workspace into another one, at some `numbers` of both, and the entries of the target.
+
+    Raises `NotFoundError` if they have nothing in common that is still kept.
+    """
+    base = merge_base(store, target, source, numbers)
+    before = store.tree_at(target, numbers[0])
+    changed = store.tree_at(source, numbers[1])
+    # Both have the contents of both.
+    return merge_trees(base, before, changed, (target, source), lambda entry: store.read(source, entry)), before
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,8 @@ from cfs_filesystem.versions import (
 )
 from cfs_filesystem.versions.codec import LARGE
 from cfs_filesystem.versions.copying import new_folder, remove_folder
-from cfs_filesystem.versions.lineage import merge_base, merged_version
-from cfs_filesystem.versions.merging import Merge, merge_trees
+from cfs_filesystem.versions.lineage import merged_version, plan_merge
+from cfs_filesystem.versions.merging import Merge
 from cfs_filesystem.versions.restoring import restore
 from cfs_server.domain.authors import author
 from cfs_server.domain.ids import WORKSPACES
@@ -276,7 +276,7 @@ class WorkspaceHistory:
                     raise NotFoundError(f"there is no workspace {workspace!r}", WORKSPACES + workspace)
                 self._folder(workspace).sync()
             numbers = (self.store.last(target), self.store.last(source))
-            merge, before = self._plan_merge(target, source, numbers)
+            merge, before = plan_merge(self.store, target, source, numbers)
             if operation.note is None or not merge.entries:
                 return MergedWorkspace(merge, before)
             with operation.room(sum(entry.size for entry in merge.entries.values() if entry is not None)):
@@ -286,20 +286,7 @@ class WorkspaceHistory:
     def finish_merge(self, target: str, source: str, numbers: tuple[int, int], by: Author) -> MergedWorkspace:
         """Carry out a merge that was interrupted, of the versions that `merge` has noted."""
         with self._both(target, source):
-            return self._merge(target, source, numbers, by, *self._plan_merge(target, source, numbers))
-
-    def _plan_merge(self, target: str, source: str, numbers: tuple[int, int]) -> tuple[Merge, Mapping[str, Entry]]:
-        store = self.store
-        base = merge_base(store, target, source, numbers)
-        before = store.tree_at(target, numbers[0])
-        merge = merge_trees(
-            base,
-            before,
-            store.tree_at(source, numbers[1]),
-            (target, source),
-            lambda entry: store.read(source, entry),  # both have the contents of both
-        )
-        return merge, before
+            return self._merge(target, source, numbers, by, *plan_merge(self.store, target, source, numbers))
 
     def _merge(
         self,
