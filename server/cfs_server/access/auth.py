@@ -256,12 +256,12 @@ def secret_of(authorization: str) -> str:
 
 
 def _limits(token: Token, defaults: PrincipalLimits) -> PrincipalLimits:
-    own = token.limits
+    limits = token.limits
     return PrincipalLimits(
-        sessions=defaults.sessions if own.sessions is None else own.sessions,
-        bytes=defaults.bytes if own.bytes is None else own.bytes,
-        streams=defaults.streams if own.streams is None else own.streams,
-        requests=defaults.requests if own.requests is None else own.requests,
-        daily_tokens=defaults.daily_tokens if own.daily_tokens is None else own.daily_tokens,
-        daily_cost=defaults.daily_cost if own.daily_cost is None else own.daily_cost,
+        sessions=defaults.sessions if limits.sessions is None else limits.sessions,
+        bytes=defaults.bytes if limits.bytes is None else limits.bytes,
+        streams=defaults.streams if limits.streams is None else limits.streams,
+        requests=defaults.requests if limits.requests is None else limits.requests,
+        daily_tokens=defaults.daily_tokens if limits.daily_tokens is None else limits.daily_tokens,
+        daily_cost=defaults.daily_cost if limits.daily_cost is None else limits.daily_cost,
     )

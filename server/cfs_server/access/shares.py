@@ -83,7 +83,7 @@ class Shares:
 
     def of(self, owner: Principal, session_id: str) -> list[Share]:
         """Return the owner's shares of a session, oldest first."""
-        return [each for each in self._shares.values() if each.owner == owner.name and each.session == session_id]
+        return [share for share in self._shares.values() if share.owner == owner.name and share.session == session_id]
 
     def revoke(self, owner: Principal, share_id: str) -> None:
         """End a share of the owner. Raises `NotFound`."""
@@ -109,7 +109,7 @@ class Shares:
         """End shares that expire, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            for share in [each for each in self._shares.values() if self._is_over(each)]:
+            for share in [candidate for candidate in self._shares.values() if self._is_over(candidate)]:
                 self._end(share)
 
     def _index(self) -> None:
@@ -120,7 +120,7 @@ class Shares:
     def _removed(self, session: Session) -> None:
         if session.key not in self._keys:
             return
-        for share in [each for each in self._shares.values() if each.key == session.key]:
+        for share in [candidate for candidate in self._shares.values() if candidate.key == session.key]:
             self._end(share)
 
     def _end(self, share: Share) -> None:

@@ -56,7 +56,7 @@ def _placed(prefix: str) -> str:
         validate_prefix(prefix)
     except InvalidPathError as error:
         raise ValueError(error.detail) from None
-    if any(place.startswith(prefix.removesuffix("/") + "/") or prefix.startswith(place) for place in PLACES):
+    if any(root.startswith(prefix.removesuffix("/") + "/") or prefix.startswith(root) for root in PLACES):
         return prefix
     raise ValueError(f"{prefix!r} is neither '/' nor within {' or '.join(PLACES)}")
 
@@ -155,9 +155,9 @@ def _read(text: str) -> dict[str, Token]:
 def first_problem(error: ValidationError) -> str:
     """Describe pydantic's first error and its place in one line. The input is left out, because it may be a secret."""
     first = error.errors(include_input=False)[0]
-    place = masked(".".join(map(str, first["loc"])))
+    field = masked(".".join(map(str, first["loc"])))
     reason = str(first["msg"]).removeprefix("Value error, ")
-    return f"{place}: {reason[:1].lower()}{masked(reason[1:])}"
+    return f"{field}: {reason[:1].lower()}{masked(reason[1:])}"
 
 
 def create(
@@ -182,12 +182,12 @@ def create(
 
     def add(text: str) -> str:
         document = tomlkit.parse(text)
-        known = document.setdefault("tokens", tomlkit.table(is_super_table=True))
-        if name in known:
+        tables = document.setdefault("tokens", tomlkit.table(is_super_table=True))
+        if name in tables:
             raise TokensError(f"{path}: there is a token {name!r} already; revoke it first")
-        if isinstance(known, tomlkit.items.InlineTable):
+        if isinstance(tables, tomlkit.items.InlineTable):
             raise TokensError(f"{path}: write [tokens.NAME] for each token instead of tokens = {{...}} to add more")
-        known[name] = _table(token)
+        tables[name] = _table(token)
         return tomlkit.dumps(document)
 
     _change(path, add)
@@ -213,16 +213,16 @@ def revoke(path: Path, name: str) -> None:
 
 def _without_tables(text: str, name: str) -> str:
     """Remove the tables of a token, but not the comments after them: those belong to the next entry."""
-    kept: list[str] = []
+    remaining: list[str] = []
     cut: list[str] = []
     within = False
     for line in text.splitlines(keepends=True):
         if line.lstrip().startswith("["):
-            kept += _comments_at_end(cut)
+            remaining += _comments_at_end(cut)
             cut = []
             within = name in tomllib.loads(line).get("tokens", ())
-        (cut if within else kept).append(line)
-    return "".join(kept + _comments_at_end(cut))
+        (cut if within else remaining).append(line)
+    return "".join(remaining + _comments_at_end(cut))
 
 
 def _comments_at_end(lines: list[str]) -> list[str]:
