@@ -40,11 +40,11 @@ class Layout:
     @classmethod
     def of(cls, settings: Settings) -> "Layout | None":
         """Return the layout of a server with these settings; None if its sessions are in no file."""
-        sessions, data, place = settings.store_file, settings.data_dir, settings.workspaces
+        sessions, data, location = settings.store_file, settings.data_dir, settings.workspaces
         if sessions is None:
             return None
-        if place is not None:
-            workspaces = None if "://" in place else Path(place)
+        if location is not None:
+            workspaces = None if "://" in location else Path(location)
         else:
             workspaces = None if data is None else data / "workspaces"
         return cls(sessions, workspaces and workspaces.resolve(), (data or sessions.parent) / VERSIONS)
@@ -85,18 +85,18 @@ def _copy_workspaces(layout: Layout, target: Path) -> dict[str, int] | None:
 def describe(backup: Path) -> BackupInfo:
     """Compare a backup with its checksums, and return what it contains. Raises `StoreFailed`."""
     if not is_archive(backup):
-        found = maintenance.describe(backup)
-        return BackupInfo(found.sessions, found.bytes, None)
+        info = maintenance.describe(backup)
+        return BackupInfo(info.sessions, info.bytes, None)
     manifest = unpack(backup)
     return BackupInfo(manifest.sessions, backup.stat().st_size, _count(manifest))
 
 
 def replaced_by(backup: Path, layout: Layout) -> BackupInfo:
     """Return what a restore of a backup would set aside. Raises `StoreFailed`, also if a server runs."""
-    found = maintenance.describe(layout.sessions) if layout.sessions.exists() else None
+    replaced = maintenance.describe(layout.sessions) if layout.sessions.exists() else None
     folder = layout.workspaces if is_archive(backup) else None
     workspaces = len(list(folder.iterdir())) if folder is not None and folder.is_dir() else None
-    return BackupInfo(found.sessions if found else 0, found.bytes if found else 0, workspaces)
+    return BackupInfo(replaced.sessions if replaced else 0, replaced.bytes if replaced else 0, workspaces)
 
 
 def check(path: Path, engine: Engine) -> tuple[StoreInfo, BackupInfo, list[str]]:
@@ -105,18 +105,18 @@ def check(path: Path, engine: Engine) -> tuple[StoreInfo, BackupInfo, list[str]]
     Returns what it contains and what is wrong. Raises `StoreFailed` if it cannot be opened.
     """
     if not is_archive(path):
-        found, problems = maintenance.check(path, engine)
-        return found, BackupInfo(found.sessions, found.bytes, None), problems
+        info, problems = maintenance.check(path, engine)
+        return info, BackupInfo(info.sessions, info.bytes, None), problems
     with maintenance.scratch(path) as folder:
         manifest = unpack(path, folder)
-        found, problems = maintenance.check(folder / SESSIONS, engine)
+        info, problems = maintenance.check(folder / SESSIONS, engine)
         if VERSIONS in manifest.digests:
             try:
                 with _naming(path), closing(SqliteVersions(folder / VERSIONS)) as versions:
                     versions.check_integrity()
             except StoreDamaged as error:
                 problems.append(str(error))
-        return found, BackupInfo(found.sessions, path.stat().st_size, _count(manifest)), problems
+        return info, BackupInfo(info.sessions, path.stat().st_size, _count(manifest)), problems
 
 
 def restore(backup: Path, layout: Layout) -> tuple[BackupInfo, list[Path]]:
