@@ -45,8 +45,8 @@ def locked_folder(directory: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, text: str) -> None:
-    descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(made)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
