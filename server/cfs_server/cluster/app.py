@@ -45,9 +45,9 @@ class Cluster:
         self._engine = engine
         self._model = model
         self._workspaces = workspaces
-        found = [prepare(database, settings.slots) for database in settings.databases]
-        for each in found:
-            for warning in each.warnings:
+        databases = [prepare(database, settings.slots) for database in settings.databases]
+        for prepared in databases:
+            for warning in prepared.warnings:
                 _log.warning("database.weak", reason=warning)
         self.name = secrets.token_hex(6)
         common = shared(settings.databases[0])
@@ -58,7 +58,7 @@ class Cluster:
         signer = Signer(common.secret, common.clock)
         self._relay = Relay(signer)
         self.replica = Replica(
-            self.name, directories, [each.slots for each in found], self._host, partial(sees, self._relay)
+            self.name, directories, [database.slots for database in databases], self._host, partial(sees, self._relay)
         )
         usage = self.replica.usage
         part = Part(

@@ -101,12 +101,12 @@ def shared(url: str) -> Shared:
     with closing(connect(url)) as connection, translated(place_of(url)):
         for name, value in (("secret", secrets.token_hex(32)), ("life", secrets.token_hex(4))):
             connection.execute("INSERT INTO cfs.meta VALUES (%s, %s) ON CONFLICT DO NOTHING", (name, value))
-        found: dict[str, str] = dict(connection.execute("SELECT name, value FROM cfs.meta").fetchall())
+        meta: dict[str, str] = dict(connection.execute("SELECT name, value FROM cfs.meta").fetchall())
         clock, asked_at = DatabaseClock(), time.monotonic()
         row = connection.execute(_TIME).fetchone()
         assert row is not None  # noqa: S101 - this query has one row
         clock.learn(row[0], asked_at, time.monotonic())
-    return Shared(found["secret"].encode(), found["life"], clock)
+    return Shared(meta["secret"].encode(), meta["life"], clock)
 
 
 def living(url: str) -> int:
@@ -115,8 +115,8 @@ def living(url: str) -> int:
         if connection.execute("SELECT to_regclass('cfs.replicas')::text").fetchone() == (None,):
             return 0
         beats = "SELECT count(*) FROM cfs.replicas WHERE beat > now() - make_interval(secs => %s)"
-        found = connection.execute(beats, (LEASE_SECONDS,)).fetchone()
-        return int(found[0]) if found else 0
+        row = connection.execute(beats, (LEASE_SECONDS,)).fetchone()
+        return int(row[0]) if row else 0
 
 
 class Directory:
@@ -203,22 +203,22 @@ class Directory:
         if settling:
             held = None
         living: dict[str, ReplicaView] = {}
-        async for each, url, leaves, beats in replicas:
-            name = str(each)
+        async for replica_id, url, leaves, beats in replicas:
+            name = str(replica_id)
             lives = bool(beats) or (settling and name in self._living)
             living[name] = ReplicaView(name, str(url), lives and _is_there(name, held), bool(leaves))
         self._living = frozenset(name for name, view in living.items() if view.alive)
-        found: list[SlotView] = []
+        views: list[SlotView] = []
         async for slot, epoch, owner in slots:
             has_owner = str(owner) in living and living[str(owner)].alive
-            found.append(SlotView(int(str(slot)), int(str(epoch)), str(owner) if owner else None, has_owner))
+            views.append(SlotView(int(str(slot)), int(str(epoch)), str(owner) if owner else None, has_owner))
         published = None if others is None else tuple([str(text) async for (text,) in others])
-        known = None if hashes is None else {str(hashed): int(str(slot)) async for hashed, slot in hashes}
+        slot_of_share = None if hashes is None else {str(hashed): int(str(slot)) async for hashed, slot in hashes}
         totals = None
         if spent is not None:
             rows = [(int(str(slot)), str(name), str(value)) async for slot, name, value in spent]
             totals = tuple((slot, unescape(name), unescape(value)) for slot, name, value in rows)
-        return DirectoryView(tuple(found), living, asked_at, self._beat_at, published, totals, known)
+        return DirectoryView(tuple(views), living, asked_at, self._beat_at, published, totals, slot_of_share)
 
     async def forget(self) -> None:
         """Remove this replica, which owns nothing any more."""

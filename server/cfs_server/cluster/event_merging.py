@@ -48,10 +48,10 @@ def encode(cursors: Mapping[int, str]) -> str:
     """Return the cursor of the merged stream."""
     rows = []
     for slot, token in sorted(cursors.items()):
-        found = _PLAIN.fullmatch(token)
-        if found is None:
+        match = _PLAIN.fullmatch(token)
+        if match is None:
             raise ValueError(f"a slot's cursor has another form: {token!r}")
-        rows.append(_ROW.pack(slot, bytes.fromhex(found[1]), bytes.fromhex(found[2]), int(found[3])))
+        rows.append(_ROW.pack(slot, bytes.fromhex(match[1]), bytes.fromhex(match[2]), int(match[3])))
     return _FORM + base64.urlsafe_b64encode(b"".join(rows)).decode().rstrip("=")
 
 
@@ -87,14 +87,14 @@ class Splitter:
     def feed(self, data: bytes) -> list[tuple[str, bytes]]:
         """Return the events that are complete now."""
         *whole, self._rest = (self._rest + data).split(b"\n\n")
-        found = []
+        events = []
         for event in whole:
             lines = [line for line in event.split(b"\n") if line and not line.startswith(b":")]
             ids = [line.removeprefix(b"id: ").decode() for line in lines if line.startswith(b"id: ")]
             others = b"".join(line + b"\n" for line in lines if not line.startswith(b"id: "))
             if lines:
-                found.append((ids[0] if ids else "", others))
-        return found
+                events.append((ids[0] if ids else "", others))
+        return events
 
 
 class _Refused(Exception):
@@ -116,13 +116,13 @@ class EventMerging:
 
     async def answer(self, scope: Scope, request: Incoming, send: Send) -> None:
         """Stream the events of all slots to a client. Raises `Unavailable` if a slot has no owner for too long."""
-        given = _given(scope)
+        start = _given(scope)
         patience = OwnerWait(self._replica)
         while None in self._owners().values():
             await patience.wait("some sessions have no replica that serves them now")
         owners = [(slot, owner) for slot, owner in self._owners().items() if isinstance(owner, RemoteSlot)]
-        streams = [self._of_slot(slot, given, scope, request) for slot in self._replica.serving()]
-        streams += [self._of_replica(other.url, given, request) for other in self._replica.others]
+        streams = [self._of_slot(slot, start, scope, request) for slot in self._replica.serving()]
+        streams += [self._of_replica(other.url, start, request) for other in self._replica.others]
         await self._send(streams, scope, request, send, owners)
 
     def _owners(self) -> dict[int, HostedSlot | RemoteSlot | None]:
@@ -141,8 +141,8 @@ class EventMerging:
 
     async def answer_here(self, scope: Scope, request: Incoming, send: Send) -> None:
         """Stream the events of the slots of this replica to another one. The first event says where they begin."""
-        given, slots = _given(scope), self._replica.serving()
-        await self._send([self._of_slot(slot, given, scope, request) for slot in slots], scope, request, send)
+        start, slots = _given(scope), self._replica.serving()
+        await self._send([self._of_slot(slot, start, scope, request) for slot in slots], scope, request, send)
 
     async def _send(
         self,
@@ -191,13 +191,16 @@ class EventMerging:
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*[stream.aclose() for stream in streams], return_exceptions=True)
 
-    async def _of_slot(self, slot: HostedSlot, given: Cursors | str, scope: Scope, request: Incoming) -> Frames:
+    async def _of_slot(self, slot: HostedSlot, start: Cursors | str, scope: Scope, request: Incoming) -> Frames:
         """Yield the frames of a slot of this replica."""
         log = slot.context.store.bus.log
-        begin = log.token(0) if given == _OLDEST else log.token(log.last)
-        if isinstance(given, dict):
-            begin = given.get(slot.number, begin)
-        headers = [*(each for each in request.headers if each[0] not in _DROPPED), (b"last-event-id", begin.encode())]
+        begin = log.token(0) if start == _OLDEST else log.token(log.last)
+        if isinstance(start, dict):
+            begin = start.get(slot.number, begin)
+        headers = [
+            *(header for header in request.headers if header[0] not in _DROPPED),
+            (b"last-event-id", begin.encode()),
+        ]
         inner = dict(scope, headers=headers, query_string=b"", method="GET")
         splitter = Splitter()
         async with aclosing(_streamed(slot, inner)) as pieces:
@@ -207,11 +210,11 @@ class EventMerging:
                 for id_, lines in splitter.feed(piece):
                     yield Frame({slot.number: id_} if id_ else {}, lines)
 
-    async def _of_replica(self, url: str, given: Cursors | str, request: Incoming) -> Frames:
+    async def _of_replica(self, url: str, start: Cursors | str, request: Incoming) -> Frames:
         """Yield the frames of another replica."""
-        headers = [each for each in request.headers if each[0] not in _DROPPED]
-        if given:
-            headers.append((b"last-event-id", (encode(given) if isinstance(given, dict) else given).encode()))
+        headers = [header for header in request.headers if header[0] not in _DROPPED]
+        if start:
+            headers.append((b"last-event-id", (encode(start) if isinstance(start, dict) else start).encode()))
         splitter = Splitter()
         with suppress(httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException):
             async with self._relay.stream(url, Order(ALL), request, headers) as response:

@@ -131,8 +131,8 @@ class Front:
     async def _health(self, scope: Scope, request: Incoming, send: Send) -> None:
         """Answer that the process lives, and whether this replica can serve."""
         if scope["path"] == "/healthz":
-            found = JSONLine({"status": "alive", "store": self._life, "replica": self._replica.name})
-            await found(scope, request.receive, send)
+            response = JSONLine({"status": "alive", "store": self._life, "replica": self._replica.name})
+            await response(scope, request.receive, send)
             return
         stores = [slot.context.store.problem for slot in self._replica.serving()]  # may know of an outage first
         for problem in (self._replica.problem, *stores):
@@ -198,29 +198,29 @@ class Front:
         has_key = idempotency_key(dict(request.headers)) is not None
         while True:
             owner = self._replica.owner(place.slot)
-            found: RelayResult | Place
+            result: RelayResult | Place
             if isinstance(owner, HostedSlot):
                 request.rewind()
-                found = await self._serve(owner, place.mark or None, target, scope, request, send)
+                result = await self._serve(owner, place.mark or None, target, scope, request, send)
             elif isinstance(owner, RemoteSlot):
-                found = await self._relay_to(owner, Order(place.slot, place.mark or None), request, send)
+                result = await self._relay_to(owner, Order(place.slot, place.mark or None), request, send)
             else:
-                found = RelayResult.UNREACHED
-            if found is RelayResult.ANSWERED:
+                result = RelayResult.UNREACHED
+            if result is RelayResult.ANSWERED:
                 return
-            if isinstance(found, Place):
+            if isinstance(result, Place):
                 hops += 1
                 if hops > _HOPS:
                     raise Unavailable("the name of this session was just taken; try again", retry_after=AGAIN_SECONDS)
-                place = found
+                place = result
                 self._learn(target.root, place.slot)
             else:
-                if found in _LOST and not is_repeatable(request.method, has_key=has_key):
+                if result in _LOST and not is_repeatable(request.method, has_key=has_key):
                     raise Unavailable(
-                        f"{_LOST[found]} before it answered; whether it did what was asked is not known: read the"
+                        f"{_LOST[result]} before it answered; whether it did what was asked is not known: read the"
                         " session, or send an Idempotency-Key and repeat"
                     )
-                if found is RelayResult.STOPPED:
+                if result is RelayResult.STOPPED:
                     raise Unavailable("the server is stopping; repeat", retry_after=AGAIN_SECONDS)
                 if not request.is_replayable:
                     raise Unavailable("this session is moving to another replica; repeat", retry_after=AGAIN_SECONDS)
@@ -234,9 +234,9 @@ class Front:
             slot = self._hints.get(target.root)
             return Place(slot_of(target.root, self._replica.slots) if slot is None else slot, "")
         key = idempotency_key(dict(request.headers))
-        here = self._replica.serving()
-        if key is None and here:  # a new session: here, where nothing has to be relayed
-            return Place(min(here, key=lambda slot: len(slot.context.store)).number, "")
+        serving = self._replica.serving()
+        if key is None and serving:  # a new session: here, where nothing has to be relayed
+            return Place(min(serving, key=lambda slot: len(slot.context.store)).number, "")
         return Place(slot_of(key or str(time.monotonic_ns()), self._replica.slots), "")
 
     def _learn(self, root: str, slot: int) -> None:
@@ -248,9 +248,9 @@ class Front:
 
     async def _relay_to(self, owner: RemoteSlot, order: Order, request: Incoming, send: Send) -> RelayResult | Place:
         moved = partial(self._replica.until_moved, order.slot, owner)
-        found = await self._relay.send(owner.url, order, request, send, moved)
-        self._metrics.relayed.labels("elsewhere" if isinstance(found, Place) else found.name.lower()).inc()
-        return found
+        result = await self._relay.send(owner.url, order, request, send, moved)
+        self._metrics.relayed.labels("elsewhere" if isinstance(result, Place) else result.name.lower()).inc()
+        return result
 
     async def _obey(self, order: Order, scope: Scope, request: Incoming, send: Send) -> None:
         """Answer a request that another replica has sent on, or say where it belongs.
@@ -273,11 +273,11 @@ class Front:
             target = target_in_body(request.raw_path, await request.whole(self._body_limit) or b"", target)
             request.rewind()
         owner = self._replica.owner(order.slot)
-        found: RelayResult | Place = RelayResult.MOVED
+        result: RelayResult | Place = RelayResult.MOVED
         if isinstance(owner, HostedSlot):
-            found = await self._serve(owner, order.mark, target, scope, request, send)
-        if found is not RelayResult.ANSWERED:
-            await _send_back(f"{found.slot};{found.mark}" if isinstance(found, Place) else "", send)
+            result = await self._serve(owner, order.mark, target, scope, request, send)
+        if result is not RelayResult.ANSWERED:
+            await _send_back(f"{result.slot};{result.mark}" if isinstance(result, Place) else "", send)
 
     async def _serve(
         self, slot: HostedSlot, mark: str | None, target: Target, scope: Scope, request: Incoming, send: Send
@@ -304,9 +304,9 @@ class Front:
         return RelayResult.ANSWERED
 
 
-async def _send_back(place: str, send: Send) -> None:
+async def _send_back(location: str, send: Send) -> None:
     """Tell the replica that has sent a request on where it belongs; an empty text means that it should look again."""
-    headers = [(HEADER, place.encode()), (b"content-length", b"0")]
+    headers = [(HEADER, location.encode()), (b"content-length", b"0")]
     await send({"type": "http.response.start", "status": MISDIRECTED, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
 

@@ -39,9 +39,9 @@ Merge = Callable[[list[bytes], Scope], bytes]
 def merge_sessions(pages: list[bytes], scope: Scope) -> bytes:
     """Merge pages of sessions."""
     limit = _limit(scope, 100)
-    found = [wire.SessionPage.model_validate_json(page) for page in pages]
-    rows = sorted((row for page in found for row in page.sessions), key=lambda row: row.id)
-    goes_on = len(rows) > limit or any(page.next is not None for page in found)
+    parsed = [wire.SessionPage.model_validate_json(page) for page in pages]
+    rows = sorted((row for page in parsed for row in page.sessions), key=lambda row: row.id)
+    goes_on = len(rows) > limit or any(page.next is not None for page in parsed)
     page = wire.SessionPage(sessions=tuple(rows[:limit]), next=rows[:limit][-1].id if goes_on and rows else None)
     return page.model_dump_json().encode() + b"\n"
 
@@ -49,9 +49,9 @@ def merge_sessions(pages: list[bytes], scope: Scope) -> bytes:
 def merge_files(pages: list[bytes], scope: Scope) -> bytes:
     """Merge pages of files. All slots know the same workspaces."""
     limit = _limit(scope, 1000)
-    found = [wire.FilePage.model_validate_json(page) for page in pages]
-    rows = sorted({row.path: row for page in found for row in page.files}.values(), key=lambda row: row.path)
-    goes_on = len(rows) > limit or any(page.next is not None for page in found)
+    parsed = [wire.FilePage.model_validate_json(page) for page in pages]
+    rows = sorted({row.path: row for page in parsed for row in page.files}.values(), key=lambda row: row.path)
+    goes_on = len(rows) > limit or any(page.next is not None for page in parsed)
     page = wire.FilePage(files=tuple(rows[:limit]), next=rows[:limit][-1].path if goes_on and rows else None)
     return page.model_dump_json().encode() + b"\n"
 
@@ -90,10 +90,10 @@ def merge_multistatus(documents: list[bytes], scope: Scope) -> bytes:  # noqa: A
     first = documents[0]
     rows: dict[bytes, bytes] = {}
     for document in documents:
-        for found in _RESPONSES.finditer(document):
-            href = _HREF.search(found[0])
-            rows.setdefault(href[1] if href else found[0], found[0])
-    spans = [found.span() for found in _RESPONSES.finditer(first)]
+        for match in _RESPONSES.finditer(document):
+            href = _HREF.search(match[0])
+            rows.setdefault(href[1] if href else match[0], match[0])
+    spans = [response.span() for response in _RESPONSES.finditer(first)]
     if not spans:
         return first
     collection, *members = rows.items()
@@ -101,8 +101,8 @@ def merge_multistatus(documents: list[bytes], scope: Scope) -> bytes:  # noqa: A
 
 
 def _limit(scope: Scope, otherwise: int) -> int:
-    given = parse_qs(scope["query_string"].decode("latin-1")).get("limit", [""])[0]
-    return int(given) if given.isdigit() else otherwise
+    value = parse_qs(scope["query_string"].decode("latin-1")).get("limit", [""])[0]
+    return int(value) if value.isdigit() else otherwise
 
 
 _BY_PATH: dict[str, Merge] = {
@@ -141,9 +141,9 @@ class Merging:
             return
         await request.whole(_BODY_BYTES)
         patience = OwnerWait(self._replica)
-        while (found := await self._gather(scope, request)) is None:
+        while (parts := await self._gather(scope, request)) is None:
             await patience.wait("some sessions have no replica that serves them now")
-        await send_whole(_conditional(self._merged(found, scope), request), scope, send)
+        await send_whole(_conditional(self._merged(parts, scope), request), scope, send)
 
     async def answer_here(self, scope: Scope, request: Incoming, send: Send) -> None:
         """Answer another replica for the slots of this one."""
@@ -173,10 +173,10 @@ class Merging:
         A slot that moves just now may be answered for by both of its owners.
         """
         asking = asyncio.gather(*[self._ask(other.url, request) for other in self._replica.others])
-        (slots, here), there = await asyncio.gather(self._here(scope, request, is_one=is_one), asking)
+        (slots, local), remote = await asyncio.gather(self._here(scope, request, is_one=is_one), asking)
         covered = [slot.number for slot in slots if slot.serves]
-        answers = list(here)
-        for answer in there:
+        answers = list(local)
+        for answer in remote:
             if answer is None:
                 continue
             numbers = {int(number) for number in answer.header(COVERED).split(",") if number}
@@ -207,8 +207,8 @@ class Merging:
         return [], []
 
     async def _ask(self, url: str, request: Incoming) -> Response | None:
-        kept = [(name, value) for name, value in request.headers if name not in _CONDITIONS]
-        plain = request.copy("GET" if request.method == "HEAD" else request.method, kept)
+        headers = [(name, value) for name, value in request.headers if name not in _CONDITIONS]
+        plain = request.copy("GET" if request.method == "HEAD" else request.method, headers)
         try:
             return await self._relay.fetch(url, Order(ALL), plain)
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException):
@@ -216,18 +216,20 @@ class Merging:
 
     def _merged(self, parts: list[Response], scope: Scope) -> Response:
         """Return one answer. A caller that only some slots know (the bearer of a share) gets what these say."""
-        known = [part for part in parts if part.status != 401] or parts
-        refused = next((part for part in known if part.status >= 300), None)
+        authorized = [part for part in parts if part.status != 401] or parts
+        refused = next((part for part in authorized if part.status >= 300), None)
         if refused is not None:
             return refused
-        if len(known) == 1:
-            return Response(known[0].status, [row for row in known[0].headers if row[0] != COVERED], known[0].body)
-        body = merge_of(scope)([part.body for part in known], scope)
+        if len(authorized) == 1:
+            return Response(
+                authorized[0].status, [row for row in authorized[0].headers if row[0] != COVERED], authorized[0].body
+            )
+        body = merge_of(scope)([part.body for part in authorized], scope)
         dropped = (b"content-length", b"etag", COVERED)
-        headers = [(name, value) for name, value in known[0].headers if name not in dropped]
-        if any(name == b"etag" for name, _ in known[0].headers):
+        headers = [(name, value) for name, value in authorized[0].headers if name not in dropped]
+        if any(name == b"etag" for name, _ in authorized[0].headers):
             headers.append((b"etag", content_etag(body).encode()))
-        return Response(known[0].status, headers, body)
+        return Response(authorized[0].status, headers, body)
 
 
 def _known(parts: list[Response]) -> Response:
@@ -250,10 +252,10 @@ async def captured(slot: ASGIApp, scope: Scope, request: Incoming) -> Response:
     return Response(status, headers, b"".join(pieces))
 
 
-def _conditional(found: Response, request: Incoming) -> Response:
+def _conditional(response: Response, request: Incoming) -> Response:
     """Answer 304 if the client has this version."""
-    given = next((value.decode("latin-1") for name, value in request.headers if name == b"if-none-match"), None)
-    etag = found.header(b"etag")
-    if found.status != 200 or not etag or not unchanged(given, etag):
-        return found
-    return Response(304, [each for each in found.headers if each[0] != b"content-type"], b"")
+    condition = next((value.decode("latin-1") for name, value in request.headers if name == b"if-none-match"), None)
+    etag = response.header(b"etag")
+    if response.status != 200 or not etag or not unchanged(condition, etag):
+        return response
+    return Response(304, [header for header in response.headers if header[0] != b"content-type"], b"")

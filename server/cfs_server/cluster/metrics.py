@@ -39,7 +39,10 @@ def merged(common: CollectorRegistry, of_slots: Mapping[int, CollectorRegistry],
     have the label `slot="none"`.
     """
     families: dict[str, Metric] = {}
-    for slot, registry in (("none", common), *((str(number), found) for number, found in sorted(of_slots.items()))):
+    for slot, registry in (
+        ("none", common),
+        *((str(number), registry_of_slot) for number, registry_of_slot in sorted(of_slots.items())),
+    ):
         for family in registry.collect():
             is_common = family.name.startswith(_COMMON)
             if is_common and slot != "none":

@@ -37,7 +37,7 @@ class Names:
         self._slot = slot
         self._home_of = home_of
         self._documents = documents
-        self._moved = {name: Place(**json.loads(said)) for name, said in documents.kept(SPACE).items()}
+        self._moved = {name: Place(**json.loads(document)) for name, document in documents.kept(SPACE).items()}
         self._granted: dict[str, str] = {}
         self._refused: OrderedDict[str, None] = OrderedDict()
 

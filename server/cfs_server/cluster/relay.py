@@ -70,24 +70,24 @@ class Signer:
 
     def sign(self, method: str, raw_path: bytes, order: Order) -> bytes:
         """Return the header of an order for one request."""
-        said = f"{order.slot};{order.mark or ''};{int(self._clock() + _VALID_SECONDS)}"
-        return f"{said};".encode() + self._digest(method, raw_path, said.encode())
+        content = f"{order.slot};{order.mark or ''};{int(self._clock() + _VALID_SECONDS)}"
+        return f"{content};".encode() + self._digest(method, raw_path, content.encode())
 
     def read(self, method: str, raw_path: bytes, header: bytes) -> Order:
         """Return the order of a request. Raises `Forbidden` if no replica of this store has signed it.
 
         Raises `Late` if one has, but long ago. What others send is compared as bytes, and not read.
         """
-        said, _, digest = header.rpartition(b";")
-        if not hmac.compare_digest(digest, self._digest(method, raw_path, said)):
+        content, _, digest = header.rpartition(b";")
+        if not hmac.compare_digest(digest, self._digest(method, raw_path, content)):
             raise Forbidden("the header X-CFS-Slot is for requests between replicas; leave it out")
-        slot, mark, until = said.decode().split(";")
+        slot, mark, until = content.decode().split(";")
         if self._clock() >= int(until):
             raise Late
         return Order(int(slot), mark or None)
 
-    def _digest(self, method: str, raw_path: bytes, said: bytes) -> bytes:
-        text = b"\n".join((method.encode(), raw_path, said))
+    def _digest(self, method: str, raw_path: bytes, content: bytes) -> bytes:
+        text = b"\n".join((method.encode(), raw_path, content))
         return hmac.new(self._secret, text, hashlib.sha256).hexdigest().encode()
 
 
@@ -141,9 +141,9 @@ class Incoming:
 
     def copy(self, method: str, headers: list[tuple[bytes, bytes]]) -> "Incoming":
         """Return the same request with another method or other headers. Its body has been read."""
-        made = Incoming(method, self.target, self.raw_path, headers, self._receive)
-        made._read, made._size, made._ended = self._read, self._size, self._ended
-        return made
+        copied = Incoming(method, self.target, self.raw_path, headers, self._receive)
+        copied._read, copied._size, copied._ended = self._read, self._size, self._ended
+        return copied
 
     def _add(self, message: Message) -> None:
         data = message.get("body", b"")
@@ -329,27 +329,27 @@ class Relay:
         headers = [(name, value) for name, value in request.headers if name not in _HOP_BY_HOP]
         headers.append((HEADER, self._signer.sign(request.method, request.raw_path, order)))
         body = await request.whole(_HELD_BYTES) or b""
-        found = await self._pool.request(
+        response = await self._pool.request(
             request.method,
             _url(url, request.target),
             headers=headers,
             content=body if request.has_body else None,
             extensions={"timeout": {"connect": _CONNECT_SECONDS, "read": _ASK_SECONDS}},
         )
-        return Response(found.status, [(name.lower(), value) for name, value in found.headers], found.content)
+        return Response(response.status, [(name.lower(), value) for name, value in response.headers], response.content)
 
     async def ask(self, url: str, order: Order, path: bytes, question: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a question to a replica, and return its answer. Raises errors of `httpcore`, and `ValueError`."""
-        found = await self._pool.request(
+        response = await self._pool.request(
             "POST",
             _url(url, path),
             headers=[(b"host", urlsplit(url).netloc.encode()), (HEADER, self._signer.sign("POST", path, order))],
             content=json.dumps(question).encode(),
             extensions={"timeout": {"connect": _CONNECT_SECONDS, "read": _ASK_SECONDS}},
         )
-        if found.status != 200:
-            raise ValueError(f"the replica answered with {found.status}")
-        answer: Mapping[str, Any] = json.loads(found.content)
+        if response.status != 200:
+            raise ValueError(f"the replica answered with {response.status}")
+        answer: Mapping[str, Any] = json.loads(response.content)
         return answer
 
     @asynccontextmanager
@@ -387,8 +387,8 @@ class Relay:
 
     async def _answer(self, response: httpcore.Response, send: Send) -> RelayResult | Place:
         if response.status == MISDIRECTED:
-            said = next((value for name, value in response.headers if name.lower() == HEADER), b"")
-            slot, separator, mark = said.decode("latin-1").partition(";")
+            location = next((value for name, value in response.headers if name.lower() == HEADER), b"")
+            slot, separator, mark = location.decode("latin-1").partition(";")
             return Place(int(slot), mark) if separator else RelayResult.MOVED
         headers = [(name.lower(), value) for name, value in response.headers if name.lower() not in _OURS]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})

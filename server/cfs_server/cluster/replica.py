@@ -82,7 +82,7 @@ class Replica:
         self.changed = Broadcast()
         """Fires when a slot has another owner or another state."""
         self.usage = Usage(self._stores)
-        self._databases = [_Database(at, *each) for at, each in enumerate(zip(directories, slots, strict=True))]
+        self._databases = [_Database(at, *parts) for at, parts in enumerate(zip(directories, slots, strict=True))]
         self._host = host
         self._ask = ask
         self._hosted: dict[int, HostedSlot] = {}
@@ -108,10 +108,12 @@ class Replica:
         if hosted is not None and hosted.state is not SlotState.LEAVING:
             return hosted if hosted.serves and self.is_sure(slot) else None
         database = self._database_of(slot)
-        found = next((each for each in database.view.slots if each.slot == slot // len(self._databases)), None)
-        if found is None or found.owner in (None, self.name) or not found.held:
+        view = next(
+            (candidate for candidate in database.view.slots if candidate.slot == slot // len(self._databases)), None
+        )
+        if view is None or view.owner in (None, self.name) or not view.held:
             return None
-        owner = database.view.replicas[str(found.owner)]
+        owner = database.view.replicas[str(view.owner)]
         return RemoteSlot(owner.id, owner.url)
 
     async def until_moved(self, slot: int, owner: RemoteSlot) -> None:
@@ -143,8 +145,8 @@ class Replica:
         self._strangers += 1
         try:
             while True:
-                looked = [each for each in self._databases if each.view.asked_at >= asked_at]
-                looked = [each for each in looked if each.view.shares is not None]
+                looked = [candidate for candidate in self._databases if candidate.view.asked_at >= asked_at]
+                looked = [candidate for candidate in looked if candidate.view.shares is not None]
                 for database in looked:
                     if (slot := (database.view.shares or {}).get(hashed)) is not None:
                         return self._number(database, slot)
@@ -162,13 +164,13 @@ class Replica:
     @property
     def others(self) -> list[ReplicaView]:
         """The other replicas that live."""
-        found = {each.id: each for database in self._databases for each in database.view.replicas.values()}
-        return [each for name, each in sorted(found.items()) if each.alive and name != self.name]
+        replicas = {replica.id: replica for database in self._databases for replica in database.view.replicas.values()}
+        return [replica for name, replica in sorted(replicas.items()) if replica.alive and name != self.name]
 
     @property
     def problem(self) -> str | None:
         """Why a database cannot be reached."""
-        return next((each.problem for each in self._databases if each.problem is not None), None)
+        return next((database.problem for database in self._databases if database.problem is not None), None)
 
     @property
     def is_leaving(self) -> bool:
@@ -289,7 +291,9 @@ class Replica:
         self._leaving, asked_at = True, time.monotonic()
         with suppress(TimeoutError):  # the others should know before they see slots without an owner
             async with asyncio.timeout(_ANNOUNCE_SECONDS):
-                while any(each.problem is None and each.view.asked_at < asked_at for each in self._databases):
+                while any(
+                    database.problem is None and database.view.asked_at < asked_at for database in self._databases
+                ):
                     self._look_now.fire()
                     await self._looked.wait()
         for hosted in list(self._hosted.values()):

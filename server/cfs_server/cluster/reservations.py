@@ -37,11 +37,11 @@ class Reservations:
         """
         if slot.names.may_create(name):
             return Place(slot.number, "")
-        said = await self._ask(self._home(name), {"do": "reserve", "name": name, "slot": slot.number})
-        if said.get("mark") is None:
+        reply = await self._ask(self._home(name), {"do": "reserve", "name": name, "slot": slot.number})
+        if reply.get("mark") is None:
             return None
-        slot.names.grant(name, said["mark"])
-        return Place(slot.number, said["mark"])
+        slot.names.grant(name, reply["mark"])
+        return Place(slot.number, reply["mark"])
 
     def release(self, name: str, slot: HostedSlot, place: Place) -> None:
         """Give a name back that was reserved for nothing.
@@ -86,8 +86,8 @@ class Reservations:
         """Answer the question of another replica about a slot."""
         owner = self._replica.owner(slot)
         question = json.loads(await request.whole(_BYTES) or b"{}")
-        found = await self._carry_out(owner, question) if isinstance(owner, HostedSlot) else None
-        response = JSONResponse(found or {}, 200 if found is not None else 503)
+        reply = await self._carry_out(owner, question) if isinstance(owner, HostedSlot) else None
+        response = JSONResponse(reply or {}, 200 if reply is not None else 503)
         await response(scope, request.receive, send)
 
     async def _carry_out(self, slot: HostedSlot, question: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -98,8 +98,8 @@ class Reservations:
                 async with lock:
                     return await self._reserve(slot, name, question["slot"])
             case "return":
-                known = slot.names.place(name)
-                if known is not None and known.mark == question["mark"]:
+                place = slot.names.place(name)
+                if place is not None and place.mark == question["mark"]:
                     slot.names.note(name, slot.number)
                     await _durable(slot)
                 return {"done": True}
@@ -115,10 +115,10 @@ class Reservations:
         """Note at the home of a name that it is in another slot, if no session has it."""
         if home.has(name):
             return {"mark": None}
-        known = home.names.place(name)
-        if known is not None:
-            said = await self._ask(known.slot, {"do": "give_up", "name": name, "mark": known.mark})
-            if not said.get("done"):
+        existing = home.names.place(name)
+        if existing is not None:
+            reply = await self._ask(existing.slot, {"do": "give_up", "name": name, "mark": existing.mark})
+            if not reply.get("done"):
                 return {"mark": None}
         if home.has(name):  # it was created while the other slot was asked
             return {"mark": None}

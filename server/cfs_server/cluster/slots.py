@@ -116,10 +116,10 @@ class HostedSlot:
     async def run(self) -> None:
         """Claim the slot, serve it until it is to be left or is lost, and close it. Errors are logged."""
         try:
-            async with self._opened(self.number) as found:
-                self._context, self.epoch = found.context, found.epoch
-                self._names = found.names
-                found.journal.on_failed = self._fail
+            async with self._opened(self.number) as opened:
+                self._context, self.epoch = opened.context, opened.epoch
+                self._names = opened.names
+                opened.journal.on_failed = self._fail
                 self.context.store.share_limits(self._stores())
                 self._enter(SlotState.SERVING)
                 _log.info("slot.serving", slot=self.number, sessions=len(self.context.store))
@@ -165,7 +165,7 @@ class HostedSlot:
             if busy is None and not completions.running:
                 return
             changed = completions.changed if busy is None else busy.changed
-            waits = [asyncio.create_task(each.wait()) for each in (changed, self._sooner)]
+            waits = [asyncio.create_task(event.wait()) for event in (changed, self._sooner)]
             await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()

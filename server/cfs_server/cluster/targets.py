@@ -92,23 +92,23 @@ def target_of(method: str, raw_path: bytes, query: bytes, headers: Mapping[bytes
 def target_in_body(raw_path: bytes, body: bytes, target: Target) -> Target:
     """Return what a request is about whose body says so. A body that is not valid is refused by any application."""
     try:
-        said = json.loads(body or b"{}")
+        content = json.loads(body or b"{}")
     except ValueError:
-        said = {}
-    if not isinstance(said, dict):
-        said = {}
+        content = {}
+    if not isinstance(content, dict):
+        content = {}
     parts = _parts(raw_path) or []
     if parts[:2] == ["v1", "sessions"] and target.root:  # a rename or a fork
-        new = said.get("id")
+        new = content.get("id")
         return replace(target, kind=Kind.SESSION, new=_root(new), below=isinstance(new, str) and "/" in new)
     if parts[:2] == ["v1", "responses"]:
-        previous, conversation = said.get("previous_response_id"), said.get("conversation")
+        previous, conversation = content.get("previous_response_id"), content.get("conversation")
         if isinstance(previous, str):
             return _of_response(previous)
         if isinstance(conversation, dict):
             conversation = conversation.get("id")
-        return Target(Kind.SESSION, _root(conversation)) if _root(conversation) else _of_items(said.get("input"))
-    named = _root(said.get("session" if parts[1:] == ["shares"] else "id"))
+        return Target(Kind.SESSION, _root(conversation)) if _root(conversation) else _of_items(content.get("input"))
+    named = _root(content.get("session" if parts[1:] == ["shares"] else "id"))
     return Target(Kind.SESSION, named) if named else NEW
 
 
@@ -172,8 +172,8 @@ def _recorded(headers: Mapping[bytes, bytes], otherwise: Target) -> Target:
 
 
 def _of_response(name: str) -> Target:
-    found = _RESPONSE.match(name)
-    return Target(Kind.SLOT, key=found[1]) if found else ANYWHERE
+    match = _RESPONSE.match(name)
+    return Target(Kind.SLOT, key=match[1]) if match else ANYWHERE
 
 
 def _of_items(items: Any) -> Target:

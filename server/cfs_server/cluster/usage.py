@@ -67,22 +67,22 @@ class Usage:
 
     def summary(self) -> str:
         """Return the usage in this replica, as JSON."""
-        found: dict[str, Used] = {}
+        totals: dict[str, Used] = {}
         limited: set[str] = set()
         for store in self._stores().values():
             for name, account in store.accounts.items():
-                sessions, size = found.get(name, (0, 0))
-                found[name] = sessions + account.sessions, size + account.bytes
+                sessions, size = totals.get(name, (0, 0))
+                totals[name] = sessions + account.sessions, size + account.bytes
                 if account.quota.sessions is not None or account.quota.size is not None:
                     limited.add(name)
-        most = sorted(found.items(), key=lambda each: (each[0] in limited, each[1][1]), reverse=True)[:_MOST]
-        return json.dumps({name: used for name, used in most if used != (0, 0)}, separators=(",", ":"))
+        largest = sorted(totals.items(), key=lambda item: (item[0] in limited, item[1][1]), reverse=True)[:_MOST]
+        return json.dumps({name: used for name, used in largest if used != (0, 0)}, separators=(",", ":"))
 
     def learn(self, summaries: Iterable[str]) -> None:
         """Replace what the other replicas have published."""
-        found: dict[str, Used] = {}
+        totals: dict[str, Used] = {}
         for summary in summaries:
             for name, (sessions, size) in json.loads(summary or "{}").items():
-                known = found.get(name, (0, 0))
-                found[name] = known[0] + sessions, known[1] + size
-        self._published = found
+                total = totals.get(name, (0, 0))
+                totals[name] = total[0] + sessions, total[1] + size
+        self._published = totals
