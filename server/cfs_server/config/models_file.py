@@ -85,9 +85,11 @@ class ModelEntry(BaseModel):
     @classmethod
     def _read_upstream(cls, value: object) -> object:
         """Accept one URL, or a list of URLs and tables."""
-        found = [value] if isinstance(value, str) else value
+        upstreams = [value] if isinstance(value, str) else value
         return (
-            [{"url": each} if isinstance(each, str) else each for each in found] if isinstance(found, list) else found
+            [{"url": upstream} if isinstance(upstream, str) else upstream for upstream in upstreams]
+            if isinstance(upstreams, list)
+            else upstreams
         )
 
     @field_validator("price", mode="before")
@@ -102,14 +104,14 @@ class ModelEntry(BaseModel):
             return f'it needs either an upstream, or a model such as "{EMBEDDED}"'
         if self.key_file is not None and self.key_variable is not None:
             return "key_file and key_variable name two keys"
-        here, urls = self.upstream is None, [each.url for each in self.upstream or ()]
-        if any(each.key_file is not None and each.key_variable is not None for each in self.upstream or ()):
+        is_local, urls = self.upstream is None, [upstream.url for upstream in self.upstream or ()]
+        if any(upstream.key_file is not None and upstream.key_variable is not None for upstream in self.upstream or ()):
             return "key_file and key_variable of an upstream name two keys"
         if len(set(urls)) < len(urls):
             return "an upstream is listed twice"
-        given = [key for key in (_UPSTREAM_ONLY if here else _LOCAL_ONLY) if key in self.model_fields_set]
-        reason = "is for upstreams, and this model has none" if here else "is for models that this machine runs"
-        return f"{given[0]} {reason}" if given else None
+        misplaced = [key for key in (_UPSTREAM_ONLY if is_local else _LOCAL_ONLY) if key in self.model_fields_set]
+        reason = "is for upstreams, and this model has none" if is_local else "is for models that this machine runs"
+        return f"{misplaced[0]} {reason}" if misplaced else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +135,16 @@ def read(path: Path) -> ModelsFile:
 def parse(path: Path, text: str) -> ModelsFile:
     """Read the text of a file of models. Raises `ConfigurationError`."""
     try:
-        found = tomllib.loads(text)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path}: {error}") from None
-    if unknown := [key for key in found if key not in _KEYS]:
+    if unknown := [key for key in document if key not in _KEYS]:
         raise ConfigurationError(f"{path}: {_unknown(unknown[0], _KEYS)}")
-    tables = found.get("models", [])
+    tables = document.get("models", [])
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise ConfigurationError(f"{path}: it lists no models: each is a table [[models]]")
     entries = [_entry(path, text, tables, index) for index in range(len(tables))]
-    default = found.get("default", entries[0].name)
+    default = document.get("default", entries[0].name)
     names = [entry.name for entry in entries]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise ConfigurationError(f"{path}: two models have the name {twice[0]!r}")
@@ -160,8 +162,8 @@ def _entry(path: Path, text: str, tables: list[dict[str, Any]], index: int) -> M
         key = str(first["loc"][0])
         reason = f"{key}: {first['msg'][:1].lower()}{first['msg'][1:]}"
         if first["type"] == "extra_forbidden":
-            known = UpstreamEntry if len(first["loc"]) > 1 else ModelEntry
-            reason = _unknown(str(first["loc"][-1]), tuple(known.model_fields))
+            model = UpstreamEntry if len(first["loc"]) > 1 else ModelEntry
+            reason = _unknown(str(first["loc"][-1]), tuple(model.model_fields))
         elif first["type"] == "missing":
             reason = f"{'an upstream' if len(first['loc']) > 1 else 'it'} has no {first['loc'][-1]}"
     else:
@@ -174,21 +176,21 @@ def _entry(path: Path, text: str, tables: list[dict[str, Any]], index: int) -> M
     raise ConfigurationError(f"{path}{f', line {line}' if line else ''}: {which}: {reason}")
 
 
-def _unknown(key: str, known: tuple[str, ...]) -> str:
+def _unknown(key: str, keys: tuple[str, ...]) -> str:
     if _SECRET.search(key):
         return f"unknown key {key!r}: a secret does not stand here; name its file (key_file) or variable (key_variable)"
-    close = get_close_matches(key, known, n=1)
-    return f"unknown key {key!r}" + (f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}")
+    close = get_close_matches(key, keys, n=1)
+    return f"unknown key {key!r}" + (f"; did you mean {close[0]}?" if close else f"; known are {', '.join(keys)}")
 
 
 def _line_of(text: str, count: int, index: int, key: str) -> int | None:
     """Return the line of a key in a table, or that of the table; None if the tables are written in another form."""
-    begins = [found.start() for found in _TABLE.finditer(text)]
+    begins = [table.start() for table in _TABLE.finditer(text)]
     if len(begins) != count:
         return None
     begin, end = begins[index], (*begins, len(text))[index + 1]
-    found = re.compile(rf"^[ \t]*{re.escape(key)}[ \t]*=", re.MULTILINE).search(text, begin, end) if key else None
-    return text.count("\n", 0, found.start() if found else begin) + 1
+    match = re.compile(rf"^[ \t]*{re.escape(key)}[ \t]*=", re.MULTILINE).search(text, begin, end) if key else None
+    return text.count("\n", 0, match.start() if match else begin) + 1
 
 
 def _placed(entry: ModelEntry, folder: Path) -> ModelEntry:
@@ -198,8 +200,10 @@ def _placed(entry: ModelEntry, folder: Path) -> ModelEntry:
         changes["key_file"] = folder / entry.key_file.expanduser()
     if entry.upstream is not None:
         changes["upstream"] = tuple(
-            each if each.key_file is None else each.model_copy(update={"key_file": folder / each.key_file.expanduser()})
-            for each in entry.upstream
+            upstream
+            if upstream.key_file is None
+            else upstream.model_copy(update={"key_file": folder / upstream.key_file.expanduser()})
+            for upstream in entry.upstream
         )
     spec = entry.model
     if spec is not None and not spec.startswith("hf:") and ("/" in spec or spec.endswith(".gguf")):

@@ -492,16 +492,16 @@ def price_of(text: str) -> Price | None:
 
     Raises `ValueError`.
     """
-    found = _PRICE.fullmatch(text.strip())
-    if text.strip() and not found:
+    match = _PRICE.fullmatch(text.strip())
+    if text.strip() and not match:
         raise ValueError(
             "write a price as two numbers and a currency, such as 3, 15 USD; three if cached tokens have one"
         )
-    return found and Price(
-        prompt=float(found[1]),
-        cached=None if found[2] is None else float(found[2]),
-        completion=float(found[3]),
-        currency=found[4] or CURRENCY,
+    return match and Price(
+        prompt=float(match[1]),
+        cached=None if match[2] is None else float(match[2]),
+        completion=float(match[3]),
+        currency=match[4] or CURRENCY,
     )
 
 
@@ -512,8 +512,8 @@ def _networks(names: str) -> tuple[Network, ...]:
 def flag_of(name: str) -> str:
     """Name the flag of `cfs serve` that sets a field."""
     extra = Settings.model_fields[name].json_schema_extra
-    given = extra.get("flag") if isinstance(extra, dict) else None
-    return str(given or "--" + name.replace("_", "-"))
+    flag = extra.get("flag") if isinstance(extra, dict) else None
+    return str(flag or "--" + name.replace("_", "-"))
 
 
 def user_data_dir() -> Path:
@@ -548,7 +548,7 @@ def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> 
             return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config)
 
     try:
-        found = Configured(**dict(flags or {}))
+        configured = Configured(**dict(flags or {}))
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
@@ -556,15 +556,15 @@ def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> 
     except ValueError as error:  # a file that is no TOML, an unreadable one
         raise ConfigurationError(f"{config}: {error}") from None
     users = {"data_dir": user_data_dir, "connections": user_connections}
-    found = found.model_copy(
-        update={name: path() for name, path in users.items() if name not in found.model_fields_set}
+    configured = configured.model_copy(
+        update={name: path() for name, path in users.items() if name not in configured.model_fields_set}
     )
-    if "engine_disk" in found.model_fields_set or found.data_dir is None or found.store_file is None:
-        return found
-    return found.model_copy(update={"engine_disk": found.data_dir / "engine"})
+    if "engine_disk" in configured.model_fields_set or configured.data_dir is None or configured.store_file is None:
+        return configured
+    return configured.model_copy(update={"engine_disk": configured.data_dir / "engine"})
 
 
 def _given(problem: Any) -> str:
-    given = repr(problem["input"])
-    is_secret = "://" in given and "@" in given  # the address of a database may contain its password
-    return "" if problem["type"] == "extra_forbidden" or is_secret else f" (given: {given})"
+    value = repr(problem["input"])
+    is_secret = "://" in value and "@" in value  # the address of a database may contain its password
+    return "" if problem["type"] == "extra_forbidden" or is_secret else f" (given: {value})"
