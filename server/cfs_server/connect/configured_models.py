@@ -81,10 +81,10 @@ class ConfiguredModels(ModelRouter):
     async def reload(self) -> None:
         """Read the file again if it has changed. Returns when its models answer or the log says why they do not."""
         async with self._lock:
-            seen = await asyncio.to_thread(owned_file.signature, self.path)
-            if seen == self._seen:
+            signature = await asyncio.to_thread(owned_file.signature, self.path)
+            if signature == self._seen:
                 return
-            self._seen = seen
+            self._seen = signature
             try:
                 await self._use(await asyncio.to_thread(self._read))
             except (ConfigurationError, ModelLoadError) as error:

@@ -105,7 +105,7 @@ def make_listed_upstream(
 ) -> Engine:
     """Create the engine of an upstream of the file. `check` overrides its setting."""
     documents, sampling = _documents(journal, f"{_SIGNED}/{entry.name}"), ",".join(entry.sampling)
-    keys = [_key_of(each) or _key_of(entry) for each in entry.upstream or ()]
+    keys = [_key_of(upstream) or _key_of(entry) for upstream in entry.upstream or ()]
     return _make_upstream(settings, entry, keys, documents, sampling, check=check)
 
 
@@ -170,8 +170,8 @@ def _make_upstream(
     retries = settings.upstream_retries if entry.retries is None else entry.retries
     upstreams: list[Upstream] = []
     try:
-        for each, key in zip(entry.upstream or (), keys, strict=True):
-            url = upstream_options.base_url(each.url)
+        for upstream, key in zip(entry.upstream or (), keys, strict=True):
+            url = upstream_options.base_url(upstream.url)
             kind = upstream_options.kind_of(url) if entry.kind == "auto" else entry.kind
             options = upstream_options.UpstreamOptions(
                 url,
@@ -189,7 +189,7 @@ def _make_upstream(
                 documents=documents,
                 retries=Retries(retries, first=settings.upstream_retry_pause),
             )
-            continues = upstream_options.continues_of(kind, continues=each.continues)
+            continues = upstream_options.continues_of(kind, continues=upstream.continues)
             upstreams.append(Upstream(options, continues))
     except upstream_options.InvalidOptions as error:
         raise ConfigurationError(str(error)) from None
@@ -219,17 +219,17 @@ def read_key(file: Path | None, variable: str = KEY_VARIABLE) -> SecretStr | Non
     `ConfigurationError`. Its text never contains the key.
     """
     if file is None:
-        key, place = os.environ.get(variable, ""), variable
+        key, source = os.environ.get(variable, ""), variable
     else:
         try:
-            key, place = file.read_text(encoding="utf-8"), str(file)
+            key, source = file.read_text(encoding="utf-8"), str(file)
         except OSError as error:
             raise ConfigurationError(f"{file}: {(error.strerror or str(error)).lower()}") from None
         except UnicodeDecodeError:
             raise ConfigurationError(f"{file}: not a text file") from None
     key = key.strip()
     if file is not None and not key:
-        raise ConfigurationError(f"{place}: the file is empty")
+        raise ConfigurationError(f"{source}: the file is empty")
     if any(character <= " " or character > "~" for character in key):
-        raise ConfigurationError(f"{place}: a key is one line of printable ASCII characters without spaces")
+        raise ConfigurationError(f"{source}: a key is one line of printable ASCII characters without spaces")
     return SecretStr(key) if key else None

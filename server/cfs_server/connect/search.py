@@ -56,7 +56,7 @@ class Candidate:
 async def everything(environment: Mapping[str, str], models_folder: Path) -> list[Candidate]:
     """Find all models: those of servers first, then those of services, then files. Nothing is tried."""
     sources = providers.configured(environment)
-    lists = await asyncio.gather(*(_of_provider(provider, environment, most=_PER_SERVER) for provider in sources))
+    lists = await asyncio.gather(*(_of_provider(provider, environment, limit=_PER_SERVER) for provider in sources))
     candidates = [candidate for listed in lists for candidate in listed]
     candidates.sort(key=lambda candidate: not candidate.here)
     has_ollama = any(candidate.provider == "ollama" for candidate in candidates)
@@ -102,7 +102,7 @@ async def _of_provider(
     environment: Mapping[str, str],
     model: str | None = None,
     *,
-    most: int | None = None,
+    limit: int | None = None,
     required: bool = False,
 ) -> list[Candidate]:
     """List the models of a provider. A server that does not answer has none, unless it is `required`."""
@@ -132,7 +132,7 @@ async def _of_provider(
     chosen = _chosen(provider, listed or (), model)
     if not chosen:
         return fault(f"it has no model {model!r}" if model else "it has no model that holds conversations")
-    more = f"{len(chosen) - most} more: cfs connect {provider.name}" if most and len(chosen) > most else ""
+    more = f"{len(chosen) - limit} more: cfs connect {provider.name}" if limit and len(chosen) > limit else ""
     return [
         Candidate(
             _name(listing.id),
@@ -151,7 +151,7 @@ async def _of_provider(
             here=provider.here,
             note=more,
         )
-        for listing in chosen[:most]
+        for listing in chosen[:limit]
     ]
 
 

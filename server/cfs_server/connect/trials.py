@@ -69,8 +69,8 @@ async def try_all(
             trials.append(await _try(settings, candidate, seconds))
         return trials
 
-    here = [candidate for candidate in candidates if candidate.here]
-    groups = [here, *([candidate] for candidate in candidates if not candidate.here)]
+    local = [candidate for candidate in candidates if candidate.here]
+    groups = [local, *([candidate] for candidate in candidates if not candidate.here)]
     trials = [trial for group in await asyncio.gather(*map(in_turn, groups)) for trial in group]
     order = {candidate.name: number for number, candidate in enumerate(candidates)}
     return sorted(trials, key=lambda trial: order[trial.candidate.name])
