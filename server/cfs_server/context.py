@@ -99,8 +99,8 @@ async def _priced(settings: Settings, model: ModelInfo | None) -> ModelInfo | No
     """Return a model with its price: its own, that of the settings, or a known one."""
     if model is None or model.price is not None:
         return model
-    known = await asyncio.to_thread(default_price, settings.upstream, model.name)  # imports its data
-    return replace(model, price=settings.price or known)
+    default = await asyncio.to_thread(default_price, settings.upstream, model.name)  # imports its data
+    return replace(model, price=settings.price or default)
 
 
 def _store(
@@ -116,10 +116,10 @@ def _joint(
     engine: Engine,
     part: Part | None,
     stores: Callable[[], Sequence[SessionStore]],
-    own: SessionStore,
+    local: SessionStore,
 ) -> JointStore:
     joint = JointStore(engine, settings.limits, part, stores)
-    joint.spending = own.spending  # completions without a session are counted there
+    joint.spending = local.spending  # completions without a session are counted there
     return joint
 
 
@@ -175,7 +175,7 @@ async def opened(backend: Backend) -> AsyncIterator[Journal]:
 @asynccontextmanager
 async def background(work: Iterable[Coroutine[None, None, None]]) -> AsyncIterator[None]:
     """Run endless tasks for the duration of the block."""
-    tasks = [asyncio.create_task(each) for each in work]
+    tasks = [asyncio.create_task(coroutine) for coroutine in work]
     try:
         yield
     finally:
