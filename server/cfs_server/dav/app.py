@@ -62,7 +62,7 @@ class WorkspaceTree(HandleTree):
     def check(self, path: str) -> None:
         """Raise `InvalidPathError`, or `AccessDeniedError` if the caller has no rights at or below a path."""
         logical = self._logical(path)
-        if path != "/" and not any(self._handle.scopes(each, logical) for each in OPERATIONS):
+        if path != "/" and not any(self._handle.scopes(operation, logical) for operation in OPERATIONS):
             self._handle.require("file", logical)
 
     def refusal(self, error: CfsError) -> CfsError:
@@ -274,11 +274,11 @@ class _NotingBridge(LoopBridge):
 
 def _documents(store: SessionStore, journal: Journal, space: str, counts: Callable[[str], bool]) -> Documents:
     """Return the documents of a space. Those that do not count are deleted."""
-    on_loop, kept = LoopBridge(), journal.kept(space)
-    for name in [name for name in kept if not counts(name)]:
+    on_loop, documents = LoopBridge(), journal.kept(space)
+    for name in [name for name in documents if not counts(name)]:
         journal.keep(space, name, None)
-        del kept[name]
-    return Documents(kept, lambda name, value: on_loop(partial(journal.keep, space, name, value)), store.clock)
+        del documents[name]
+    return Documents(documents, lambda name, value: on_loop(partial(journal.keep, space, name, value)), store.clock)
 
 
 def _exists(store: SessionStore, mount: str, url: str) -> bool:
@@ -286,8 +286,8 @@ def _exists(store: SessionStore, mount: str, url: str) -> bool:
     path = unquote(url).removeprefix(mount)
     if mount == SESSIONS:
         return store.find(path.strip("/")) is not None
-    place = in_sub_sessions(path) if mount == SUB_SESSIONS else None
-    return mount == WORKSPACES_MOUNT or (isinstance(place, SessionPath) and store.find(place.id) is not None)
+    target = in_sub_sessions(path) if mount == SUB_SESSIONS else None
+    return mount == WORKSPACES_MOUNT or (isinstance(target, SessionPath) and store.find(target.id) is not None)
 
 
 async def _in_past(mount: str, path: str, tree: Tree) -> str | None:

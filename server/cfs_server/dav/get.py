@@ -34,8 +34,8 @@ _WAIT = re.compile(r'\s*wait\s*=\s*"?([0-9]{1,9})"?\s*(?:;.*)?', re.IGNORECASE |
 def wait_of(headers: Iterable[str]) -> int | None:
     """Return the seconds of the first `Prefer: wait=N`; None if there is no valid one."""
     for preference in ",".join(headers).split(","):
-        if (found := _WAIT.fullmatch(preference)) is not None:
-            return int(found[1])
+        if (match := _WAIT.fullmatch(preference)) is not None:
+            return int(match[1])
     return None
 
 
@@ -65,8 +65,8 @@ async def read(request: Request, tree: SessionTree, path: str, *, seconds: float
             return response
         case ScratchPath():
             file = tree.scratch(path)
-            shown = _Shown(f'"{file.etag}"', file.changed_at, "application/octet-stream", _FOREIGN)
-            return _answer(request, shown, len(file.data), lambda: file.data)
+            representation = _Shown(f'"{file.etag}"', file.changed_at, "application/octet-stream", _FOREIGN)
+            return _answer(request, representation, len(file.data), lambda: file.data)
     if tree.look(path) is None:
         raise NotFound(f"there is nothing at {path!r}")
     return await to_thread.run_sync(_listing, tree, path)
@@ -87,9 +87,9 @@ async def read_session(
         if preferred is not None and preferred <= seconds:
             seconds, headers = preferred, {"Preference-Applied": f"wait={preferred}"}
         if seconds > 0 and not gate.is_settled(session):
-            least = _DAVFS_SECONDS if is_davfs2(request.headers.get("user-agent", "")) else 0.0
+            min_seconds = _DAVFS_SECONDS if is_davfs2(request.headers.get("user-agent", "")) else 0.0
             settled = partial(gate.wait_settled, session, seconds, "read_binary")
-            await attend(request, _lasting(min(least, seconds), settled))
+            await attend(request, _lasting(min(min_seconds, seconds), settled))
     history = session.history
 
     def shown() -> _Shown:
@@ -120,34 +120,34 @@ class _Shown:
         self.headers = {"ETag": etag, "Last-Modified": http_date(changed_at)} | _SAFE | headers
 
 
-def _answer(request: Request, shown: _Shown, size: int, read_all: Callable[[], bytes]) -> Response:
+def _answer(request: Request, representation: _Shown, size: int, read_all: Callable[[], bytes]) -> Response:
     """Return the content, the requested range of it, or 304 if the client already has it."""
-    if _is_known(request.headers, shown):
-        return Response(status_code=304, headers=shown.headers)
-    headers = shown.headers | {"Accept-Ranges": "bytes"}
+    if _is_known(request.headers, representation):
+        return Response(status_code=304, headers=representation.headers)
+    headers = representation.headers | {"Accept-Ranges": "bytes"}
     if _is_head(request):  # do not render a long transcript for HEAD
-        return Response(b"", 200, headers | {"Content-Length": str(size)}, shown.media_type)
-    asked = request.headers.get("range")
-    if request.headers.get("if-range", shown.etag).strip() != shown.etag:
-        asked = None  # it is a range of another version
+        return Response(b"", 200, headers | {"Content-Length": str(size)}, representation.media_type)
+    requested = request.headers.get("range")
+    if request.headers.get("if-range", representation.etag).strip() != representation.etag:
+        requested = None  # it is a range of another version
     try:
-        part = part_of(asked, size)
+        part = part_of(requested, size)
     except RangeNotSatisfiable as error:
         return problem_response(error, **{"Content-Range": f"bytes */{size}"})
     data = read_all()
     if part is None:
-        return (LongText if size > _LONG_BYTES else Response)(data, 200, headers, shown.media_type)
+        return (LongText if size > _LONG_BYTES else Response)(data, 200, headers, representation.media_type)
     headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size}"
-    return LongText(memoryview(data)[part.start : part.stop], 206, headers, shown.media_type)
+    return LongText(memoryview(data)[part.start : part.stop], 206, headers, representation.media_type)
 
 
-def _is_known(given: Headers, shown: _Shown) -> bool:
+def _is_known(headers: Headers, representation: _Shown) -> bool:
     """Return whether the client already has this version (RFC 9110, 13.2.2). Raises `PreconditionFailed`."""
-    if (if_match := given.get("if-match")) is not None and not matches(if_match, shown.etag):
-        raise PreconditionFailed(f"If-Match: {if_match} does not hold: the version is {shown.etag}")
-    if (if_none_match := given.get("if-none-match")) is not None:
-        return unchanged(if_none_match, shown.etag)
-    return _not_since(given.get("if-modified-since"), shown.changed_at)
+    if (if_match := headers.get("if-match")) is not None and not matches(if_match, representation.etag):
+        raise PreconditionFailed(f"If-Match: {if_match} does not hold: the version is {representation.etag}")
+    if (if_none_match := headers.get("if-none-match")) is not None:
+        return unchanged(if_none_match, representation.etag)
+    return _not_since(headers.get("if-modified-since"), representation.changed_at)
 
 
 def _not_since(date: str | None, changed_at: float) -> bool:

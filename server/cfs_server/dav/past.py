@@ -38,8 +38,8 @@ async def past_in_workspaces(path: str, tree: Tree) -> str | None:
     """
     match path.strip("/").split("/"):
         case [workspace, second, *rest] if second == VERSIONS:
-            own = await to_thread.run_sync(_look, tree, f"/{workspace}/{VERSIONS}")
-            return "/".join(["workspaces", workspace, *rest]) if own is None else None
+            entry = await to_thread.run_sync(_look, tree, f"/{workspace}/{VERSIONS}")
+            return "/".join(["workspaces", workspace, *rest]) if entry is None else None
     return None
 
 

@@ -59,9 +59,9 @@ def require_granted(scope: Scope) -> None:
         except FileSystemError as error:
             raise problem_of(authorization, error) from None
     elif mount in (SESSIONS, SUB_SESSIONS):
-        place = in_sessions(below) if mount == SESSIONS else in_sub_sessions(below)
-        if isinstance(place, SessionPath):
-            authorization.require("write", path_of(place.id), f"session {place.id!r}")
+        target = in_sessions(below) if mount == SESSIONS else in_sub_sessions(below)
+        if isinstance(target, SessionPath):
+            authorization.require("write", path_of(target.id), f"session {target.id!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,11 +174,11 @@ def named(header: str | None) -> list[str]:
 
 def read(tag: str, nonce: str, version: int) -> View | None:
     """Parse a quoted ETag for the session that has this nonce and version now; None if it does not match."""
-    found = _VIEW.fullmatch(tag)
-    if found is None or found["nonce"] != nonce or int(found["version"]) > version:
+    match = _VIEW.fullmatch(tag)
+    if match is None or match["nonce"] != nonce or int(match["version"]) > version:
         return None
-    number = int(found["version"])
-    return Version(number) if found["hash"] is None else SentBytes(number, int(found["size"]), found["hash"])
+    number = int(match["version"])
+    return Version(number) if match["hash"] is None else SentBytes(number, int(match["size"]), match["hash"])
 
 
 GATHERED_BYTES = 64 << 20
@@ -196,9 +196,9 @@ def require_size(gate: AuthorizedSessions, session_id: str, size: int) -> None:
     """Raise `TooLarge` for a body that is too large to compare. Called on the loop, before the body is read."""
     session = gate.find(session_id, "write")
     readable = gate.may("read_binary", session_id)
-    most = largest(gate.limits, session.history.size if session and readable else 0)
-    if size > most:
-        raise TooLarge(f"what is sent to {session_id!r} has {most} bytes at most now; this has {size}")
+    max_bytes = largest(gate.limits, session.history.size if session and readable else 0)
+    if size > max_bytes:
+        raise TooLarge(f"what is sent to {session_id!r} has {max_bytes} bytes at most now; this has {size}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,11 @@ class SessionVersion:
     def judge(self, body: bytes) -> Verdict:
         """Return the meaning of a body. See `cfs.contract.bodies.judge`."""
         transcript = self.text.encode()
-        base = max((known for each in self.bases if (known := _base(each, body, transcript))), key=len, default=b"")
+        base = max(
+            (known_part for candidate in self.bases if (known_part := _base(candidate, body, transcript))),
+            key=len,
+            default=b"",
+        )
         if self.readable or base:
             return judge(body, transcript, base=base, may_replace=self.replaceable, limit=self.limit, most=self.most)
         return Nothing() if decode_message(body, limit=self.limit) is None else Append(body.decode())
@@ -267,19 +271,19 @@ class Put:
         with on_loop.within(self._gate.loaded(self._id)):
             if self._has_turns and (history := on_loop(self._history)) is not None:
                 rendered_in_thread(history, on_loop)
-            done = on_loop(partial(self._at_once, bound=AT_ONCE_BYTES))
+            result = on_loop(partial(self._at_once, bound=AT_ONCE_BYTES))
             for _ in range(_ATTEMPTS):
-                if isinstance(done, str):
-                    return done
-                verdict = done.judge(self._body)
-                done = on_loop(partial(self._later, done, verdict, self._read(verdict, done)))
-            return done if isinstance(done, str) else on_loop(self._in_one_piece)
+                if isinstance(result, str):
+                    return result
+                verdict = result.judge(self._body)
+                result = on_loop(partial(self._later, result, verdict, self._read(verdict, result)))
+            return result if isinstance(result, str) else on_loop(self._in_one_piece)
 
     def _read(self, verdict: Verdict, sight: SessionVersion) -> SizedMessages | None:
         """Parse the transcript of a verdict. Runs in the thread."""
         if isinstance(verdict, Import | Replace):
-            known = sight.messages if isinstance(verdict, Replace) else ()
-            return read_history(verdict.transcript, self._gate.limits.messages, known)
+            existing = sight.messages if isinstance(verdict, Replace) else ()
+            return read_history(verdict.transcript, self._gate.limits.messages, existing)
         return None
 
     def _in_one_piece(self) -> str:
@@ -312,20 +316,20 @@ class Put:
         etag = session.etag if session else None
         messages = session.history.messages if session and readable else ()
         limits = self._gate.limits
-        most = limits.message_bytes, limits.messages
-        return session, SessionVersion(etag, text, messages, bases, replaceable, readable, *most)
+        maxima = limits.message_bytes, limits.messages
+        return session, SessionVersion(etag, text, messages, bases, replaceable, readable, *maxima)
 
     def _require(self, session: Session | None) -> None:
         """Raise `PreconditionFailed` unless the conditions of the request are true (RFC 9110, 13.1)."""
-        wanted, unwanted = self._conditions.if_match, self._conditions.if_none_match
-        if wanted is not None and (session is None or (wanted.strip() != "*" and not _known(session, wanted))):
+        if_match, if_none_match = self._conditions.if_match, self._conditions.if_none_match
+        if if_match is not None and (session is None or (if_match.strip() != "*" and not _known(session, if_match))):
             now = "there is no such session" if session is None else "it has none of these versions, or has lost them"
-            raise PreconditionFailed(f"If-Match: {wanted} does not hold for {self._id!r}: {now}; read it again")
-        if unwanted is None or session is None or not unchanged(unwanted, session.etag):
+            raise PreconditionFailed(f"If-Match: {if_match} does not hold for {self._id!r}: {now}; read it again")
+        if if_none_match is None or session is None or not unchanged(if_none_match, session.etag):
             return
-        if unwanted.strip() == "*" and self._clients.has_set_aside(session.key):
+        if if_none_match.strip() == "*" and self._clients.has_set_aside(session.key):
             return
-        raise PreconditionFailed(f"If-None-Match: {unwanted} does not hold for {self._id!r}: it is there; read it")
+        raise PreconditionFailed(f"If-None-Match: {if_none_match} does not hold for {self._id!r}: it is there; read it")
 
     def _bases(self, session: Session | None) -> tuple[tuple[SentBytes | int, ...], bool]:
         """Return the texts that the client may have had before, and whether it named the current version."""
@@ -377,9 +381,9 @@ class Put:
 
 def _known(session: Session, header: str) -> Sequence[View]:
     """Return the known versions in a header. Those from before a replacement of the transcript do not count."""
-    found = [read(tag, session.nonce, session.history.version) for tag in named(header)]
+    views = [read(tag, session.nonce, session.history.version) for tag in named(header)]
     return [
         view
-        for view in found
+        for view in views
         if view is not None and (isinstance(view, SentBytes) or session.history.size_at(view.number) is not None)
     ]

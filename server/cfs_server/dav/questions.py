@@ -96,13 +96,13 @@ class QuestionTree(FixedTree):
 
         Raises `NotFound`, `NotGranted` or `Forbidden`.
         """
-        place = parse_path(path)
-        if not isinstance(place, QuestionPath):
+        target = parse_path(path)
+        if not isinstance(target, QuestionPath):
             return None
-        question = self._gate.get(place.session, "read_binary").question(place.id)
+        question = self._gate.get(target.session, "read_binary").question(target.id)
         if question.state is not QuestionState.OPEN:
             raise NotFound(already_closed(question).detail)
-        return _text(place.session, question), question.id
+        return _text(target.session, question), question.id
 
     def open(self, path: str) -> BinaryIO:
         """Open the text of a question."""
@@ -113,10 +113,10 @@ class QuestionTree(FixedTree):
 
     def require_write(self, path: str) -> None:
         """Raise the error of an answer that the caller may not give, or that comes too late."""
-        place = parse_path(path)
-        if not isinstance(place, QuestionPath):
+        target = parse_path(path)
+        if not isinstance(target, QuestionPath):
             raise self.refused(path)
-        question = self._caller.question_to_answer(place.session, place.id)
+        question = self._caller.question_to_answer(target.session, target.id)
         if question.state is not QuestionState.OPEN:
             raise already_closed(question)
 
@@ -125,8 +125,8 @@ class QuestionTree(FixedTree):
 
         Raises `Conflict` if it is not open any more, `InvalidParameters` or `UnsupportedMedia` for what is no answer.
         """
-        place = parse_path(path)
-        if not isinstance(place, QuestionPath):
+        target = parse_path(path)
+        if not isinstance(target, QuestionPath):
             raise self.refused(path)
         size = body.seek(0, os.SEEK_END)
         body.seek(0)
@@ -136,7 +136,7 @@ class QuestionTree(FixedTree):
             raise UnsupportedMedia(f"an answer must be UTF-8: {error.reason}") from None
         if not answer or size > _MOST_BYTES:
             raise InvalidParameters("the body is one of the choices of the question, such as: allow")
-        self._on_loop(partial(self._answer, place, answer, conditions))
+        self._on_loop(partial(self._answer, target, answer, conditions))
         return None
 
     def make(self, path: str) -> None:
@@ -146,18 +146,18 @@ class QuestionTree(FixedTree):
 
     def may_write(self, path: str) -> bool:
         """Return whether the caller may answer there."""
-        place = parse_path(path)
-        return isinstance(place, QuestionPath) and all(
-            self._gate.may(operation, place.session) for operation in Right.STEER.operations
+        target = parse_path(path)
+        return isinstance(target, QuestionPath) and all(
+            self._gate.may(operation, target.session) for operation in Right.STEER.operations
         )
 
-    def _answer(self, place: QuestionPath, answer: str, conditions: Conditions) -> None:
-        require(conditions, place.id, exists=self._open(place) is not None)
-        self._caller.answer_question(place.session, place.id, answer)
+    def _answer(self, target: QuestionPath, answer: str, conditions: Conditions) -> None:
+        require(conditions, target.id, exists=self._open(target) is not None)
+        self._caller.answer_question(target.session, target.id, answer)
 
-    def _open(self, place: QuestionPath) -> Question | None:
-        session = self._gate.known(place.session)
-        question = None if session is None else session.questions.get(place.id)
+    def _open(self, target: QuestionPath) -> Question | None:
+        session = self._gate.known(target.session)
+        question = None if session is None else session.questions.get(target.id)
         return None if question is None or question.state is not QuestionState.OPEN else question
 
     def _look(self, path: str) -> Entry | None:

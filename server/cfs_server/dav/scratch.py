@@ -52,10 +52,10 @@ class ScratchFiles:
 
     def get(self, path: str) -> Scratch:
         """Return a file. Raises `NotFound`."""
-        found = self.find(path)
-        if found is None:
+        file = self.find(path)
+        if file is None:
             raise NotFound(f"there is no file {path!r}")
-        return found
+        return file
 
     def put(self, path: str, data: bytes, view: str | None = None) -> Scratch:
         """Write or overwrite a file. Raises `TooLarge` or `StorageFull`."""
@@ -72,13 +72,13 @@ class ScratchFiles:
 
     def write(self, path: str, data: bytes, conditions: Conditions) -> Scratch:
         """Write a file if the conditions are true (RFC 9110, 13.1). Raises `PreconditionFailed`, and as `put`."""
-        there = self.find(path)
-        etag = None if there is None else f'"{there.etag}"'
-        wanted, unwanted = conditions.if_match, conditions.if_none_match
-        if wanted is not None and (etag is None or not matches(wanted, etag)):
-            raise PreconditionFailed(f"If-Match: {wanted} does not hold for {path!r}")
-        if etag is not None and unchanged(unwanted, etag):
-            raise PreconditionFailed(f"If-None-Match: {unwanted} does not hold for {path!r}")
+        existing = self.find(path)
+        etag = None if existing is None else f'"{existing.etag}"'
+        if_match, if_none_match = conditions.if_match, conditions.if_none_match
+        if if_match is not None and (etag is None or not matches(if_match, etag)):
+            raise PreconditionFailed(f"If-Match: {if_match} does not hold for {path!r}")
+        if etag is not None and unchanged(if_none_match, etag):
+            raise PreconditionFailed(f"If-None-Match: {if_none_match} does not hold for {path!r}")
         return self.put(path, data)
 
     def delete(self, path: str, only: Scratch | None = None) -> None:
@@ -131,9 +131,9 @@ class ClientStates:
         """Return the state of a principal. It exists as long as the principal."""
         if self._clock() - self._swept_at > _SWEEP_SECONDS:
             self._swept_at = self._clock()
-            for kept in self._kept.values():
-                kept.scratch.expire()
-        found = self._kept.get(principal)
-        if found is None:
-            found = self._kept[principal] = ClientState(self._on_loop, self._clock, self._rename_wait)
-        return found
+            for client in self._kept.values():
+                client.scratch.expire()
+        client_state = self._kept.get(principal)
+        if client_state is None:
+            client_state = self._kept[principal] = ClientState(self._on_loop, self._clock, self._rename_wait)
+        return client_state

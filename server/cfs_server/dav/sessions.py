@@ -185,16 +185,16 @@ class SessionTree(Tree):
 
     def require_write(self, path: str) -> None:
         """Raise `NotGranted` or `Forbidden` if the caller may not write a session."""
-        place = self.resolve(path)
-        if isinstance(place, SessionPath):
-            self.gate.require("write", place.id)
+        target = self.resolve(path)
+        if isinstance(target, SessionPath):
+            self.gate.require("write", target.id)
 
     def members(self, path: str) -> Iterable[Entry]:
         """Return the entries directly in a collection, all from one moment."""
         rows, collections, scratch = self._on_loop(partial(self._below, self.resolve(path), path))
-        shown = {self.path_of(row.id): row for row in rows}
-        self._rows |= shown
-        entries = [row.entry(where) for where, row in shown.items()]
+        listed = {self.path_of(row.id): row for row in rows}
+        self._rows |= listed
+        entries = [row.entry(where) for where, row in listed.items()]
         entries += [Entry(where, collection=True, modified=at) for where, at in collections]
         return entries + [scratch_entry(where, file) for where, file in scratch]
 
@@ -208,40 +208,40 @@ class SessionTree(Tree):
 
     def properties(self, path: str) -> Mapping[str, str]:
         """Return the settings and the state of a session."""
-        if (known := self._properties.get(path)) is not None:
-            return known
-        place = self.resolve(path)
-        if not isinstance(place, SessionPath):
+        if (cached := self._properties.get(path)) is not None:
+            return cached
+        target = self.resolve(path)
+        if not isinstance(target, SessionPath):
             return {}
         if path not in self._rows:
             self.look(path)
         row = self._rows.get(path)
-        found: dict[str, str] = {}
+        properties: dict[str, str] = {}
         if row is not None:
-            found.update(state_shown(row.state, row.queued))
+            properties.update(state_shown(row.state, row.queued))
             if self.gate.may("read_binary", row.id):
-                found.update(settings_shown(row.settings))
-        self._properties[path] = found  # each property is read by its own call
-        return found
+                properties.update(settings_shown(row.settings))
+        self._properties[path] = properties  # each property is read by its own call
+        return properties
 
     def write(self, path: str, body: BinaryIO, conditions: Conditions) -> str:
         """Execute a PUT; see `cfs_server.dav.put`. The bytes of a scratch file are stored unchanged."""
-        place = self.resolve(path)
-        if isinstance(place, SessionPath):
-            self._on_loop(partial(require_size, self.gate, place.id, body.seek(0, os.SEEK_END)))
+        target = self.resolve(path)
+        if isinstance(target, SessionPath):
+            self._on_loop(partial(require_size, self.gate, target.id, body.seek(0, os.SEEK_END)))
             body.seek(0)
-            return self._put(place.id, body.read(), conditions)
-        if isinstance(place, ScratchPath):
+            return self._put(target.id, body.read(), conditions)
+        if isinstance(target, ScratchPath):
             data = body.read(CAP_FILE + 1)
             return self._on_loop(partial(self._scratch.write, self._key(path), data, conditions)).etag
         raise self._no_file(path)
 
     def make(self, path: str) -> None:
         """Create an empty session or scratch file if it does not exist (S2)."""
-        place = self.resolve(path)
-        if isinstance(place, SessionPath):
-            self._on_loop(partial(self._make, place.id))
-        elif isinstance(place, ScratchPath):
+        target = self.resolve(path)
+        if isinstance(target, SessionPath):
+            self._on_loop(partial(self._make, target.id))
+        elif isinstance(target, ScratchPath):
             if self.look(path) is None:
                 self._on_loop(partial(self._scratch.put, self._key(path), b""))
         else:
@@ -253,10 +253,10 @@ class SessionTree(Tree):
 
     def delete(self, path: str) -> None:
         """Delete a scratch file, or a session with everything below it (S2)."""
-        place = self.resolve(path)
-        if isinstance(place, SessionPath):
-            self._on_loop(partial(self._delete, place.id))
-        elif isinstance(place, ScratchPath):
+        target = self.resolve(path)
+        if isinstance(target, SessionPath):
+            self._on_loop(partial(self._delete, target.id))
+        elif isinstance(target, ScratchPath):
             self._on_loop(partial(self._scratch.delete, self._key(path)))
         else:
             raise self._no_file(path)
@@ -325,10 +325,10 @@ class SessionTree(Tree):
 
     def set_property(self, path: str, name: str, value: str | None, *, dry_run: bool) -> bool:
         """Change a setting (S9). Properties of other namespaces are not handled here."""
-        place = self.resolve(path)
-        if not isinstance(place, SessionPath) or not is_ours(name):
+        target = self.resolve(path)
+        if not isinstance(target, SessionPath) or not is_ours(name):
             return False
-        self._on_loop(partial(self._configure, place.id, name, value, dry_run=dry_run))
+        self._on_loop(partial(self._configure, target.id, name, value, dry_run=dry_run))
         self._rows.pop(path, None)
         self._properties.pop(path, None)
         return True
@@ -338,16 +338,16 @@ class SessionTree(Tree):
 
         Threads call this, too: the store and the scratch files are only asked for a name.
         """
-        place = self._parse(path)
+        target = self._parse(path)
         is_scratch = self._key(path) in self._scratch
-        match place:
+        match target:
             case ScratchPath():
-                place = self._session_named(path) or place
+                target = self._session_named(path) or target
             case SessionPath(session_id) if is_scratch and self.gate.known(session_id) is None:
-                place = ScratchPath(path)
-        if is_scratch and not isinstance(place, ScratchPath):  # a session has its name now
+                target = ScratchPath(path)
+        if is_scratch and not isinstance(target, ScratchPath):  # a session has its name now
             self._on_loop(partial(self._scratch.discard, self._key(path)))
-        return place
+        return target
 
     def etag_after_move(self, session_id: str) -> str | None:
         """Return the ETag for a HEAD of what this client has just moved to a session; None if it has not."""
@@ -370,23 +370,23 @@ class SessionTree(Tree):
         """Return the path of a session."""
         return "/" + session_id
 
-    def _listed(self, place: MountPath | None) -> list[Session]:
+    def _listed(self, target: MountPath | None) -> list[Session]:
         """Return the sessions directly in a collection. Runs on the loop."""
-        return self.gate.page(limit=1 << 40) if isinstance(place, Root) else []
+        return self.gate.page(limit=1 << 40) if isinstance(target, Root) else []
 
-    def _collections(self, place: MountPath | None) -> list[tuple[str, float]]:  # noqa: ARG002 - used below the roots
+    def _collections(self, target: MountPath | None) -> list[tuple[str, float]]:  # noqa: ARG002 - used below the roots
         """Return the paths and the times of change of the collections in a collection. Runs on the loop."""
         return []
 
-    def _look_at_family(self, place: Family, path: str) -> Entry | None:  # noqa: ARG002
+    def _look_at_family(self, target: Family, path: str) -> Entry | None:  # noqa: ARG002
         return None
 
-    def _look(self, place: MountPath | None, path: str) -> Entry | None:
-        match place:
+    def _look(self, target: MountPath | None, path: str) -> Entry | None:
+        match target:
             case Root():
                 return Entry("/", collection=True)
             case Family():
-                return self._look_at_family(place, path)
+                return self._look_at_family(target, path)
             case ScratchPath():
                 file = self._scratch.find(self._key(path))
                 return None if file is None else scratch_entry(path, file)
@@ -401,12 +401,12 @@ class SessionTree(Tree):
         return None
 
     def _below(
-        self, place: MountPath | None, path: str
+        self, target: MountPath | None, path: str
     ) -> tuple[list[Row], list[tuple[str, float]], list[tuple[str, Scratch]]]:
         mine = self._scratch.below(self._key(path).rstrip("/") + "/")
         files = [(key.removeprefix(self._mount), file) for key, file in mine]
         files = [(where, file) for where, file in files if isinstance(self.resolve(where), ScratchPath)]
-        return [row_of(each) for each in self._listed(place)], self._collections(place), files
+        return [row_of(session) for session in self._listed(target)], self._collections(target), files
 
     def _row_of(self, session_id: str) -> Row | None:
         session = self.gate.known(session_id)
@@ -538,14 +538,14 @@ class SubSessionTree(SessionTree):
         root = session_id.partition("/")[0]
         return f"/{root}/{name_below(root, session_id)}"
 
-    def _listed(self, place: MountPath | None) -> list[Session]:
-        return self.gate.below(place.root) if isinstance(place, Family) else []
+    def _listed(self, target: MountPath | None) -> list[Session]:
+        return self.gate.below(target.root) if isinstance(target, Family) else []
 
-    def _collections(self, place: MountPath | None) -> list[tuple[str, float]]:
-        if not isinstance(place, Root):
+    def _collections(self, target: MountPath | None) -> list[tuple[str, float]]:
+        if not isinstance(target, Root):
             return []
         return [(f"/{root.id}", root.created_at) for root in self.gate.roots_with_children()]
 
-    def _look_at_family(self, place: Family, path: str) -> Entry | None:
-        root = self.gate.enter(place.root)
+    def _look_at_family(self, target: Family, path: str) -> Entry | None:
+        root = self.gate.enter(target.root)
         return None if root is None else Entry(path, collection=True, modified=root.created_at)
