@@ -395,7 +395,7 @@ class TurnEnded:
         else:
             session.account.add(size=-turn.waiting_bytes)
             session.queue.remove(turn)
-        for question in [each for each in session.questions.values() if each.turn == self.turn]:
+        for question in [candidate for candidate in session.questions.values() if candidate.turn == self.turn]:
             session.account.add(size=-question.cost)
             del session.questions[question.id]
         session.spend(usage)
@@ -448,9 +448,9 @@ class QuestionAsked:
         question = replace(self.question, asked_at=at)
         session.questions[question.id] = question
         gone = oldest_closed(session.questions)
-        for each in gone:
-            del session.questions[each.id]
-        session.account.add(size=question.cost - sum(each.cost for each in gone))
+        for closed in gone:
+            del session.questions[closed.id]
+        session.account.add(size=question.cost - sum(closed.cost for closed in gone))
         data = {
             "turn": question.turn,
             "id": question.id,

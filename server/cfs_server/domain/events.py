@@ -206,14 +206,14 @@ class EventLog:
         """
         if not self._first - 1 <= after <= self.last:
             return Stale(after, self.last)
-        found: list[Event] = []
+        events: list[Event] = []
         size = 0
         for at in range(after - self._first + 1, len(self._events)):
-            found.append(self._events[at])
-            size += found[-1].cost
+            events.append(self._events[at])
+            size += events[-1].cost
             if size >= most:
                 break
-        return found
+        return events
 
     async def cursor(self, token: str | None) -> int:
         """Parse a reader's cursor: `<life>.<epoch>-<number>`, or a plain number of this epoch.

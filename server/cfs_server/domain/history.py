@@ -218,12 +218,12 @@ class History:
     def prompt(self, window: Window) -> tuple[Message, ...]:
         """Return the messages of a prompt (S8): those of a window, without error replies."""
         first = self._all[: self.leading]
-        kept = islice(enumerate(self._all), max(window.cut, len(first)), None)
-        said = [message for at, message in kept if at not in window.oversized and not is_error_reply(message)]
+        remaining = islice(enumerate(self._all), max(window.cut, len(first)), None)
+        messages = [message for at, message in remaining if at not in window.oversized and not is_error_reply(message)]
         if window.summary:
             before = f"{first.pop().content}\n\n" if first else ""
             first.append(Message(role="system", content=f"{before}{_SUMMARY}{window.summary}"))
-        return (*first, *said)
+        return (*first, *messages)
 
     def exchanges(self, window: Window) -> list[int]:
         """Return where the exchanges of a window begin, without those that are too long for any prompt."""
@@ -237,15 +237,15 @@ class History:
 
     def leaving(self, window: Window, cut: int, characters: int) -> list[Message]:
         """Return the newest messages that leave the prompts at a new cut, up to this many characters."""
-        found: list[Message] = []
+        messages: list[Message] = []
         for at in range(cut - 1, max(window.cut, self.leading) - 1, -1):
             message = self._all[at]
             characters -= len(message.content)
             if characters < 0:
                 break
             if at not in window.oversized and not is_error_reply(message):
-                found.append(message)
-        return found[::-1]
+                messages.append(message)
+        return messages[::-1]
 
     def count_between(self, window: Window, cut: int) -> int:
         """Count the messages that leave the prompts at a new cut."""
@@ -395,7 +395,7 @@ class History:
         newest = self._messages[-1:]
         if (self.leading, self.calls_tools, self.failed) != (
             leading_systems(self._messages),
-            any(each.tool_calls for each in newest),
+            any(message.tool_calls for message in newest),
             any(map(is_error_reply, newest)),
         ):
             raise AssertionError("the values that stay without the messages are wrong")
@@ -421,13 +421,15 @@ def rendered_in_thread(history: History, on_loop: LoopBridge) -> None:
             return
 
 
-def _alike(own: Message, given: Message) -> bool:
-    if (own.role, own.content, own.thinking) == (given.role, given.content, given.thinking) and own == given:
+def _alike(stored: Message, sent: Message) -> bool:
+    if (stored.role, stored.content, stored.thinking) == (sent.role, sent.content, sent.thinking) and stored == sent:
         return True
-    if own.role != given.role:
+    if stored.role != sent.role:
         return False
-    known = own.model_copy(update={"content": own.content.strip(), "thinking": given.thinking and own.thinking})
-    return known == given.model_copy(update={"content": given.content.strip()})
+    stripped = stored.model_copy(
+        update={"content": stored.content.strip(), "thinking": sent.thinking and stored.thinking}
+    )
+    return stripped == sent.model_copy(update={"content": sent.content.strip()})
 
 
 def first_window(history: History, settings: Settings, most: int) -> tuple[Window, int | None]:

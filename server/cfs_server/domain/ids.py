@@ -49,8 +49,8 @@ def id_of(path: Path) -> str:
     raise InvalidPathError(f"{path!r} names no session: write {path_of(session_id)!r} for it", path)
 
 
-def _escape(found: "re.Match[str]") -> str:
-    return quote(found[0], safe="")
+def _escape(match: "re.Match[str]") -> str:
+    return quote(match[0], safe="")
 
 
 def new_id(is_free: Callable[[str], bool]) -> str:
@@ -71,9 +71,9 @@ def copy_ids(session_id: str) -> Iterator[str]:
     """Yield ids for copies of a session: with `-2`, `-3` and so on. A long id is shortened."""
     parent, slash, name = session_id.rpartition("/")
     for number in count(2):
-        kept = name
-        while not _is_id(copy := f"{parent}{slash}{kept}-{number}"):
-            kept = kept[:-1]
+        stem = name
+        while not _is_id(copy := f"{parent}{slash}{stem}-{number}"):
+            stem = stem[:-1]
         yield copy
 
 

@@ -98,7 +98,7 @@ def _at_once(work: Coroutine[Any, Any, _T]) -> _T:
     try:
         work.send(None)
     except StopIteration as end:
-        found: _T = end.value
-        return found
+        result: _T = end.value
+        return result
     work.close()
     raise RuntimeError("on the loop itself this call cannot wait")

@@ -64,14 +64,14 @@ class Past:
         `first` is the number of the first stored version.
         """
         versions: list[Version] = []
-        for number, each in enumerate(changes, first):
-            change, count = each.change, versions[-1].count if versions else 0
+        for number, recorded in enumerate(changes, first):
+            change, count = recorded.change, versions[-1].count if versions else 0
             if isinstance(change, MessageAdded):
-                versions.append(Version(number, each.at, count + 1, each.author, message=change.message))
+                versions.append(Version(number, recorded.at, count + 1, recorded.author, message=change.message))
                 continue
             rewind = change.rewind if isinstance(change, HistoryReplaced) else None
             size = len(change.history.messages)
-            versions.append(Version(number, each.at, size, each.author, messages=change.history, rewind=rewind))
+            versions.append(Version(number, recorded.at, size, recorded.author, messages=change.history, rewind=rewind))
         return cls(_completed(versions, history), session_id)
 
     def at(self, moment: float) -> Version | None:
@@ -90,8 +90,8 @@ class Past:
         """Return a version. Raises `NotFound` if there is none with this number, or if it is not kept."""
         first = self.versions[0].number
         if not first <= number <= self.current.number:
-            kept = f"{first} to {self.current.number}"
-            raise NotFound(f"session {self._id!r} has no version {number}: it has {kept}")
+            available = f"{first} to {self.current.number}"
+            raise NotFound(f"session {self._id!r} has no version {number}: it has {available}")
         return self.versions[number - first]
 
     def at_time(self, at: float) -> Version | None:
@@ -104,11 +104,11 @@ class Past:
 
         If they never were alone, it is the version that brought them. Of several it is the newest one.
         """
-        versions, wanted = self.versions, self.messages(self.current.number).messages[:count]
+        versions, opening = self.versions, self.messages(self.current.number).messages[:count]
         index = len(versions) - 1
         while versions[index].count > count and index:
             replaced = versions[index].messages is not None
-            if replaced and self.messages(versions[index - 1].number).messages[:count] != wanted:
+            if replaced and self.messages(versions[index - 1].number).messages[:count] != opening:
                 break
             index -= 1
         return versions[index]

@@ -36,7 +36,7 @@ def slot_of(name: str, slots: int) -> int:
     A program's temporary file is in the slot of the session that it belongs to, where its name says which one.
     """
     root = name.partition("/")[0]
-    root = next((found[1] for base in _BASES if (found := base.fullmatch(root)) is not None), root)
+    root = next((match[1] for base in _BASES if (match := base.fullmatch(root)) is not None), root)
     return int.from_bytes(hashlib.blake2b(root.encode("utf-8", "surrogatepass"), digest_size=8).digest()) % slots
 
 
@@ -55,25 +55,27 @@ def _plan(slots: int, living: tuple[str, ...], owners: tuple[str | None, ...]) -
     """Make a plan. It is asked for several times a second, and seldom another one."""
     if not living:
         return ()
-    least, more = divmod(slots, len(living))
+    base_count, more = divmod(slots, len(living))
     held: dict[str, list[int]] = {name: [] for name in living}
     for slot, owner in enumerate(owners):
         if owner in held:
             held[owner].append(slot)
-    larger = set([name for name in living if len(held[name]) > least][:more])  # these have one more
+    larger = set([name for name in living if len(held[name]) > base_count][:more])  # these have one more
     plan: dict[int, str] = {}
-    for name, own in held.items():
-        part = least + (name in larger)
-        kept = sorted(own, key=lambda slot: _weight(slot, name), reverse=True)[:part] if len(own) > part else own
-        plan |= dict.fromkeys(kept, name)
-        held[name] = kept
-    counts = {name: len(kept) for name, kept in held.items()}
+    for name, owned in held.items():
+        part = base_count + (name in larger)
+        retained = (
+            sorted(owned, key=lambda slot: _weight(slot, name), reverse=True)[:part] if len(owned) > part else owned
+        )
+        plan |= dict.fromkeys(retained, name)
+        held[name] = retained
+    counts = {name: len(slots_of_replica) for name, slots_of_replica in held.items()}
     for slot in range(slots):
         if slot in plan:
             continue
-        most = least + (len(larger) < more)
-        chosen = next(name for name in _ranking(slot, living) if name not in larger and counts[name] < most)
-        if counts[chosen] == least:
+        max_slots = base_count + (len(larger) < more)
+        chosen = next(name for name in _ranking(slot, living) if name not in larger and counts[name] < max_slots)
+        if counts[chosen] == base_count:
             larger.add(chosen)
         counts[chosen] += 1
         plan[slot] = chosen
@@ -130,13 +132,15 @@ def moves_of(
     others do: as many as `late` says, the first ones in the slot's order. A slot is handed over if the plan names
     another replica. A replica that leaves hands over everything, and claims nothing.
     """
-    there = tuple(sorted(one.id for one in replicas.values() if one.alive and not one.leaving))
+    staying = tuple(sorted(one.id for one in replicas.values() if one.alive and not one.leaving))
     mine = [view.slot for view in slots if view.owner == me]
-    if me not in there:
+    if me not in staying:
         return Moves((), tuple(mine))
-    plan = assign(len(slots), there, [view.owner for view in slots])
+    plan = assign(len(slots), staying, [view.owner for view in slots])
     free = [view.slot for view in slots if not view.held]
-    claim = [slot for slot in free if plan[slot] == me or (slot in late and me in _ranking(slot, there)[: late[slot]])]
+    claim = [
+        slot for slot in free if plan[slot] == me or (slot in late and me in _ranking(slot, staying)[: late[slot]])
+    ]
     return Moves(tuple(claim[: max(0, room)]), tuple(slot for slot in mine if plan[slot] != me))
 
 

@@ -63,12 +63,12 @@ class Question:
 
 def open_questions(questions: Mapping[str, Question]) -> tuple[Question, ...]:
     """Return the questions that wait for an answer, oldest first."""
-    return tuple(each for each in questions.values() if each.state is QuestionState.OPEN)
+    return tuple(question for question in questions.values() if question.state is QuestionState.OPEN)
 
 
 def oldest_closed(questions: Mapping[str, Question]) -> tuple[Question, ...]:
     """Return the closed questions that are too many, oldest first."""
-    closed = [each for each in questions.values() if each.state is not QuestionState.OPEN]
+    closed = [question for question in questions.values() if question.state is not QuestionState.OPEN]
     return tuple(closed[: max(0, len(closed) - MOST_CLOSED)])
 
 
@@ -76,6 +76,6 @@ def already_closed(question: Question) -> Conflict:
     """Return why a question cannot be answered any more."""
     if question.answer is None:
         return Conflict("the question was withdrawn: its agent does not wait for an answer any more")
-    place = " at the agent's terminal" if question.terminal else ""
-    said = f"the question was answered already, by {question.by}{place}: {question.answer}"
-    return Conflict(said, answer=question.answer, by=question.by)
+    location = " at the agent's terminal" if question.terminal else ""
+    message = f"the question was answered already, by {question.by}{location}: {question.answer}"
+    return Conflict(message, answer=question.answer, by=question.by)

@@ -116,9 +116,9 @@ class StorageUsage:
     def require_room(self, *, sessions: int = 0, size: int = 0) -> None:
         """Raise `StorageFull` if this many more sessions or bytes exceed a limit."""
         for account in self._chain():
-            most = account.quota
+            quota = account.quota
             held, more_bytes = account.held[0], account.held[1] - account.bytes
-            if sessions > 0 and most.sessions is not None and held + sessions > most.sessions:
-                raise StorageFull(f"{account.owner} may hold {most.sessions} sessions at most; delete some")
-            if size > 0 and most.size is not None and account.limited + more_bytes + size > most.size:
-                raise StorageFull(f"{account.owner} may hold {most.size} bytes of messages at most; delete some")
+            if sessions > 0 and quota.sessions is not None and held + sessions > quota.sessions:
+                raise StorageFull(f"{account.owner} may hold {quota.sessions} sessions at most; delete some")
+            if size > 0 and quota.size is not None and account.limited + more_bytes + size > quota.size:
+                raise StorageFull(f"{account.owner} may hold {quota.size} bytes of messages at most; delete some")

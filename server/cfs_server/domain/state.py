@@ -110,15 +110,15 @@ class SessionState:
     @property
     def waiting_bytes(self) -> int:
         """The memory of what is not in the history: messages that wait, questions, and what the agent says."""
-        questions = sum(each.cost for each in self.questions.values())
+        questions = sum(question.cost for question in self.questions.values())
         return sum(turn.waiting_bytes for turn in self.queue) + questions + cost_of_work(self.work)
 
     def turn(self, turn_id: str) -> Turn:
         """Return the running or waiting turn with this id. Raises `InvalidTransition` if it has ended."""
-        found = self.find_turn(turn_id)
-        if found is None:
+        turn = self.find_turn(turn_id)
+        if turn is None:
             raise InvalidTransition(f"turn {turn_id} neither runs nor waits")
-        return found
+        return turn
 
     def find_turn(self, turn_id: str) -> Turn | None:
         """Return the running or waiting turn with this id; None if it has ended."""

@@ -26,14 +26,14 @@ class SizedMessages:
 
     def times_from(self, at: float) -> tuple[float, ...]:
         """Return when each message was added. New ones are added at this time."""
-        known = self.times[: len(self.messages)]
-        return (*known, *[at] * (len(self.messages) - len(known)))
+        times = self.times[: len(self.messages)]
+        return (*times, *[at] * (len(self.messages) - len(times)))
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Self:
         """Compute the sizes of some messages."""
-        found = tuple(messages)
-        return cls(found, sum(map(transcript_size, found)), sum(map(cost_of, found)))
+        items = tuple(messages)
+        return cls(items, sum(map(transcript_size, items)), sum(map(cost_of, items)))
 
 
 def read_history(transcript: str, most: int, known: Iterable[Message] = ()) -> SizedMessages:
@@ -42,9 +42,9 @@ def read_history(transcript: str, most: int, known: Iterable[Message] = ()) -> S
     Messages of the `known` history at the beginning of the text are kept unchanged, because the text contains no ids.
     """
     turns = parse(from_elsewhere(transcript), most=most)
-    kept = [*takewhile(lambda pair: pair[1] == (pair[0].role, shown(pair[0])), zip(known, turns, strict=False))]
-    read = [Message.model_validate({"role": turn.role, "content": turn.content}) for turn in turns[len(kept) :]]
-    return SizedMessages.of([message for message, _ in kept] + read)
+    unchanged = [*takewhile(lambda pair: pair[1] == (pair[0].role, shown(pair[0])), zip(known, turns, strict=False))]
+    read = [Message.model_validate({"role": turn.role, "content": turn.content}) for turn in turns[len(unchanged) :]]
+    return SizedMessages.of([message for message, _ in unchanged] + read)
 
 
 def history_of(new: NewSession, most: int) -> SizedMessages:

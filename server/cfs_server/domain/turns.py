@@ -308,32 +308,36 @@ def ended_turn(turn_id: str, events: Iterable[Event]) -> Turn | None:
 
     It has no settings and no log-probabilities. Its pieces are those that were streamed, if they make its reply.
     """
-    own = [event for event in events if event.data.get("turn") == turn_id]
-    added = [event for event in own if event.type == "message.added"]
-    end = next((event for event in own if event.type in ("turn.finished", "turn.failed")), None)
+    turn_events = [event for event in events if event.data.get("turn") == turn_id]
+    added = [event for event in turn_events if event.type == "message.added"]
+    end = next((event for event in turn_events if event.type in ("turn.finished", "turn.failed")), None)
     if not added and end is None:
         return None
-    said = [Message.model_validate(event.data["message"]) for event in added]
+    added_messages = [Message.model_validate(event.data["message"]) for event in added]
     turn = Turn(
         TurnRequest(
-            said[0] if said else Message(role="user", content=""),
+            added_messages[0] if added_messages else Message(role="user", content=""),
             generate=end is not None,
             id=turn_id,
-            accepted_at=own[0].time,
+            accepted_at=turn_events[0].time,
         )
     )
     messages = added[-1].data["index"] + 1 if added else 0
-    turn.base = _opening(own)
+    turn.base = _opening(turn_events)
     if end is None:
         turn.state = TurnState.FINISHED
         turn.result.set_result(TurnResult("", "stop", Usage(), added[-1].number, messages))
         return turn
-    reply = said[-1] if said and said[-1].role == "assistant" else Message(role="assistant", content="")
+    reply = (
+        added_messages[-1]
+        if added_messages and added_messages[-1].role == "assistant"
+        else Message(role="assistant", content="")
+    )
     calls = tuple(
         CallDelta(index, call.id, call.name, write_arguments(call.arguments))
         for index, call in enumerate(reply.tool_calls)
     )
-    streamed, text = _streamed(own), end.data["reply"]
+    streamed, text = _streamed(turn_events), end.data["reply"]
     if "error" in end.data or "".join(delta.text for delta in streamed).strip() == text.removesuffix(CANCELLED).strip():
         turn.said += streamed
     else:  # an agent may finish a turn with another text than it streamed
@@ -348,23 +352,23 @@ def ended_turn(turn_id: str, events: Iterable[Event]) -> Turn | None:
     return turn
 
 
-def _opening(own: Sequence[Event]) -> int | None:
+def _opening(events: Sequence[Event]) -> int | None:
     """Return the index of a turn's own message: the last one that was added before the reply began."""
-    before = takewhile(lambda event: event.type != "turn.started", own)
+    before = takewhile(lambda event: event.type != "turn.started", events)
     return max((event.data["index"] for event in before if event.type == "message.added"), default=None)
 
 
-def _streamed(own: Iterable[Event]) -> list[Delta]:
+def _streamed(events: Iterable[Event]) -> list[Delta]:
     """Return the pieces of a turn's reply. A turn that began again has dropped those before."""
-    found: list[Delta] = []
-    for event in own:
+    deltas: list[Delta] = []
+    for event in events:
         if event.type == "turn.started":
-            found.clear()
+            deltas.clear()
         elif event.type == "token":
             data = event.data
             calls = tuple(CallDelta(**call) for call in data.get("calls", ()))
-            found.append(Delta(data["text"], data["tokens"], data.get("thinking", ""), calls))
-    return found
+            deltas.append(Delta(data["text"], data["tokens"], data.get("thinking", ""), calls))
+    return deltas
 
 
 def kind_of(session_id: str) -> Kind:
@@ -372,12 +376,12 @@ def kind_of(session_id: str) -> Kind:
     return "agent" if parent_of(session_id) else "interactive"
 
 
-def _calls(said: Iterable[Delta]) -> list[tuple[ToolCall, str]]:
+def _calls(deltas: Iterable[Delta]) -> list[tuple[ToolCall, str]]:
     """Join the pieces of calls, in the order of their indices. Each has the text of its arguments with it."""
     ids: dict[int, str] = {}
     names: dict[int, str] = {}
     arguments: dict[int, list[str]] = {}
-    for piece in (piece for delta in said for piece in delta.calls):
+    for piece in (piece for delta in deltas for piece in delta.calls):
         ids.setdefault(piece.index, piece.id or "")
         names.setdefault(piece.index, piece.name or "")
         arguments.setdefault(piece.index, []).append(piece.arguments)
