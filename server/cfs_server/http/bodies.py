@@ -121,13 +121,13 @@ def _may_not_be_finite(body: bytes) -> bool:
     )
 
 
-def _check_values(body: bytes, most: int) -> None:
+def _check_values(body: bytes, max_values: int) -> None:
     """Raise `TooLarge` if there are too many values. Values inside strings do not count."""
-    if sum(map(body.count, (b",", b"[", b"{"))) <= most:
+    if sum(map(body.count, (b",", b"[", b"{"))) <= max_values:
         return
-    values = (found for found in _TEXT_OR_VALUE.finditer(body) if body[found.start()] != _QUOTE)
-    if next(islice(values, most, None), None) is not None:
-        raise TooLarge(f"a body in JSON has {most} values at most; this one has more")
+    values = (match for match in _TEXT_OR_VALUE.finditer(body) if body[match.start()] != _QUOTE)
+    if next(islice(values, max_values, None), None) is not None:
+        raise TooLarge(f"a body in JSON has {max_values} values at most; this one has more")
 
 
 def _check_finite(value: Any) -> None:

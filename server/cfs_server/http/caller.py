@@ -316,8 +316,8 @@ class Caller:
 
     def wait_limit(self, seconds: float | None) -> float:
         """Limit a wait to the maximum of one request."""
-        most = self._parts.settings.max_wait
-        return most if seconds is None else min(seconds, most)
+        max_seconds = self._parts.settings.max_wait
+        return max_seconds if seconds is None else min(seconds, max_seconds)
 
     def stream(
         self,

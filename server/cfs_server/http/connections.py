@@ -319,8 +319,8 @@ class Connection(HttpToolsProtocol):
 
     def refuse_crowd(self) -> None:
         """Refuse a connection of an address that has too many."""
-        most = self._limits.unfinished
-        self.refuse(429, TooMany(f"one address may have {most} unfinished requests at most", retry_after=1))
+        max_requests = self._limits.unfinished
+        self.refuse(429, TooMany(f"one address may have {max_requests} unfinished requests at most", retry_after=1))
 
     def refuse(self, status: int, error: CfsError) -> None:
         """Send a problem document if this request is the next to answer, and close the connection."""
@@ -365,10 +365,10 @@ class Connection(HttpToolsProtocol):
         self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
 
     def _refuse_overhead(self) -> None:
-        most = self._limits.head_bytes
+        max_bytes = self._limits.head_bytes
         if self._in_head:
-            raise _Refused(431, TooLarge(f"the head of a request has {most} bytes at most"))
-        raise _Refused(400, InvalidRequest(f"extensions of a chunk and trailers have {most} bytes at most"))
+            raise _Refused(431, TooLarge(f"the head of a request has {max_bytes} bytes at most"))
+        raise _Refused(400, InvalidRequest(f"extensions of a chunk and trailers have {max_bytes} bytes at most"))
 
     def _head_without_offer(self) -> bytes:
         """Return the head of the current request without the fields that offer another protocol."""

@@ -63,13 +63,13 @@ class Digests:
 
     def update(self, data: bytes) -> None:
         """Take the next piece of the body."""
-        for each in self._hashes.values():
-            each.update(data)
+        for digest in self._hashes.values():
+            digest.update(data)
 
     def check(self) -> None:
         """Raise `InvalidRequest` if the body, now complete, has another digest."""
-        for algorithm, wanted in self._wanted:
-            if self._hashes[algorithm].digest() != wanted:
+        for algorithm, expected in self._wanted:
+            if self._hashes[algorithm].digest() != expected:
                 raise InvalidRequest(
                     f"the body does not have the {algorithm} digest that was sent with it: send it again"
                 )

@@ -86,8 +86,8 @@ async def _from_framework(request: Request, error: Exception) -> Response:
         return problem_response(NotFound(f"there is nothing at {path}; see /openapi.json for the routes"), path)
     if error.status_code == 405:
         allow = ", ".join(allowed_methods(request))
-        known = MethodNotAllowed(f"{request.method} is not possible at {path}; use {allow}")
-        return problem_response(known, path, Allow=allow)
+        problem = MethodNotAllowed(f"{request.method} is not possible at {path}; use {allow}")
+        return problem_response(problem, path, Allow=allow)
     if error.status_code >= 500:
         return problem_response(ServerError(str(error.detail)), path)
     return problem_response(from_problem(error.status_code, {"detail": str(error.detail)}), path)

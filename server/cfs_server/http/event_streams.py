@@ -53,9 +53,9 @@ class Streams:
 
     def enter(self, principal: Principal) -> None:
         """Count a new stream. Raises `TooMany` at the limit of the server or of the principal."""
-        most = principal.limits.streams
-        if most is not None and principal.traffic.streams >= most:
-            raise TooMany(f"your token may have {most} streams open; close some", retry_after=_RETRY_SECONDS)
+        max_streams = principal.limits.streams
+        if max_streams is not None and principal.traffic.streams >= max_streams:
+            raise TooMany(f"your token may have {max_streams} streams open; close some", retry_after=_RETRY_SECONDS)
         if self.open >= self._settings.max_streams:
             raise TooMany(f"{self.open} streams are open already; close some", retry_after=_RETRY_SECONDS)
         self.open += 1
@@ -200,16 +200,16 @@ async def follow(log: EventLog, after: int, view: View, turn: Turn | None = None
     with suppress(StorageFull, Unavailable):
         async for events in log.follow(after):
             if isinstance(events, Stale):
-                said = await view.stale(events)
-                if said is None:
+                notice = await view.stale(events)
+                if notice is None:
                     return
-                yield frame(log, events.last, "stale", said)
+                yield frame(log, events.last, "stale", notice)
                 after = events.last
                 ended = turn is not None and turn.result.done()
             else:
                 after = log.number_of(events[-1])
-                seen, goes_on = view.visible(events)
-                events, ended = (seen, False) if turn is None else _of_turn(seen, turn)
+                visible, goes_on = view.visible(events)
+                events, ended = (visible, False) if turn is None else _of_turn(visible, turn)
                 ended = ended or not goes_on
                 if events:
                     yield b"".join(frame(log, log.number_of(event), event.type, event.json) for event in events)
@@ -221,9 +221,9 @@ async def follow(log: EventLog, after: int, view: View, turn: Turn | None = None
 
 def _of_turn(events: list[Event], turn: Turn) -> tuple[list[Event], bool]:
     """Return the events of a turn up to its last one, and whether the last one is among them."""
-    own = [event for event in events if _belongs(event, turn)]
-    end = next((index for index, event in enumerate(own, 1) if _ends(event, turn)), None)
-    return own[:end], end is not None
+    turn_events = [event for event in events if _belongs(event, turn)]
+    end = next((index for index, event in enumerate(turn_events, 1) if _ends(event, turn)), None)
+    return turn_events[:end], end is not None
 
 
 def _belongs(event: Event, turn: Turn) -> bool:

@@ -30,15 +30,15 @@ def one_reading(fields: Fields) -> Fields:
     Lists that are spread over several lines are joined. Names with `_` are dropped, as proxies do: CGI, and with it
     WSGI, cannot tell them from those with `-`.
     """
-    found: dict[bytes, bytes] = {}
+    values: dict[bytes, bytes] = {}
     for name, value in fields:
         if b"_" in name:
             continue
-        before, is_single = found.get(name), name in _SINGLE or name.startswith(_OWN)
+        before, is_single = values.get(name), name in _SINGLE or name.startswith(_OWN)
         if before is None:
-            found[name] = value
+            values[name] = value
         elif is_single and (before != value or name == b"host"):  # two of `Host` are always wrong (RFC 9112, 3.2)
             raise InvalidRequest(f"the header field {name.decode('latin-1')!r} was sent twice; send it once")
         elif not is_single:
-            found[name] = before + (b"; " if name == b"cookie" else b", ") + value
-    return list(found.items())
+            values[name] = before + (b"; " if name == b"cookie" else b", ") + value
+    return list(values.items())

@@ -76,7 +76,9 @@ def _clean(node: Element) -> Element:
     if text == "&" or text.startswith(r"\begin"):
         raise ValueError("the formula has an environment that is not known")
     allowed = ATTRIBUTES[node.tag]
-    made = Element(node.tag, {key: value for key, value in node.items() if key in allowed and _VALUE.fullmatch(value)})
-    made.text = text
-    made.extend(map(_clean, node))
-    return made
+    cleaned = Element(
+        node.tag, {key: value for key, value in node.items() if key in allowed and _VALUE.fullmatch(value)}
+    )
+    cleaned.text = text
+    cleaned.extend(map(_clean, node))
+    return cleaned

@@ -194,8 +194,8 @@ async def frames_of(
         if first:
             yield first
         async for item in items:
-            if found := b"".join(write(item)):
-                yield found
+            if frame := b"".join(write(item)):
+                yield frame
     except CfsError as error:
         yield failed(error)
     else:

@@ -129,9 +129,9 @@ class Requests:
         self._running: dict[str, Running] = {}
         self._kept: dict[str, OrderedDict[str, CompletedRequest]] = {}
         self._bytes: dict[str, int] = {}
-        known = [(json.loads(document), name, document) for name, document in documents.kept(SPACE).items()]
-        for said, name, document in sorted(known, key=lambda each: each[0]["at"]):
-            self._add(said["owner"], CompletedRequest(name, said["fingerprint"], said["at"], document))
+        stored = [(json.loads(document), name, document) for name, document in documents.kept(SPACE).items()]
+        for fields, name, document in sorted(stored, key=lambda row: row[0]["at"]):
+            self._add(fields["owner"], CompletedRequest(name, fields["fingerprint"], fields["at"], document))
         for owner in list(self._kept):
             self._drop_old(owner)
 
@@ -150,8 +150,8 @@ class Requests:
 
     def keep(self, request: Running, what: Mapping[str, Any]) -> None:
         """Store what a request did."""
-        known = {name: getattr(request, name) for name in ("owner", "fingerprint", "rights", "at")}
-        document = json.dumps({**known, **what}, ensure_ascii=False, separators=(",", ":"))
+        properties = {name: getattr(request, name) for name in ("owner", "fingerprint", "rights", "at")}
+        document = json.dumps({**properties, **what}, ensure_ascii=False, separators=(",", ":"))
         self._documents.keep(SPACE, request.name, document)
         self._add(request.owner, CompletedRequest(request.name, request.fingerprint, request.at, document))
         self._drop_old(request.owner)
@@ -164,20 +164,20 @@ class Requests:
             request.done.set_result(None)
 
     def _add(self, owner: str, request: CompletedRequest) -> None:
-        kept = self._kept.setdefault(owner, OrderedDict())
-        before = kept.get(request.name)
-        kept[request.name] = request
+        requests = self._kept.setdefault(owner, OrderedDict())
+        before = requests.get(request.name)
+        requests[request.name] = request
         self._bytes[owner] = self._bytes.get(owner, 0) + request.cost - (before.cost if before else 0)
 
     def _drop_old(self, owner: str) -> None:
         """Drop the oldest requests while there are too many. The newest one always stays."""
-        kept, end = self._kept.get(owner, OrderedDict()), self._clock() - KEPT_SECONDS
-        while kept:
-            oldest = next(iter(kept.values()))
-            full = len(kept) > MOST_OF_ONE or (self._bytes[owner] > MOST_BYTES_OF_ONE and len(kept) > 1)
+        requests, end = self._kept.get(owner, OrderedDict()), self._clock() - KEPT_SECONDS
+        while requests:
+            oldest = next(iter(requests.values()))
+            full = len(requests) > MOST_OF_ONE or (self._bytes[owner] > MOST_BYTES_OF_ONE and len(requests) > 1)
             if not full and oldest.at > end:
                 return
-            del kept[oldest.name]
+            del requests[oldest.name]
             self._bytes[owner] -= oldest.cost
             self._documents.keep(SPACE, oldest.name, None)
 
@@ -284,17 +284,17 @@ class IdempotencyMiddleware:
             caller: Principal = scope["cfs.principal"]
             fingerprint, rights = await _fingerprint(scope, body, size), _rights_of(caller)
             requests = self._requests(scope)
-            known = await self._known(requests, caller.name, key, fingerprint)
-            if known is None:
+            existing = await self._known(requests, caller.name, key, fingerprint)
+            if existing is None:
                 ticket = Ticket(requests, requests.begin(caller.name, key, fingerprint, rights))
             else:
-                said = json.loads(known.document)
-                if "bound" not in said:
-                    if said["rights"] != rights:
+                content = json.loads(existing.document)
+                if "bound" not in content:
+                    if content["rights"] != rights:
                         raise Forbidden("this request was carried out; its answer was for other rights than yours now")
-                    await _replay(said, send)
+                    await _replay(content, send)
                     return
-                ticket = Ticket(bound=BoundTurn(**said["bound"]))
+                ticket = Ticket(bound=BoundTurn(**content["bound"]))
             scope[_SCOPE] = ticket
             try:
                 await self._app(scope, _Received(body, size, receive).receive, _Sender(ticket, send).send)
@@ -308,15 +308,15 @@ class IdempotencyMiddleware:
         """
         try:
             async with asyncio.timeout(self._patience):
-                while (found := requests.find(owner, key)) is not None:
-                    if found.fingerprint != fingerprint:
+                while (request := requests.find(owner, key)) is not None:
+                    if request.fingerprint != fingerprint:
                         raise KeyReused(
                             "this idempotency key was sent before, with another method, path, condition or body: use a"
                             " new key for a new request"
                         )
-                    if isinstance(found, CompletedRequest):
-                        return found
-                    await asyncio.shield(found.done)
+                    if isinstance(request, CompletedRequest):
+                        return request
+                    await asyncio.shield(request.done)
         except TimeoutError:
             raise InProgress("the first request with this idempotency key still runs", retry_after=1) from None
         return None
@@ -331,12 +331,12 @@ def _key_of(scope: Scope) -> str | None:
     if only_reads(scope) or "cfs.principal" not in scope:
         return None
     headers = dict(scope["headers"])
-    if (given := headers.get(_KEY)) is None:
+    if (value := headers.get(_KEY)) is None:
         return None
     protocol = protocol_at(scope["path"])
     if protocol is not None and not protocol.changes and SESSION.lower().encode() not in headers:
         return None
-    key: str = given.decode("latin-1").strip()
+    key: str = value.decode("latin-1").strip()
     if len(key) > 1 and key[0] == key[-1] == '"':
         key = key[1:-1]
     if not 0 < len(key) <= _LONGEST_KEY or not (key.isascii() and key.isprintable()):
@@ -367,11 +367,11 @@ def _digest(body: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-async def _replay(said: Mapping[str, Any], send: Send) -> None:
+async def _replay(response: Mapping[str, Any], send: Send) -> None:
     """Send a kept answer."""
-    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in said["headers"]]
-    await send({"type": "http.response.start", "status": said["status"], "headers": [*headers, _REPLAYED]})
-    await send({"type": "http.response.body", "body": said["body"].encode("latin-1")})
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response["headers"]]
+    await send({"type": "http.response.start", "status": response["status"], "headers": [*headers, _REPLAYED]})
+    await send({"type": "http.response.body", "body": response["body"].encode("latin-1")})
 
 
 class _Received:

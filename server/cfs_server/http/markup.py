@@ -77,16 +77,16 @@ class Renderer:
         The cache is separate for each owner: otherwise the time of an answer would tell what others have rendered.
         """
         clock = asyncio.get_running_loop().time
-        end, found = clock() + PATIENCE, []
+        end, results = clock() + PATIENCE, []
         for text, language in items:
             key = hashlib.blake2b(json.dumps([owner, language, text]).encode(), digest_size=20).digest()
-            known = self._cached.get(key)
-            if known is None and clock() < end:
-                known = await self._rendered(text, language)
+            rendered = self._cached.get(key)
+            if rendered is None and clock() < end:
+                rendered = await self._rendered(text, language)
                 with contextlib.suppress(ValueError):  # it is larger than the cache
-                    self._cached[key] = known
-            found.append(unformatted(text) if known is None else known)
-        return found
+                    self._cached[key] = rendered
+            results.append(unformatted(text) if rendered is None else rendered)
+        return results
 
     async def aclose(self) -> None:
         """End the process."""
@@ -254,18 +254,19 @@ def _with_links(tokens: Iterable[Token], parser: MarkdownIt) -> Iterator[Token]:
 def _addresses(text: str, parser: MarkdownIt) -> Iterator[Token]:
     """Make links of the addresses in a text. They have a scheme: without one, `setup.py` would be a host."""
     end = 0
-    for found in _ADDRESS.finditer(text):
-        shown = found[0]
-        last, unmatched = len(shown), shown.count(")") - shown.count("(")
-        while shown[last - 1] in _NOT_LAST or (shown[last - 1] == ")" and unmatched > 0):  # "(see https://a.example/.)"
-            unmatched -= shown[last - 1] == ")"
+    for match in _ADDRESS.finditer(text):
+        address = match[0]
+        last, unmatched = len(address), address.count(")") - address.count("(")
+        # "(see https://a.example/.)"
+        while address[last - 1] in _NOT_LAST or (address[last - 1] == ")" and unmatched > 0):
+            unmatched -= address[last - 1] == ")"
             last -= 1
-        shown = shown[:last]
-        url = parser.normalizeLink(shown)
+        address = address[:last]
+        url = parser.normalizeLink(address)
         if parser.validateLink(url):
-            yield _text(text[end : found.start()])
-            yield from _link(url, shown)
-            end = found.start() + len(shown)
+            yield _text(text[end : match.start()])
+            yield from _link(url, address)
+            end = match.start() + len(address)
     yield _text(text[end:])
 
 

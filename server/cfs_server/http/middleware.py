@@ -267,8 +267,8 @@ class Exchange:
         self.status = 499  # the status while nothing has been sent: the client disconnected
         self.method = scope["method"]
         self.path = _shown(_raw_path(scope).decode("latin-1"))
-        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        self.id = given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        requested = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        self.id = requested.decode() if _REQUEST_ID.fullmatch(requested) else uuid.uuid4().hex
         self.traced = False
         self.span: Span | None = None
         self._journal: Journal | None = None

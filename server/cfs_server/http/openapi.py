@@ -101,15 +101,15 @@ def answer(
     headers = dict(_STATE_HEADERS if state else headers or {})
     if location:
         headers["Location"] = {"description": "Path of the session.", "schema": _TEXT}
-    found: dict[str, Any] = {"description": description}
+    response: dict[str, Any] = {"description": description}
     if content:
         plain = {"text": _TEXT, "bytes": _BYTES, "events": _EVENT, "lines": _TEXT}
-        found["content"] = {
+        response["content"] = {
             _MEDIA[key]: {"schema": schema(model) if model else plain[key]} for key, model in content.items()
         }
     if headers:
-        found["headers"] = headers
-    return found
+        response["headers"] = headers
+    return response
 
 
 NOT_MODIFIED = {"description": "The client has this version already."}
@@ -161,7 +161,7 @@ def _models_in(value: Any) -> Iterator[type[BaseModel]]:
             yield from _models_in(part)
 
 
-def _without_null(found: dict[str, Any]) -> dict[str, Any]:
+def _without_null(definition: dict[str, Any]) -> dict[str, Any]:
     """Remove the null that FastAPI allows for optional parameters: URLs and headers have no null."""
-    others = [kind for kind in found.pop("anyOf", ()) if kind != {"type": "null"}]
-    return found | others[0] if others else found
+    others = [kind for kind in definition.pop("anyOf", ()) if kind != {"type": "null"}]
+    return definition | others[0] if others else definition

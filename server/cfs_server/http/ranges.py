@@ -12,10 +12,10 @@ def part_of(header: str | None, size: int) -> range | None:
 
     Raises `RangeNotSatisfiable` if the range is empty. An invalid header is ignored.
     """
-    found = _RANGE.fullmatch(header.strip()) if header else None
-    if found is None:
+    match = _RANGE.fullmatch(header.strip()) if header else None
+    if match is None:
         return None
-    first, last, suffix = found.groups()
+    first, last, suffix = match.groups()
     if suffix is not None:
         if size == 0 and int(suffix) > 0:
             return None  # an empty content has no last bytes: no error, and no valid range

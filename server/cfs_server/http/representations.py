@@ -27,12 +27,12 @@ _NO_HISTORY = b'"history":[]'
 
 def info(session: Session, sessions: AuthorizedSessions) -> SessionInfo:
     """Return a session without its messages. Its title is a part of them, and its origin the name of another one."""
-    found = session.info(len(sessions.children(session)))
+    session_info = session.info(len(sessions.children(session)))
     if not sessions.may("read_binary", session.id):
-        return found.model_copy(update={"title": None, "origin": None})
+        return session_info.model_copy(update={"title": None, "origin": None})
     if session.origin is not None and not sessions.may("read_binary", session.origin.session):
-        return found.model_copy(update={"origin": None})
-    return found
+        return session_info.model_copy(update={"origin": None})
+    return session_info
 
 
 def detail(session: Session, sessions: AuthorizedSessions) -> SessionDetail:

@@ -151,14 +151,14 @@ class VersionFolders:
 
     async def _transcripts(self, session: Session, past: Past) -> list[PastEntry]:
         def entries() -> list[PastEntry]:
-            size, found = 0, []
+            size, listing = 0, []
             for version in past.versions:
                 if version.messages is not None:
                     size = version.messages.size
                 elif version.message is not None:
                     size += transcript_size(version.message)
-                found.append(_of_version(session, version, _name_of(version), size))
-            return found
+                listing.append(_of_version(session, version, _name_of(version), size))
+            return listing
 
         return await aside(session.history.size, self._caller.principal.name, entries)
 
@@ -191,7 +191,7 @@ class VersionFolders:
         _, inside = split(logical)
         entries = await self._entries(logical)
         newest = entries.get(inside)
-        found = []
+        listing = []
         if not inside or newest is not None:
             page = await self._caller.files.changes(logical, None, MOST_VERSIONS)  # looks at the folder first
             entries = await self._entries(logical)
@@ -199,16 +199,16 @@ class VersionFolders:
                 entry = change.entries.get(inside)
                 author = _author(change.author, change.kind)
                 if not inside:
-                    found.append(_folder(version_name(change.number, change.at, author), change.at))
+                    listing.append(_folder(version_name(change.number, change.at, author), change.at))
                 elif entry is not None and entry.type is EntryType.FILE:
-                    found.append(_of_file(entry, version_name(change.number, change.at, author, logical)))
+                    listing.append(_of_file(entry, version_name(change.number, change.at, author, logical)))
         above = f"{inside}/" if inside else ""
         folders: dict[str, float] = {}
         for path, entry in entries.items():
             name = path.removeprefix(above).partition("/")[0]
             if path != inside and _is_legal(f"{WORKSPACES}w/{above}{name}"):
                 folders[name] = max(entry.at, folders.get(name, 0.0))
-        return found + [_folder(name, at) for name, at in sorted(folders.items())]
+        return listing + [_folder(name, at) for name, at in sorted(folders.items())]
 
     def _look_at(self, logical: Path, moment: int | datetime, name: str) -> PastEntry:
         past = self._at(moment)
