@@ -319,11 +319,11 @@ class Journal:
         if self._watch is None:
             self._watch = self._loop.call_later(_PATIENCE_SECONDS, self._look, self._done)
 
-    def _look(self, done: int) -> None:
+    def _look(self, count: int) -> None:
         """Interrupt the thread if it has done nothing since the last look."""
         self._watch = None
         if self._done < self._queued:
-            if self._done == done:
+            if self._done == count:
                 self._backend.interrupt()
             self._watch = self._loop.call_later(_PATIENCE_SECONDS, self._look, self._done)
 
@@ -594,8 +594,8 @@ class Journal:
             rows = backend.events(key, after, most)
             if rows is None:
                 return None
-            found = [event for row in rows for event in decode_events(row)]
-            return [event for event in found if (event.position if key is None else event.number) > after]
+            events = [event for row in rows for event in decode_events(row)]
+            return [event for event in events if (event.position if key is None else event.number) > after]
 
         return await self._reading(read)
 
@@ -614,17 +614,17 @@ class Journal:
 def batch_of(pending: Iterable[tuple[int, Record | StoredDocument | Head]], *, frees: bool = False) -> Batch:
     """Return numbered items as stored. A batch with a deletion frees space."""
     rows: list[Row] = []
-    kept: dict[tuple[str, str], StoredDocument] = {}
+    documents: dict[tuple[str, str], StoredDocument] = {}
     heads: dict[str, tuple[str, int, str]] = {}
     for seq, item in pending:
         if isinstance(item, Record):
             rows.append(encode(seq, item))
         elif isinstance(item, StoredDocument):
-            kept[item.space, item.name] = item
+            documents[item.space, item.name] = item
         else:
             heads[item.key] = (item.key, item.seq, encode_head(item))
     frees = frees or any(row.kind == DELETED for row in rows)
-    return Batch(rows, list(kept.values()), list(heads.values()), frees)
+    return Batch(rows, list(documents.values()), list(heads.values()), frees)
 
 
 def _resolve(done: "asyncio.Future[Any]", result: Any) -> None:

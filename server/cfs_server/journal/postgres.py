@@ -174,17 +174,17 @@ class PostgresBackend:
         self._locked = try_lock(connection, self.slot)
         epoch = self._free_epoch(connection)
         claim = secrets.token_hex(16)
-        found = connection.execute(_CLAIM, (self.replica, claim, self._locked, self.slot, epoch, label)).fetchone()
-        if found is None:
+        row = connection.execute(_CLAIM, (self.replica, claim, self._locked, self.slot, epoch, label)).fetchone()
+        if row is None:
             raise SlotTaken(f"{self.place} has just been claimed by another server")
-        self._epoch, self._pid, life, self._seq, self._position, self._pruned = found
+        self._epoch, self._pid, life, self._seq, self._position, self._pruned = row
         self._claim = claim
         return str(life)
 
     def _free_epoch(self, connection: Connection) -> int:
         """Return the present epoch of the slot, if its owner has ended. Raises `SlotTaken` if it is alive."""
         try:
-            found = connection.execute(
+            row = connection.execute(
                 "SELECT epoch, owner, pid, extract(epoch FROM now() - beat)::double precision,"
                 " (SELECT value FROM cfs.meta WHERE name = 'schema')"
                 " FROM cfs.slots LEFT JOIN cfs.replicas ON id = owner WHERE slot = %s",
@@ -192,9 +192,9 @@ class PostgresBackend:
             ).fetchone()
         except (errors.UndefinedTable, errors.InvalidSchemaName):
             raise StoreFailed(f"{self.place} does not exist: the database has no tables of CFS") from None
-        if found is None:
+        if row is None:
             raise StoreFailed(f"{self.place} does not exist: the database has fewer slots")
-        epoch, owner, pid, age, schema = found
+        epoch, owner, pid, age, schema = row
         require_schema(schema, self.place)
         beats = age is not None and age < self._lease
         if self._locked is False:
@@ -231,11 +231,11 @@ class PostgresBackend:
                 require_known(row)
         except (UnknownRecord, ValueError) as error:
             raise StoreFailed(f"{self.place} has been written by another version of CFS: {error}") from error
-        kept: dict[str, dict[str, str]] = {}
+        documents: dict[str, dict[str, str]] = {}
         query = "SELECT space, name, value FROM cfs.kept WHERE slot = %s"
         for values in connection.execute(query, (self.slot,)):
             space, name, value = map(unescape, values)
-            kept.setdefault(space, {})[name] = value
+            documents.setdefault(space, {})[name] = value
         self._removing = dict(
             connection.execute(
                 "SELECT key, deleted FROM cfs.sessions WHERE slot = %s AND deleted IS NOT NULL AND EXISTS"
@@ -245,7 +245,7 @@ class PostgresBackend:
             ).fetchall()
         )
         connection.execute("COMMIT")
-        return Opened(label, life, self._seq, self._position, heads, rows, kept)
+        return Opened(label, life, self._seq, self._position, heads, rows, documents)
 
     def close(self) -> None:
         """Give the slot back and close the connection. What maintenance has left is done after the next start."""
@@ -286,15 +286,15 @@ class PostgresBackend:
 
     def _claim_again(self, connection: Connection) -> None:
         """End what the lost connection may still do, and read what it has done."""
-        found = connection.execute(
+        row = connection.execute(
             "UPDATE cfs.slots SET epoch = epoch + 1, pid = NULL WHERE slot = %s AND claim = %s"
             " RETURNING epoch, pg_backend_pid(), seq, position",
             (self.slot, self._claim),
         ).fetchone()
-        if found is None:
+        if row is None:
             self._failure = SlotLost(f"{self.place} has been taken over by another server")
             raise self._failure
-        epoch, pid, seq, position = found
+        epoch, pid, seq, position = row
         if seq < self._seq:
             self._failure = StoreFailed(
                 f"{self.place} has lost records that were stored: {self._seq} was the last one and {seq} is; the"
@@ -402,16 +402,16 @@ class PostgresBackend:
     def _write_kept(self, connection: Connection, batch: Batch) -> None:
         if not batch.kept:
             return
-        names = [(escape(each.space), sha256(each.name.encode()).hexdigest()) for each in batch.kept]
+        names = [(escape(document.space), sha256(document.name.encode()).hexdigest()) for document in batch.kept]
         connection.execute(
             "DELETE FROM cfs.kept USING unnest(%b::text[], %b::text[]) AS old (space, digest)"
             " WHERE slot = %s AND kept.space = old.space AND kept.digest = old.digest",
             (*map(list, zip(*names, strict=True)), self.slot),
         )
         new = [
-            (*name, escape(each.name), escape(each.value))
-            for name, each in zip(names, batch.kept, strict=True)
-            if each.value is not None
+            (*name, escape(document.name), escape(document.value))
+            for name, document in zip(names, batch.kept, strict=True)
+            if document.value is not None
         ]
         if new:
             connection.execute(
@@ -531,8 +531,8 @@ class PostgresBackend:
         return self._attempt(lambda connection: self._index.search(connection, criteria, keys, before, max_hits))
 
     def _read(self, query: str, values: tuple[object, ...]) -> list[Row]:
-        found = self._attempt(lambda connection: connection.execute(query, values).fetchall())
-        return [Row(*each) for each in found]
+        rows = self._attempt(lambda connection: connection.execute(query, values).fetchall())
+        return [Row(*row) for row in rows]
 
     def events(self, session: str | None, after: int, most: int) -> list[Row] | None:
         """Return rows with events after a number of a session's log, or after a position of the common log.
@@ -541,15 +541,15 @@ class PostgresBackend:
         """
         return self._attempt(lambda connection: self._events(connection, session, after, most))
 
-    def _events(self, connection: Connection, session: str | None, after: int, most: int) -> list[Row] | None:
+    def _events(self, connection: Connection, session: str | None, after: int, max_bytes: int) -> list[Row] | None:
         common, which = ("true", "true") if session is None else ("false", "session = %(session)s")
-        values = {"slot": self.slot, "session": session, "after": after, "end": self._seq + 1, "most": most}
+        values = {"slot": self.slot, "session": session, "after": after, "end": self._seq + 1, "most": max_bytes}
         first = _FIRST.format(last="position" if session is None else "number", which=which)
         ((values["first"],),) = connection.execute(first, values).fetchall()
         page = _PAGE.format(which=which, common=common)
-        found: list[Row] = []
+        selected: list[Row] = []
         size = 0
-        while size < most and (rows := connection.execute(page, values).fetchall()):
+        while size < max_bytes and (rows := connection.execute(page, values).fetchall()):
             for *columns, _ in rows:
                 row = Row(*columns)
                 count = len(loads(row.events)) if row.events else 0
@@ -557,27 +557,27 @@ class PostgresBackend:
                 if last - count > after:
                     return None
                 if count:
-                    found.append(row)
+                    selected.append(row)
                     after, size = last, size + len(row.body) + len(row.events)
-                    if size >= most:
+                    if size >= max_bytes:
                         break
             values["first"] = row.seq + 1
-        return found
+        return selected
 
     def last_of(self, epoch: str, session: str | None) -> int | None:
         """Return the last durable number of a log in an epoch; None if the epoch is unknown."""
         return self._attempt(lambda connection: self._last_of(connection, epoch, session))
 
     def _last_of(self, connection: Connection, epoch: str, session: str | None) -> int | None:
-        found = connection.execute(
+        row = connection.execute(
             "SELECT following.seq, following.position FROM cfs.epochs LEFT JOIN LATERAL (SELECT seq, position"
             " FROM cfs.epochs AS later WHERE later.slot = epochs.slot AND later.epoch > epochs.epoch"
             " ORDER BY later.epoch LIMIT 1) AS following ON true WHERE slot = %s AND label = %s",
             (self.slot, epoch),
         ).fetchone()
-        if found is None:
+        if row is None:
             return None
-        seq, position = found if found[0] is not None else (sys.maxsize, self._position)
+        seq, position = row if row[0] is not None else (sys.maxsize, self._position)
         if session is None:
             return int(position)
         last = connection.execute(

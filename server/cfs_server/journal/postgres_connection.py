@@ -47,9 +47,9 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 def place_of(url: str) -> str:
     """Return the place of a database for people, without the password. Raises `StoreFailed` for an invalid URL."""
-    given = _parsed(url)
-    host, port = given.get("host") or "the local socket", given.get("port")
-    name = given.get("dbname") or given.get("user") or ""
+    parameters = _parsed(url)
+    host, port = parameters.get("host") or "the local socket", parameters.get("port")
+    name = parameters.get("dbname") or parameters.get("user") or ""
     return f"PostgreSQL at {host}{f':{port}' if port else ''}/{name}"
 
 
@@ -69,9 +69,9 @@ def _parsed(url: str) -> dict[str, Any]:
 
 def connect(url: str) -> Connection:
     """Connect to a database; each statement is a transaction of its own. Raises `StoreUnavailable`."""
-    given = _parsed(url)
+    parameters = _parsed(url)
     try:
-        connection = psycopg.connect(make_conninfo(**{**_CONNECTION, **given}), autocommit=True)
+        connection = psycopg.connect(make_conninfo(**{**_CONNECTION, **parameters}), autocommit=True)
     except (psycopg.Error, UnicodeError) as error:
         raise StoreUnavailable(f"{place_of(url)} cannot be reached: {line_of(error)}") from None
     with suppress(psycopg.Error):  # another database may lack the view or the function

@@ -137,13 +137,13 @@ def prepare(url: str, slots: int = 1) -> Prepared:
         return Prepared(count, tuple(_warnings(connection)))
 
 
-def _require_primary(connection: Connection, place: str) -> None:
+def _require_primary(connection: Connection, database: str) -> None:
     """Raise `StoreFailed` unless the database can be written and stores all characters."""
     encoding = _value(connection, "SHOW server_encoding")
     if encoding not in ("UTF8", "UTF-8"):
-        raise StoreFailed(f"{place} has the encoding {encoding}: CFS needs a database with ENCODING 'UTF8'")
+        raise StoreFailed(f"{database} has the encoding {encoding}: CFS needs a database with ENCODING 'UTF8'")
     if _value(connection, "SHOW transaction_read_only") == "on":
-        raise StoreFailed(f"{place} is read-only: name the primary, not a standby")
+        raise StoreFailed(f"{database} is read-only: name the primary, not a standby")
 
 
 def _require_sessions(connection: Connection, url: str) -> None:
@@ -152,12 +152,12 @@ def _require_sessions(connection: Connection, url: str) -> None:
     It may give the server's process that has just served one connection to another one.
     """
     ask = "SELECT pg_backend_pid()"
-    own = _value(connection, ask)
+    process = _value(connection, ask)
     with closing(connect(url)) as other:
         other.execute("BEGIN")
-        shared = _value(other, ask) == own
+        shared = _value(other, ask) == process
         if not shared:  # else the pooler may have no further process for this connection
-            shared = any(_value(connection, ask) != own for _ in range(5))
+            shared = any(_value(connection, ask) != process for _ in range(5))
         other.execute("ROLLBACK")
     if shared:
         raise StoreFailed(
@@ -169,16 +169,16 @@ def _require_sessions(connection: Connection, url: str) -> None:
 def _require_rights(connection: Connection, url: str) -> None:
     """Raise `StoreFailed` that names the rights which the user lacks."""
     try:
-        found = connection.execute(
+        missing = connection.execute(
             "SELECT name, string_agg(privilege, ', ') FROM unnest(%s::text[]) AS name"
             " CROSS JOIN unnest(%s::text[]) AS privilege WHERE NOT has_table_privilege('cfs.' || name, privilege)"
             " GROUP BY name ORDER BY name",
             (_tables(), list(_RIGHTS)),
         ).fetchall()
     except errors.InsufficientPrivilege:
-        found = [("", "USAGE on the schema cfs")]
-    if found:
-        lacks = "; ".join(f"{rights} on cfs.{name}" if name else rights for name, rights in found)
+        missing = [("", "USAGE on the schema cfs")]
+    if missing:
+        lacks = "; ".join(f"{rights} on cfs.{name}" if name else rights for name, rights in missing)
         raise StoreFailed(f"{place_of(url)}: the user {user_of(connection)!r} lacks the rights {lacks}")
 
 
@@ -212,8 +212,8 @@ def _setting(connection: Connection, name: str) -> str | None:
 
 
 def _value(connection: Connection, query: str, *values: object) -> Any:
-    found = connection.execute(query, values or None).fetchone()
-    return None if found is None else found[0]
+    row = connection.execute(query, values or None).fetchone()
+    return None if row is None else row[0]
 
 
 def require_schema(version: str | None, place: str) -> int:
@@ -250,8 +250,8 @@ def _create_within(connection: Connection, url: str, slots: int) -> int:
             cursor.executemany("INSERT INTO cfs.slots (slot, life) VALUES (%s, %s)", lives)
             return slots
         meta: dict[str, str] = dict(connection.execute("SELECT name, value FROM cfs.meta").fetchall())
-        found = require_schema(meta.get("schema"), place_of(url))
-        for version in range(found + 1, SCHEMA + 1):
+        current = require_schema(meta.get("schema"), place_of(url))
+        for version in range(current + 1, SCHEMA + 1):
             connection.execute(MIGRATIONS[version])
             connection.execute("UPDATE cfs.meta SET value = %s WHERE name = 'schema'", (f"{version}",))
         return int(meta["slots"])

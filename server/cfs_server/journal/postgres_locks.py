@@ -26,8 +26,8 @@ def try_lock(connection: Connection, slot: int) -> bool | None:
     Some databases accept the call and do nothing, so the list of locks decides.
     """
     try:
-        found = connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (NAMESPACE, slot)).fetchone()
-        if found is not None and not found[0]:
+        row = connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (NAMESPACE, slot)).fetchone()
+        if row is not None and not row[0]:
             return False
         return True if holder_of(connection, slot) is not None else None
     except NO_LOCKS:
@@ -36,13 +36,13 @@ def try_lock(connection: Connection, slot: int) -> bool | None:
 
 def holder_of(connection: Connection, slot: int) -> int | None:
     """Return the process of the database whose connection holds the lock of a slot."""
-    found = connection.execute(
+    row = connection.execute(
         "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid::bigint = %s AND objid::bigint = %s"
         " AND objsubid = 2 AND granted"
         " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
         (NAMESPACE, slot),
     ).fetchone()
-    return None if found is None else int(found[0])
+    return None if row is None else int(row[0])
 
 
 def end_holder(connection: Connection, slot: int, pid: int | None = None) -> None:

@@ -166,14 +166,14 @@ def decode_events(row: Row) -> list[Event]:
     written: list[tuple[EventType, str, dict[str, Any]]] = json.loads(row.events)
     body: Any = None
     first, position = row.number - len(written) + 1, row.position - len(written) + 1
-    found: list[Event] = []
+    events: list[Event] = []
     for at, (kind, session, data) in enumerate(written):
         for key, value in data.items():
             if isinstance(value, dict) and value.keys() == {"$"}:
                 body = json.loads(row.body) if body is None else body
                 data[key] = _at(body, value["$"])
-        found.append(Event(kind, session, first + at, position + at, row.at, data))
-    return found
+        events.append(Event(kind, session, first + at, position + at, row.at, data))
+    return events
 
 
 def first_index(row: Row) -> int:
@@ -251,12 +251,16 @@ def plain(value: Any) -> Any:
         patch = isinstance(value, TurnSettings)
         return value.model_dump(exclude_unset=patch, exclude_defaults=not patch)
     if is_dataclass(kind):
-        given = ((name, getattr(value, name), default) for name, default in _defaults(kind))
-        stored = {name: plain(found) for name, found, default in given if default is MISSING or found != default}
+        attributes = ((name, getattr(value, name), default) for name, default in _defaults(kind))
+        stored = {
+            name: plain(field_value)
+            for name, field_value, default in attributes
+            if default is MISSING or field_value != default
+        }
         options = stored.pop("options") if kind is TurnRequest else {}
         return stored | options
     if isinstance(value, tuple | list):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, Mapping):

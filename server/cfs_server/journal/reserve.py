@@ -50,8 +50,8 @@ class Reserve:
 
         A reserve is not made of the last free bytes.
         """
-        wanted = self._wanted(stored)
-        return self.bytes >= wanted or self.room >= 2 * wanted - self.bytes
+        required = self._wanted(stored)
+        return self.bytes >= required or self.room >= 2 * required - self.bytes
 
     def restock(self, stored: int) -> bool:
         """Set aside some more than is stored, within bounds. Returns whether it is there.
@@ -59,23 +59,23 @@ class Reserve:
         Of a disk that has less than that, it takes half of what is free.
         """
         whole = self.can_be_whole(stored)
-        wanted = self._wanted(stored) if whole else self.room // 2 & -_PAGE_BYTES
-        if self.bytes >= wanted:
+        target = self._wanted(stored) if whole else self.room // 2 & -_PAGE_BYTES
+        if self.bytes >= target:
             return whole
         try:
-            self._resize(wanted)
+            self._resize(target)
         except OSError as error:
             with suppress(OSError):
                 self._resize(self.bytes)
             return error.errno not in FULL  # this file system, or a limit of the process, allows none
-        self.bytes = wanted
+        self.bytes = target
         return whole
 
     def spend(self, *, last: bool) -> bool:
         """Give a part back to the disk, also of the last bytes if `last`. Returns whether there was one."""
-        least = min(_LAST_BYTES, self.max_bytes // _LAST_PARTS)
-        if self.bytes > least:
-            left = max(least, self.bytes - max(self.bytes, _STEP_BYTES) // 4)
+        min_bytes = min(_LAST_BYTES, self.max_bytes // _LAST_PARTS)
+        if self.bytes > min_bytes:
+            left = max(min_bytes, self.bytes - max(self.bytes, _STEP_BYTES) // 4)
         elif self.bytes and last:
             left = max(0, self.bytes - _PAGE_BYTES)
         else:

@@ -53,7 +53,7 @@ class _Content:
         self.indexed: dict[str, set[int]] = defaultdict(set)
         self.gone: set[str] = set()
         keys: dict[int, set[str]] = defaultdict(set)
-        known, deleted = set[int](), set[int]()
+        sessions, deleted = set[int](), set[int]()
         records: dict[tuple[int, int], set[tuple[Any, ...]]] = defaultdict(set)
         index: dict[int, set[int]] = defaultdict(set)
         for rowid, values in pages.cells():
@@ -65,7 +65,7 @@ class _Content:
                             keys[session].add(json.loads(body)["key"])
                 case int(), [None, str(key), int(seq), head, int(total), mark]:
                     keys[rowid].add(key)
-                    known.add(rowid)
+                    sessions.add(rowid)
                     deleted |= set() if mark is None else {rowid}
                     if isinstance(head, str) and checksum(key, seq, head) == total:
                         self._take_head(head)
@@ -88,7 +88,7 @@ class _Content:
                 self.indexed[key] |= index[session]
                 if session in deleted or any(row.kind == DELETED for row in self.rows[key].values()):
                     self.gone.add(key)
-        self.lost = sum(not keys[session] & self.sessions for session in known - deleted)
+        self.lost = sum(not keys[session] & self.sessions for session in sessions - deleted)
 
     def _take_head(self, text: str) -> None:
         with suppress(*UNREADABLE, UnknownRecord):
@@ -114,7 +114,7 @@ def _is_whole(head: Head | None, rows: Sequence[Row], indexed: set[int]) -> bool
         count = sum(len(decode_messages(row)) for row in before)
     except (*UNREADABLE, UnknownRecord):
         return False
-    missing = {each for each in indexed if each > seq} - {row.seq for row in tail}
+    missing = {index_seq for index_seq in indexed if index_seq > seq} - {row.seq for row in tail}
     return not missing and count == (0 if head is None else head.history.count)
 
 
@@ -167,12 +167,12 @@ def _remains(head: Head | None, rows: Sequence[Row]) -> tuple[str, str, Settings
         elif isinstance(change, SettingsChanged):
             settings = change.settings
     begins = [n for n, row in enumerate(rows) if row.kind in HISTORY[:2]]
-    found: list[tuple[Message, float]] = []
+    messages: list[tuple[Message, float]] = []
     for row in rows[begins[-1] if begins else 0 :]:
         if row.kind in HISTORY:
             with suppress(*UNREADABLE, UnknownRecord):
-                found += decode_messages(row)
-    history = replace(SizedMessages.of(message for message, _ in found), times=tuple(at for _, at in found))
+                messages += decode_messages(row)
+    history = replace(SizedMessages.of(message for message, _ in messages), times=tuple(at for _, at in messages))
     return name, owner, settings, history
 
 

@@ -125,13 +125,13 @@ class SqliteBackend:
                 ) from error
             reason = str(error)
         with opening(self.path):
-            found = salvage(self.path)
+            salvaged_content = salvage(self.path)
             try:
-                write_new(salvaged, found.batches)
+                write_new(salvaged, salvaged_content.batches)
             except StoreFull as error:
                 raise StoreFailed(f"{self.path} cannot be repaired: {error}") from error
             set_aside(self.path, salvaged)
-        return self._open([f"{self.path} was damaged ({reason}) and has been set aside", *found.report])
+        return self._open([f"{self.path} was damaged ({reason}) and has been set aside", *salvaged_content.report])
 
     def _open(self, repairs: Sequence[str] = ()) -> Opened:
         with opening(self.path):
@@ -172,10 +172,10 @@ class SqliteBackend:
         used = self._copied_frames(connection)
         if not self._fast:
             require_whole_wal(self.path, used)
-        if (self._repair or self.path.stat().st_size <= _CHECKED_BYTES) and (found := problems(connection)):
-            raise StoreDamaged(found[0])
+        if (self._repair or self.path.stat().st_size <= _CHECKED_BYTES) and (damage := problems(connection)):
+            raise StoreDamaged(damage[0])
         meta: dict[str, str] = dict(connection.execute("SELECT name, value FROM meta"))
-        heads, rows, kept = _heads(connection), _tail(connection), _kept(connection)
+        heads, rows, documents = _heads(connection), _tail(connection), _kept(connection)
         marks = [
             *connection.execute("SELECT seq, position FROM epochs"),
             *connection.execute("SELECT seq, position FROM records ORDER BY seq DESC LIMIT 1"),
@@ -190,7 +190,7 @@ class SqliteBackend:
                 " (SELECT 1 FROM records WHERE session = id AND records.seq <> deleted)"
             )
         )
-        return Opened(secrets.token_hex(4), meta["life"], seq, self._position, heads, rows, kept, repairs)
+        return Opened(secrets.token_hex(4), meta["life"], seq, self._position, heads, rows, documents, repairs)
 
     def _copied_frames(self, connection: sqlite3.Connection) -> int:
         """Copy the WAL into the file if there is room, and return how many frames SQLite accepts."""
@@ -267,11 +267,12 @@ class SqliteBackend:
                     connection.execute(mark, (row.seq, row.session))
                     deleted += connection.execute("SELECT id, deleted FROM sessions WHERE key = ?", (row.session,))
             connection.executemany(
-                "DELETE FROM kept WHERE space = ? AND name = ?", [(each.space, each.name) for each in batch.kept]
+                "DELETE FROM kept WHERE space = ? AND name = ?",
+                [(document.space, document.name) for document in batch.kept],
             )
             connection.executemany(
                 "INSERT INTO kept VALUES (?, ?, ?, ?)",
-                [(*each, checksum(*each)) for each in batch.kept if each.value is not None],
+                [(*document, checksum(*document)) for document in batch.kept if document.value is not None],
             )
         self._epoch = None
         self._removing.update(deleted)
@@ -410,8 +411,8 @@ class SqliteBackend:
             self._wal_pages = estimate
             raise
         if used > 0:
-            most = self._max_wal_pages
-            self._wal_limit = min(max(most, most * estimate // used), 16 * most)
+            max_pages = self._max_wal_pages
+            self._wal_limit = min(max(max_pages, max_pages * estimate // used), 16 * max_pages)
 
     def _run(self, statement: str) -> list[tuple[int, ...]]:
         try:
@@ -491,12 +492,12 @@ class SqliteBackend:
         """Return the rows of a session of these kinds, from a sequence number on, in order."""
         names = tuple(kinds)
         with self._reading() as connection:
-            found = connection.execute(
+            cursor = connection.execute(
                 f"SELECT {ROW} FROM sessions JOIN records ON session = id WHERE key = ? AND deleted IS NULL"  # noqa: S608
                 f" AND records.seq >= ? AND kind IN ({', '.join('?' * len(names))}) ORDER BY records.seq",
                 (session, begins_at, *names),
             )
-            return [read_row(values) for values in found]
+            return [read_row(values) for values in cursor]
 
     def search(self, criteria: Criteria, keys: Sequence[str] | None, before: int | None, max_hits: int) -> Hits:
         """Return messages that may match, newest first; see `Backend.search`. First the index catches up."""
@@ -522,7 +523,7 @@ class SqliteBackend:
             f" FROM records JOIN sessions ON session = id WHERE {which} AND records.seq >= ?"
             " AND (deleted IS NULL OR records.seq = deleted) ORDER BY records.seq"
         )
-        found: list[Row] = []
+        result: list[Row] = []
         size = 0
         with self._reading() as connection, closing(connection.cursor()) as cursor:
             for count, *values in cursor.execute(query, (*key, _first(connection, session, after))):
@@ -531,11 +532,11 @@ class SqliteBackend:
                 if last - count > after:
                     return None
                 if count:
-                    found.append(row)
+                    result.append(row)
                     after, size = last, size + _size(row)
                     if size >= most:
                         break
-        return found
+        return result
 
     def last_of(self, epoch: str, session: str | None) -> int | None:
         """Return the last durable number of a log in an epoch; None if the epoch is unknown."""
@@ -547,12 +548,12 @@ class SqliteBackend:
             seq, position = connection.execute(following, began).fetchone() or (sys.maxsize, self._position)
             if session is None:
                 return int(position)
-            found = connection.execute(
+            row = connection.execute(
                 "SELECT number FROM records WHERE session = (SELECT id FROM sessions WHERE key = ?) AND seq <= ?"
                 " ORDER BY seq DESC LIMIT 1",
                 (session, seq),
             ).fetchone()
-            return 0 if found is None else int(found[0])
+            return 0 if row is None else int(row[0])
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -586,34 +587,34 @@ def write_new(path: Path, batches: Iterable[Batch]) -> None:
 
 
 def _heads(connection: sqlite3.Connection) -> list[Head]:
-    found = []
+    heads = []
     query = "SELECT key, seq, head, sum FROM sessions WHERE head IS NOT NULL AND deleted IS NULL"
     for key, seq, head, total in connection.execute(query):
         if checksum(key, seq, head) != total:
             raise StoreDamaged(f"the head of session {key} does not match its checksum")
-        found.append(decode_head(head))
-    return found
+        heads.append(decode_head(head))
+    return heads
 
 
 def _tail(connection: sqlite3.Connection) -> list[Row]:
     """Return the rows that no head includes. A look at the index for each session is faster than a scan."""
-    found = connection.execute(
+    cursor = connection.execute(
         f"SELECT {ROW} FROM sessions CROSS JOIN records INDEXED BY records_of_session"  # noqa: S608
         " ON session = id AND records.seq > sessions.seq WHERE deleted IS NULL"
     )
-    rows = sorted(map(read_row, found), key=lambda row: row.seq)
+    rows = sorted(map(read_row, cursor), key=lambda row: row.seq)
     for row in rows:
         require_known(row)
     return rows
 
 
 def _kept(connection: sqlite3.Connection) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
+    documents: dict[str, dict[str, str]] = {}
     for space, name, value, total in connection.execute("SELECT space, name, value, sum FROM kept"):
         if checksum(space, name, value) != total:
             raise StoreDamaged(f"the document {space}/{name} does not match its checksum")
-        found.setdefault(space, {})[name] = value
-    return found
+        documents.setdefault(space, {})[name] = value
+    return documents
 
 
 def _first(connection: sqlite3.Connection, session: str | None, after: int) -> int:
@@ -625,11 +626,11 @@ def _first(connection: sqlite3.Connection, session: str | None, after: int) -> i
     low, high = 0, connection.execute("SELECT ifnull(max(seq), 0) + 1 FROM records").fetchone()[0]
     while low < high:
         middle = (low + high) // 2
-        found = connection.execute(query, (*key, middle)).fetchone()
-        if found is None or found[1] > after:
+        row = connection.execute(query, (*key, middle)).fetchone()
+        if row is None or row[1] > after:
             high = middle
         else:
-            low = found[0] + 1
+            low = row[0] + 1
     return int(low)
 
 

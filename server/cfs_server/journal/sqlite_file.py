@@ -93,14 +93,14 @@ def read_row(values: Sequence[Any]) -> Row:
 def problems(connection: sqlite3.Connection) -> list[str]:
     """Check a whole file: its pages, its indices and all checksums. Return what is wrong."""
     connection.text_factory = lambda data: data.decode(errors="replace")  # then the checksum is wrong, not all the rest
-    found: list[str] = []
+    messages: list[str] = []
     try:
-        found.extend(_problems(connection))
+        messages.extend(_problems(connection))
     except sqlite3.Error as error:
-        found.append(str(error))
+        messages.append(str(error))
     finally:
         connection.text_factory = str
-    return found
+    return messages
 
 
 def _problems(connection: sqlite3.Connection) -> Iterator[str]:
@@ -200,11 +200,11 @@ def require_local(path: Path, mounts: str = "/proc/self/mountinfo") -> None:
         lines = Path(mounts).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return  # not Linux
-    place, kind, longest = path.absolute().parent.resolve(), "", -1
+    folder, kind, longest = path.absolute().parent.resolve(), "", -1
     for line in lines:
         mount, _, source = line.partition(" - ")
         point = mount.split(" ")[4].encode("utf-8", "surrogateescape").decode("unicode_escape")
-        if place.is_relative_to(point) and len(point) >= longest:
+        if folder.is_relative_to(point) and len(point) >= longest:
             longest, kind = len(point), source.split(" ")[0]
     if kind.startswith(_SHARED) and not kind.startswith(_NOT_SHARED):
         raise StoreFailed(
@@ -216,9 +216,9 @@ def _holder(path: Path) -> str:
     """Return which process has locked the file. Not to be called for a file that this process has open."""
     if sys.platform != "linux":
         return "another process"
-    asked = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+    request = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
     with path.open("rb") as file:
-        kind, *_, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+        kind, *_, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, request))
     return f"process {pid}" if kind != fcntl.F_UNLCK and pid > 0 else "another process"
 
 
@@ -232,7 +232,7 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
         _change(connection, f"{TABLES} PRAGMA application_id = {APPLICATION};")
     elif version < SCHEMA:
         copy_file(connection, path.with_name(f"{path.name}.schema-{version}-{time.time_ns()}"))
-        _change(connection, "".join(MIGRATIONS[each + 1] for each in range(version, SCHEMA)))
+        _change(connection, "".join(MIGRATIONS[step + 1] for step in range(version, SCHEMA)))
 
 
 def _change(connection: sqlite3.Connection, statements: str) -> None:

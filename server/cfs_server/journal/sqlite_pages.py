@@ -58,28 +58,28 @@ class Pages:
     def _cell(self, page: bytes, kind: int, at: int) -> Iterator[tuple[int | None, list[Any]]]:
         size, at = _varint(page, at)
         rowid: int | None = None
-        most = (PAGE - 12) * 64 // 255 - 23
+        max_local = (PAGE - 12) * 64 // 255 - 23
         if kind == _TABLE_LEAF:
-            (rowid, at), most = _varint(page, at), PAGE - 35
-        least = (PAGE - 12) * 32 // 255 - 23
-        local = least + (size - least) % (PAGE - 4)
+            (rowid, at), max_local = _varint(page, at), PAGE - 35
+        min_local = (PAGE - 12) * 32 // 255 - 23
+        local = min_local + (size - min_local) % (PAGE - 4)
         if size > self._size:
             raise ValueError("the row is longer than the file")
-        if size <= most:
+        if size <= max_local:
             yield rowid, _values(page[at : at + size])
             return
-        local = local if local <= most else least
+        local = local if local <= max_local else min_local
         (overflow,) = struct.unpack_from(">I", page, at + local)
         for which in (-1, 0):  # the newest images of the other pages, then the oldest ones
             yield rowid, _values(page[at : at + local] + self._overflow(overflow, size - local, which))
 
     def _overflow(self, number: int, size: int, which: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
+        content = bytearray()
+        while len(content) < size:
             page = self._images[number][which]
             (number,) = struct.unpack_from(">I", page)
-            found += page[4 : 4 + min(size - len(found), PAGE - 4)]
-        return bytes(found)
+            content += page[4 : 4 + min(size - len(content), PAGE - 4)]
+        return bytes(content)
 
 
 def _mapped(path: Path) -> memoryview:
@@ -91,10 +91,10 @@ def _mapped(path: Path) -> memoryview:
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
-    for place in range(at, at + 8):
-        value = (value << 7) | (data[place] & 0x7F)
-        if data[place] < 0x80:
-            return value, place + 1
+    for position in range(at, at + 8):
+        value = (value << 7) | (data[position] & 0x7F)
+        if data[position] < 0x80:
+            return value, position + 1
     return (value << 8) | data[at + 8], at + 9
 
 

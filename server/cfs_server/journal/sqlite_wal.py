@@ -64,8 +64,8 @@ def require_whole_wal(path: Path, used: int) -> None:
         file.seek(used * (FRAME_HEADER + page), os.SEEK_CUR)
         commits = 0
         while len(header := file.read(FRAME_HEADER)) == FRAME_HEADER:
-            _, size, *found = struct.unpack(">4I", header[:16])
-            commits += size > 0 and found == salts
+            _, size, *frame_salts = struct.unpack(">4I", header[:16])
+            commits += size > 0 and frame_salts == salts
             file.seek(page, os.SEEK_CUR)
     if commits > 1:
         raise StoreDamaged(f"its write-ahead log is damaged after frame {used}, and {commits} commits follow")
