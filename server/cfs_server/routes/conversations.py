@@ -71,14 +71,14 @@ async def create_conversation(
 ) -> Response:
     """Create a session as a conversation. `X-CFS-Session` may name it. Its first items are not answered."""
     messages = await apart(request, partial(read_items, asked.items or (), me.sessions.limits))
-    made = me.sessions.create(session)
+    created = me.sessions.create(session)
     if messages:
         try:
-            me.responses.add(made, messages)
+            me.responses.add(created, messages)
         except BaseException:
-            me.sessions.discard(made)
+            me.sessions.discard(created)
             raise
-    return as_json(_shown(made))
+    return as_json(_shown(created))
 
 
 @router.get(
@@ -118,7 +118,9 @@ async def add_items(
         begins = len(session.history)
         me.responses.add(session, messages)
     added = [
-        item for at, each in enumerate(messages, begins) for item in items_of(each, message_place(session.key, at))
+        item
+        for at, message in enumerate(messages, begins)
+        for item in items_of(message, message_place(session.key, at))
     ]
     return as_json(page_of(added, order="asc", after=None, limit=len(added)))
 
@@ -135,10 +137,10 @@ async def get_item(
     """Return an item of a conversation."""
     session = me.sessions.get(id, "read_binary")
     async with me.sessions.loaded(session):
-        found = next((each for each in _items(session) if each["id"] == item), None)
-    if found is None:
+        match = next((candidate for candidate in _items(session) if candidate["id"] == item), None)
+    if match is None:
         raise NotFound(f"conversation {id!r} has no item {item[:80]!r}")
-    return Response(text_of(found) + "\n", media_type="application/json")
+    return Response(text_of(match) + "\n", media_type="application/json")
 
 
 @router.get(

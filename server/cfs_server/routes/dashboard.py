@@ -72,13 +72,13 @@ class Asset:
 
 
 def _assets() -> dict[str, Asset]:
-    found: dict[str, Asset] = {}
+    assets: dict[str, Asset] = {}
     for file in resources.files("cfs_server.dashboard").iterdir():
         media = _TYPES.get(file.name.rpartition(".")[2])
         if media is not None:
             content = file.read_bytes()
-            found[file.name] = Asset(content, media, f'"{hashlib.sha256(content).hexdigest()[:20]}"')
-    return found
+            assets[file.name] = Asset(content, media, f'"{hashlib.sha256(content).hexdigest()[:20]}"')
+    return assets
 
 
 ASSETS = _assets()
@@ -88,10 +88,10 @@ ASSETS = _assets()
 async def asset(request: Request) -> Response:
     """Return a file of the dashboard."""
     name = request.path_params["name"]
-    found = ASSETS.get(name)
-    if found is None:
+    entry = ASSETS.get(name)
+    if entry is None:
         raise NotFound(f"the dashboard has no file {name!r}")
-    return found.answer(request.headers.get("if-none-match"))
+    return entry.answer(request.headers.get("if-none-match"))
 
 
 ROUTE = Route(PREFIX + "{name}", asset, methods=["GET"])
@@ -111,8 +111,8 @@ async def render(
 ) -> Response:
     """Render markdown and code as HTML that is safe to insert into a page."""
     texts = [(item.text, item.language) for item in wanted.items]
-    found = await parts.renderer.render(me.principal.name, texts)
-    return as_json(wire.Rendered(items=tuple(wire.RenderedItem(html=html) for html in found)))
+    rendered = await parts.renderer.render(me.principal.name, texts)
+    return as_json(wire.Rendered(items=tuple(wire.RenderedItem(html=html) for html in rendered)))
 
 
 @router.get(
@@ -141,7 +141,7 @@ async def search(
     """Search in the messages, titles and workspace files of all sessions that the caller may read."""
     criteria = Criteria(SearchQuery.parse(q), role, since)
     async with me.principal.searches:
-        found = await me.sessions.search(criteria, prefix, within, limit)
+        matches = await me.sessions.search(criteria, prefix, within, limit)
         files = [] if role else await me.search_files(criteria, prefix, within, limit + 1)
     results = [
         wire.SearchResult(
@@ -155,7 +155,7 @@ async def search(
             ranges=match.excerpt.ranges,
             score=match.score,
         )
-        for match in found.matches
+        for match in matches.matches
     ]
     results += [
         wire.SearchResult(
@@ -174,6 +174,6 @@ async def search(
     ]
     if files:
         results.sort(key=lambda result: (result.score, result.time), reverse=True)
-    more = found.more or len(results) > limit
-    content = wire.SearchResults(results=tuple(results[:limit]), truncated=more, indexing=found.indexing)
+    more = matches.more or len(results) > limit
+    content = wire.SearchResults(results=tuple(results[:limit]), truncated=more, indexing=matches.indexing)
     return as_json(content, headers={"Cache-Control": "no-store"})

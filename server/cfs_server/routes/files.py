@@ -126,10 +126,10 @@ async def list_files(
     """List the files that the caller may list, ordered by path, one page at a time."""
     if at is not None and not prefix:
         prefix = WORKSPACES
-    found = [meta for meta in await _files(me, prefix, at).list(prefix or None) if meta["path"] > after]
+    files = [meta for meta in await _files(me, prefix, at).list(prefix or None) if meta["path"] > after]
     page = wire.FilePage(
-        files=tuple(_info(meta) for meta in found[:limit]),
-        next=found[limit - 1]["path"] if len(found) > limit else None,
+        files=tuple(_info(meta) for meta in files[:limit]),
+        next=files[limit - 1]["path"] if len(files) > limit else None,
     )
     listed = as_json(page)
     headers = {"Cache-Control": "no-cache", "ETag": content_etag(bytes(listed.body))}
@@ -185,8 +185,8 @@ async def read_file(
             raise InvalidParameters("view=matches needs a pattern")
         matching = await files.read_re(path, pattern, overlap)
         headers = headers_of(matching.meta)
-        found = as_json(wire.Matches(matches=tuple(matching.found)), headers=headers)
-        return _conditional(found, headers, if_none_match)
+        result = as_json(wire.Matches(matches=tuple(matching.found)), headers=headers)
+        return _conditional(result, headers, if_none_match)
     return content_of(request, path, await files.open(path), range_, if_range, if_none_match)
 
 
@@ -402,12 +402,12 @@ def _change(workspace: str, change: Change, targets: Mapping[str, bytes]) -> wir
 
 
 def _version(path: str, entry: Entry | None, targets: Mapping[str, bytes]) -> wire.FileVersion:
-    shown = _text(os.fsencode(path))
+    rendered = _text(os.fsencode(path))
     if entry is None:
-        return wire.FileVersion(path=shown, type="removed")
+        return wire.FileVersion(path=rendered, type="removed")
     target = targets.get(entry.digest) if entry.type is EntryType.LINK else None
     return wire.FileVersion(
-        path=shown,
+        path=rendered,
         type=entry.type.value,
         mode=entry.mode,
         size=entry.size,

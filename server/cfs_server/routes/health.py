@@ -110,8 +110,8 @@ async def metrics(parts: AppContext, me: Me) -> Response:
 def _model(parts: Context) -> dict[str, object] | None:
     if not parts.models:
         return None
-    found = asdict(parts.models[0])
-    return {name: value for name, value in found.items() if name not in ("loaded", "price")}
+    model = asdict(parts.models[0])
+    return {name: value for name, value in model.items() if name not in ("loaded", "price")}
 
 
 def _shown(model: ModelInfo) -> wire.ModelShown:
@@ -183,7 +183,7 @@ async def whoami(parts: AppContext, me: Me) -> Response:
     principal, models = me.principal, tuple(map(_shown, parts.models))
     limits, account = principal.limits, principal.account
     spent = parts.store.spending.today(account)
-    found = wire.WhoAmI(
+    identity = wire.WhoAmI(
         name=principal.name,
         grants=tuple(
             wire.GrantInfo(prefix=grant["prefix"], ops=tuple(sorted(grant["ops"]))) for grant in principal.handle.grants
@@ -206,4 +206,4 @@ async def whoami(parts: AppContext, me: Me) -> Response:
         model=models[0] if models else None,
         models=models,
     )
-    return as_json(found, headers={"Cache-Control": "no-cache"})
+    return as_json(identity, headers={"Cache-Control": "no-cache"})

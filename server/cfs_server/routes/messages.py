@@ -94,27 +94,27 @@ async def post_message(
     chosen = media.choose(accept, (media.JSON, media.EVENTS))
     sessions = me.sessions
     sessions.require("write", id)
-    shown = chosen == media.EVENTS or wait != "false"
-    if shown:
+    is_shown = chosen == media.EVENTS or wait != "false"
+    if is_shown:
         sessions.require("read_binary", id)
     if (bound := ticket.bound) is None:
         data = await request.body()
-        asked = await apart(request, partial(_read, data, request, sessions.limits))
-        known = sessions.find(id, "write")
-        if asked is not None and asked.options.tools and known and known.settings.driver == "agent":
+        submitted = await apart(request, partial(_read, data, request, sessions.limits))
+        existing = sessions.find(id, "write")
+        if submitted is not None and submitted.options.tools and existing and existing.settings.driver == "agent":
             raise Conflict(f"session {id!r} is answered by an agent, which has tools of its own")
         async with sessions.loaded(id):
             if if_match is not None:
                 require_match_of(if_match, id, sessions)
             sessions.require_life(id, life)  # checked again: the session may have changed while the body was read
-            if asked is None:
+            if submitted is None:
                 session = sessions.open(id)
                 return _accepted(session, None, session.log.last, 0)
-            session, turn, event = sessions.submit(id, replace(asked, delay=0.0 if shown else delay))
+            session, turn, event = sessions.submit(id, replace(submitted, delay=0.0 if is_shown else delay))
             bound = BoundTurn(session.key, turn.id, event.number, len(turn.message.content.encode()))
             ticket.bind(bound)
     else:
-        session = sessions.with_key(bound.session, "write", *(("read_binary",) if shown else ()))
+        session = sessions.with_key(bound.session, "write", *(("read_binary",) if is_shown else ()))
         turn = await sessions.turn(session, bound.turn, bound.event - 1)
     left = partial(cancel_unless_ended, session, turn) if on_disconnect is OnDisconnect.CANCEL else None
     if chosen == media.EVENTS:
@@ -143,8 +143,9 @@ def _read(data: bytes, request: Request, limits: Limits) -> TurnRequest | None:
     if (new.tool_calls or new.thinking is not None) and new.role != "assistant":
         what = "tool_calls" if new.tool_calls else "thinking"
         raise refusal(what, "only a message of the role `assistant` has it")
-    said = new.tool_call_id is not None or new.tool_calls or new.thinking  # a tool may return an empty result
-    if not new.content.strip() and not said:
+    # a tool may return an empty result
+    has_other_content = new.tool_call_id is not None or new.tool_calls or new.thinking
+    if not new.content.strip() and not has_other_content:
         return None
     if new.tool_call_id is not None and new.role != "tool":
         raise refusal("tool_call_id", "only a message of the role `tool` is the result of a call")

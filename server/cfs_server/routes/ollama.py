@@ -83,21 +83,21 @@ async def generate(
 
 async def _answered(
     request: Request,
-    asked: OllamaChatRequest | OllamaGenerateRequest,
+    payload: OllamaChatRequest | OllamaGenerateRequest,
     session: str | None,
     me: Me,
     ticket: Ticket,
 ) -> Response:
-    read = partial(read_request, asked, recorded=session is not None)
-    if asked.is_empty:
+    read = partial(read_request, payload, recorded=session is not None)
+    if payload.is_empty:
         await apart(request, partial(read, me.completions.limits))  # refuses what it would refuse with a prompt
-        name = me.completions.choose(_untagged(asked.model)) or me.completions.models[0].id
+        name = me.completions.choose(_untagged(payload.model)) or me.completions.models[0].id
         me.sessions.require_somewhere("write")
-        piece = protocol.writer_of(asked, name, None).loaded(unload=asked.unloads)
+        piece = protocol.writer_of(payload, name, None).loaded(unload=payload.unloads)
         return Response(protocol.line(piece), media_type="application/json")
-    items = await begin(request, me, ticket, session, _untagged(asked.model), read)
-    writer = protocol.writer_of(asked, items.model, items.recorded)
-    if not asked.streams:
+    items = await begin(request, me, ticket, session, _untagged(payload.model), read)
+    writer = protocol.writer_of(payload, items.model, items.recorded)
+    if not payload.streams:
         return await items.whole(request, _whole(writer, items))
     return await items.stream(request, me, frames_of(items, lambda item: _lines(writer, item), _failed), lines=True)
 

@@ -69,8 +69,8 @@ async def list_questions(
 ) -> Response:
     """List the open questions of a session."""
     session = sessions.get(id, "read_binary")
-    found = tuple(session.questions.values()) if every else open_questions(session.questions)
-    return as_json(wire.QuestionList(questions=tuple(map(question, found))))
+    questions = tuple(session.questions.values()) if every else open_questions(session.questions)
+    return as_json(wire.QuestionList(questions=tuple(map(question, questions))))
 
 
 @router.get(
@@ -88,8 +88,8 @@ async def get_question(
     session = me.sessions.get(id, "read_binary")
     session.question(question_id)
     with me.sessions.throughout(session, "read_binary"):
-        found = await attend(request, _closed(session, question_id, me.wait_limit(wait), me.sessions))
-    return as_json(question(found))
+        closed = await attend(request, _closed(session, question_id, me.wait_limit(wait), me.sessions))
+    return as_json(question(closed))
 
 
 @router.post(
@@ -116,13 +116,13 @@ async def answer_question(
 
 async def _closed(session: Session, question_id: str, seconds: float, sessions: AuthorizedSessions) -> Question:
     """Return a question when it is no longer open, or when the time is over."""
-    asked = session.id
+    requested_id = session.id
     try:
         async with asyncio.timeout(seconds):
             while session.question(question_id).state is QuestionState.OPEN:
                 session.require_going_on()
                 await session.log.broadcast.wait()
-                sessions.require_still(session, asked, "read_binary")
+                sessions.require_still(session, requested_id, "read_binary")
                 if session.deleted:
                     session.require_going_on()
     except TimeoutError:

@@ -67,10 +67,10 @@ async def create_response(
 
     A response is cancelled when its client disconnects, unless it is made in the background.
     """
-    begun, writer, found = await _begun(request, asked, session, me, ticket)
-    if asked.background and not asked.stream and found is not None:
+    begun, writer, response = await _begun(request, asked, session, me, ticket)
+    if asked.background and not asked.stream and response is not None:
         await begun.close()
-        return _json(await _now(me, found, asked))
+        return _json(await _now(me, response, asked))
     if not asked.stream:
         return await begun.whole(request, _whole(writer, begun))
     first = b"".join(map(_frame, writer.begin()))
@@ -79,46 +79,46 @@ async def create_response(
 
 
 async def _begun(
-    request: Request, asked: protocol.ResponsesRequest, session: str | None, me: Caller, ticket: Ticket
+    request: Request, payload: protocol.ResponsesRequest, session: str | None, me: Caller, ticket: Ticket
 ) -> tuple[StartedCompletion, ResponseWriter, Stored | None]:
     """Begin a response. A request that was carried out before begins nothing."""
     stored, gate = me.responses, me.completions
-    chosen = gate.choose(asked.model)
-    found: Stored | None
+    chosen = gate.choose(payload.model)
+    response: Stored | None
     if (bound := ticket.bound) is not None:
         name = ResponseId(bound.session, bound.turn, bound.event - 1)
-        found = await stored.find(str(name), "write", "read_binary")
+        response = await stored.find(str(name), "write", "read_binary")
     else:
 
         def submitted(new: Stored, _: Event) -> None:
             ticket.bind(BoundTurn(new.id.session, new.id.turn, new.id.event + 1))
 
-        place = protocol.place_of(asked, session)
-        whole = await _resolved(me, asked)
+        target = protocol.place_of(payload, session)
+        whole = await _resolved(me, payload)
         spec = (await apart(request, partial(protocol.read_request, whole, gate.limits))).by(chosen)
-        if asked.warnings:
-            _log.info("responses.left_out", warnings=asked.warnings)
-        spec, found = await stored.begin(spec, place, submitted)
-        if found is None:
-            if asked.background:
+        if payload.warnings:
+            _log.info("responses.left_out", warnings=payload.warnings)
+        spec, response = await stored.begin(spec, target, submitted)
+        if response is None:
+            if payload.background:
                 raise refusal("background", "name a session that you may write to: the response must be stored")
             begun = await begin_ephemeral(me, spec)
-            writer = ResponseWriter(f"resp_{uuid.uuid4().hex}", begun.model, int(time.time()), asked=asked)
+            writer = ResponseWriter(f"resp_{uuid.uuid4().hex}", begun.model, int(time.time()), asked=payload)
             return begun, writer, None
-    return StartedCompletion(gate.pieces_of(found.session, found.turn)), _writer(me, found, asked), found
+    return StartedCompletion(gate.pieces_of(response.session, response.turn)), _writer(me, response, payload), response
 
 
-async def _resolved(me: Caller, asked: protocol.ResponsesRequest) -> protocol.ResponsesRequest:
+async def _resolved(me: Caller, payload: protocol.ResponsesRequest) -> protocol.ResponsesRequest:
     """Put stored items in the place of references to them. Raises `NotFound`."""
-    if isinstance(asked.input, str) or not any(isinstance(item, ItemReference) for item in asked.input):
-        return asked
-    names = Counter(item.id for item in asked.input if isinstance(item, ItemReference))
+    if isinstance(payload.input, str) or not any(isinstance(item, ItemReference) for item in payload.input):
+        return payload
+    names = Counter(item.id for item in payload.input if isinstance(item, ItemReference))
     if twice := [name for name, count in names.items() if count > 1]:
         raise refusal("input", f"two references are to the item {twice[0][:80]!r}")
     items: list[Item] = []
-    for item in asked.input:
+    for item in payload.input:
         items += await _referred(me, item.id) if isinstance(item, ItemReference) else (item,)
-    return asked.model_copy(update={"input": tuple(items)})
+    return payload.model_copy(update={"input": tuple(items)})
 
 
 async def _referred(me: Caller, name: str) -> tuple[Item, ...]:
@@ -130,26 +130,26 @@ async def _referred(me: Caller, name: str) -> tuple[Item, ...]:
     return items
 
 
-def _writer(me: Caller, found: Stored, asked: protocol.ResponsesRequest | None = None) -> ResponseWriter:
-    recorded = Recorded(session=found.session.id, turn=found.turn.id)
-    created_at = int(found.turn.request.accepted_at)
-    model = me.completions.name_of(found.session, found.turn)
+def _writer(me: Caller, stored: Stored, payload: protocol.ResponsesRequest | None = None) -> ResponseWriter:
+    recorded = Recorded(session=stored.session.id, turn=stored.turn.id)
+    created_at = int(stored.turn.request.accepted_at)
+    model = me.completions.name_of(stored.session, stored.turn)
     return ResponseWriter(
-        str(found.id),
+        str(stored.id),
         model,
         created_at,
-        asked=asked,
+        asked=payload,
         recorded=recorded,
-        place=lambda: message_place(found.session.key, found.reply_index),
+        place=lambda: message_place(stored.session.key, stored.reply_index),
     )
 
 
-async def _now(me: Caller, found: Stored, asked: protocol.ResponsesRequest | None = None) -> events.Event:
+async def _now(me: Caller, stored: Stored, payload: protocol.ResponsesRequest | None = None) -> events.Event:
     """Return a response as it is now."""
-    writer, turn = _writer(me, found, asked), found.turn
+    writer, turn = _writer(me, stored, payload), stored.turn
     failure = turn.result.result().failure if turn.result.done() else None
     if turn.result.done() and failure is None:
-        return await writer.whole(me.completions.pieces_of(found.session, turn).items)
+        return await writer.whole(me.completions.pieces_of(stored.session, turn).items)
     for piece in turn.said:
         _consume(writer.write(piece))
     if failure is not None:
@@ -158,8 +158,8 @@ async def _now(me: Caller, found: Stored, asked: protocol.ResponsesRequest | Non
     return writer.response("queued" if turn.state is TurnState.QUEUED else "in_progress")
 
 
-def _consume(found: Iterable[events.Event]) -> None:
-    for _ in found:
+def _consume(pieces: Iterable[events.Event]) -> None:
+    for _ in pieces:
         pass
 
 
@@ -167,16 +167,16 @@ async def _whole(writer: ResponseWriter, items: StartedCompletion) -> str:
     return text_of(await writer.whole(items))
 
 
-def _json(found: events.Event) -> Response:
-    return Response(text_of(found) + "\n", media_type="application/json")
+def _json(response: events.Event) -> Response:
+    return Response(text_of(response) + "\n", media_type="application/json")
 
 
 def _frame(event: events.Event) -> bytes:
     return named(event["type"], text_of(event))
 
 
-def _frames(found: Iterable[events.Event], after: int = -1) -> Iterator[bytes]:
-    return (_frame(event) for event in found if event["sequence_number"] > after)
+def _frames(pieces: Iterable[events.Event], after: int = -1) -> Iterator[bytes]:
+    return (_frame(event) for event in pieces if event["sequence_number"] > after)
 
 
 def _failure_of(writer: ResponseWriter, after: int = -1) -> Callable[[CfsError], bytes]:
@@ -193,10 +193,10 @@ async def get_response(
     ] = -1,
 ) -> Response:
     """Return a stored response as it is now, or its events from a number on."""
-    found = await me.responses.find(response, "read_binary")
+    stored = await me.responses.find(response, "read_binary")
     if not stream:
-        return _json(await _now(me, found))
-    begun, writer = StartedCompletion(me.completions.pieces_of(found.session, found.turn)), _writer(me, found)
+        return _json(await _now(me, stored))
+    begun, writer = StartedCompletion(me.completions.pieces_of(stored.session, stored.turn)), _writer(me, stored)
 
     def write(item: Delta | Finished) -> Iterator[bytes]:
         return _frames(writer.write(item), starting_after)
@@ -221,8 +221,8 @@ async def delete_response(response: ResponseName, me: Me) -> Response:
 )
 async def cancel_response(request: Request, response: ResponseName, me: Me) -> Response:
     """Cancel a response that is in progress. One that has ended stays as it is."""
-    found = await attend(request, me.responses.cancel(response))
-    return _json(await _now(me, found))
+    stored = await attend(request, me.responses.cancel(response))
+    return _json(await _now(me, stored))
 
 
 @router.get(

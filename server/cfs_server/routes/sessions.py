@@ -66,10 +66,10 @@ async def list_sessions(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """List sessions ordered by id, one page at a time."""
-    found = (sessions.active if active else sessions.page)(prefix, after, limit + 1)
+    listed = (sessions.active if active else sessions.page)(prefix, after, limit + 1)
     page = wire.SessionPage(
-        sessions=tuple(info(session, sessions) for session in found[:limit]),
-        next=found[limit - 1].id if len(found) > limit else None,
+        sessions=tuple(info(session, sessions) for session in listed[:limit]),
+        next=listed[limit - 1].id if len(listed) > limit else None,
     )
     return _listing(page, {"Cache-Control": "no-cache"}, if_none_match)
 
@@ -243,8 +243,8 @@ async def replace_transcript(
                 )
             require_match(if_match, session, sessions)
             session.require_idle("its history cannot be replaced")
-            etag, known = session.etag, session.history.messages
-        history = await apart(request, partial(read_history, text, sessions.limits.messages, known))
+            etag, messages = session.etag, session.history.messages
+        history = await apart(request, partial(read_history, text, sessions.limits.messages, messages))
         if session.etag != etag:  # it has changed in the meantime, which `If-Match: *` allows
             history = None
     sessions.replace(id, history, etag, delay)
@@ -339,8 +339,8 @@ async def sub_sessions(
     return _listing(tree(session, sessions), session_headers(session, session.etag), if_none_match)
 
 
-def _listing(shown: BaseModel, headers: dict[str, str], if_none_match: str | None) -> Response:
-    answer = as_json(shown)
+def _listing(listing: BaseModel, headers: dict[str, str], if_none_match: str | None) -> Response:
+    answer = as_json(listing)
     answer.headers.update(headers | {"ETag": content_etag(bytes(answer.body))})
     if unchanged(if_none_match, answer.headers["ETag"]):
         return Response(status_code=304, headers=headers | {"ETag": answer.headers["ETag"]})

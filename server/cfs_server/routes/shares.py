@@ -39,8 +39,8 @@ async def share(
     if not parts.principals.closed:
         plain = wire.NewlyShared(id=None, token=None, path=f"/#conversation/{quote(session.id)}")
         return as_json(plain, 201, headers)
-    made, token = parts.shares.create(me.principal, session, new.access, new.expires)
-    return as_json(wire.NewlyShared(id=made.id, token=token, path=f"/#share={token}"), 201, headers)
+    created, token = parts.shares.create(me.principal, session, new.access, new.expires)
+    return as_json(wire.NewlyShared(id=created.id, token=token, path=f"/#share={token}"), 201, headers)
 
 
 @router.get("", responses={200: answer("The shares", json=wire.ShareList), **problems(InvalidParameters)})
@@ -48,13 +48,13 @@ async def shares(
     parts: AppContext, me: Me, session: Annotated[str, Query(description="The session that is shared.")]
 ) -> Response:
     """Return the caller's own shares of a session."""
-    found = [
+    entries = [
         wire.ShareInfo(
-            id=each.id, session=each.session, access=each.access, created_at=each.created, expires=each.expires
+            id=entry.id, session=entry.session, access=entry.access, created_at=entry.created, expires=entry.expires
         )
-        for each in parts.shares.of(me.principal, session)
+        for entry in parts.shares.of(me.principal, session)
     ]
-    return as_json(wire.ShareList(shares=tuple(found)), headers={"Cache-Control": "no-store"})
+    return as_json(wire.ShareList(shares=tuple(entries)), headers={"Cache-Control": "no-store"})
 
 
 @router.delete("/{share}", status_code=204, responses={204: {"description": "Revoked"}, **problems(NotFound)})

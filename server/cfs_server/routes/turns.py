@@ -82,10 +82,10 @@ async def update(
     """Add text or whole messages to the turn, and renew the lease."""
     if (bound := ticket.bound) is not None:
         session = me.sessions.with_key(bound.session, "write")
-        known = session.leased(turn, news.claim)
-        if known is None:
+        leased = session.leased(turn, news.claim)
+        if leased is None:
             raise NotFound("the update was added, but the turn has ended since, or another agent holds it")
-        return as_json(_claim(session, known))
+        return as_json(_claim(session, leased))
     session = me.sessions.get_for(Right.STEER, id)
     updated = session.update(
         turn,
@@ -129,7 +129,7 @@ async def _next(
     session: Session, lease: float, seconds: float, sessions: AuthorizedSessions, ticket: Ticket
 ) -> Turn | None:
     """Claim a turn as soon as one is available. Return None when the time is over, or files were rewound or merged."""
-    asked, attendance = session.id, session.attendance
+    requested_id, attendance = session.id, session.attendance
     with attendance.waiting():
         try:
             async with asyncio.timeout(seconds):
@@ -138,7 +138,7 @@ async def _next(
                         attendance.recalled = False
                         return None
                     await session.log.broadcast.wait()
-                    sessions.require_still(session, asked, "read_binary", "write")
+                    sessions.require_still(session, requested_id, "read_binary", "write")
         except TimeoutError:
             return None
     attendance.recalled = False  # before its work, the agent looks anyway
