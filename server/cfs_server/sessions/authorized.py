@@ -89,7 +89,7 @@ class AuthorizedSessions:
 
     def require_any(self, session_id: str) -> None:
         """Raise `NotGranted` unless the caller has a right at or below a session. The session need not exist."""
-        if not any(self._handle.scopes(each, path_of(session_id)) for each in OPERATIONS):
+        if not any(self._handle.scopes(operation, path_of(session_id)) for operation in OPERATIONS):
             self.require("file", session_id)
 
     def require_right(self, right: Right, session_id: str) -> None:
@@ -99,8 +99,8 @@ class AuthorizedSessions:
     def _require_settings(self, session_id: str, patch: SettingsPatch | None) -> None:
         """Raise unless the caller may change each setting of a patch (S9)."""
         for name in sorted(patch.model_fields_set) if patch else ():
-            shown = f"the setting {name!r} of session {session_id!r}"
-            self._authorization.require_right(SETTINGS[name], path_of(session_id), shown)
+            label = f"the setting {name!r} of session {session_id!r}"
+            self._authorization.require_right(SETTINGS[name], path_of(session_id), label)
 
     def may(self, operation: Operation, session_id: str) -> bool:
         """Return whether the caller has this right."""
@@ -114,7 +114,9 @@ class AuthorizedSessions:
 
     def known(self, session_id: str) -> Session | None:
         """Return a session for which the caller has any right, so that it may know of its existence; or None."""
-        return self._store.find(session_id) if any(self.may(each, session_id) for each in OPERATIONS) else None
+        return (
+            self._store.find(session_id) if any(self.may(operation, session_id) for operation in OPERATIONS) else None
+        )
 
     def get_for(self, right: Right, session_id: str) -> Session:
         """Return a session for an action. Raises `NotFound`."""
@@ -170,14 +172,16 @@ class AuthorizedSessions:
 
     async def events_of(self, session: Session, turn_id: str, after: int) -> list[Event]:
         """Return the events of a turn so far. `after` is the number of an event before it."""
-        last, own = session.log.last, list[Event]()
+        last, turn_events = session.log.last, list[Event]()
         async with aclosing(session.log.follow(after)) as batches:
             while after < last and isinstance(events := await anext(batches), list):
                 after = events[-1].number
-                own += [event for event in events if event.data.get("turn") == turn_id and event.type in TURN_EVENTS]
-                if has_ended(own, after):
+                turn_events += [
+                    event for event in events if event.data.get("turn") == turn_id and event.type in TURN_EVENTS
+                ]
+                if has_ended(turn_events, after):
                     break
-        return own
+        return turn_events
 
     def find(self, session_id: str, operation: Operation) -> Session | None:
         """Return a session for an operation that must be granted; None if there is no session with this id."""
@@ -203,14 +207,14 @@ class AuthorizedSessions:
         if directory in scopes:
             return self._store.page(prefix, after, limit)
         named = [scope for scope in scopes if scope.rpartition("/")[0] + "/" == directory and scope != directory]
-        found = sorted(_existing(self._store, named), key=lambda session: session.id)
-        return [session for session in found if session.id > after and session.id.startswith(prefix)][:limit]
+        sessions = sorted(_existing(self._store, named), key=lambda session: session.id)
+        return [session for session in sessions if session.id > after and session.id.startswith(prefix)][:limit]
 
     def active(self, prefix: str = "", after: str = "", limit: int = 100) -> list[Session]:
         """Return sessions with turns that the caller may list, at any depth, by id."""
-        found = [session for session in self._store if not session.idle and self.may("list", session.id)]
-        found = [session for session in found if session.id > after and session.id.startswith(prefix)]
-        return sorted(found, key=lambda session: session.id)[:limit]
+        sessions = [session for session in self._store if not session.idle and self.may("list", session.id)]
+        sessions = [session for session in sessions if session.id > after and session.id.startswith(prefix)]
+        return sorted(sessions, key=lambda session: session.id)[:limit]
 
     def children(self, session: Session) -> list[Session]:
         """Return the direct sub-sessions by id."""
@@ -219,7 +223,7 @@ class AuthorizedSessions:
     def enter(self, root: str) -> Session | None:
         """Return a root session if the caller has a right at or below it; None if there is none."""
         path = path_of(root)
-        return self._store.find(root) if any(self._handle.scopes(each, path) for each in OPERATIONS) else None
+        return self._store.find(root) if any(self._handle.scopes(operation, path) for operation in OPERATIONS) else None
 
     def below(self, root: str) -> list[Session]:
         """Return the sessions below a session that the caller may list, at any depth."""
@@ -254,11 +258,11 @@ class AuthorizedSessions:
             for session in (self._store if SESSIONS in scopes else self._within(scopes))
             if session.id.startswith(prefix) and (not root or is_within(session.id, root))
         ]
-        found = await self._store.search(readable, criteria, limit, self._authorization.name)
+        result = await self._store.search(readable, criteria, limit, self._authorization.name)
         allowed = [
-            match for match in found.matches if not match.session.deleted and self.may("read_binary", match.session.id)
+            match for match in result.matches if not match.session.deleted and self.may("read_binary", match.session.id)
         ]
-        return replace(found, matches=allowed)
+        return replace(result, matches=allowed)
 
     def new_name(self) -> str | None:
         """Return a free id for a session; None if the caller may write to named sessions only."""
@@ -440,13 +444,13 @@ class AuthorizedSessions:
     @contextmanager
     def throughout(self, session: Session, *operations: Operation) -> Iterator[None]:
         """Check the rights again after a wait, before its result or error is passed on."""
-        asked = session.id
+        requested_id = session.id
         try:
             yield
         except CfsError:
-            self.require_still(session, asked, *operations)
+            self.require_still(session, requested_id, *operations)
             raise
-        self.require_still(session, asked, *operations)
+        self.require_still(session, requested_id, *operations)
 
     def require_still(self, session: Session, asked: str, *operations: Operation) -> None:
         """Raise unless the caller still has these rights for a session. `asked` is the id of the request, maybe an old

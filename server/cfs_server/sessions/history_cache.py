@@ -20,14 +20,14 @@ _T = TypeVar("_T")
 
 
 @contextmanager
-def _counted(users: Counter[_T], each: _T) -> Iterator[None]:
-    users[each] += 1
+def _counted(users: Counter[_T], user: _T) -> Iterator[None]:
+    users[user] += 1
     try:
         yield
     finally:
-        users[each] -= 1
-        if not users[each]:
-            del users[each]
+        users[user] -= 1
+        if not users[user]:
+            del users[user]
 
 
 class HistoryCache:
@@ -170,14 +170,14 @@ class HistoryCache:
 
     def _oldest(self) -> list[tuple[Session, int]]:
         """Return the sessions to unload now, with the versions of their histories."""
-        found: list[tuple[Session, int]] = []
+        entries: list[tuple[Session, int]] = []
         excess = self.bytes - self.budget
         for session in self._idle:
             if excess <= 0:
                 break
             excess -= self._sizes[session]
-            found.append((session, session.history.version))
-        return found
+            entries.append((session, session.history.version))
+        return entries
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` unless all bytes are counted, and what may leave the memory is known."""

@@ -68,11 +68,13 @@ class JointStore(SessionStore):
     async def search(self, sessions: Sequence[Session], criteria: Criteria, limit: int, owner: str) -> Matches:
         """Return the best matches in some sessions; see `SessionStore.search`. Each store reads its own journal."""
         stores = self._stores()
-        own: list[list[Session]] = [[] for _ in stores]
+        groups: list[list[Session]] = [[] for _ in stores]
         for session in sessions:
-            own[next(index for index, store in enumerate(stores) if store.find(session.id) is session)].append(session)
+            groups[next(index for index, store in enumerate(stores) if store.find(session.id) is session)].append(
+                session
+            )
         results = await asyncio.gather(
-            *[store.search(part, criteria, limit, owner) for store, part in zip(stores, own, strict=True) if part]
+            *[store.search(part, criteria, limit, owner) for store, part in zip(stores, groups, strict=True) if part]
         )
         return joined(results, limit)
 

@@ -68,10 +68,10 @@ def check(path: Path, engine: Engine) -> tuple[StoreInfo, list[str]]:
     opened.
     """
     with _opened(path) as connection:
-        found = problems(connection)
-        if not found:
-            found = asyncio.run(_replay(connection, engine))
-        return _info(connection, path), found
+        damage = problems(connection)
+        if not damage:
+            damage = asyncio.run(_replay(connection, engine))
+        return _info(connection, path), damage
 
 
 def prepare(backup: Path, part: Path) -> None:
@@ -81,8 +81,8 @@ def prepare(backup: Path, part: Path) -> None:
     the restored sessions. Raises `StoreFailed` if the backup is damaged.
     """
     with _opened(backup) as connection:
-        if found := problems(connection):
-            raise StoreDamaged(f"{backup} is damaged: {found[0]}")
+        if damage := problems(connection):
+            raise StoreDamaged(f"{backup} is damaged: {damage[0]}")
         copy_file(connection, part)
     with _opened(part) as connection:
         _begin_new_lives(connection)
@@ -174,17 +174,17 @@ async def _replay(connection: sqlite3.Connection, engine: Engine) -> list[str]:
     query = (
         f"SELECT {ROW} FROM records JOIN sessions ON session = id WHERE deleted IS NULL ORDER BY session, records.seq"  # noqa: S608
     )
-    found: list[str] = []
+    failures: list[str] = []
     for key, rows in groupby(map(read_row, connection.execute(query)), key=lambda row: row.session):
         head = heads.get(key)
         try:
             replayed = _head_of(rows, head, engine)
         except (ValueError, UnknownRecord, InvalidTransition) as error:
-            found.append(f"session {key}: {error}")
+            failures.append(f"session {key}: {error}")
             continue
         if head is not None and _comparable(head, pruned=pruned) != _comparable(replayed, pruned=pruned):
-            found.append(f"session {head.id!r} ({key}): its records do not lead to its stored state")
-    return found
+            failures.append(f"session {head.id!r} ({key}): its records do not lead to its stored state")
+    return failures
 
 
 def _head_of(rows: Iterable[Row], head: Head | None, engine: Engine) -> Head:

@@ -60,13 +60,13 @@ class Retention:
 
     def _look(self, session: Session, keep: float, due: list[Session]) -> float:
         """Return when the last session of a subtree may go. Sessions that are due on their own are added to `due`."""
-        own = session.settings.keep
-        keep = keep if own is None else seconds_of(own)
+        setting = session.settings.keep
+        keep = keep if setting is None else seconds_of(setting)
         below: list[Session] = []
         ends = [self._look(child, keep, below) for child in self._store.children(session)]
         end = max([session.updated_at + keep if session.idle else inf, *ends])
         is_root = "/" not in session.id
-        if end <= self._clock() and (is_root or own is not None):
+        if end <= self._clock() and (is_root or setting is not None):
             due.append(session)
         else:
             due += below

@@ -126,8 +126,8 @@ async def plan_redo(store: SessionStore, members: Sequence[Session]) -> Plan:
     Raises `Conflict` if there is none, or if something was said in one of them since.
     """
     past = await store.past(members[0])
-    done, rewind = past.last_rewind()
-    steps = [_step(members[0], past, done.number - 1, messages=rewind.messages)]
+    last, rewind = past.last_rewind()
+    steps = [_step(members[0], past, last.number - 1, messages=rewind.messages)]
     for member in members[1:]:
         past = await store.past(member)
         rewound = [
@@ -138,7 +138,7 @@ async def plan_redo(store: SessionStore, members: Sequence[Session]) -> Plan:
         if rewound[-1] is not past.current:
             raise Conflict(f"session {member.id!r} has changed since the rewind: rewind it on its own")
         steps.append(_step(member, past, rewound[-1].number - 1, messages=rewind.messages))
-    return Plan(tuple(steps), rewind.operation, done.at, rewind, rewind.messages)
+    return Plan(tuple(steps), rewind.operation, last.at, rewind, rewind.messages)
 
 
 async def carry_out(store: SessionStore, plan: Plan, files: FileRewind | None) -> None:

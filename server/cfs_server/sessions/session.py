@@ -264,11 +264,11 @@ class Session(SessionState):
 
     def require_room(self, more: int) -> None:
         """Raise `StorageFull` if the session may not have this many more messages. Replies are always accepted."""
-        most = self._services.limits.messages
-        if len(self.history) + more > most:
+        max_messages = self._services.limits.messages
+        if len(self.history) + more > max_messages:
             raise StorageFull(
-                f"session {self.id!r} has {len(self.history)} messages, and {most} are the most: go on in another one,"
-                " or replace its transcript by a shorter one"
+                f"session {self.id!r} has {len(self.history)} messages, and {max_messages} are the most: go on in"
+                " another one, or replace its transcript by a shorter one"
             )
 
     def require_idle(self, consequence: str) -> None:
@@ -757,11 +757,11 @@ class Session(SessionState):
 
     def question(self, question_id: str) -> Question:
         """Return an open question, or one of the newest closed ones. Raises `NotFound`."""
-        if (found := self.questions.get(question_id)) is None:
+        if (question := self.questions.get(question_id)) is None:
             raise NotFound(
                 f"session {self.id!r} has no question {question_id!r}: its turn has ended, or it was answered long ago"
             )
-        return found
+        return question
 
     def answer_question(self, question_id: str, answer: str | None, by: str, secret: str | None = None) -> Question:
         """Answer an open question; without an answer, withdraw it. An agent proves by its `secret` that it asked.

@@ -123,8 +123,8 @@ class Spending:
     def today(self, account: StorageUsage) -> Spent:
         """Return what the principal of an account has spent today in all stores."""
         day, principal = day_of(self._clock()), account.payer.owner
-        here = self.here(day, principal)
-        return here if self._elsewhere is None else here.plus(self._elsewhere(day, principal))
+        local = self.here(day, principal)
+        return local if self._elsewhere is None else local.plus(self._elsewhere(day, principal))
 
     def check(
         self,

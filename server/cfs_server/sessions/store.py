@@ -246,12 +246,12 @@ class SessionStore:
         parent, slash, _ = prefix.rpartition("/")
         ids = self._sessions.children(parent) if slash else self._sessions.roots
         start = bisect_left(ids, max(prefix, after + "\0" if after else ""))
-        found: list[Session] = []
+        page: list[Session] = []
         for session_id in islice(ids, start, None):
-            if len(found) == limit or not session_id.startswith(prefix):
+            if len(page) == limit or not session_id.startswith(prefix):
                 break
-            found.append(self._sessions[session_id])
-        return found
+            page.append(self._sessions[session_id])
+        return page
 
     def costs(self) -> list[CostRow]:
         """Return what was spent on models, the newest day first."""
@@ -311,13 +311,13 @@ class SessionStore:
             raise Unavailable("the server is shutting down", retry_after=5)
         self.limits.check_messages(len(request.view.messages if request.view else ()) + 1)
         self._services.check_model(request.settings)
-        known = self._sessions.get(session_id)
-        payer = known.account if known else account or self.account
-        replaced = known.history.cost if known and request.view is not None else 0
+        existing = self._sessions.get(session_id)
+        payer = existing.account if existing else account or self.account
+        replaced = existing.history.cost if existing and request.view is not None else 0
         payer.require_room(size=request.cost - replaced)
-        if known is None and request.generate and self._defaults.driver == "model":  # a refusal makes no session
+        if existing is None and request.generate and self._defaults.driver == "model":  # a refusal makes no session
             self._check_turn(request.model(self._defaults), payer, session_id, self._defaults)
-        session = known or self.open(session_id, account)
+        session = existing or self.open(session_id, account)
         return session, *session.accept(request)
 
     def delete(self, session_id: str) -> None:

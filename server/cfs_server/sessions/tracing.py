@@ -58,11 +58,11 @@ def changed(session: SessionState, change: Change) -> None:
             if turn in _turns:
                 _turns[turn].span.add_event("turn.lease_expired")
         case TurnEnded():
-            if (found := _turns.pop(change.turn, None)) is not None:
-                found.span.set_attribute("cfs.turn.result", change.state.value)
+            if (trace := _turns.pop(change.turn, None)) is not None:
+                trace.span.set_attribute("cfs.turn.result", change.state.value)
                 if change.error is not None:
-                    tracing.fail(found.span, "turn_failed")
-                found.span.end()
+                    tracing.fail(trace.span, "turn_failed")
+                trace.span.end()
         case Deleted():
             _end_all(session, "deleted")
 
@@ -74,7 +74,7 @@ def closed(session: SessionState) -> None:
 
 
 def _end_all(session: SessionState, result: str) -> None:
-    for turn in [turn for turn, each in _turns.items() if each.key == session.key]:
+    for turn in [turn for turn, trace in _turns.items() if trace.key == session.key]:
         _turns[turn].span.set_attribute("cfs.turn.result", result)
         _turns.pop(turn).span.end()
 
@@ -93,8 +93,8 @@ def _begin(session: SessionState, turn: str) -> _Turn:
 
 def trace_of(turn: str) -> str | None:
     """Return the `traceparent` of a turn, for the agent that answers it."""
-    found = _turns.get(turn)
-    return None if found is None else tracing.headers_of(found.span).get("traceparent")
+    trace = _turns.get(turn)
+    return None if trace is None else tracing.headers_of(trace.span).get("traceparent")
 
 
 def generate(engine: Engine, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
@@ -131,14 +131,14 @@ async def _recorded(
     began = time.time_ns()
     span = tracing.begin(f"chat {model}".rstrip(), attributes, parent=None if turn is None else turn.span, at=began)
     assert span is not None  # noqa: S101 - spans are recorded
-    said: list[Delta] = []
+    deltas: list[Delta] = []
     try:
         async with aclosing(tracing.following(span, items)) as followed:  # a request to an upstream carries the span
             async for item in followed:
                 if isinstance(item, Finished):
                     _finish(span, item, began, shared)
                 elif content:
-                    said.append(item)
+                    deltas.append(item)
                 yield item
     except CfsError as error:
         tracing.fail(span, type(error).__name__)
@@ -146,8 +146,8 @@ async def _recorded(
         _measure("gen_ai.server.request.duration", (time.time_ns() - began) / 1e9, failed)
         raise
     finally:
-        if said:
-            reply = Message(role="assistant", content="".join(delta.text for delta in said))
+        if deltas:
+            reply = Message(role="assistant", content="".join(delta.text for delta in deltas))
             span.set_attribute("gen_ai.output.messages", tracing.texts([reply]))
         span.end()
 
