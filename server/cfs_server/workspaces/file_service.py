@@ -203,27 +203,27 @@ class Files:
         if not workspace:
             raise InvalidArgumentError(f"name a workspace, as in {WORKSPACES}NAME", path)
         self.history.look(workspace)
-        store, found = self.history.store, list[Change]()
+        store, collected = self.history.store, list[Change]()
         with store.holding():
-            while len(found) <= limit:
+            while len(collected) <= limit:
                 page = store.changes(workspace, name, before, limit + 1)
                 for change in page:
                     entries = {
                         path: entry for path, entry in change.entries.items() if self._may("file", workspace, path)
                     }
                     if entries:
-                        found.append(replace(change, entries=entries))
+                        collected.append(replace(change, entries=entries))
                 if len(page) <= limit:
                     break
                 before = page[-1].number
-            changes = tuple(found[:limit])
+            changes = tuple(collected[:limit])
             targets = {
                 entry.digest: store.read(workspace, entry)
                 for change in changes
                 for path, entry in change.entries.items()
                 if entry is not None and entry.type is EntryType.LINK and self._may("read_binary", workspace, path)
             }
-        return Changes(changes, len(found) > limit, store.oldest(workspace), store.last(workspace), targets)
+        return Changes(changes, len(collected) > limit, store.oldest(workspace), store.last(workspace), targets)
 
     async def paths_with_versions(self, path: Path) -> dict[str, Entry]:
         """Return the newest entry of each path at and below `path` that has a version, also of what was deleted since.
@@ -247,7 +247,7 @@ class Files:
 
     def may_rewind(self, workspace: str) -> bool:
         """Return whether the caller may read, write and delete all of a workspace."""
-        return all(self.may_use_all(workspace, each) for each in ("read_binary", "write", "delete"))
+        return all(self.may_use_all(workspace, operation) for operation in ("read_binary", "write", "delete"))
 
     def may_use_all(self, workspace: str, operation: Operation) -> bool:
         """Return whether the caller has a right to all of a workspace."""
@@ -319,19 +319,19 @@ class Files:
     def _read(self, operation: Operation, path: Path, read: Callable[[], _T]) -> Read[_T]:
         """Read an entry and return its metadata too, if its version is the same before and after the read."""
         self._handle.require(operation, path)
-        known = self._known(path)
+        before = self._known(path)
         for _ in range(_ATTEMPTS):
-            found = read()
+            content = read()
             after = self._known(path)
-            if known is None or after == known:
-                return Read(found, known)
-            known = after
-        return Read(found, None)
+            if before is None or after == before:
+                return Read(content, before)
+            before = after
+        return Read(content, None)
 
     def _open(self, path: Path) -> Read[BinaryIO]:
         """Open an entry and return its metadata too, as `_read` does."""
         self._handle.require("read_binary", path)
-        known = self._known(path)
+        before = self._known(path)
         for _ in range(_ATTEMPTS):
             content = self._handle.open(path)
             try:
@@ -339,10 +339,10 @@ class Files:
             except BaseException:
                 content.close()
                 raise
-            if known is None or after == known:
-                return Read(_light(content), known)
+            if before is None or after == before:
+                return Read(_light(content), before)
             content.close()
-            known = after
+            before = after
         return Read(_light(self._handle.open(path)), None)
 
     def _known(self, path: Path) -> EntryMeta | None:
@@ -450,7 +450,7 @@ def problem_of(authorization: Authorization, error: FileSystemError) -> CfsError
     """Convert an error of a file system to the error that all interfaces show. A denial is logged."""
     if isinstance(error, AccessDeniedError) and error.operation is not None and error.path is not None:
         return authorization.denial(error.operation, error.path, f"file {error.path!r}")
-    kind = next(_ERRORS[each] for each in type(error).__mro__ if each in _ERRORS)
+    kind = next(_ERRORS[error_class] for error_class in type(error).__mro__ if error_class in _ERRORS)
     return kind(error.detail)
 
 

@@ -190,7 +190,7 @@ class WorkspaceHistory:
                 return change()
             finally:  # also what a change did that failed in the middle
                 for workspace in dict.fromkeys(workspace for workspace, _ in places):
-                    names = [name for there, name in places if there == workspace]
+                    names = [name for other, name in places if other == workspace]
                     self._folder(workspace).sync(names, _author(), kind, trees)
 
     def move_workspace(self, path: Path, target: Path, move: Callable[[], None]) -> None:
@@ -443,5 +443,5 @@ def split(path: Path) -> tuple[str, str]:
 
 
 def _author() -> Author:
-    given = author.get()
-    return Author("local") if given is None else Author(given.principal, given.agent or "", given.call or "")
+    current = author.get()
+    return Author("local") if current is None else Author(current.principal, current.agent or "", current.call or "")

@@ -91,18 +91,18 @@ def _plan(
     parent: str = "",
 ) -> FilePlan:
     store, before = history.store, history.store.last(workspace)
-    own, foreign = set(paths or ()), dict[str, Change]()
+    selected, foreign = set(paths or ()), dict[str, Change]()
     for change in changes_since(store, workspace, to):
         if is_own(change):
-            own.update(change.entries if paths is None else ())
+            selected.update(change.entries if paths is None else ())
         else:
             foreign |= {path: foreign.get(path, change) for path in change.entries}
     changed = {}
-    for path in sorted(own | foreign.keys()):
+    for path in sorted(selected | foreign.keys()):
         now, then = store.at(workspace, path), store.at(workspace, path, to)
         if not (now is None and then is None) and (now is None or not now.equals(then)):
             changed[path] = then
-    entries = {path: then for path, then in changed.items() if path in own}
+    entries = {path: then for path, then in changed.items() if path in selected}
     contested = sorted(path for path in entries if path in foreign)
     if contested and others == "refuse":
         raise Conflict(_refusal(workspace, {path: foreign[path] for path in contested}, parent), files=contested)
@@ -110,7 +110,7 @@ def _plan(
     of_children = {
         path: foreign[path].author.agent
         for path in changed
-        if path not in own and parent and foreign[path].author.agent.startswith(parent)
+        if path not in selected and parent and foreign[path].author.agent.startswith(parent)
     }
     entries = {path: then for path, then in entries.items() if path not in left}
     return FilePlan(workspace, to, before, entries, left, of_children)
@@ -178,8 +178,8 @@ class FileRewinds:
     def note(self, plan: FilePlan, operation: str, agent: str) -> None:
         """Note, with the change of the sessions themselves, that the files of a plan follow."""
         by = author.get()
-        given = {"agent": agent, "principal": "local" if by is None else by.principal}
-        self._journal.keep(_SPACE, operation, json.dumps({**asdict(plan.record), **given}))
+        writer = {"agent": agent, "principal": "local" if by is None else by.principal}
+        self._journal.keep(_SPACE, operation, json.dumps({**asdict(plan.record), **writer}))
 
     def _restore(self, noted: dict[str, Any], operation: str) -> list[str]:
         workspace, store = noted["workspace"], self.history.store

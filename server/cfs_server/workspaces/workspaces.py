@@ -99,15 +99,15 @@ class Workspaces(RouterFileSystem):
 
     def fork(self, workspace: str, copy: str, how: ForkedWorkspace) -> bool:
         """Copy a workspace with its past; see `WorkspaceHistory.fork`. Returns False if no versions are kept, too."""
-        done = self.history is not None and self.history.fork(workspace, copy, how)
+        forked = self.history is not None and self.history.fork(workspace, copy, how)
         self._changed(WORKSPACES + copy)
-        return done
+        return forked
 
     def undo_fork(self, copy: str, inode: int, number: int, operation: str) -> bool:
         """Remove a copy of a workspace; see `WorkspaceHistory.undo_fork`."""
-        done = self.history is not None and self.history.undo_fork(copy, inode, number, operation)
+        undone = self.history is not None and self.history.undo_fork(copy, inode, number, operation)
         self._changed(WORKSPACES + copy)
-        return done
+        return undone
 
     def merge(self, target: str, source: str, operation: WorkspaceMerge) -> MergedWorkspace:
         """Merge a workspace into another one; see `WorkspaceHistory.merge`."""
@@ -228,8 +228,8 @@ class DiskWorkspaces(Workspaces):
         retention: VersionRetention | None = None,
     ) -> None:
         files = DiskFileSystem(root, prefix=WORKSPACES, durable=durable)
-        kept = None if versions is None else WorkspaceHistory(versions, files, retention or VersionRetention())
-        super().__init__(files, kept)
+        history = None if versions is None else WorkspaceHistory(versions, files, retention or VersionRetention())
+        super().__init__(files, history)
 
 
 def _require_in_a_workspace(path: Path) -> None:
