@@ -16,8 +16,8 @@ def acting_as(agent: str | None = None, call: str | None = None) -> Iterator[Non
 
     None leaves what the block around it says, and an empty text names none.
     """
-    given = {AGENT: agent, TOOL_CALL: call}
-    names = {**_author.get(), **{key: quote(name) for key, name in given.items() if name is not None}}
+    ids = {AGENT: agent, TOOL_CALL: call}
+    names = {**_author.get(), **{key: quote(name) for key, name in ids.items() if name is not None}}
     before = _author.set({key: name for key, name in names.items() if name})
     try:
         yield

@@ -103,8 +103,8 @@ class _Commands(Group):
 
     def _similar(self, ctx: Any, name: str) -> list[str]:
         """List similar command names for an unknown command; all commands are loaded for this."""
-        for own in _OWN:
-            self.get_command(ctx, own)
+        for command in _OWN:
+            self.get_command(ctx, command)
         return get_close_matches(name, self.commands)
 
     def _groups_with(self, name: str) -> list[str]:

@@ -56,11 +56,11 @@ def _read_call(reply: str, start: re.Match[str]) -> tuple[ToolRequest, int]:
         if end < 0:
             break
         try:
-            found = parse_arguments(reply[begin:end])
+            parsed = parse_arguments(reply[begin:end])
         except NotLiteral as error:
             return ToolRequest(name, refusal=str(error)), end + 2
-        if found is not None:
-            arguments, keywords = found
+        if parsed is not None:
+            arguments, keywords = parsed
             return ToolRequest(name, arguments, keywords), end + 2
         problem = "its arguments are no Python literals, like 1, 'text' or key='value'"
     return ToolRequest(name, refusal=problem), begin

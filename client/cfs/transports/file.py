@@ -264,19 +264,19 @@ class FileTransport:
     def _texts(self, deadline: Deadline, late: str) -> Generator[str]:
         """Yield the text of the file now and after each change; raises `Gone` when it is deleted."""
         pauses = Pauses()
-        seen = text = None
+        last_mark = text = None
         while True:
             with translated(self._path):
                 try:
                     mark = self._disk.mark(self._path)
-                    if mark != seen:
+                    if mark != last_mark:
                         data = self._disk.read(self._path, waiting=deadline.seconds is None)
                         if mark == self._disk.mark(self._path):  # otherwise it changed during the read
-                            text, seen = decode(data), mark
+                            text, last_mark = decode(data), mark
                 except BlockingIOError:
                     pass
                 except FileNotFoundError:
-                    if seen is None:
+                    if last_mark is None:
                         raise
                     raise Gone(f"{self._path} has been deleted") from None
             if text is not None:

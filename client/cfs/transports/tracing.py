@@ -67,8 +67,8 @@ def start(service: str) -> bool:
     if not is_wanted() or _started:
         return bool(_started)
     for name in ("OTEL_EXPORTER_OTLP_PROTOCOL", *(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL" for signal in _SIGNALS)):
-        if (given := os.environ.get(name, "").strip().lower() or _PROTOCOL) != _PROTOCOL:
-            raise InvalidRequest(f"{name}={given}: traces are sent by {_PROTOCOL} only")
+        if (protocol := os.environ.get(name, "").strip().lower() or _PROTOCOL) != _PROTOCOL:
+            raise InvalidRequest(f"{name}={protocol}: traces are sent by {_PROTOCOL} only")
     try:
         from opentelemetry import metrics, propagate, trace  # noqa: F401 - the first request must not wait for it
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter

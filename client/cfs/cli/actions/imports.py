@@ -53,8 +53,8 @@ def import_sessions(client: Client, file: Path, *, rename: bool) -> None:
     same = {name for name, result in checked.items() if result.outcome == "same"}
     todo = [session for session in everything if session.id not in same or names[session.root] != session.root]
     with progress("importing", len(todo)) as advance:
-        made = dict(outcomes(client, [_new(session, names[session.root]) for session in todo], advance))
-    created = {name for name, result in made.items() if result.outcome == "created"}
+        results = dict(outcomes(client, [_new(session, names[session.root]) for session in todo], advance))
+    created = {name for name, result in results.items() if result.outcome == "created"}
     for session in everything:
         if (name := _name(session, names[session.root])) in created:
             for message in session.queue:
@@ -63,13 +63,13 @@ def import_sessions(client: Client, file: Path, *, rename: bool) -> None:
     for root, name in names.items():
         if name != root:
             note(f"cfs: {root!r} was imported as {name!r}")
-    failures = [result for result in made.values() if result.outcome not in ("created", "same")]
+    failures = [result for result in results.values() if result.outcome not in ("created", "same")]
     for failure in failures:
         print_error(f"{failure.id!r} was not imported: {failure.error or 'another conversation has the name'}")
-    there = len(everything) - len(created) - len(failures)
+    existing = len(everything) - len(created) - len(failures)
     note(
         f"cfs: {counted(len(created))} imported"
-        + (f"; {there} of {len(everything)} were there already" if there else "")
+        + (f"; {existing} of {len(everything)} were there already" if existing else "")
         + (f"; {len(failures)} not imported" if failures else "")
     )
     if failures:

@@ -19,21 +19,21 @@ _REASONS = {
 
 def merge_files(client: Client, source: str, target: str, *, dry_run: bool, as_json: bool) -> None:
     """Merge the files of a session into those of another one, or say what that would do."""
-    done = client.call(api.merge_files(source, target, dry_run=dry_run))
+    merged = client.call(api.merge_files(source, target, dry_run=dry_run))
     if as_json:
-        show(done.model_dump_json() + "\n")
+        show(merged.model_dump_json() + "\n")
     else:
-        for file in done.files:
+        for file in merged.files:
             show(f"  {_SIGNS[file.change]} {shapely(file.path)}\n")
-        for conflict in done.conflicts:
+        for conflict in merged.conflicts:
             reason = _REASONS[conflict.reason].format(target=target, source=source)
             files = ", ".join(map(shapely, conflict.files))
             show(f"  conflict in {shapely(conflict.path)}: {reason}; see {files}\n")
-        for path in done.left:
+        for path in merged.left:
             show(f"  {shapely(path)} stays: a program has changed it, or has files there\n")
-        if not done.files:
+        if not merged.files:
             note(f"{target} has all changes of {source} already.")
         elif dry_run:
             note("Nothing has been changed.")
-    if done.conflicts:
+    if merged.conflicts:
         raise typer.Exit(_CONFLICTS)

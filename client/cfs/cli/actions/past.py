@@ -51,8 +51,8 @@ def compare_versions(client: Client, old: str, new: str | None) -> None:
 
 def rewind_session(client: Client, session: str, to: str, how: RewindRequest, *, as_json: bool) -> None:
     """Take a session back, or say what that would do."""
-    done = client.call(api.rewind(session, how.model_copy(update={"to": _moment(to)})))
-    _report(done, f"`cfs redo {session}` undoes this.", as_json=as_json)
+    rewound = client.call(api.rewind(session, how.model_copy(update={"to": _moment(to)})))
+    _report(rewound, f"`cfs redo {session}` undoes this.", as_json=as_json)
 
 
 def redo_session(client: Client, session: str, how: RedoRequest, *, as_json: bool) -> None:
@@ -60,18 +60,18 @@ def redo_session(client: Client, session: str, how: RedoRequest, *, as_json: boo
     _report(client.call(api.redo(session, how)), "", as_json=as_json)
 
 
-def _report(done: Rewound, undo: str, *, as_json: bool) -> None:
+def _report(rewound: Rewound, undo: str, *, as_json: bool) -> None:
     if as_json:
-        show(done.model_dump_json() + "\n")
+        show(rewound.model_dump_json() + "\n")
         return
-    for step in done.sessions:
-        show("".join(f"{line}\n" for line in _step(step, done.dry_run)))
-    for file in done.files:
+    for step in rewound.sessions:
+        show("".join(f"{line}\n" for line in _step(step, rewound.dry_run)))
+    for file in rewound.files:
         show(f"  {'-' if file.change == 'removed' else '+'} {shapely(file.path)}\n")
-    for path in done.left:
+    for path in rewound.left:
         show(f"  {shapely(path)} stays: others have changed it since\n")
-    show("".join(f"{sentence}\n" for sentence in done.lasting))
-    if done.dry_run:
+    show("".join(f"{sentence}\n" for sentence in rewound.lasting))
+    if rewound.dry_run:
         note("Nothing has been changed.")
     elif undo:
         note(undo)

@@ -75,7 +75,9 @@ def _read(read: Callable[[Path, str], tuple[Conversation, ...]], path: Path) -> 
         conversations = read(path, _text(path))
     except OSError as error:
         return Source(str(path), damage=(Damage(0, error.strerror or str(error)),))
-    return Source(str(path), conversations, tuple(damage for each in conversations for damage in each.damage))
+    return Source(
+        str(path), conversations, tuple(damage for conversation in conversations for damage in conversation.damage)
+    )
 
 
 def _claude_code(folder: Path) -> Iterator[Reader]:

@@ -45,7 +45,7 @@ def import_program(client: Client, program: ProgramName, folder: Path | None) ->
         for read in readers:
             files.append(read())
             advance(1)
-    conversations = [each for file in files for each in file.conversations if each.messages]
+    conversations = [conversation for file in files for conversation in file.conversations if conversation.messages]
     failures = _report_damage(files)
     sessions = _sessions(program, conversations)
     if not sessions and not failures:
@@ -54,8 +54,8 @@ def import_program(client: Client, program: ProgramName, folder: Path | None) ->
         checked = dict(outcomes(client, list(sessions.values()), advance, check=True))
     new = [session for name, session in sessions.items() if checked[name].outcome == "absent"]
     with progress("importing", len(new)) as advance:
-        made = dict(outcomes(client, [_answered(session) for session in new], advance))
-    results = checked | made
+        imported = dict(outcomes(client, [_answered(session) for session in new], advance))
+    results = checked | imported
     extended = 0
     for name, session in sessions.items():
         result = results[name]
@@ -94,7 +94,7 @@ def _sessions(program: ProgramName, conversations: Iterable[Conversation]) -> di
     by_id = {conversation.id: conversation for conversation in conversations}
     names = {name: _name(program, conversation, by_id) for name, conversation in by_id.items()}
     sessions = {}
-    for conversation in sorted(by_id.values(), key=lambda each: names[each.id].count("/")):
+    for conversation in sorted(by_id.values(), key=lambda item: names[item.id].count("/")):
         name = names[conversation.id]
         title = re.sub(r"[\x00-\x1f\x7f]+", " ", conversation.title or "").strip()[:200]
         settings = {"title": title} if title else {}

@@ -23,7 +23,7 @@ def print_matches(
 
     Raises `InvalidParameters` for a role or a time that is none.
     """
-    chosen = next((known for known in get_args(Role) if known == role), None)
+    chosen = next((value for value in get_args(Role) if value == role), None)
     if role is not None and chosen is None:
         raise InvalidParameters(f"there is no role {role!r}: use one of {', '.join(get_args(Role))}")
     start = None if since is None else _time(since)
