@@ -26,8 +26,8 @@ def builtin_grant(prefix: Path, ops: Iterable[GrantedOperation] | None = None) -
     `/internal/`, and listing and reading below `/userinput/`. The framework names `write` explicitly to store input.
     Nothing below `/internal/` can be deleted, whatever the grants are.
     """
-    for known, usual in _LAYOUT.items():
-        if covers(known, prefix):
+    for root, usual in _LAYOUT.items():
+        if covers(root, prefix):
             return checked([Grant(prefix=prefix, ops=usual if ops is None else frozenset(ops))])[0]
     raise InvalidPathError(f"{prefix!r} is below none of {', '.join(_LAYOUT)}", prefix)
 

@@ -92,7 +92,7 @@ class DiskEntries:
 
     def _scan_impl(self, inside: Path) -> Iterable[EntryMeta]:
         parts = self._parts(inside)[:-1]
-        found: list[EntryMeta] = []
+        metas: list[EntryMeta] = []
         with (
             translate_os_errors(inside.rstrip("/"), NotFoundError),
             self._tree.directory(parts) as directory,
@@ -101,8 +101,8 @@ class DiskEntries:
             for entry in entries:
                 if self._is_legal([*parts, entry.name]):
                     with suppress(OSError, FileSystemError):  # removed meanwhile, or not an entry
-                        found.append(self._described(inside + entry.name, entry.stat(follow_symlinks=False)))
-        return found
+                        metas.append(self._described(inside + entry.name, entry.stat(follow_symlinks=False)))
+        return metas
 
     def _described(self, path: Path, status: os.stat_result) -> EntryMeta:
         if stat.S_ISDIR(status.st_mode):
@@ -363,14 +363,14 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
         """Copy what is shown of an entry or a directory into a file system that is not visible yet."""
         waiting, above = [path], target.rindex("/")
         while waiting:
-            here = waiting.pop()
-            there = validate_path(target + here.removeprefix(path))[above:]  # it may be too long
-            if self._directory_impl(here + "/") is None:
-                with self._open_impl(here) as content:
-                    copy._store(there, chunks_of(content), overwrite=False)  # noqa: SLF001 - one of these, too
+            source_path = waiting.pop()
+            target_path = validate_path(target + source_path.removeprefix(path))[above:]  # it may be too long
+            if self._directory_impl(source_path + "/") is None:
+                with self._open_impl(source_path) as content:
+                    copy._store(target_path, chunks_of(content), overwrite=False)  # noqa: SLF001 - one of these, too
             else:
-                copy._make_directory_impl(there)  # noqa: SLF001 - one of these, too
-                waiting += [meta["path"] for meta in self._scan_impl(here + "/")] if members else []
+                copy._make_directory_impl(target_path)  # noqa: SLF001 - one of these, too
+                waiting += [meta["path"] for meta in self._scan_impl(source_path + "/")] if members else []
 
     def _remove_tree_impl(self, path: Path) -> None:
         with (
@@ -413,11 +413,11 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
     def _require_removable(self, path: Path, directory: int, name: str) -> None:
         """Raise unless everything in a directory is shown, and this process may remove it."""
         device = os.stat(name, dir_fd=directory, follow_symlinks=False).st_dev
-        for parts, here, entries in self._tree.descend(self._parts(path)):
+        for parts, descriptor, entries in self._tree.descend(self._parts(path)):
             where = self._prefix + "/".join(parts)
-            if os.fstat(here).st_dev != device:
+            if os.fstat(descriptor).st_dev != device:
                 raise ConflictError(f"{where!r} is a mount point", where)
-            if not os.access(".", os.W_OK | os.X_OK, dir_fd=here, effective_ids=_EFFECTIVE):
+            if not os.access(".", os.W_OK | os.X_OK, dir_fd=descriptor, effective_ids=_EFFECTIVE):
                 raise AccessDeniedError(f"the operating system denies access to {where!r}", where)
             for entry in entries:
                 if entry.name.startswith(TEMPORARY):

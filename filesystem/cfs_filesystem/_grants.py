@@ -77,11 +77,11 @@ class Rights:
 
     def effective(self) -> list[Grant]:
         """Return the grants, reduced to those that they were narrowed from."""
-        own = [Grant(prefix=grant["prefix"], ops=_expanded(grant["ops"])) for grant in self.grants]
+        grants = [Grant(prefix=grant["prefix"], ops=_expanded(grant["ops"])) for grant in self.grants]
         if self.within is None:
-            return own
+            return grants
         both: list[Grant] = []
-        for one, other in product(own, self.within.effective()):
+        for one, other in product(grants, self.within.effective()):
             prefix, ops = narrower(one["prefix"], other["prefix"]), one["ops"] & other["ops"]
             if prefix is not None and ops:
                 both.append(Grant(prefix=prefix, ops=ops))
@@ -89,8 +89,9 @@ class Rights:
 
     def scopes(self, operation: Operation, prefix: Path | None) -> list[Path]:
         """Return the prefixes, none within another, below which an operation is allowed."""
-        own = {grant["prefix"] for grant in self.effective() if operation in grant["ops"]}
-        allowed = {scope for scope in own if self.allow(operation, scope)}  # a grant changed in place may be invalid
+        prefixes = {grant["prefix"] for grant in self.effective() if operation in grant["ops"]}
+        # a grant changed in place may be invalid
+        allowed = {scope for scope in prefixes if self.allow(operation, scope)}
         if prefix is not None:
             allowed = {both for scope in allowed if (both := narrower(scope, prefix)) is not None}
         return sorted(

@@ -35,15 +35,15 @@ def directly_in(inside: Path, entries: Iterable[tuple[Path, EntryMeta]]) -> dict
 
     A directory has the time of the newest entry in it. If a path is both, the entry is returned.
     """
-    found: dict[Path, EntryMeta] = {}
+    files: dict[Path, EntryMeta] = {}
     directories: dict[Path, EntryMeta] = {}
     for path, meta in entries:
         name, slash, _ = path[len(inside) :].partition("/")
         if slash:
             directories[inside + name] = newer(inside + name, meta, directories.get(inside + name))
         else:
-            found[path] = meta
-    return directories | found
+            files[path] = meta
+    return directories | files
 
 
 def newer(path: Path, known: EntryMeta, other: EntryMeta | None = None) -> DirectoryMeta:

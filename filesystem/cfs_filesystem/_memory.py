@@ -77,7 +77,7 @@ class Folders:
     def directly_in(self, inside: Path) -> list[DirectoryMeta]:
         """Return the directories directly in a directory; other threads may change them meanwhile."""
         depth = inside.count("/") + 1
-        paths = [known for known in list(self._known) if known.startswith(inside) and known.count("/") == depth]
+        paths = [folder for folder in list(self._known) if folder.startswith(inside) and folder.count("/") == depth]
         return [meta for path in paths if (meta := self.get(path)) is not None]
 
     def made(self, inside: Path = "/") -> Iterator[tuple[Path, datetime]]:
@@ -208,7 +208,7 @@ class InMemoryFileSystem(FileSystemBase):
                 raise ConflictError(f"{target!r} exists", target)
             self._require_no_entry_above(target)
             self._require_short_names(path, target)
-            contents, made = self._below(path) if members else ({}, [])
+            contents, directories = self._below(path) if members else ({}, [])
             is_entry = path in self._contents
             if is_entry:
                 contents = {path: self._contents[path]}
@@ -216,7 +216,7 @@ class InMemoryFileSystem(FileSystemBase):
                 self._remove_all(target, now)
             if not is_entry:
                 self._folders.make(target, now)
-            for directory in made:
+            for directory in directories:
                 if directory != path:
                     self._folders.make(target + directory.removeprefix(path), now)
             for entry, data in contents.items():
@@ -287,21 +287,21 @@ class InMemoryFileSystem(FileSystemBase):
 
     def _rename_all(self, path: Path, target: Path, now: datetime) -> None:
         self._require_short_names(path, target)
-        made = [*self._folders.made(path + "/")]
+        directories = [*self._folders.made(path + "/")]
         entries, _ = self._below(path)
-        for directory, _ in reversed(made):
+        for directory, _ in reversed(directories):
             self._folders.remove(directory, now)
-        for directory, updated_at in made:
+        for directory, updated_at in directories:
             self._folders.make(target + directory.removeprefix(path), updated_at)
         for entry in entries:
             self._rename(entry, target + entry.removeprefix(path), now)
 
     def _remove_all(self, path: Path, now: datetime) -> None:
         """Remove an entry, or a directory with everything in it."""
-        contents, made = self._below(path)
+        contents, directories = self._below(path)
         for entry in [*contents, *([path] if path in self._contents else [])]:
             self._take(entry, now)
-        for directory in reversed(made):
+        for directory in reversed(directories):
             self._folders.remove(directory, now)
 
     def _below(self, path: Path) -> tuple[dict[Path, bytes], list[Path]]:
@@ -315,8 +315,8 @@ class InMemoryFileSystem(FileSystemBase):
 
     def _require_short_names(self, path: Path, target: Path) -> None:
         """Raise if something below a directory would have a path that is too long."""
-        contents, made = self._below(path)
-        for member in [*contents, *made]:
+        contents, directories = self._below(path)
+        for member in [*contents, *directories]:
             validate_path(target + member.removeprefix(path))
 
     def _make_room(self, path: Path, now: datetime) -> None:

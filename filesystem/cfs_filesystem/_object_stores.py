@@ -158,8 +158,8 @@ class FsspecStore(ObjectStore):
         when = next((_time_of(info[name]) for name in _TIMES if info.get(name)), EPOCH)
         version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name)), None)
         if version is None:
-            known = f"{info['size']} {when.isoformat()}"
-            version = blake2b(known.encode(), digest_size=12).hexdigest()
+            stamp = f"{info['size']} {when.isoformat()}"
+            version = blake2b(stamp.encode(), digest_size=12).hexdigest()
         return StoredObject(self._key(info["name"]), info["size"], when, version)
 
 

@@ -494,8 +494,8 @@ class Tree:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         above = os.dup(other)
         try:
-            while not os.path.samestat(here := os.fstat(above), status):
-                if os.path.samestat(here, os.fstat(self._root)):
+            while not os.path.samestat(status_above := os.fstat(above), status):
+                if os.path.samestat(status_above, os.fstat(self._root)):
                     return False
                 parent = os.open("..", _DIRECTORY, dir_fd=above)
                 os.close(above)
@@ -521,16 +521,16 @@ class Tree:
         directory = -1
         try:
             while waiting:
-                here = waiting.pop()
-                below = last is not None and here[:-1] == last
-                opened = _open_below(directory, here[-1]) if below else open_beneath(self._root, here)
+                current = waiting.pop()
+                below = last is not None and current[:-1] == last
+                opened = _open_below(directory, current[-1]) if below else open_beneath(self._root, current)
                 if directory >= 0:
                     os.close(directory)
-                last, directory = here, opened
+                last, directory = current, opened
                 with os.scandir(directory) as entries:
                     names = list(entries)
-                yield here, directory, names
-                waiting += [[*here, entry.name] for entry in names if entry.is_dir(follow_symlinks=False)]
+                yield current, directory, names
+                waiting += [[*current, entry.name] for entry in names if entry.is_dir(follow_symlinks=False)]
         finally:
             if directory >= 0:
                 os.close(directory)
@@ -692,13 +692,13 @@ def _apart(directory: int, name: str, mode: int, *, durable: bool) -> Iterator[i
     temporary = TEMPORARY + secrets.token_hex(8)
     os.mkdir(temporary, mode, dir_fd=directory)
     try:
-        made = _open_below(directory, temporary)
+        descriptor = _open_below(directory, temporary)
         try:
-            _lock_new(made)
-            yield made
+            _lock_new(descriptor)
+            yield descriptor
             os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         finally:
-            os.close(made)
+            os.close(descriptor)
     except BaseException:
         with suppress(OSError):
             remove_tree(directory, temporary)

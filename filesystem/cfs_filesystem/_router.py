@@ -135,10 +135,10 @@ class _RoutedIndex(Mapping[Path, EntryMeta]):
 
     def below(self, prefix: Path) -> list[tuple[Path, EntryMeta]]:
         """Return the entries below a prefix; an entry that another mount hides is left out."""
-        found: list[tuple[Path, EntryMeta]] = []
+        matches: list[tuple[Path, EntryMeta]] = []
         for mount, filesystem in self._mounts:
             both = narrower(mount, prefix)
             if both is not None:
                 entries = entries_below(filesystem._snapshot_impl(self._grants), both)
-                found += (entry for entry in entries if self._mount_of(entry[0])[0] == mount)
-        return found
+                matches += (entry for entry in entries if self._mount_of(entry[0])[0] == mount)
+        return matches

@@ -190,13 +190,13 @@ class S3Store(ObjectStore):
         """Upload parts and put them together. If that fails, the parts are deleted."""
         upload = self._call("create_multipart_upload", key, Metadata={_WRITTEN_BY: token})["UploadId"]
         try:
-            done, size = [], 0
+            uploaded, size = [], 0
             for number, part in enumerate(parts, 1):
                 answer = self._call("upload_part", key, UploadId=upload, PartNumber=number, Body=part)
-                done.append({"PartNumber": number, "ETag": answer["ETag"]})
+                uploaded.append({"PartNumber": number, "ETag": answer["ETag"]})
                 size += len(part)
             with self._compared("complete", key, expected) as condition:
-                parts_of = {"Parts": done}
+                parts_of = {"Parts": uploaded}
                 answer = self._call(
                     "complete_multipart_upload", key, UploadId=upload, MultipartUpload=parts_of, **condition
                 )

@@ -187,16 +187,18 @@ class DirectoryRightsTests(Kit):
     def test_a_move_needs_rights_at_both_paths(self, filesystem: HandleMaker, full: FullHandle) -> None:
         """To read and delete here, to write there; the other way round is of no use."""
         full.write(self.at("a"), "x")
-        here = Grant(prefix=self.at("a"), ops={"read_binary", "delete"})
-        there = Grant(prefix=self.at("b"), ops={"write"})
+        source_grant = Grant(prefix=self.at("a"), ops={"read_binary", "delete"})
+        target_grant = Grant(prefix=self.at("b"), ops={"write"})
         for grants in (
-            [here],
-            [there],
+            [source_grant],
+            [target_grant],
             [Grant(prefix=self.at("b"), ops=OPERATIONS), Grant(prefix=self.at("a"), ops={"write"})],
         ):
             with pytest.raises(AccessDeniedError):
                 self.with_all_operations(filesystem.create_handle(grants)).move(self.at("a"), self.at("b"))
-        self.with_all_operations(filesystem.create_handle([here, there])).move(self.at("a"), self.at("b"))
+        self.with_all_operations(filesystem.create_handle([source_grant, target_grant])).move(
+            self.at("a"), self.at("b")
+        )
         assert self.names(full.list()) == ["b"]
 
     def test_a_scan_shows_what_leads_to_what_may_be_listed(self, filesystem: HandleMaker, full: FullHandle) -> None:

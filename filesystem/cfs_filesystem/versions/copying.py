@@ -59,8 +59,8 @@ def copy_folder(
                 os.mkdir(name, 0o700, dir_fd=directory)
                 folders.append((parts, status))
             elif stat.S_ISLNK(status.st_mode):
-                with source.parent(old) as (here, original):
-                    os.symlink(os.readlink(original, dir_fd=here), name, dir_fd=directory)
+                with source.parent(old) as (source_directory, original):
+                    os.symlink(os.readlink(original, dir_fd=source_directory), name, dir_fd=directory)
             else:
                 stamps[path] = _copy_file(source, old, directory, name, durable=durable)
     for parts, status in reversed(folders):  # a read-only folder gets its permissions last

@@ -71,12 +71,12 @@ class FolderHistory:
         stamps: dict[str, str] = {}
         with self._store.holding():
             for path in dict.fromkeys(paths):
-                known = self._store.tree_at(self._workspace, None, path)
+                recorded = self._store.tree_at(self._workspace, None, path)
                 present = {**self._above(path), **dict(self._present(path, self._skip))}
                 for name, status in present.items():
-                    newest = known.get(name) or self._store.at(self._workspace, name)
+                    newest = recorded.get(name) or self._store.at(self._workspace, name)
                     self._compare(name, status, newest, sources or {}, states, stamps)
-                states |= {name: None for name in known if name not in present and not self._is_skipped(name, path)}
+                states |= {name: None for name in recorded if name not in present and not self._is_skipped(name, path)}
             if stamps:
                 self._store.restamp(self._workspace, stamps)
             return self._store.record(self._workspace, author, kind, states) if states else None
@@ -200,24 +200,26 @@ class FolderHistory:
         Return the newest versions of the files that were copied as they are recorded, by path.
         """
         stamps = copy_folder(self._tree, self._start, present, target, new, durable=durable)
-        known = self._store.tree_at(self._workspace)
-        return {path: known[path] for path, stamp in stamps.items() if path in known and stamp == known[path].stamp}
+        recorded = self._store.tree_at(self._workspace)
+        return {
+            path: recorded[path] for path, stamp in stamps.items() if path in recorded and stamp == recorded[path].stamp
+        }
 
     def is_current(self, path: str) -> bool:
         """Return whether what is at a path is what its newest version says."""
-        status, known = self.status(path), self._store.at(self._workspace, path)
-        if status is None or known is None:
-            return status is None and known is None
+        status, recorded = self.status(path), self._store.at(self._workspace, path)
+        if status is None or recorded is None:
+            return status is None and recorded is None
         if stat.S_ISDIR(status.st_mode):
-            return known.type is EntryType.FOLDER
-        return known.stamp == stamp_of(status) and known.mode == stat.S_IMODE(status.st_mode)
+            return recorded.type is EntryType.FOLDER
+        return recorded.stamp == stamp_of(status) and recorded.mode == stat.S_IMODE(status.st_mode)
 
     def missing_above(self, path: str) -> dict[str, State | None]:
         """Return the folders above a path that have no version, as they are now."""
         states: dict[str, State | None] = {}
         for parent, status in self._above(path).items():
-            known = self._store.at(self._workspace, parent)
-            if known is None or known.type is not EntryType.FOLDER:
+            recorded = self._store.at(self._workspace, parent)
+            if recorded is None or recorded.type is not EntryType.FOLDER:
                 states[parent] = State(EntryType.FOLDER, stat.S_IMODE(status.st_mode))
         return states
 
@@ -240,8 +242,10 @@ class FolderHistory:
     def _above(self, path: str) -> dict[str, os.stat_result]:
         parts = path.split("/")[:-1]
         parents = ["/".join(parts[: count + 1]) for count in range(len(parts))]
-        found = {parent: self.status(parent) for parent in parents}
-        return {name: status for name, status in found.items() if status is not None and stat.S_ISDIR(status.st_mode)}
+        statuses = {parent: self.status(parent) for parent in parents}
+        return {
+            name: status for name, status in statuses.items() if status is not None and stat.S_ISDIR(status.st_mode)
+        }
 
     def _present(self, path: str, skip: frozenset[str]) -> Iterator[tuple[str, os.stat_result]]:
         """Yield what is at and below a path. The workspace itself is left out."""
@@ -253,8 +257,8 @@ class FolderHistory:
             yield path, status
         waiting = [path] if stat.S_ISDIR(status.st_mode) else []
         while waiting:
-            here = waiting.pop()
-            with suppress(OSError, FileSystemError), self._tree.directory(self._parts(here)) as directory:
+            folder = waiting.pop()
+            with suppress(OSError, FileSystemError), self._tree.directory(self._parts(folder)) as directory:
                 device = os.fstat(directory).st_dev
                 with os.scandir(directory) as entries:
                     for entry in entries:
@@ -264,7 +268,7 @@ class FolderHistory:
                             status = entry.stat(follow_symlinks=False)
                             if status.st_dev != device or not _is_recorded(status):
                                 continue
-                            name = f"{here}/{entry.name}" if here else entry.name
+                            name = f"{folder}/{entry.name}" if folder else entry.name
                             if stat.S_ISDIR(status.st_mode):
                                 if entry.name in skip:
                                     continue

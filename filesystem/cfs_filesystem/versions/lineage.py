@@ -44,13 +44,13 @@ def merge_base(store: VersionStore, target: str, source: str, numbers: tuple[int
     sides = ((target, source, numbers[0]), (source, target, numbers[1]))
     points = []
     rewound: dict[str, float] = {}
-    for here, there, last in sides:
-        for change in changes_since(store, here, start, last):
+    for workspace, other, last in sides:
+        for change in changes_since(store, workspace, start, last):
             if change.kind is Kind.REWIND:
                 for path in change.entries:
                     rewound[path] = max(change.at, rewound.get(path, 0.0))
-            elif change.kind is Kind.MERGE and (number := _merged(store, there, change)) is not None:
-                points.append(_Point(change.at, store.tree_at(there, number)))
+            elif change.kind is Kind.MERGE and (number := _merged(store, other, change)) is not None:
+                points.append(_Point(change.at, store.tree_at(other, number)))
     points.sort(key=lambda point: -point.at)
     if common is not None:
         points.append(_Point(-1.0, _forked(store, target, source, common)))

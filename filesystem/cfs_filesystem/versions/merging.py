@@ -96,8 +96,8 @@ class _Merger:
         elif _equal(target, base) or (target is None and base is None):
             self._put(path, source)
         elif target is None:
-            kept = self._put(path, source)
-            self._conflicts.append(MergeConflict(path, "removed", (kept,)))
+            stored = self._put(path, source)
+            self._conflicts.append(MergeConflict(path, "removed", (stored,)))
         elif target.type is source.type and self._merged(path, base, target, source):
             pass
         elif target.type is EntryType.FOLDER or source.type is EntryType.FOLDER:
@@ -222,7 +222,7 @@ def merge_lines(base: bytes, target: bytes, source: bytes) -> bytes | None:
         key=lambda member: (member[0].first, member[0].last),
     )
     merged: list[bytes] = []
-    done = 0
+    position = 0
     while waiting:
         group = [waiting.pop(0)]
         first, last = group[0][0].first, group[0][0].last
@@ -236,10 +236,10 @@ def merge_lines(base: bytes, target: bytes, source: bytes) -> bytes | None:
         changed = {side for _, side in group}
         if len(changed) == 2 and sides[0] != sides[1]:
             return None
-        merged += old[done:first]
+        merged += old[position:first]
         merged += sides[changed.pop()]
-        done = last
-    return b"".join(merged + old[done:])
+        position = last
+    return b"".join(merged + old[position:])
 
 
 def _lines(text: bytes) -> list[bytes]:
@@ -264,9 +264,9 @@ def _hunks(base: list[bytes], side: list[bytes]) -> list[_Hunk]:
 
 
 def _replaced(base: list[bytes], side: list[bytes], hunks: list[_Hunk], first: int, last: int) -> list[bytes]:
-    lines, done = [], first
+    lines, position = [], first
     for hunk in hunks:
-        lines += base[done : hunk.first]
+        lines += base[position : hunk.first]
         lines += side[hunk.start : hunk.end]
-        done = hunk.last
-    return lines + base[done:last]
+        position = hunk.last
+    return lines + base[position:last]

@@ -152,10 +152,10 @@ class SqliteVersions:
                 return Content(digest, len(data), data)
             if previous is not None and previous_data is not None and previous.size:
                 before = bytes.fromhex(previous.digest)
-                known = self._recent.get(scope, before) or previous_data()
+                previous_content = self._recent.get(scope, before) or previous_data()
                 # a wrong dictionary would make the version unreadable
-                if self._recent.get(scope, before) is not None or hashlib.sha256(known).digest() == before:
-                    base, step, dictionary = self._base(scope, previous, known)
+                if self._recent.get(scope, before) is not None or hashlib.sha256(previous_content).digest() == before:
+                    base, step, dictionary = self._base(scope, previous, previous_content)
             self._recent.add(scope, digest, data)
         return Content(digest, len(data), data, encode(data, dictionary), base, step)
 
@@ -294,10 +294,10 @@ class SqliteVersions:
             row = self._workspace(workspace)
             if row is None:
                 return 0
-            found = self._one("SELECT max(number) n FROM changes WHERE workspace = ? AND at <= ?", row["id"], time)
-            if found["n"] is None and row["oldest"] > 0:
+            result = self._one("SELECT max(number) n FROM changes WHERE workspace = ? AND at <= ?", row["id"], time)
+            if result["n"] is None and row["oldest"] > 0:
                 raise NotFoundError(f"the past of {workspace!r} before its change {row['oldest']} is no longer kept")
-            return int(found["n"] or 0)
+            return int(result["n"] or 0)
 
     def common(self, workspace: str, other: str) -> int | None:
         """See `VersionStore`."""
@@ -319,14 +319,14 @@ class SqliteVersions:
             row = self._required(workspace, number)
             if row is None:
                 return None
-            found = self._one(
+            match = self._one(
                 f"SELECT {_ENTRY} FROM entries WHERE workspace = ? AND path = ? AND number <= ?"  # noqa: S608
                 " ORDER BY number DESC LIMIT 1",
                 row["id"],
                 os.fsencode(path),
                 row["last"] if number is None else number,
             )
-        return None if found is None else _entry(found)
+        return None if match is None else _entry(match)
 
     def tree_at(self, workspace: str, number: int | None = None, below: str = "") -> dict[str, Entry]:
         """See `VersionStore`."""
@@ -342,7 +342,7 @@ class SqliteVersions:
                 row["last"] if number is None else number,
                 *_below(below),
             )
-        return {entry.path: entry for found in rows if (entry := _entry(found)) is not None}
+        return {entry.path: entry for record in rows if (entry := _entry(record)) is not None}
 
     def paths(self, workspace: str, below: str = "") -> dict[str, Entry]:
         """See `VersionStore`."""
@@ -356,7 +356,7 @@ class SqliteVersions:
                 row["id"],
                 *_below(below),
             )
-        return {entry.path: entry for found in rows if (entry := _entry(found)) is not None}
+        return {entry.path: entry for record in rows if (entry := _entry(record)) is not None}
 
     def changes(
         self, workspace: str, path: str = "", before: int | None = None, limit: int | None = None
@@ -367,8 +367,8 @@ class SqliteVersions:
             if row is None:
                 return ()
             numbers = [
-                found["number"]
-                for found in self._all(
+                record["number"]
+                for record in self._all(
                     f"SELECT DISTINCT number FROM entries WHERE workspace = ? AND number < ? AND {_BELOW}"  # noqa: S608
                     " AND EXISTS (SELECT 1 FROM changes WHERE changes.workspace = entries.workspace"
                     " AND changes.number = entries.number) ORDER BY number DESC LIMIT ?",
@@ -381,16 +381,16 @@ class SqliteVersions:
             return [self._change(row["id"], number, path) for number in numbers]
 
     def _change(self, name: int, number: int, below: str) -> Change:
-        made = self._one("SELECT * FROM changes WHERE workspace = ? AND number = ?", name, number)
+        change = self._one("SELECT * FROM changes WHERE workspace = ? AND number = ?", name, number)
         rows = self._all(
             f"SELECT {_ENTRY} FROM entries WHERE workspace = ? AND number = ? AND {_BELOW} ORDER BY path",  # noqa: S608
             name,
             number,
             *_below(below),
         )
-        author = Author(made["principal"], made["agent"], made["call"])
+        author = Author(change["principal"], change["agent"], change["call"])
         return Change(
-            number, made["at"], author, Kind(made["kind"]), {os.fsdecode(row["path"]): _entry(row) for row in rows}
+            number, change["at"], author, Kind(change["kind"]), {os.fsdecode(row["path"]): _entry(row) for row in rows}
         )
 
     def changes_between(self, workspace: str, first: int, last: int) -> dict[str, tuple[Entry | None, Entry | None]]:
@@ -402,8 +402,8 @@ class SqliteVersions:
                 return {}
             low, high = sorted((first, last))
             paths = [
-                os.fsdecode(found["path"])
-                for found in self._all(
+                os.fsdecode(record["path"])
+                for record in self._all(
                     "SELECT DISTINCT path FROM entries WHERE workspace = ? AND number > ? AND number <= ?",
                     row["id"],
                     low,
@@ -471,7 +471,7 @@ class SqliteVersions:
             row = self._workspace(workspace)
             if row is None:
                 return
-            made = self._database.execute(
+            new_id = self._database.execute(
                 "INSERT INTO workspaces (name, scope, last, oldest) VALUES (?, ?, ?, ?)",
                 (os.fsencode(copy), row["scope"], row["last"], row["oldest"]),
             ).lastrowid
@@ -481,7 +481,7 @@ class SqliteVersions:
             ):
                 self._database.execute(
                     f"INSERT INTO {table} SELECT ?, {columns} FROM {table} WHERE workspace = ?",  # noqa: S608
-                    (made, row["id"]),
+                    (new_id, row["id"]),
                 )
 
     def rename(self, workspace: str, name: str) -> None:
@@ -517,12 +517,12 @@ class SqliteVersions:
             if retention.changes is not None:
                 oldest = max(oldest, row["last"] - retention.changes)
             if retention.seconds is not None:
-                found = self._one(
+                result = self._one(
                     "SELECT max(number) n FROM changes WHERE workspace = ? AND at <= ?",
                     row["id"],
                     time.time() - retention.seconds,
                 )
-                oldest = max(oldest, found["n"] or 0)
+                oldest = max(oldest, result["n"] or 0)
             self._cut(row, oldest)
             while retention.size is not None and self.usage(workspace) > retention.size and oldest < row["last"]:
                 oldest += max(1, (row["last"] - oldest) // 8)

@@ -25,8 +25,8 @@ FOLDER = State(EntryType.FOLDER, 0o755)
 def write(store: VersionStore, workspace: str, path: str, data: bytes, author: Author = ALICE) -> int:
     """Record a write as a server does: with the content that it replaces as dictionary."""
     before = store.at(workspace, path)
-    known = partial(store.read, workspace, before) if before is not None else None
-    content = store.prepare(workspace, data, before, known)
+    read_previous = partial(store.read, workspace, before) if before is not None else None
+    content = store.prepare(workspace, data, before, read_previous)
     return store.record(workspace, author, Kind.WRITE, {path: State(EntryType.FILE, 0o644, content)})
 
 
@@ -117,8 +117,8 @@ class VersionStoreConformance:
         edited = data[:5_000_000] + b"inserted" + data[5_000_000:]
         for content in (data, edited):
             with store.holding():
-                kept = store.keep("w", BytesIO(content))
-                store.record("w", ALICE, Kind.WRITE, {"big": State(EntryType.FILE, 0o600, kept)})
+                stored = store.keep("w", BytesIO(content))
+                store.record("w", ALICE, Kind.WRITE, {"big": State(EntryType.FILE, 0o600, stored)})
         assert store.usage("w") < len(data) + 2_000_000
         assert content_at(store, "w", "big", 1) == data
         newest = store.at("w", "big")
@@ -217,9 +217,9 @@ class VersionStoreConformance:
         write(store, "w", "a", b"1")
         before = store.usage("w")
         with store.holding():
-            kept = store.keep("w", BytesIO(b"later" * 100))
+            stored = store.keep("w", BytesIO(b"later" * 100))
             store.prune("w", VersionRetention(changes=0))
-            store.record("w", ALICE, Kind.WRITE, {"b": State(EntryType.FILE, 0o644, kept)})
+            store.record("w", ALICE, Kind.WRITE, {"b": State(EntryType.FILE, 0o644, stored)})
         assert content_at(store, "w", "b") == b"later" * 100
         with store.holding():
             store.keep("w", BytesIO(b"never" * 100))
@@ -259,20 +259,20 @@ def _walk(store: VersionStore, workspace: str, generator: random.Random, steps: 
             else:
                 data = generator.randbytes(generator.randint(0, 3000))
             before = store.at(workspace, path)
-            known = None if before is None else partial(store.read, workspace, before)
+            read_previous = None if before is None else partial(store.read, workspace, before)
             mode = generator.choice([0o644, 0o755])
             entry_type = generator.choice([EntryType.FILE, EntryType.FILE, EntryType.LINK])
-            content = store.prepare(workspace, data, before, known)
+            content = store.prepare(workspace, data, before, read_previous)
             states[path], tree[path] = State(entry_type, mode, content), (entry_type, mode, data)
         assert store.record(workspace, generator.choice([ALICE, BOB]), Kind.WRITE, states) == len(trees)
         trees.append(tree)
         if generator.random() < 0.03:
             oldest = store.prune(workspace, VersionRetention(changes=generator.randint(0, 40)))
     for number in range(oldest, len(trees)):
-        found = store.tree_at(workspace, number)
-        assert {path: (entry.type, entry.mode, store.read(workspace, entry)) for path, entry in found.items()} == trees[
-            number
-        ]
+        entries = store.tree_at(workspace, number)
+        assert {
+            path: (entry.type, entry.mode, store.read(workspace, entry)) for path, entry in entries.items()
+        } == trees[number]
     one, other = generator.sample(range(oldest, len(trees)), 2)
     differ = {path for path in paths if trees[one].get(path) != trees[other].get(path)}
     assert set(store.changes_between(workspace, one, other)) == differ
