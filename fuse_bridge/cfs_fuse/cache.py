@@ -253,8 +253,8 @@ class Cache:
         if moving is not None and event.data.get("renamed_from") != moving.id:
             self._end(moving)
             moving = None
-        known = self._entries.get(event.session)
-        if known is not None and (event.number <= known.event or event.time < known.created_at):
+        cached = self._entries.get(event.session)
+        if cached is not None and (event.number <= cached.event or event.time < cached.created_at):
             return
         entry = moving or Entry(id=event.session, created_at=event.time)
         entry.id = event.session
@@ -343,11 +343,11 @@ class Transcripts:
 
     def get(self, entry: Entry) -> bytes:
         """Return the current transcript. Concurrent readers share one request."""
-        if (kept := self._look(entry)) is not None:
-            return kept
+        if (cached := self._look(entry)) is not None:
+            return cached
         with self._locks[hash(entry) % _LOCKS]:
-            if (kept := self._look(entry)) is not None:
-                return kept
+            if (cached := self._look(entry)) is not None:
+                return cached
             version = entry.version
             text = self._server.text(entry.id).data
             with self._cache.lock:

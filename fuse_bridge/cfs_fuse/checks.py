@@ -90,10 +90,10 @@ def detach(directory: Path) -> None:
     for command in commands:
         if shutil.which(command[0]) is None:
             continue
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no shell
-        if done.returncode == 0:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no shell
+        if result.returncode == 0:
             return
-        reasons.append(done.stderr.strip())
+        reasons.append(result.stderr.strip())
     raise CannotMountError(f"the dead mount on {directory} cannot be detached: {'; '.join(reasons)}")
 
 

@@ -276,7 +276,7 @@ def _check_server(options: Options) -> float:
     began = time.monotonic()
     try:
         with Client(options.address) as client:
-            found = client.call(api.Call(look, lambda answer: answer))
+            reply = client.call(api.Call(look, lambda answer: answer))
     except Unauthorized as error:
         advice = "is it the right one, and still valid?" if options.password else "use --token-file or CFS_TOKEN"
         raise CannotMountError(f"{options.address}: {error.detail}", advice) from None
@@ -286,8 +286,8 @@ def _check_server(options: Options) -> float:
         raise CannotMountError(error.detail) from None
     except CfsError as error:
         raise CannotMountError(f"{options.address}: {error.detail}") from None
-    if found.status != 207 or b"collection" not in found.body:
-        raise CannotMountError(f"{options.address} is no WebDAV folder (status {found.status})")
+    if reply.status != 207 or b"collection" not in reply.body:
+        raise CannotMountError(f"{options.address} is no WebDAV folder (status {reply.status})")
     return time.monotonic() - began
 
 
@@ -309,7 +309,7 @@ def _mount(options: Options, directory: Path, owner: tuple[int, int], files: Fil
     env = dict(os.environ)
     if address_of(options.address).proxy is None:
         env = {name: value for name, value in env.items() if not name.lower().endswith("_proxy")}
-    done = subprocess.run(  # noqa: S603 - no shell
+    result = subprocess.run(  # noqa: S603 - no shell
         [
             _program() or _PROGRAM,
             "-o",
@@ -324,8 +324,8 @@ def _mount(options: Options, directory: Path, owner: tuple[int, int], files: Fil
         check=False,
         env=env,
     )
-    if done.returncode:
-        raise CannotMountError(f"davfs2 could not mount on {directory}: {' '.join(done.stderr.split())}")
+    if result.returncode:
+        raise CannotMountError(f"davfs2 could not mount on {directory}: {' '.join(result.stderr.split())}")
     end = time.monotonic() + READY_SECONDS
     while time.monotonic() < end:
         with suppress(FileNotFoundError, ValueError, ProcessLookupError):
@@ -371,15 +371,15 @@ def _is_mounted(directory: Path) -> bool:
 def _detach(directory: Path) -> None:
     """Unmount by force (-f): otherwise davfs2 keeps running as long as a file is open."""
     for flags in (["-i"], ["-i", "-f", "-l"]):  # -i: without umount.davfs
-        done = subprocess.run(  # noqa: S603 - no shell
+        result = subprocess.run(  # noqa: S603 - no shell
             ["umount", *flags, "--", str(directory)],  # noqa: S607 - where it is depends on the system
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode == 0:
+        if result.returncode == 0:
             return
-        _log.info("umount %s: %s", " ".join(flags), done.stderr.strip())
+        _log.info("umount %s: %s", " ".join(flags), result.stderr.strip())
 
 
 @contextmanager

@@ -420,8 +420,8 @@ class SearchHandle:
     def __init__(self, context: BridgeContext, words: str) -> None:
         """Search. Raises `CfsError`: the words may be none."""
         self._context = context
-        found = context.server.call(api.search(words, limit=SEARCH_LINES))
-        lines = [f"{match.place}: {' '.join(match.text.split())}\n" for match in found.results]
+        reply = context.server.call(api.search(words, limit=SEARCH_LINES))
+        lines = [f"{match.place}: {' '.join(match.text.split())}\n" for match in reply.results]
         self._data = "".join(lines).encode()
 
     def read(self, size: int, offset: int, *, blocking: bool) -> bytes:  # noqa: ARG002 - it never blocks
@@ -645,15 +645,15 @@ class EventsHandle(ControlHandle):
         return offset < self._start + len(self._text)
 
     def _past(self, last: int) -> list[StreamEvent]:
-        found: list[StreamEvent] = []
+        past_events: list[StreamEvent] = []
         if last == 0:
-            return found
+            return past_events
         with closing(self._context.server.history(self._entry.id)) as events:
             for event in events:
-                found.append(event)
+                past_events.append(event)
                 if event.number >= last or event.type == "stale":
                     break
-        return found
+        return past_events
 
 
 def status(cache: Cache, entry: Entry) -> bytes:

@@ -152,17 +152,17 @@ class NameOperations:
 
     def make(self, session_id: str, *, exclusive: bool) -> Entry:
         """Create a session unless it exists. The cache has it when this returns."""
-        cache, made = self._context.cache, True
+        cache, created = self._context.cache, True
         try:
             self._context.server.call(api.create(session_id))
         except AlreadyExists:
             if exclusive:
                 raise
-            made = False
+            created = False
         with cache.lock:
             self._context.waiter.briefly(cache.listed, lambda: cache.holds(session_id), SEEN_SECONDS)
         entry = cache.get(session_id)
-        if made:  # so it is writable, and empty
+        if created:  # so it is writable, and empty
             entry.written_at = time.monotonic()
             self._context.transcripts.begin(entry)
             if not self._context.commit_writes:
@@ -182,30 +182,30 @@ class NameOperations:
         If it is the temporary file of a program, its text is what the program has written, and it gets no reply.
         """
         cache = self._context.cache
-        if (there := cache.find(target)) is None:
+        if (existing := cache.find(target)) is None:
             self._context.server.call(api.rename(entry.id, target))
             with cache.lock:
                 self._context.waiter.briefly(cache.listed, lambda: entry.id == target, SEEN_SECONDS)
             return
         if not replacing:
             raise AlreadyExists(f"there is a session {target!r} already")
-        if there is entry:
+        if existing is entry:
             return
         if (data := self._context.new_files.data(entry)) is not None:
-            self._replace(there, entry, data)
+            self._replace(existing, entry, data)
             return
         if not entry.idle:
             raise Conflict(f"session {entry.id!r} is generating")
-        self._context.write_over(there, self._context.transcripts.get(entry), b"")
+        self._context.write_over(existing, self._context.transcripts.get(entry), b"")
         self.delete(entry)
 
-    def _replace(self, there: Entry, entry: Entry, data: bytes) -> None:
+    def _replace(self, existing: Entry, entry: Entry, data: bytes) -> None:
         """Save a file by a temporary one, which is deleted after the data has arrived: nothing is lost in between.
 
         A temporary file that is refused is no message. It stays as a file of the mount, as on a disk.
         """
         try:
-            self._context.write_over(there, data, b"")
+            self._context.write_over(existing, data, b"")
         except (Conflict, TooLarge, UnsupportedMedia):
             if "/" not in entry.id:  # there are no temporary files among the sub-sessions
                 self._context.scratch.put(entry.id, data)
@@ -216,24 +216,24 @@ class NameOperations:
     def publish(self, name: str, target: str, *, replacing: bool) -> None:
         """Rename a temporary file to a session, as editors and `rsync` do."""
         body = bytes(self._context.scratch.get(name).data)
-        there = self._context.cache.find(target)
-        if there is not None and not replacing:
+        existing = self._context.cache.find(target)
+        if existing is not None and not replacing:
             raise AlreadyExists(f"there is a session {target!r} already")
-        if there is None:
+        if existing is None:
             judge(body, b"")  # check first: a refused write must not create a session
             self._write_new(target, body)
         else:
-            self._context.write_over(there, body, b"")
+            self._context.write_over(existing, body, b"")
         self._context.scratch.remove(name)
 
     def _write_new(self, target: str, body: bytes) -> None:
         """Create a session with a text. If the server refuses the text, there is no session either."""
-        made = self.make(target, exclusive=True)
+        created = self.make(target, exclusive=True)
         try:
-            self._context.write_over(made, body, b"")
+            self._context.write_over(created, body, b"")
         except (CfsError, OSError):
             with suppress(CfsError):
-                self.delete(made)
+                self.delete(created)
             raise
 
 
