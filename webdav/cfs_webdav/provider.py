@@ -523,8 +523,8 @@ class Provider(DAVProvider):  # type: ignore[misc]
 
     def is_unknown(self, name: str, tree: Tree) -> bool:
         """Return whether no entry can have a property of this name."""
-        own = tree.namespace is not None and name.startswith(tree.namespace)
-        return not (own or name.startswith("{DAV:}") or self.prop_manager.has_any)
+        in_namespace = tree.namespace is not None and name.startswith(tree.namespace)
+        return not (in_namespace or name.startswith("{DAV:}") or self.prop_manager.has_any)
 
     def _listing(self, environ: dict[str, Any]) -> bytes | None:
         """Answer a PROPFIND of a collection's members without the library; None where the library has to do it."""

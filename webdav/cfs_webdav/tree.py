@@ -193,9 +193,9 @@ class HandleTree(Tree):
         with self._writing(logical, size):
             version = None
             if conditions != Conditions():
-                there = self.look(path)
-                require(conditions, there.etag if there else None, exists=there is not None)
-                version = there.etag if there else None
+                existing = self.look(path)
+                require(conditions, existing.etag if existing else None, exists=existing is not None)
+                version = existing.etag if existing else None
             overwrite = (conditions.if_none_match or "").strip() != "*"  # also without the right to see the entry
             try:
                 meta = self._handle.write_from(logical, _chunks(body), overwrite=overwrite, version=version)
