@@ -95,7 +95,7 @@ class EditorAgent:
         self._sessions: dict[str, EditorSession] = {}
         self._editor: Editor
         modes = [mode for mode in CommandMode if mode is not CommandMode.BWRAP or sandbox_trouble() is None]
-        self._modes = [SessionMode(id=each, name=_MODES[each][0], description=_MODES[each][1]) for each in modes]
+        self._modes = [SessionMode(id=mode, name=_MODES[mode][0], description=_MODES[mode][1]) for mode in modes]
 
     def on_connect(self, conn: Editor) -> None:
         """Take the connection to the editor."""
@@ -163,18 +163,18 @@ class EditorAgent:
     @_answers
     async def list_sessions(self, cwd: str | None = None, cursor: str | None = None, **_: Any) -> ListSessionsResponse:
         """List the sessions of editors on this machine, a page at a time, maybe of one folder only."""
-        found: list[SessionInfo] = []
+        sessions: list[SessionInfo] = []
         after: str | None = cursor or ""
-        while after is not None and not found:
+        while after is not None and not sessions:
             page = await self._client.call(api.list_sessions(records.PREFIX, after, _PAGE))
             for info in page.sessions:
                 folder = records.cwd_of(info.id)
                 if folder is None or (cwd is not None and Path(cwd) != Path(folder)):
                     continue
                 changed = datetime.fromtimestamp(info.updated_at, UTC).isoformat()
-                found.append(SessionInfo(session_id=info.id, cwd=folder, title=info.title, updated_at=changed))
+                sessions.append(SessionInfo(session_id=info.id, cwd=folder, title=info.title, updated_at=changed))
             after = page.next
-        return ListSessionsResponse(sessions=found, next_cursor=after)
+        return ListSessionsResponse(sessions=sessions, next_cursor=after)
 
     @_answers
     async def close_session(self, session_id: str, **_: Any) -> CloseSessionResponse:

@@ -292,12 +292,12 @@ class EditorSession:
         output = TurnOutput(turn, self._backend, self.id)
         agent = await self._agent(output)
         record = turn.lease.record
-        shown = Shown()
+        progress = Shown()
         try:
             with tracing.task("acp", self.id, None if record is None else record.traceparent) as span:
                 async with aclosing(agent.run_stream(turn.content)) as events:
                     async for event in events:
-                        await self._show(event, shown, output)
+                        await self._show(event, progress, output)
                 outcome = agent.outcome
                 if outcome.reason != "answered":
                     tracing.fail(span, outcome.reason)
@@ -306,8 +306,8 @@ class EditorSession:
         finally:
             for message in self._closed_calls(agent):
                 turn.lease.message(message)
-            self._partial = output.unsent(shown.reply.text)
-            for call in shown.open:
+            self._partial = output.unsent(progress.reply.text)
+            for call in progress.open:
                 await self._closed(call)
             self._items, self._etag = agent.context.context.items[1:], None
         await self._settle()
@@ -319,9 +319,9 @@ class EditorSession:
         return [item.message for item in agent.context.context.items[-count:]] if count else []
 
     async def _closed(self, call: ToolCall) -> None:
-        if (given := self._ids.of(call.id)) is not None:
+        if (editor_id := self._ids.of(call.id)) is not None:
             with suppress(ConnectionError):  # the end of the connection has ended the call
-                await self._send(update_tool_call(given, status="failed"))
+                await self._send(update_tool_call(editor_id, status="failed"))
 
     async def _settle(self) -> None:
         """Note the version of the session that has this turn, and send its title once it has one."""
@@ -334,13 +334,13 @@ class EditorSession:
 
     async def _tools(self) -> list[Tool]:
         """Return the tools for the present mode, and those of the editor's MCP servers."""
-        own = await self._bench.tools(self.mode)
+        bench_tools = await self._bench.tools(self.mode)
         mcp = await asyncio.shield(self._mcp_started)
         window = None
         with suppress(CfsError):  # the first request waits for the server
             window = await self._model.ask_context_window()
         plan = [Plan().tool()] if self._options.plan else []
-        return [*own, *plan, *mcp.tools(window)]
+        return [*bench_tools, *plan, *mcp.tools(window)]
 
     async def _system(self) -> Message:
         small = await has_small_context(self._model) is not False
@@ -361,49 +361,49 @@ class EditorSession:
         agent.resume_at(Conversation((ContextItem.of(await self._system()), *self._items)))
         return agent
 
-    async def _show(self, event: AgentEvent, shown: Shown, output: TurnOutput) -> None:
+    async def _show(self, event: AgentEvent, progress: Shown, output: TurnOutput) -> None:
         match event:
             case RoundStarted():
                 output.begin()
-                shown.reply.start()
-                shown.thinking.start()
+                progress.reply.start()
+                progress.thinking.start()
             case Retrying(reason):
                 _log.warning("%s: the model is asked again: %s", self.id, reason)
-                shown.reply.repeat()
-                shown.thinking.repeat()
+                progress.reply.repeat()
+                progress.thinking.repeat()
             case Text(text):
-                if new := shown.reply.add(text):
+                if new := progress.reply.add(text):
                     output.text(new)
                     await self._send(update_agent_message_text(new))
             case Thinking(text):
-                if new := shown.thinking.add(text):
+                if new := progress.thinking.add(text):
                     await self._send(update_agent_thought_text(new))
             case CallStarted(call):
-                await self._begin(call, shown)
+                await self._begin(call, progress)
             case CallFinished(call, result):
-                await self._end(call, result, shown)
+                await self._end(call, result, progress)
             case TurnUsage(usage):
                 await self._used(usage)
             case Warned(text) | Finished("failed", text):
                 _log.warning("%s: %s", self.id, text)
 
-    async def _begin(self, call: ToolCall, shown: Shown) -> None:
-        shown.before[call.id] = await self._bench.text_of(call)
+    async def _begin(self, call: ToolCall, progress: Shown) -> None:
+        progress.before[call.id] = await self._bench.text_of(call)
         asks = call.name == COMMAND and self.mode is CommandMode.ASK
-        shown.open.append(call)
-        given = self._ids.begin(call.id)
-        await self._send(call_started(given, call, self.paths, "pending" if asks else "in_progress"))
+        progress.open.append(call)
+        editor_id = self._ids.begin(call.id)
+        await self._send(call_started(editor_id, call, self.paths, "pending" if asks else "in_progress"))
 
-    async def _end(self, call: ToolCall, result: ToolResult, shown: Shown) -> None:
-        if call not in shown.open:  # it could not be read, and never began
+    async def _end(self, call: ToolCall, result: ToolResult, progress: Shown) -> None:
+        if call not in progress.open:  # it could not be read, and never began
             await self._send(call_started(self._ids.begin(call.id), call, self.paths))
         else:
-            shown.open.remove(call)
+            progress.open.remove(call)
         after = await self._bench.text_of(call) if result.ok else None
-        diff = None if after is None else (shown.before.get(call.id), after)
-        given = self._ids.of(call.id)
-        assert given is not None  # noqa: S101 - for the type checker
-        await self._send(call_finished(given, call, result.text, self.paths, ok=result.ok, diff=diff))
+        diff = None if after is None else (progress.before.get(call.id), after)
+        editor_id = self._ids.of(call.id)
+        assert editor_id is not None  # noqa: S101 - for the type checker
+        await self._send(call_finished(editor_id, call, result.text, self.paths, ok=result.ok, diff=diff))
         if (plan := plan_of(call, ok=result.ok)) is not None:
             await self._send(plan)
 
@@ -427,8 +427,8 @@ class EditorSession:
         """Ask in the editor and in the session on the server."""
         question = self._backend.question(self.id, request, CALL_ID.get())
         permission = await self._consent.require(self.id, request, question)
-        if (given := self._ids.of(CALL_ID.get())) is not None:
-            await self._send(update_tool_call(given, status="in_progress"))
+        if (editor_id := self._ids.of(CALL_ID.get())) is not None:
+            await self._send(update_tool_call(editor_id, status="in_progress"))
         return permission
 
     async def _ask(self, agent: str, request: CommandRequest) -> Answer:  # noqa: ARG002 - as consents want it

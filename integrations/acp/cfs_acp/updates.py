@@ -93,13 +93,13 @@ class CallIds:
 
     def begin(self, call_id: str) -> str:
         """Return the id for a call that begins."""
-        given, number = call_id, 1
-        while not given or given in self._given:
+        editor_id, number = call_id, 1
+        while not editor_id or editor_id in self._given:
             number += 1
-            given = f"{call_id}-{number}"
-        self._given.add(given)
-        self._present[call_id] = given
-        return given
+            editor_id = f"{call_id}-{number}"
+        self._given.add(editor_id)
+        self._present[call_id] = editor_id
+        return editor_id
 
     def of(self, call_id: str) -> str | None:
         """Return the id that the newest call of the model's id has got; None if it has not begun."""
@@ -148,14 +148,14 @@ def place_of(call: ToolCall, paths: PathManager) -> Path | None:
 
 def call_started(given: str, call: ToolCall, paths: PathManager, status: ToolCallStatus = "in_progress") -> Update:
     """Return the update for a call that begins."""
-    place, line = place_of(call, paths), call.arguments.get("start_line")
-    location = ToolCallLocation(path=str(place), line=line if isinstance(line, int) and line >= 0 else None)
+    path, line = place_of(call, paths), call.arguments.get("start_line")
+    location = ToolCallLocation(path=str(path), line=line if isinstance(line, int) and line >= 0 else None)
     return start_tool_call(
         given,
         title_of(call),
         kind=_KINDS.get(call.name, "other"),
         status=status,
-        locations=None if place is None else [location],
+        locations=None if path is None else [location],
         raw_input=dict(call.arguments),
     )
 
@@ -170,14 +170,14 @@ def call_finished(
     given: str, call: ToolCall, text: str, paths: PathManager, *, ok: bool, diff: tuple[str | None, str] | None = None
 ) -> Update:
     """Return the update for a call that has a result; `diff` is the text of its file before and after."""
-    place = place_of(call, paths)
+    path = place_of(call, paths)
     content: list[_Content] = [tool_content(text_block(text))]
     locations = None
-    if place is not None and diff is not None:
+    if path is not None and diff is not None:
         before, after = diff
-        content = [tool_diff_content(str(place), after, before)]
+        content = [tool_diff_content(str(path), after, before)]
         line = _AT_LINE.search(text)
-        locations = [ToolCallLocation(path=str(place), line=int(line[1]) if line else 1)]
+        locations = [ToolCallLocation(path=str(path), line=int(line[1]) if line else 1)]
     failed = bool(failure_of(call.name, call.arguments, text, ok=ok))
     status: ToolCallStatus = "failed" if failed else "completed"
     return update_tool_call(given, status=status, content=content, locations=locations, raw_output=text)
@@ -221,13 +221,13 @@ def replay(history: Sequence[Message], paths: PathManager, ids: CallIds, *, ende
             if message.content:
                 yield update_agent_message_text(message.content)
             for call in message.tool_calls:
-                given = ids.begin(call.id)
-                waiting[call.id] = given, call
-                yield call_started(given, call, paths, "pending")
+                editor_id = ids.begin(call.id)
+                waiting[call.id] = editor_id, call
+                yield call_started(editor_id, call, paths, "pending")
         elif message.role == "tool" and (message.tool_call_id or "") in waiting:
-            given, called = waiting.pop(message.tool_call_id or "")
+            editor_id, called = waiting.pop(message.tool_call_id or "")
             ok = not message.content.startswith(_FAILURES)
-            yield call_finished(given, called, message.content, paths, ok=ok, diff=_said_diff(called, ok=ok))
+            yield call_finished(editor_id, called, message.content, paths, ok=ok, diff=_said_diff(called, ok=ok))
             if (plan := plan_of(called, ok=ok)) is not None:
                 yield plan
     if ended:
@@ -235,7 +235,7 @@ def replay(history: Sequence[Message], paths: PathManager, ids: CallIds, *, ende
 
 
 def _failed(waiting: Mapping[str, tuple[str, ToolCall]]) -> Iterator[Update]:
-    return (update_tool_call(given, status="failed") for given, _ in waiting.values())
+    return (update_tool_call(editor_id, status="failed") for editor_id, _ in waiting.values())
 
 
 def _said_diff(call: ToolCall, *, ok: bool) -> tuple[str | None, str] | None:

@@ -41,7 +41,7 @@ class Workbench:
             DiskFileSystem(storage, prefix=f"{STORAGE}/", durable=True, private=True),
         )
         router = RouterFileSystem(dict(zip((f"{WORKSPACE}/", f"{STORAGE}/"), self._disks, strict=True)))
-        self.handle = router.create_handle([Grant(prefix=each, ops=OPERATIONS) for each in (WORKSPACE, STORAGE)])
+        self.handle = router.create_handle([Grant(prefix=prefix, ops=OPERATIONS) for prefix in (WORKSPACE, STORAGE)])
         self.files = ContextFileSystem(root / _OFFLOADED[1:], "conversation", shown_as=_OFFLOADED, trusted=storage)
         self._root, self._cwd, self._storage, self._keep_variables = root, cwd, storage, keep_variables
         self._instructions = FolderInstructions(self.handle, WORKSPACE)

@@ -98,15 +98,15 @@ class CFSFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no type
     async def _ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         path = self._strip_protocol(path)
         if path == "":
-            found = [_directory(SESSIONS), _directory(WORKSPACES)]
+            entries = [_directory(SESSIONS), _directory(WORKSPACES)]
         elif path == SESSIONS:
-            found = [_directory(f"{SESSIONS}/{info.id}") for info in await self._sessions("", path)]
+            entries = [_directory(f"{SESSIONS}/{info.id}") for info in await self._sessions("", path)]
         elif path.startswith(f"{SESSIONS}/"):
-            found = await self._in_session(parse(path), path)
+            entries = await self._in_session(parse(path), path)
         else:
-            found = list((await self._tree(path, depth=1)).values())
-        found.sort(key=lambda info: info["name"])
-        return found if detail else [info["name"] for info in found]
+            entries = list((await self._tree(path, depth=1)).values())
+        entries.sort(key=lambda info: info["name"])
+        return entries if detail else [info["name"] for info in entries]
 
     async def _in_session(self, named: SessionPath, path: str) -> list[Info]:
         detail = await self._session(named.session, path)
@@ -126,14 +126,14 @@ class CFSFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no type
             tree = {}
         if withdirs and tree and path not in tree:
             tree[path] = _directory(path)
-        found = {name: tree[name] for name in sorted(tree) if withdirs or tree[name]["type"] == "file"}
-        return found if options.get("detail") else list(found)
+        entries = {name: tree[name] for name in sorted(tree) if withdirs or tree[name]["type"] == "file"}
+        return entries if options.get("detail") else list(entries)
 
     async def _tree(self, path: str, depth: int | None) -> dict[str, Info]:
         """List the files below a folder and the folders that they make, by name; a file is itself."""
         if path != WORKSPACES:
             _require_workspace(path)
-        found: dict[str, Info] = {}
+        entries: dict[str, Info] = {}
         after, begin = "", len(path) + 1
         while True:
             page = await self._call(api.files(f"/{path}/", after, _PAGE), path)
@@ -143,24 +143,24 @@ class CFSFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no type
                 for level in range(1, len(parts)):
                     if depth is None or level <= depth:
                         folder = name[:begin] + "/".join(parts[:level])
-                        found.setdefault(folder, _directory(folder))
+                        entries.setdefault(folder, _directory(folder))
                 if depth is None or len(parts) <= depth:
-                    found[name] = _file(info)
+                    entries[name] = _file(info)
             if page.next is None:
                 break
             after = page.next
-        if not found and path != WORKSPACES:
-            found[path] = _file(await self._call(api.file(f"/{path}"), path))
-        return found
+        if not entries and path != WORKSPACES:
+            entries[path] = _file(await self._call(api.file(f"/{path}"), path))
+        return entries
 
     async def _sessions(self, prefix: str, path: str) -> list[SessionInfo]:
-        found: list[SessionInfo] = []
+        sessions: list[SessionInfo] = []
         after: str | None = ""
         while after is not None:
             page = await self._call(api.list_sessions(prefix, after, _SESSIONS_PAGE), path)
-            found += page.sessions
+            sessions += page.sessions
             after = page.next
-        return found
+        return sessions
 
     async def _session(self, session: str, path: str) -> SessionDetail:
         with _as_os_errors(path):
@@ -172,10 +172,10 @@ class CFSFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no type
 
     def modified(self, path: str) -> datetime:
         """Return when a file was changed last, in UTC."""
-        found = self.info(path)
-        if "mtime" not in found:
+        info = self.info(path)
+        if "mtime" not in info:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        return datetime.fromtimestamp(found["mtime"], UTC)
+        return datetime.fromtimestamp(info["mtime"], UTC)
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         path = self._strip_protocol(path)
@@ -317,15 +317,15 @@ class CFSFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no type
         **_: Any,
     ) -> CFSFile:
         options = {"block_size": block_size, "autocommit": autocommit, "cache_options": cache_options}
-        found, content = sync(self.loop, self._looked_up, path, mode)
+        info, content = sync(self.loop, self._looked_up, path, mode)
         if mode == "rb":
-            if etag is not None and found["etag"] != etag:
+            if etag is not None and info["etag"] != etag:
                 raise FileChangedError(errno.ESTALE, "the file is another version", path)
-            return CFSFile(self, path, mode, etag=found["etag"], content=content, size=found["size"], **options)
-        if mode == "xb" and found is not None:
+            return CFSFile(self, path, mode, etag=info["etag"], content=content, size=info["size"], **options)
+        if mode == "xb" and info is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        known = etag or (None if found is None else found["etag"])
-        return CFSFile(self, path, mode, etag=known, content=content, **options)
+        expected = etag or (None if info is None else info["etag"])
+        return CFSFile(self, path, mode, etag=expected, content=content, **options)
 
     async def _looked_up(self, path: str, mode: str) -> tuple[Info | None, bytes | None]:
         """Return what is known of a file that is to be opened, and its content where it must be read at once."""
@@ -335,15 +335,15 @@ class CFSFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no type
         elif path.startswith(f"{SESSIONS}/") and (named := parse(path)).view is not None:
             return _view(await self._session(named.session, path), named.view)
         try:
-            found = await self._info(path)
+            info = await self._info(path)
         except FileNotFoundError:
             if mode == "rb":
                 raise
             return None, None
-        if found["type"] == "directory":
+        if info["type"] == "directory":
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        content = await self.read_version(path, 0, found["size"], found["etag"]) if mode == "ab" else None
-        return found, content
+        content = await self.read_version(path, 0, info["size"], info["etag"]) if mode == "ab" else None
+        return info, content
 
 
 def _directory(name: str) -> Info:
@@ -406,11 +406,11 @@ def _os_error(error: CfsError, path: str) -> OSError:
     return OSError(error.errno, error.detail, path)
 
 
-def _store(place: Any, data: bytes) -> None:
-    if isinstance(place, io.IOBase) or hasattr(place, "write"):
-        place.write(data)
+def _store(target: Any, data: bytes) -> None:
+    if isinstance(target, io.IOBase) or hasattr(target, "write"):
+        target.write(data)
     else:
-        Path(place).write_bytes(data)
+        Path(target).write_bytes(data)
 
 
 def _close(loop: asyncio.AbstractEventLoop, client: AsyncClient) -> None:

@@ -92,9 +92,9 @@ class CFSMagics(Magics):
                 case _:
                     raise UsageError(f"%cfs has these commands: {_COMMANDS}; %%cfs sends a cell")
 
-    def _chosen(self, client: Client, given: str | None) -> str:
-        if given is not None:
-            return check_id(given)
+    def _chosen(self, client: Client, requested: str | None) -> str:
+        if requested is not None:
+            return check_id(requested)
         if self._session is not None:
             return self._session
         name = client.call(api.create()).id

@@ -53,11 +53,11 @@ def from_session(message: wire.Message) -> BaseMessage:
         case "tool":
             return ToolMessage(**common, tool_call_id=message.tool_call_id or "")
         case "assistant":
-            kept = {_THINKING: message.thinking} if message.thinking else {}
+            extras = {_THINKING: message.thinking} if message.thinking else {}
             readable = [call for call in message.tool_calls if not _is_unreadable(call)]
             return AIMessage(
                 **common,
-                additional_kwargs=kept,
+                additional_kwargs=extras,
                 tool_calls=[ToolCall(name=call.name, args=call.arguments, id=call.id) for call in readable],
                 invalid_tool_calls=[
                     InvalidToolCall(

@@ -29,7 +29,7 @@ def escape(text: str) -> str:
         text.encode()
     except UnicodeEncodeError:
         raise InvalidIdentifier(f"{text!r} is not valid Unicode") from None
-    return _ESCAPED.sub(lambda found: _percent(found[0]), text)
+    return _ESCAPED.sub(lambda match: _percent(match[0]), text)
 
 
 def unescape(component: str) -> str:

@@ -27,18 +27,18 @@ Sections = Mapping[str, Mapping[str, Any]]
 def write(serde: SerializerProtocol, sections: Sections) -> bytes:
     """Write a record."""
     readable = type(serde) is JsonPlusSerializer
-    shown: dict[str, dict[str, Any]] = {name: {} for name in sections}
+    rendered: dict[str, dict[str, Any]] = {name: {} for name in sections}
     encoded: dict[str, dict[str, list[str]]] = {}
     for name, values in sections.items():
         for key, value in values.items():
             if readable and is_json(value):
-                shown[name][key] = value
+                rendered[name][key] = value
                 continue
             if readable:
-                shown[name][key] = _shown(value)
+                rendered[name][key] = _shown(value)
             kind, data = serde.dumps_typed(value)
             encoded.setdefault(name, {})[key] = [kind, b64encode(data).decode()]
-    record = {"format": _FORMAT, **shown, _ENCODED: encoded}
+    record = {"format": _FORMAT, **rendered, _ENCODED: encoded}
     return f"{json.dumps(record, ensure_ascii=False, indent=1)}\n".encode()
 
 

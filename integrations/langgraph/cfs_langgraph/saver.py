@@ -119,9 +119,9 @@ class CFSSaver(BaseCheckpointSaver[int]):
         for key in self._connection.run(_candidates(config, before)):
             if limit is not None and yielded >= limit:
                 return
-            if found := self._connection.run(self._load(key, filter)):
+            if checkpoint := self._connection.run(self._load(key, filter)):
                 yielded += 1
-                yield found
+                yield checkpoint
 
     async def alist(
         self,
@@ -136,9 +136,9 @@ class CFSSaver(BaseCheckpointSaver[int]):
         for key in await self._connection.arun(_candidates(config, before)):
             if limit is not None and yielded >= limit:
                 return
-            if found := await self._connection.arun(self._load(key, filter)):
+            if checkpoint := await self._connection.arun(self._load(key, filter)):
                 yielded += 1
-                yield found
+                yield checkpoint
 
     def _get(self, config: RunnableConfig) -> Steps[CheckpointTuple | None]:
         if (checkpoint := get_checkpoint_id(config)) is None:
@@ -148,13 +148,13 @@ class CFSSaver(BaseCheckpointSaver[int]):
             checkpoint = stored[0].id
         return (yield from self._load(_Key(checkpoint, _namespace(config), _thread(config))))
 
-    def _load(self, key: _Key, wanted: dict[str, Any] | None = None) -> Steps[CheckpointTuple | None]:
+    def _load(self, key: _Key, metadata_filter: dict[str, Any] | None = None) -> Steps[CheckpointTuple | None]:
         """Read a checkpoint; None if it is gone or its metadata differ from what is wanted."""
         if (part := (yield from content_of(key.path))) is None:
             return None
         record = records.read(self.serde, part.content, key.path)
         metadata: Any = record["metadata"]
-        if any(name not in metadata or metadata[name] != value for name, value in (wanted or {}).items()):
+        if any(name not in metadata or metadata[name] != value for name, value in (metadata_filter or {}).items()):
             return None
         checkpoint: Any = record["checkpoint"] | {"channel_values": record["values"]}
         parent = record["parent"].get("checkpoint_id")
@@ -271,10 +271,10 @@ class CFSSaver(BaseCheckpointSaver[int]):
         await self._connection.arun(self._prune(thread_ids, strategy))
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> Steps[None]:
-        wanted = set(run_ids)
+        runs = set(run_ids)
         for key in (yield from _candidates(None, None)):
             part = yield from content_of(key.path)
-            if part and records.read(self.serde, part.content, key.path)["metadata"].get("run_id") in wanted:
+            if part and records.read(self.serde, part.content, key.path)["metadata"].get("run_id") in runs:
                 yield from _delete(key)
 
     def _prune(self, thread_ids: Sequence[str], strategy: str) -> Steps[None]:
@@ -286,11 +286,11 @@ class CFSSaver(BaseCheckpointSaver[int]):
                 continue
             stored = yield from _keys_below(_Thread(thread).checkpoints())
             newest = {key.namespace: key for key in sorted(stored)}
-            kept: set[_Key] = set()
+            retained: set[_Key] = set()
             for key in newest.values():
-                kept |= yield from self._needed(key)
+                retained |= yield from self._needed(key)
             for key in stored:
-                if key not in kept:
+                if key not in retained:
                     yield from _delete(key)
 
     def _needed(self, key: _Key) -> Steps[set[_Key]]:
@@ -330,7 +330,7 @@ class CFSSaver(BaseCheckpointSaver[int]):
 
 
 def _pending(serde: SerializerProtocol, key: _Key) -> Steps[list[PendingWrite]]:
-    found: list[tuple[tuple[str, str, int], PendingWrite]] = []
+    pending: list[tuple[tuple[str, str, int], PendingWrite]] = []
     for path in (yield from paths_below(key.writes)):
         if (part := (yield from content_of(path))) is None:
             continue
@@ -338,8 +338,8 @@ def _pending(serde: SerializerProtocol, key: _Key) -> Steps[list[PendingWrite]]:
         writes = records.read(serde, part.content, path)
         for index, value in writes["values"].items():
             order = writes_sort_key(writes["task_paths"][index], task, int(index))
-            found.append((order, (task, writes["channels"][index], value)))
-    return [write for _, write in sorted(found, key=lambda each: each[0])]
+            pending.append((order, (task, writes["channels"][index], value)))
+    return [write for _, write in sorted(pending, key=lambda item: item[0])]
 
 
 def _merge(sections: dict[str, dict[str, Any]], writes: Iterable[tuple[str, Any]], task_path: str) -> None:
@@ -360,15 +360,15 @@ def _candidates(config: RunnableConfig | None, before: RunnableConfig | None) ->
         folder, only = _Thread(_thread(config)).checkpoints(namespace), get_checkpoint_id(config)
     last = get_checkpoint_id(before) if before else None
     stored = yield from _keys_below(folder)
-    wanted = (key for key in stored if (only is None or key.id == only) and (last is None or key.id < last))
-    return sorted(wanted, reverse=True)
+    candidates = (key for key in stored if (only is None or key.id == only) and (last is None or key.id < last))
+    return sorted(candidates, reverse=True)
 
 
 def _keys_below(folder: str) -> Steps[list[_Key]]:
-    found = [_CHECKPOINT.fullmatch(path) for path in (yield from paths_below(folder))]
+    matches = [_CHECKPOINT.fullmatch(path) for path in (yield from paths_below(folder))]
     return [
         _Key(unescape(match[3]), "" if match[2] == _ROOT else unescape(match[2]), unescape(match[1]))
-        for match in found
+        for match in matches
         if match
     ]
 

@@ -147,24 +147,24 @@ class CFSStore(BaseStore):
         paths = [file.path for file in sorted(files, key=_newest_first) if self._is_item(file.path)]
         if not op.filter:
             paths = paths[op.offset : op.offset + op.limit]
-        found: list[SearchItem] = []
+        items: list[SearchItem] = []
         for path in paths:
             item = yield from self._item(path)
             if item is not None and _fits(item.value, op.filter or {}):
-                found.append(item)
-            if op.filter and len(found) == op.offset + op.limit:
+                items.append(item)
+            if op.filter and len(items) == op.offset + op.limit:
                 break
-        return found[op.offset :] if op.filter else found
+        return items[op.offset :] if op.filter else items
 
     def _namespaces(self, op: ListNamespacesOp) -> Steps[list[Namespace]]:
         files = yield from files_below(self._folder)
-        found = {self._name(file.path).namespace for file in files if self._is_item(file.path)}
-        wanted = {
+        namespaces = {self._name(file.path).namespace for file in files if self._is_item(file.path)}
+        matching = {
             namespace[: op.max_depth]
-            for namespace in found
+            for namespace in namespaces
             if all(_matches(condition, namespace) for condition in op.match_conditions or ())
         }
-        return sorted(wanted)[op.offset : op.offset + op.limit]
+        return sorted(matching)[op.offset : op.offset + op.limit]
 
     def _directory(self, namespace: Namespace) -> str:
         return self._folder + "".join(f"{escape(label)}/" for label in namespace)
@@ -208,18 +208,18 @@ def _matches(condition: MatchCondition, namespace: Namespace) -> bool:
     if len(namespace) < count:
         return False
     part = namespace[:count] if condition.match_type == "prefix" else namespace[-count:]
-    return all(wanted in ("*", label) for wanted, label in zip(condition.path, part, strict=count > 0))
+    return all(pattern in ("*", label) for pattern, label in zip(condition.path, part, strict=count > 0))
 
 
-def _fits(value: object, wanted: object) -> bool:
+def _fits(value: object, expected: object) -> bool:
     """Return whether a value is as a filter wants it; operators are in a mapping, as in `{"$gte": 3}`."""
-    if isinstance(wanted, Mapping):
-        if any(str(name).startswith("$") for name in wanted):
-            return all(_compare(value, operator, operand) for operator, operand in wanted.items())
-        return isinstance(value, Mapping) and all(_fits(value.get(name), item) for name, item in wanted.items())
-    if isinstance(wanted, list | tuple):
-        return isinstance(value, list) and len(value) == len(wanted) and all(map(_fits, value, wanted))
-    return value == wanted
+    if isinstance(expected, Mapping):
+        if any(str(name).startswith("$") for name in expected):
+            return all(_compare(value, operator, operand) for operator, operand in expected.items())
+        return isinstance(value, Mapping) and all(_fits(value.get(name), item) for name, item in expected.items())
+    if isinstance(expected, list | tuple):
+        return isinstance(value, list) and len(value) == len(expected) and all(map(_fits, value, expected))
+    return value == expected
 
 
 def _compare(value: Any, operator: str, operand: Any) -> bool:

@@ -34,9 +34,9 @@ class Place:
     def of(cls, message: Message) -> "Place | None":
         """Return where a message was recorded, if it was."""
         for part in message.parts:
-            found = (getattr(part, "provider_metadata", None) or {}).get(METADATA)
-            if isinstance(found, Mapping) and isinstance(found.get("session"), str):
-                return cls(found["session"], str(found.get("life", "")))
+            metadata = (getattr(part, "provider_metadata", None) or {}).get(METADATA)
+            if isinstance(metadata, Mapping) and isinstance(metadata.get("session"), str):
+                return cls(metadata["session"], str(metadata.get("life", "")))
         return None
 
 
@@ -60,20 +60,22 @@ def plan(messages: Sequence[Message], wanted: str | None, fallback: str, system:
 
     `wanted` is the session that the user has named: it gets the new input only, because its history is its own.
     """
-    last, known = _last_place(messages)
-    if known is not None and wanted in (None, known.session):
-        place, new = known, messages[last + 1 :]
+    last, previous = _last_place(messages)
+    if previous is not None and wanted in (None, previous.session):
+        place, new = previous, messages[last + 1 :]
     elif wanted is not None:
         place, new = Place(wanted), messages[_end_of_replies(messages) :]
     else:
         place, new = Place(fallback), messages
-    spoken = [each for message in new for each in _converted(message)]
+    spoken = [entry for message in new for entry in _converted(message)]
     if not spoken or spoken[-1].role == "assistant":
         raise InvalidRequest("there is nothing to answer: give a prompt, or the results of tools")
-    given = [_text(message) for message in new if message.role == "system"]
+    system_texts = [_text(message) for message in new if message.role == "system"]
     guard = Life()
     guard.saw(place.life)
-    return Request(place.session, guard, spoken[:-1], spoken[-1], system or (given[-1] if given else None) or None)
+    return Request(
+        place.session, guard, spoken[:-1], spoken[-1], system or (system_texts[-1] if system_texts else None) or None
+    )
 
 
 def answerable(
@@ -120,14 +122,14 @@ def _converted(message: Message) -> list[NewMessage]:
         return [NewMessage(content=_text(message), generate=False)]
     calls = [part for part in message.parts if isinstance(part, ToolCallPart)]
     thinking = "".join(part.text for part in message.parts if isinstance(part, ReasoningPart))
-    said = NewMessage(role="assistant", content=_text(message), generate=False)
+    reply = NewMessage(role="assistant", content=_text(message), generate=False)
     changes: dict[str, Any] = {"thinking": thinking} if thinking else {}
     if calls:
         changes["tool_calls"] = tuple(
             ToolCall(id=call.tool_call_id or f"call_{number}", name=call.name, arguments=call.arguments)
             for number, call in enumerate(calls)
         )
-    return [said.model_copy(update=changes)]
+    return [reply.model_copy(update=changes)]
 
 
 def _text(message: Message) -> str:

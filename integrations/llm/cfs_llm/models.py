@@ -47,10 +47,10 @@ class CFSOptions(llm.Options):  # type: ignore[misc] # llm is not followed (pypr
 
     def settings(self) -> dict[str, Any]:
         """Return what was given, as the settings of a turn."""
-        given: dict[str, Any] = self.model_dump(exclude_none=True, exclude={"session"})
-        if "stop" in given:
-            given["stop"] = (given["stop"],)
-        return given
+        settings: dict[str, Any] = self.model_dump(exclude_none=True, exclude={"session"})
+        if "stop" in settings:
+            settings["stop"] = (settings["stop"],)
+        return settings
 
 
 class _Shared:
@@ -93,9 +93,9 @@ class CFS(_Shared, llm.KeyModel):  # type: ignore[misc]
                 for call in _preparations(request):
                     with contextlib.suppress(AlreadyExists):
                         client.call(request.guard.call(call))
-                asked = _asked(prompt, request)
+                message = _asked(prompt, request)
                 reader = _Reader(request)
-                with closing(client.events(request.guard.stream(api.converse(request.session, asked)))) as events:
+                with closing(client.events(request.guard.stream(api.converse(request.session, message)))) as events:
                     for event in events:
                         yield from reader.feed(event)
                         if reader.caught_up:
@@ -121,9 +121,9 @@ class AsyncCFS(_Shared, llm.AsyncKeyModel):  # type: ignore[misc]
                 for call in _preparations(request):
                     with contextlib.suppress(AlreadyExists):
                         await client.call(request.guard.call(call))
-                asked = _asked(prompt, request)
+                message = _asked(prompt, request)
                 reader = _Reader(request)
-                stream_ = request.guard.stream(api.converse(request.session, asked))
+                stream_ = request.guard.stream(api.converse(request.session, message))
                 async with aclosing(client.events(stream_)) as events:
                     async for event in events:
                         for piece in reader.feed(event):

@@ -80,16 +80,16 @@ class _Exchange:
 
 def _error_of(error: Exception) -> types.JSONRPCError | None:
     """Return the answer to a line that is no message; None for an empty one."""
-    found = error.errors() if isinstance(error, ValidationError) else []
-    broken = next((each for each in found if each["type"] == "json_invalid"), None)
+    errors = error.errors() if isinstance(error, ValidationError) else []
+    broken = next((problem for problem in errors if problem["type"] == "json_invalid"), None)
     if broken is not None:
         if isinstance(broken["input"], str) and not broken["input"].strip():
             return None
         return _refusal(None, types.PARSE_ERROR, f"the line is no JSON: {broken['msg'].partition(': ')[2]}")
-    message = next((each["input"] for each in found if isinstance(each["input"], dict)), {})
+    message = next((problem["input"] for problem in errors if isinstance(problem["input"], dict)), {})
     number = message.get("id")
-    known = number if isinstance(number, int | str) and not isinstance(number, bool) else None
-    return _refusal(known, types.INVALID_REQUEST, "the line is no message of JSON-RPC 2.0")
+    request_id = number if isinstance(number, int | str) and not isinstance(number, bool) else None
+    return _refusal(request_id, types.INVALID_REQUEST, "the line is no message of JSON-RPC 2.0")
 
 
 def _refusal(number: types.RequestId | None, code: int, reason: str) -> types.JSONRPCError:

@@ -39,8 +39,8 @@ class SessionPrompt:
 
     async def get(self, client: AsyncClient, arguments: Mapping[str, str]) -> GetPromptResult:
         """Return the messages of the prompt. Raises `InvalidParameters` for wrong arguments."""
-        known = {"session", *(name for name, _ in self.optional)}
-        if unknown := sorted(set(arguments) - known):
+        accepted = {"session", *(name for name, _ in self.optional)}
+        if unknown := sorted(set(arguments) - accepted):
             raise InvalidParameters(f"the prompt {self.name!r} has no argument {unknown[0]!r}")
         session = arguments.get("session")
         if not session:

@@ -145,10 +145,10 @@ class Asking:
 
 async def open_questions(client: AsyncClient, session: str) -> list[schemas.OpenQuestion]:
     """Return the open questions of a session and of those below it, for the result of a call that waited."""
-    found: list[schemas.OpenQuestion] = []
+    questions: list[schemas.OpenQuestion] = []
     with suppress(CfsError):
         async for name, question in _present(client, session):
-            found.append(
+            questions.append(
                 schemas.OpenQuestion(
                     session=name,
                     id=question.id,
@@ -158,7 +158,7 @@ async def open_questions(client: AsyncClient, session: str) -> list[schemas.Open
                     f" {'|'.join(question.choices)}, or in the dashboard.",
                 )
             )
-    return found
+    return questions
 
 
 async def _questions(client: AsyncClient, session: str) -> AsyncGenerator[tuple[str, wire.Question], None]:

@@ -47,7 +47,7 @@ async def list_page(client: AsyncClient, cursor: str | None) -> ListResourcesRes
     kind, _, after = (cursor or "sessions:").partition(":")
     if kind == "sessions":
         sessions = await client.call(api.list_sessions(after=after, limit=PAGE))
-        found = [
+        resources = [
             Resource(
                 name=info.id,
                 title=info.title,
@@ -59,15 +59,17 @@ async def list_page(client: AsyncClient, cursor: str | None) -> ListResourcesRes
             for info in sessions.sessions
         ]
         return ListResourcesResult(
-            resources=found, next_cursor="files:" if sessions.next is None else f"sessions:{sessions.next}"
+            resources=resources, next_cursor="files:" if sessions.next is None else f"sessions:{sessions.next}"
         )
     if kind == "files":
         files = await client.call(api.files("/workspaces/", after, PAGE))
-        found = [
+        resources = [
             Resource(name=file.path, uri=uri_of_file(file.path), mime_type=_type_of(file.path), size=file.size)
             for file in files.files
         ]
-        return ListResourcesResult(resources=found, next_cursor=None if files.next is None else f"files:{files.next}")
+        return ListResourcesResult(
+            resources=resources, next_cursor=None if files.next is None else f"files:{files.next}"
+        )
     raise InvalidParameters("the cursor is not one that this server has given")
 
 

@@ -144,16 +144,16 @@ class Face:
         return types.ReadResourceResult(contents=[await resources.read(caller.client, params.uri)])
 
     async def _complete(self, caller: Caller, _: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
-        found = await resources.complete(caller.client, params.argument.name, params.argument.value)
-        return types.CompleteResult(completion=found)
+        completion = await resources.complete(caller.client, params.argument.name, params.argument.value)
+        return types.CompleteResult(completion=completion)
 
     async def _listen(
         self, caller: Caller, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        wanted = params.notifications
-        uris = [uri for uri in wanted.resource_subscriptions or () if _has_events(uri)]
+        requested = params.notifications
+        uris = [uri for uri in requested.resource_subscriptions or () if _has_events(uri)]
         honored = types.SubscriptionFilter(
-            resources_list_changed=wanted.resources_list_changed, resource_subscriptions=uris or None
+            resources_list_changed=requested.resources_list_changed, resource_subscriptions=uris or None
         )
         await caller.changes.watch(*uris)
         try:
@@ -178,9 +178,9 @@ class Face:
     async def _subscriber(self, caller: Caller, context: Context) -> Subscriber:
         """Return the subscriptions of a connection, which end with it."""
         connection = context.session._connection  # noqa: SLF001 - the library shows it in no other way
-        found = connection.state.get(NAME)
-        if isinstance(found, Subscriber):
-            return found
+        existing = connection.state.get(NAME)
+        if isinstance(existing, Subscriber):
+            return existing
         caller = await connection.exit_stack.enter_async_context(self._callers.calling(self._callers.token_of(context)))
         subscriber = connection.state[NAME] = Subscriber(caller.changes, context.session)
         connection.exit_stack.push_async_callback(subscriber.close)

@@ -84,9 +84,9 @@ class ServerTool(Generic[A]):
 
 
 def _complaints(error: ValidationError) -> Iterator[str]:
-    for each in error.errors(include_url=False, include_context=False, include_input=False):
-        place = ".".join(map(str, each["loc"]))
-        yield f"{place}: {each['msg']}" if place else each["msg"]
+    for detail in error.errors(include_url=False, include_context=False, include_input=False):
+        location = ".".join(map(str, detail["loc"]))
+        yield f"{location}: {detail['msg']}" if location else detail["msg"]
 
 
 def _row(info: wire.SessionInfo) -> schemas.SessionRow:
@@ -108,25 +108,25 @@ async def _list_sessions(call: Call, of: schemas.ListSessions) -> schemas.Sessio
 
 
 async def _read_session(call: Call, of: schemas.ReadSession) -> schemas.ReadSessionResult:
-    found = await call.client.call(api.read(of.session, of.wait_seconds or None))
-    first = max(of.first, len(found.history) - of.last if of.last is not None else 0)
+    session = await call.client.call(api.read(of.session, of.wait_seconds or None))
+    first = max(of.first, len(session.history) - of.last if of.last is not None else 0)
     return schemas.ReadSessionResult(
-        session=found.id,
-        state=found.state,
-        total=len(found.history),
+        session=session.id,
+        state=session.state,
+        total=len(session.history),
         messages=[
             schemas.ReadMessage(
                 index=index,
                 role=message.role,
                 content=message.content,
-                tool_calls=[each.model_dump() for each in message.tool_calls],
+                tool_calls=[tool_call.model_dump() for tool_call in message.tool_calls],
                 name=message.name,
             )
-            for index, message in enumerate(found.history[first:], first)
+            for index, message in enumerate(session.history[first:], first)
         ],
-        queue=[message.content for message in found.queue],
-        partial=found.partial,
-        open_questions=found.open_questions,
+        queue=[message.content for message in session.queue],
+        partial=session.partial,
+        open_questions=session.open_questions,
     )
 
 
@@ -226,7 +226,7 @@ async def _wait(call: Call, of: schemas.Wait) -> schemas.Waited:
         state=info.state,
         queued=info.queued,
         messages=info.messages,
-        open_questions=sum(each.open_questions for each in _flat(info)),
+        open_questions=sum(node.open_questions for node in _flat(info)),
         questions=[] if settled else await open_questions(call.client, of.session),
     )
 
@@ -237,8 +237,8 @@ async def _fork(call: Call, of: schemas.Fork) -> schemas.Forked:
 
 
 async def _merge(call: Call, of: schemas.Merge) -> schemas.Merged:
-    done = await call.client.call(api.merge_files(of.source, of.target, dry_run=of.dry_run))
-    return schemas.Merged(**done.model_dump(exclude={"source", "target"}))
+    merged = await call.client.call(api.merge_files(of.source, of.target, dry_run=of.dry_run))
+    return schemas.Merged(**merged.model_dump(exclude={"source", "target"}))
 
 
 async def _list_versions(call: Call, of: schemas.ListVersions) -> schemas.Versions:
@@ -256,18 +256,18 @@ async def _redo(call: Call, of: schemas.Redo) -> schemas.WentBack:
     return _went_back(await call.client.call(api.redo(of.session, how)))
 
 
-def _went_back(done: wire.Rewound) -> schemas.WentBack:
-    return schemas.WentBack(**dict(done))
+def _went_back(rewound: wire.Rewound) -> schemas.WentBack:
+    return schemas.WentBack(**dict(rewound))
 
 
 async def _cancel(call: Call, of: schemas.Cancel) -> schemas.Cancelled:
-    done = await call.client.call(api.cancel(of.session, queued=of.queued, cascade=of.cascade))
-    return schemas.Cancelled(running=done.running, queued=done.queued)
+    cancelled = await call.client.call(api.cancel(of.session, queued=of.queued, cascade=of.cascade))
+    return schemas.Cancelled(running=cancelled.running, queued=cancelled.queued)
 
 
 async def _search(call: Call, of: schemas.Search) -> schemas.Found:
-    found = await call.client.call(api.search(of.words, of.prefix, of.limit))
-    return schemas.Found(results=list(found.results), truncated=found.truncated)
+    reply = await call.client.call(api.search(of.words, of.prefix, of.limit))
+    return schemas.Found(results=list(reply.results), truncated=reply.truncated)
 
 
 async def _watch_tree(call: Call, of: schemas.WatchTree) -> schemas.Tree:
