@@ -56,8 +56,8 @@ def without_damage(path: Path, good: bytes | None, problem: str, warn: Warn, *, 
     aside, free = _out_of_the_way(path)
     if good is not None:
         replace_file(free, good)
-    kept = "" if aside is None else f"; the {what} is kept as {aside.name}"
-    warn(f"{path.name} in {path.parent} {problem}{kept}")
+    note = "" if aside is None else f"; the {what} is kept as {aside.name}"
+    warn(f"{path.name} in {path.parent} {problem}{note}")
     return free
 
 
@@ -90,7 +90,7 @@ def _out_of_the_way(path: Path) -> tuple[Path | None, Path]:
         finally:
             os.close(folder)
     except PermissionError:  # the file is immutable
-        return path, next(each for each in _later_names(path) if not os.path.lexists(each))
+        return path, next(candidate for candidate in _later_names(path) if not os.path.lexists(candidate))
 
 
 def _newest(path: Path) -> Path:

@@ -77,8 +77,8 @@ async def chat(
         "gen_ai.provider.name": _PROVIDER,
         "gen_ai.request.model": model or None,
     }
-    asked = {f"gen_ai.request.{name}": value for name, value in settings.items()}
-    span = tracing.begin(f"chat {model}".rstrip(), {**shared, **asked}, kind="client")
+    requested = {f"gen_ai.request.{name}": value for name, value in settings.items()}
+    span = tracing.begin(f"chat {model}".rstrip(), {**shared, **requested}, kind="client")
     failed: str | None = None
     try:
         async with aclosing(tracing.following(span, items)) as followed:

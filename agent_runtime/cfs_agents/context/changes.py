@@ -32,11 +32,11 @@ class Change:
         all_old, new = _spoken(before), _spoken(after)
         same = sum(takewhile(bool, map(is_, all_old, new)))  # usually nearly all items
         old, new = {item.item_id: item for item in all_old[same:]}, new[same:]
-        there = {item.item_id for item in new}
+        new_ids = {item.item_id for item in new}
         return cls(
-            tuple(item_id for item_id in old if item_id not in there),
+            tuple(item_id for item_id in old if item_id not in new_ids),
             tuple(item for item in new if item.item_id in old and _differ(old[item.item_id], item)),
-            tuple((place, item) for place, item in enumerate(new, same) if item.item_id not in old),
+            tuple((position, item) for position, item in enumerate(new, same) if item.item_id not in old),
         )
 
     def applied(self, context: Conversation) -> Conversation:
@@ -44,8 +44,8 @@ class Change:
         changed = {item.item_id: item for item in self.changed}
         system = [item for item in context if item.item_type == "system_prompt"]
         rest = [changed.get(item.item_id, item) for item in _spoken(context) if item.item_id not in self.removed]
-        for place, item in self.added:
-            rest.insert(place, item)
+        for position, item in self.added:
+            rest.insert(position, item)
         return Conversation((*system, *rest))
 
     def dump(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Change:
         return {
             "removed": list(self.removed),
             "changed": [item.dump() for item in self.changed],
-            "added": [[place, item.dump()] for place, item in self.added],
+            "added": [[position, item.dump()] for position, item in self.added],
         }
 
     @classmethod
@@ -62,7 +62,7 @@ class Change:
         return cls(
             tuple(state["removed"]),
             tuple(ContextItem.load(item) for item in state["changed"]),
-            tuple((place, ContextItem.load(item)) for place, item in state["added"]),
+            tuple((position, ContextItem.load(item)) for position, item in state["added"]),
         )
 
 

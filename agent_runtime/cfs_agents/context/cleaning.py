@@ -82,8 +82,8 @@ def _sessions(root: Path) -> Iterator[str]:
 def _has_gone(root: Path, session_id: str, policy: CleaningPolicy, now: datetime) -> bool:
     try:
         with ContextFileSystem(root, session_id, now=lambda: now) as files:
-            made = datetime.fromtimestamp(files.path.stat().st_mtime, UTC)
-            last = max((record.time for record in files.history()), default=made)
+            modified = datetime.fromtimestamp(files.path.stat().st_mtime, UTC)
+            last = max((record.time for record in files.history()), default=modified)
             if policy.expire_after is None or now - last <= policy.expire_after:
                 return False
             files.discard()

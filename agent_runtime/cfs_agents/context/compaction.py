@@ -80,12 +80,12 @@ class SelectiveCompactionPolicy:
         if after.tokens > self.threshold and self.summarise is None:
             after, more = await self._select(after, work, self.threshold, spare=False)
             removed += more
-        done = Compaction(after, before.tokens, after.tokens, removed)
+        result = Compaction(after, before.tokens, after.tokens, removed)
         if after.tokens <= self.threshold:
-            return done
+            return result
         if self.summarise is None or not ask:
-            return replace(done, kept_because="no model is asked for a summary")
-        return await self._sum_up(done, self.summarise, work)
+            return replace(result, kept_because="no model is asked for a summary")
+        return await self._sum_up(result, self.summarise, work)
 
     async def _select(
         self, context: Conversation, offloader: Offloader, goal: int, *, spare: bool
@@ -122,12 +122,14 @@ class SelectiveCompactionPolicy:
         if len(await _stored(context, old, offloader)) < len(old):
             return replace(so_far, kept_because="what it would replace cannot be off-loaded")
         try:
-            said = await summarise([item for unit in old for item in unit.items])
+            summary = await summarise([item for unit in old for item in unit.items])
         except Exception as error:  # noqa: BLE001 - whatever a model's client raises, the conversation goes on
             return replace(so_far, kept_because=f"the summary failed: {error}")
-        if not said.strip():
+        if not summary.strip():
             return replace(so_far, kept_because="the summary is empty")
-        after = await offloader.counted(_with_summary(context, old, said.strip(), offloader, catalogue(self.language)))
+        after = await offloader.counted(
+            _with_summary(context, old, summary.strip(), offloader, catalogue(self.language))
+        )
         if after.tokens >= context.tokens:
             return replace(so_far, kept_because="the summary is not smaller")
         removed = Counter(so_far.removed) + Counter(item.item_type for unit in old for item in unit.items)
@@ -158,7 +160,7 @@ def _with_note(
     notes = [item for item in context if item.stands_for]
     ids = {item.item_id for unit in gone for item in unit.items} | {note.item_id for note in notes}
     count = sum(len(unit.items) for unit in gone) + sum(note.stands_for for note in notes)
-    place = next(place for place, unit in enumerate(context.units) if unit.items[0].item_id in ids)
+    position = next(index for index, unit in enumerate(context.units) if unit.items[0].item_id in ids)
     rest = context.without(ids)
     text = say.taken_out.format(count)
     if offloader.files is not None:
@@ -171,18 +173,18 @@ def _with_note(
                 break
             text += line
     note = ContextItem.of(Message(role="user", content=text), "compaction_summary")
-    return rest.inserting(place, replace(note, stands_for=count, seen=True))
+    return rest.inserting(position, replace(note, stands_for=count, seen=True))
 
 
 def _with_summary(
-    context: Conversation, old: Sequence[Unit], said: str, offloader: Offloader, say: Messages
+    context: Conversation, old: Sequence[Unit], body: str, offloader: Offloader, say: Messages
 ) -> Conversation:
     """Replace units by a summary, at the place of the last one."""
     ids = {item.item_id for unit in old for item in unit.items}
-    last = max(place for place, unit in enumerate(context.units) if unit.items[0].item_id in ids)
-    place = sum(unit.items[0].item_id not in ids for unit in context.units[:last])
-    text = f"{say.summary}\n{said}"
+    last = max(index for index, unit in enumerate(context.units) if unit.items[0].item_id in ids)
+    position = sum(unit.items[0].item_id not in ids for unit in context.units[:last])
+    text = f"{say.summary}\n{body}"
     if offloader.files is not None:
         text += f"\n{say.on_disk.format(offloader.files.index_path)}"
     summary = ContextItem.of(Message(role="user", content=text), "compaction_summary")
-    return context.without(ids).inserting(place, replace(summary, seen=True))
+    return context.without(ids).inserting(position, replace(summary, seen=True))

@@ -69,7 +69,7 @@ class Conversation:
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
-        return {item.item_id: place for place, item in enumerate(self.items)}
+        return {item.item_id: position for position, item in enumerate(self.items)}
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
@@ -136,9 +136,9 @@ class Conversation:
             return Conversation(self.items[:-1]).with_item(item)
         open_calls = self.open_calls
         if item.item_type == "tool_result":
-            wanted = item.message.tool_call_id or ""
-            if all(call.id != wanted for call in open_calls):
-                raise InvalidParameters(f"no call {wanted!r} waits for a result")
+            call_id = item.message.tool_call_id or ""
+            if all(call.id != call_id for call in open_calls):
+                raise InvalidParameters(f"no call {call_id!r} waits for a result")
         elif open_calls:
             raise Conflict(f"{len(open_calls)} calls wait for their results; nothing else may come before these")
         if item.message.role != "assistant":

@@ -129,10 +129,10 @@ class Document:
         """Describe an item without its secrets."""
         redacted = redact(item.message.content)
         rest = redact_json(item.message.model_dump(mode="json", exclude={"content"}, exclude_defaults=True))
-        found = {
+        redactions = {
             kind: redacted.found.get(kind, 0) + rest.found.get(kind, 0) for kind in {**redacted.found, **rest.found}
         }
-        metadata = {**rest.value, "tokens": item.tokens, "summary": redact(summary).text, "redactions": found}
+        metadata = {**rest.value, "tokens": item.tokens, "summary": redact(summary).text, "redactions": redactions}
         metadata |= {"tool_name": rest.value.get("name")} if item.item_type == "tool_result" else {}
         metadata["microsecond"] = now.microsecond
         return cls(item.item_id, item.item_type, int(now.timestamp()), metadata, redacted.text)
@@ -145,9 +145,9 @@ class Document:
     @property
     def digest(self) -> str:
         """Hash of the message: equal if the same item is off-loaded twice."""
-        said = hashlib.sha256(_json([self.item_type, {key: self.metadata.get(key) for key in _MESSAGE}]))
-        said.update(self._bytes)
-        return said.hexdigest()
+        hasher = hashlib.sha256(_json([self.item_type, {key: self.metadata.get(key) for key in _MESSAGE}]))
+        hasher.update(self._bytes)
+        return hasher.hexdigest()
 
     def encoded(self) -> bytes:
         """Write the JSON file."""

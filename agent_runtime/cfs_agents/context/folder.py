@@ -107,12 +107,12 @@ class ItemFolder:
 
     def _rebuild(self) -> Index:
         """Build the index from the files, so that it is correct after any crash; writes it if it has changed."""
-        known = self._known()
-        self.index = rebuilt(self.handle, known, self._put_aside)
-        if lost := [record for record in known if record.item_id not in self.index.records]:
+        stored = self._known()
+        self.index = rebuilt(self.handle, stored, self._put_aside)
+        if lost := [record for record in stored if record.item_id not in self.index.records]:
             names = ", ".join(self._put_aside(record.path or "") for record in lost)
             self._warn(f"off-loaded results in {self.path} are missing or damaged, and lost: {names}")
-        if [*self.index] != [*known]:
+        if [*self.index] != [*stored]:
             with suppress(OSError):  # a full disk: the next process builds the same index
                 self.save()
         return self.index

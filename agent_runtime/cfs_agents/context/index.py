@@ -45,8 +45,8 @@ class Index:
 
     def _line(self, record: ItemRecord) -> tuple[ItemRecord, str]:
         """Return a record's line, encoded once: an index of hundreds is written often, and few records are new."""
-        known = self._lines.get(record.item_id)
-        return known if known is not None and known[0] is record else (record, json.dumps(record.dump()))
+        cached = self._lines.get(record.item_id)
+        return cached if cached is not None and cached[0] is record else (record, json.dumps(record.dump()))
 
 
 def decoded(data: bytes) -> Index:
@@ -68,15 +68,15 @@ def rebuilt(handle: FsHandle, known: Index, put_aside: Callable[[str], object]) 
     """
     sizes = {meta["path"][1:]: meta["size"] for meta in handle.list("/")}
     named = {record.path for record in known}
-    found = [record for path in sizes if (record := _read(handle, path, sizes, put_aside)) is not None]
-    kept: dict[str, ItemRecord] = {}
-    for record in sorted(found, key=lambda record: (record.path not in named, record.time)):
-        other = kept.setdefault(record.item_id, record)
+    records = [record for path in sizes if (record := _read(handle, path, sizes, put_aside)) is not None]
+    by_id: dict[str, ItemRecord] = {}
+    for record in sorted(records, key=lambda record: (record.path not in named, record.time)):
+        other = by_id.setdefault(record.item_id, record)
         if other is not record and other.stem == record.stem:
             handle.delete(f"/{record.path}")  # the same one, compressed or not
         elif other is not record:
             remove_files(handle, record)
-    return Index(sorted(kept.values(), key=lambda record: record.time), known.removed)
+    return Index(sorted(by_id.values(), key=lambda record: record.time), known.removed)
 
 
 def check_integrity(index: Index, handle: FsHandle) -> list[str]:

@@ -157,10 +157,10 @@ class Offloader:
             return None
         path, content = self.files.path_of(record), offloaded.contents.get(item.item_id, "")
         texts = [placeholder(record, path, content, preview=preview) for preview in previews]
-        made = [item.with_content(text) for text in texts]
-        counts = await self._counter.count([candidate.text() for candidate in made])
+        candidates = [item.with_content(text) for text in texts]
+        counts = await self._counter.count([candidate.text() for candidate in candidates])
         bound = counts[-1] + self._preview
-        for candidate, count in zip(made, counts, strict=True):
+        for candidate, count in zip(candidates, counts, strict=True):
             if count <= bound and count + MESSAGE_TOKENS < cost(item):
                 return replace(candidate, tokens=count + MESSAGE_TOKENS, offloaded=True, offload_path=path)
         return None

@@ -24,19 +24,19 @@ def placeholder(record: ItemRecord, path: str, content: str = "", *, preview: in
     lines = content.count("\n") + (not content.endswith("\n")) if content else 0
     size = f"Size: {record.size:,} bytes" + (f", {lines:,} lines" if content else "")
     size += f", {record.tokens:,} tokens" if record.tokens is not None else ""
-    said = [OFFLOADED, f"Path: {path}", HOW_TO_READ, size]
+    sections = [OFFLOADED, f"Path: {path}", HOW_TO_READ, size]
     if record.summary:
-        said.append(f"Summary: {record.summary}")
+        sections.append(f"Summary: {record.summary}")
     if record.redactions:
-        said.append(f"Secrets were taken out: {_listed(record.redactions)}")
+        sections.append(f"Secrets were taken out: {_listed(record.redactions)}")
     if preview > 0 and content:
         head, tail = beginning(content, preview // 2), ending(content, preview // 2)
         if len(head) + len(tail) < len(content):
             hidden = len(content) - len(head) - len(tail)
-            said += ["Beginning:", head.rstrip("\n"), f"[... {hidden:,} characters ...]", "End:", tail.rstrip("\n")]
+            sections += ["Beginning:", head.rstrip("\n"), f"[... {hidden:,} characters ...]", "End:", tail.rstrip("\n")]
         else:
-            said += ["Content:", content]
-    return "\n".join(said)
+            sections += ["Content:", content]
+    return "\n".join(sections)
 
 
 def beginning(text: str, tokens: int) -> str:
@@ -72,10 +72,10 @@ def _fitting(text: str, tokens: int) -> int:
 
 def _boundary(text: str, at: int, towards: int = 1) -> int:
     """Move a cut to a boundary between visible characters: to the left, or to the right if `towards` is -1."""
-    place = at
-    while 0 < place < len(text) and abs(place - at) < _FURTHEST and _joined(text[place - 1], text[place]):
-        place -= towards
-    return place
+    position = at
+    while 0 < position < len(text) and abs(position - at) < _FURTHEST and _joined(text[position - 1], text[position]):
+        position -= towards
+    return position
 
 
 def _joined(left: str, right: str) -> bool:
@@ -88,5 +88,5 @@ def _joined(left: str, right: str) -> bool:
     )
 
 
-def _listed(found: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} × {kind}" for kind, count in found.items())
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} × {kind}" for kind, count in counts.items())

@@ -127,7 +127,7 @@ def redact(text: str) -> Redacted:
     """Replace each secret by a mark with its kind. Redacting the result again changes nothing."""
     data = text.encode("utf-8", "surrogatepass")
     pieces: list[bytes] = []
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     end = 0
     both = _Text(data, data.lower())
     for span in sorted(span for rule in _RULES for span in rule(both)):
@@ -135,32 +135,32 @@ def redact(text: str) -> Redacted:
             end = max(end, span.end)
             continue
         pieces += [data[end : span.start], MARK.format(span.kind).encode()]
-        found[span.kind] += 1
+        counts[span.kind] += 1
         end = span.end
-    if not found:
+    if not counts:
         return Redacted(text, {})
-    return Redacted(b"".join([*pieces, data[end:]]).decode("utf-8", "surrogatepass"), dict(found))
+    return Redacted(b"".join([*pieces, data[end:]]).decode("utf-8", "surrogatepass"), dict(counts))
 
 
 def redact_json(value: Any) -> Redacted:
     """Redact all texts in a JSON value; a text under a key such as `password` is redacted as in `password="text"`."""
-    found: Counter[str] = Counter()
-    return Redacted(_walked(value, None, found), dict(found))
+    counts: Counter[str] = Counter()
+    return Redacted(_walked(value, None, counts), dict(counts))
 
 
-def _walked(value: Any, name: str | None, found: Counter[str]) -> Any:
+def _walked(value: Any, name: str | None, counts: Counter[str]) -> Any:
     if isinstance(value, str):
         kind = kind_of_name(name.encode("utf-8", "surrogatepass")) if name is not None else None
         if kind is not None and is_secret_value(kind, value.encode("utf-8", "surrogatepass"), QUOTED):
-            found[kind] += 1
+            counts[kind] += 1
             return MARK.format(kind)
         redacted = redact(value)
-        found.update(redacted.found)
+        counts.update(redacted.found)
         return redacted.text
     if isinstance(value, Mapping):
-        return {key: _walked(inner, str(key), found) for key, inner in value.items()}
+        return {key: _walked(inner, str(key), counts) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_walked(inner, name, found) for inner in value]
+        return [_walked(inner, name, counts) for inner in value]
     return value
 
 
@@ -274,10 +274,10 @@ def _assignments(text: _Text) -> Iterator[_Span]:
     """
     patterns = [pattern for stem, pattern in _NAMES if text.may_hold(stem)]
     for pattern in [*patterns, _FLAGS] if patterns and b"--" in text.data else patterns:
-        done = 0
+        position = 0
         for match in pattern.finditer(text.lower):
-            if match.start() >= done and (span := _assigned(text.data, match)) is not None:
-                done = span.end
+            if match.start() >= position and (span := _assigned(text.data, match)) is not None:
+                position = span.end
                 yield span
 
 

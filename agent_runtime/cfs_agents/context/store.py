@@ -140,15 +140,15 @@ class ContextFileSystem:
                 with translated_errors(self.path):
                     folder = self._open()
                     for item in items:
-                        known = folder.index.records.get(item.item_id)
+                        stored = folder.index.records.get(item.item_id)
                         if not (item.offloaded or item.destroyed):
                             document = Document.of(item, (summaries or {}).get(item.item_id, ""), self.now())
-                            if known is None or known.digest != document.digest:
-                                replaced += [known] if known else []
-                                known = folder.index.records[item.item_id] = self._write(folder, document)
+                            if stored is None or stored.digest != document.digest:
+                                replaced += [stored] if stored else []
+                                stored = folder.index.records[item.item_id] = self._write(folder, document)
                             contents[item.item_id] = document.content
-                        if known is not None:
-                            records[item.item_id] = known
+                        if stored is not None:
+                            records[item.item_id] = stored
             except (StorageFull, Unavailable) as error:
                 refused = error
                 self.close()  # if the folder was removed, the next call creates it again

@@ -108,9 +108,9 @@ class WorkingContext:
     def close_calls(self, reason: str) -> int:
         """Add a result with the `reason` to each open call, for example after a kill; returns their number."""
         calls = self.context.open_calls
-        said = catalogue(self._language).no_result.format(reason)
+        text = catalogue(self._language).no_result.format(reason)
         for call in calls:
-            self.add(Message(role="tool", content=said, tool_call_id=call.id, name=call.name))
+            self.add(Message(role="tool", content=text, tool_call_id=call.id, name=call.name))
         return len(calls)
 
     async def prepare(self) -> list[Message]:
@@ -133,8 +133,8 @@ class WorkingContext:
         if not self._by_usage:
             return True
         limits = [self._offload.unseen_budget, self._compaction.threshold if self._compaction is not None else None]
-        most = sum(cost(item) * (4 if item.tokens is None else 1) for item in context)
-        return any(limit is not None and most > limit for limit in limits)
+        upper_bound = sum(cost(item) * (4 if item.tokens is None else 1) for item in context)
+        return any(limit is not None and upper_bound > limit for limit in limits)
 
     def measured(self, prompt_tokens: int) -> None:
         """Set the tokens of the newest messages from the number of prompt tokens that a model has read.
@@ -159,9 +159,9 @@ class WorkingContext:
             return context
         if self._futile is not None and context.tokens <= self._futile * _FUTILE:
             return context
-        done = self.last_compaction = self._news = await policy.compact(context, self._offloader)
-        self._futile = done.tokens_after if done.tokens_after > policy.threshold else None
-        return done.context
+        result = self.last_compaction = self._news = await policy.compact(context, self._offloader)
+        self._futile = result.tokens_after if result.tokens_after > policy.threshold else None
+        return result.context
 
     def take_compaction(self) -> Compaction | None:
         """Return the last compaction if it was not returned before, else None."""
@@ -174,9 +174,9 @@ class WorkingContext:
             taken = self.context
             policy = self._compaction or SelectiveCompactionPolicy(tokens, language=self._language)
             policy = replace(policy, threshold=tokens, goal=tokens, summarise=None, keep_recent=0)
-            done = self.last_compaction = self._news = await policy.compact(taken, self._offloader)
-            self.context = _with_later(done.context, taken, self.context)
-        return done
+            result = self.last_compaction = self._news = await policy.compact(taken, self._offloader)
+            self.context = _with_later(result.context, taken, self.context)
+        return result
 
     async def restore(self, item_id: str) -> Restored:
         """Read an item from disk. If it is still in the conversation, its content returns there and is pinned.

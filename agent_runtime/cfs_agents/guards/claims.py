@@ -38,20 +38,20 @@ def check_claims(
 def relative(path: str) -> str | None:
     """Return a path as it is below the workspace; None where it leads elsewhere, or is none."""
     try:
-        place = file_path(path)
+        logical = file_path(path)
     except ToolError:
         return None
-    below = place.removeprefix(f"{WORKSPACE}/")
-    return below if below != place else None
+    below = logical.removeprefix(f"{WORKSPACE}/")
+    return below if below != logical else None
 
 
 def _problem(path: str, agent_id: str, facts: Sequence[FileChange], ledger: ChangeLog, *, deleted: bool) -> str | None:
     """Return the name of the message about the problem of one claimed path."""
-    place = relative(path) or _odd(path)
-    if place is None:
+    relative_path = relative(path) or _odd(path)
+    if relative_path is None:
         return "no_path"
-    size = ledger.size(place)
-    named = escaped_name(place)
+    size = ledger.size(relative_path)
+    named = escaped_name(relative_path)
     fact = next((change for change in facts if change.path == named), None)
     if deleted:
         return "still_there" if size is not None else "unchanged" if fact is None else None
@@ -59,17 +59,17 @@ def _problem(path: str, agent_id: str, facts: Sequence[FileChange], ledger: Chan
         return "missing"
     if size == 0:
         return "claimed_empty"
-    if fact is None and ledger.has_written(agent_id, place):
+    if fact is None and ledger.has_written(agent_id, relative_path):
         return None
     if fact is None:
-        return "unchanged" if ledger.last_by(place) in (None, agent_id) else "not_its_own"
+        return "unchanged" if ledger.last_by(relative_path) in (None, agent_id) else "not_its_own"
     return "not_its_own" if fact.by not in (None, agent_id) else None
 
 
 def _odd(path: str) -> str | None:
     """Parse a claimed path that is not a logical path but may be a file: in the form of reports, or bare."""
-    place = unescaped_name(path).removeprefix(f"{WORKSPACE}/")
-    return None if {"", ".", ".."}.intersection(place.split("/")) else place
+    relative_path = unescaped_name(path).removeprefix(f"{WORKSPACE}/")
+    return None if {"", ".", ".."}.intersection(relative_path.split("/")) else relative_path
 
 
 def _told(wrong: Mapping[str, list[str]], say: Messages) -> Iterator[str]:

@@ -25,10 +25,10 @@ def digested(context: Conversation, is_report: Callable[[ContextItem], bool], *,
 
 def one_line(text: str) -> str | None:
     """Return a report in one line: agent, status, first line of the summary. None if this is not shorter."""
-    found = _REPORT.search(text)
-    if found is None:
+    match = _REPORT.search(text)
+    if match is None:
         return None
-    summary = next((line.strip() for line in text[found.end() :].splitlines() if line.strip()), "")
+    summary = next((line.strip() for line in text[match.end() :].splitlines() if line.strip()), "")
     summary = summary if len(summary) <= _LONGEST else f"{summary[:_LONGEST]}..."
-    line = f"{found.group()} {summary}"
+    line = f"{match.group()} {summary}"
     return line if len(line) < len(text) else None

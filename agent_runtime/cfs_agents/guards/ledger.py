@@ -152,15 +152,15 @@ class ChangeLog:
         with self._lock:
             self._look()
             self._settle()
-            found: dict[str, list[LedgerEntry]] = {}
+            by_path: dict[str, list[LedgerEntry]] = {}
             for entry in self._entries[self._marks.get(agent_id, 0) :]:
                 if entry.by is not None or PASSED_OVER.isdisjoint(entry.path.split("/")):
-                    found.setdefault(entry.path, []).append(entry)
+                    by_path.setdefault(entry.path, []).append(entry)
         changes = []
-        for path, entries in sorted(found.items()):
+        for path, entries in sorted(by_path.items()):
             if (kind := _kind(entries[0].before, entries[-1].after)) is not None:
-                own = any(entry.by == agent_id for entry in entries)
-                changes.append(FileChange(escaped_name(path), kind, agent_id if own else entries[-1].by))
+                is_own = any(entry.by == agent_id for entry in entries)
+                changes.append(FileChange(escaped_name(path), kind, agent_id if is_own else entries[-1].by))
         return tuple(changes)
 
     def unmade(self, agent_id: str, names: Iterable[str], places: Mapping[str, str]) -> tuple[str, ...]:
@@ -169,28 +169,28 @@ class ChangeLog:
         `places` maps the prefixes under which folders are shown to those in the ledger. A name without a folder matches
         any file of that name. Files elsewhere are not known, and never returned.
         """
-        made = {change.path for change in self.since(agent_id) if change.kind != "deleted"}
-        return tuple(name for name in names if not self._is_made(agent_id, name, made, places))
+        written = {change.path for change in self.since(agent_id) if change.kind != "deleted"}
+        return tuple(name for name in names if not self._is_made(agent_id, name, written, places))
 
-    def _is_made(self, agent_id: str, name: str, made: Collection[str], places: Mapping[str, str]) -> bool:
-        for shown, kept in places.items():
-            if name.startswith(shown):
-                return self._was_written(agent_id, kept + name.removeprefix(shown), made)
+    def _is_made(self, agent_id: str, name: str, written: Collection[str], places: Mapping[str, str]) -> bool:
+        for prefix, target in places.items():
+            if name.startswith(prefix):
+                return self._was_written(agent_id, target + name.removeprefix(prefix), written)
         short = name.removeprefix("./")
         if short.startswith(("/", "~")) or ".." in short.split("/"):
             return True
-        candidates = [kept + short for kept in places.values()]
+        candidates = [folder + short for folder in places.values()]
         candidates += [
-            kept + short[len(shown) - 1 :] for shown, kept in places.items() if f"/{short}".startswith(shown)
+            folder + short[len(alias) - 1 :] for alias, folder in places.items() if f"/{short}".startswith(alias)
         ]
-        if any(each.endswith(f"/{short}") for each in made):
+        if any(written_path.endswith(f"/{short}") for written_path in written):
             return True
-        return any(self._was_written(agent_id, each, made) for each in candidates)
+        return any(self._was_written(agent_id, candidate, written) for candidate in candidates)
 
-    def _was_written(self, agent_id: str, path: str, made: Collection[str]) -> bool:
+    def _was_written(self, agent_id: str, path: str, written: Collection[str]) -> bool:
         since, status = self._times.get(agent_id), self._stat(path)
         again = status is not None and since is not None and max(status.st_mtime_ns, status.st_ctime_ns) > since
-        return again or path in made
+        return again or path in written
 
     def known_to(self, agent_id: str, path: str) -> str | None:
         """Return the state of a file after an agent's last write, or else at its mark."""
@@ -269,20 +269,20 @@ class ChangeLog:
 
     def _look(self) -> None:
         by = self._suspect()
-        there: dict[str, str | None] = {}
+        fingerprints: dict[str, str | None] = {}
         try:
-            self.gap = None if self._read_into(there) else "limits"
+            self.gap = None if self._read_into(fingerprints) else "limits"
         except OSError as error:  # such as no free descriptor: the work continues without this look
             self.gap = "unreadable"
             _log.warning("ledger.unreadable", folder=str(self._root), reason=error.strerror or str(error))
             return
-        for path in [path for path in self._now if path not in there]:
-            there[path] = self._print(path)  # it may be in a folder that is passed over, or too far back
-        for path, now in there.items():
+        for path in [path for path in self._now if path not in fingerprints]:
+            fingerprints[path] = self._print(path)  # it may be in a folder that is passed over, or too far back
+        for path, now in fingerprints.items():
             self._enter(path, now, by, at_once=False)
         self._flush()
 
-    def _read_into(self, there: dict[str, str | None]) -> bool:
+    def _read_into(self, fingerprints: dict[str, str | None]) -> bool:
         """Name the content of each file; return whether all folders were read.
 
         By descriptors, as commands may replace folders by links.
@@ -292,7 +292,7 @@ class ChangeLog:
             walk = Walk(root, self._looks_at, limit=_MAX_NAMES)
             for parts, folder, entry in walk:
                 path = "/".join(parts)
-                there[path] = self._print_in(path, folder, entry.name)
+                fingerprints[path] = self._print_in(path, folder, entry.name)
             return walk.complete
         finally:
             os.close(root)
@@ -347,9 +347,9 @@ class ChangeLog:
         if (status := _status(folder, name)) is None:
             return None
         stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
-        known = self._stamps.get(path)
-        if known is not None and known[0] == stamp:
-            return known[1]
+        cached = self._stamps.get(path)
+        if cached is not None and cached[0] == stamp:
+            return cached[1]
         try:
             named = _hash(folder, name, status, self._most_read)
         except OSError as error:
@@ -363,11 +363,11 @@ class ChangeLog:
         if self._file is None:
             return
         self._file = usable_file(self._file, self._lose)
-        there = self._file.exists()
-        if self._expected and not self._lost and not (there and self._file.stat().st_size):
-            problem = "is empty" if there else "is missing"
+        exists = self._file.exists()
+        if self._expected and not self._lost and not (exists and self._file.stat().st_size):
+            problem = "is empty" if exists else "is missing"
             self._lose(f"{self._file.name} in {self._file.parent} {problem}: who changed which files is not known")
-        if not there:
+        if not exists:
             return
         good = bytearray()
         lines = self._file.read_bytes().splitlines(keepends=True)
@@ -477,16 +477,16 @@ def _status(folder: int, name: str) -> os.stat_result | None:
     return status if stat.S_ISREG(status.st_mode) else None
 
 
-def _hash(folder: int, name: str, status: os.stat_result, most: int) -> str | None:
+def _hash(folder: int, name: str, status: os.stat_result, max_bytes: int) -> str | None:
     """Name the content of a regular file; None if it was replaced just now, perhaps by a pipe. Raises `OSError`."""
-    if status.st_size > most:
+    if status.st_size > max_bytes:
         return _unread(status)
     digest = blake2b(digest_size=_DIGEST_BYTES)
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with os.fdopen(descriptor, "rb") as file:
         if not os.path.samestat(os.fstat(descriptor), status):
             return None
-        left = most  # it may grow all the time
+        left = max_bytes  # it may grow all the time
         while left > 0 and (chunk := file.read(min(_CHUNK, left))):
             left -= len(chunk)
             digest.update(chunk)

@@ -33,21 +33,21 @@ class Locks:
 
     def acquire(self, agent_id: str, path: str) -> str:
         """Reserve a file, or renew it; raises `ToolError` that names the agent that has it."""
-        place, now = self._place(path), self._clock()
-        held = self._held(place)
+        relative_path, now = self._place(path), self._clock()
+        held = self._held(relative_path)
         if held is not None and held.agent_id != agent_id:
-            raise ToolError(self._say.locked_by.format(place, held.agent_id, max(1.0, round(held.until - now))))
-        self._locks[place] = Lock(agent_id, now + self.seconds)
-        return (self._say.locked if held is None else self._say.renewed).format(place, self.seconds)
+            raise ToolError(self._say.locked_by.format(relative_path, held.agent_id, max(1.0, round(held.until - now))))
+        self._locks[relative_path] = Lock(agent_id, now + self.seconds)
+        return (self._say.locked if held is None else self._say.renewed).format(relative_path, self.seconds)
 
     def release(self, agent_id: str, path: str) -> str:
         """Release a file; raises `ToolError` if it is not the agent's."""
-        place = self._place(path)
-        held = self._held(place)
+        relative_path = self._place(path)
+        held = self._held(relative_path)
         if held is None or held.agent_id != agent_id:
-            raise ToolError(self._say.not_locked.format(place))
-        del self._locks[place]
-        return self._say.unlocked.format(place)
+            raise ToolError(self._say.not_locked.format(relative_path))
+        del self._locks[relative_path]
+        return self._say.unlocked.format(relative_path)
 
     def release_all(self, agent_id: str) -> None:
         """Release all files of an agent, as it has ended."""
@@ -57,15 +57,15 @@ class Locks:
         """Return all locks."""
         return {path: self._locks[path].agent_id for path in list(self._locks) if self._held(path) is not None}
 
-    def _held(self, place: str) -> Lock | None:
-        lock = self._locks.get(place)
+    def _held(self, relative_path: str) -> Lock | None:
+        lock = self._locks.get(relative_path)
         if lock is not None and lock.until <= self._clock():
-            del self._locks[place]
+            del self._locks[relative_path]
             return None
         return lock
 
     def _place(self, path: str) -> str:
-        place = relative(path)
-        if place is None:
+        relative_path = relative(path)
+        if relative_path is None:
             raise ToolError(self._say.no_path.format(path[:100]))
-        return place
+        return relative_path

@@ -48,10 +48,10 @@ class MoneyBudget:
         """
         prompt_cost = prompt_tokens * max(price.prompt, price.cached or 0.0) / 1e6
         token_cost = price.completion / 1e6
-        least = prompt_cost + min(MIN_REPLY, reply_tokens) * token_cost
-        while self.limit is not None and self.used + least + sum(self._reserved.values()) > self.limit:
-            if self.used + least > self.limit or not self._reserved:
-                raise TooMany(self._say.money.format(money(self.used), money(self.limit), money(least)))
+        min_cost = prompt_cost + min(MIN_REPLY, reply_tokens) * token_cost
+        while self.limit is not None and self.used + min_cost + sum(self._reserved.values()) > self.limit:
+            if self.used + min_cost > self.limit or not self._reserved:
+                raise TooMany(self._say.money.format(money(self.used), money(self.limit), money(min_cost)))
             self._changed.clear()
             await self._changed.wait()
         if self.limit is not None and token_cost:

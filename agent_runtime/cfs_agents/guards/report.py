@@ -128,21 +128,21 @@ class Report:
 
 def _of_kind(kind: str, facts: Iterable[FileChange], agent_id: str, say: Mapping[str, str]) -> list[str]:
     """Write one line for the agent's own changes, and one for each other agent with changes."""
-    found: dict[str | None, list[str]] = {}
+    by_author: dict[str | None, list[str]] = {}
     for change in facts:
         if change.kind == kind:
-            found.setdefault(change.by, []).append(change.path)
+            by_author.setdefault(change.by, []).append(change.path)
     lines = []
-    for by in sorted(found, key=lambda by: (by != agent_id, by or "")):
+    for by in sorted(by_author, key=lambda by: (by != agent_id, by or "")):
         who = "" if by == agent_id else f" ({say['by']} {by or say['unknown']})"
-        lines.append(f"{say[kind]}{who}: {_listed(sorted(found[by]), say)}")
+        lines.append(f"{say[kind]}{who}: {_listed(sorted(by_author[by]), say)}")
     return lines
 
 
 def _listed(paths: list[str], say: Mapping[str, str]) -> str:
-    shown = ", ".join(_path(path) for path in paths[:_MOST_PATHS])
+    names = ", ".join(_path(path) for path in paths[:_MOST_PATHS])
     left_out = len(paths) - _MOST_PATHS
-    return f"{shown}, {say['more'].format(left_out)}" if left_out > 0 else shown
+    return f"{names}, {say['more'].format(left_out)}" if left_out > 0 else names
 
 
 def _path(path: str) -> str:

@@ -39,10 +39,10 @@ class StaleWrites:
 
     def read(self, path: str, text: str, start: int, end: int) -> None:
         """Record that the agent has seen a range of a file, whose whole text this is."""
-        if (place := relative(path)) is not None:
+        if (relative_path := relative(path)) is not None:
             with self._lock:
-                self._known.setdefault(place, ReadRanges()).add(text, start, end)
-                self._versions[place] = content_id(text)
+                self._known.setdefault(relative_path, ReadRanges()).add(text, start, end)
+                self._versions[relative_path] = content_id(text)
 
     @contextmanager
     def writing(
@@ -54,44 +54,44 @@ class StaleWrites:
         """
         if self._over:
             raise ToolError(self._say.over)
-        place = relative(path)
-        if place is None:
+        relative_path = relative(path)
+        if relative_path is None:
             yield
             return
-        with self._ledger.writing(self._agent_id, place) as now:
+        with self._ledger.writing(self._agent_id, relative_path) as now:
             if content is not None and now not in (None, content_id(content)):
-                self._require_known(path, place, now, present)
-            self._ledger.begins(self._agent_id, place)
+                self._require_known(path, relative_path, now, present)
+            self._ledger.begins(self._agent_id, relative_path)
             yield
             if content is not None:
                 with self._lock:
-                    self._known[place] = ReadRanges()
-                    self._known[place].add(content, 0, len(content))
-                    self._versions[place] = content_id(content)
+                    self._known[relative_path] = ReadRanges()
+                    self._known[relative_path].add(content, 0, len(content))
+                    self._versions[relative_path] = content_id(content)
 
     def edited(self, path: str, before: str, after: str, start: int, end: int) -> None:
         """Record that the agent has replaced a range of the text `before`; `after` is the new text."""
-        if (place := relative(path)) is not None:
+        if (relative_path := relative(path)) is not None:
             with self._lock:
-                self._known.setdefault(place, ReadRanges()).edited(before, after, start, end)
-                self._versions[place] = content_id(after)
+                self._known.setdefault(relative_path, ReadRanges()).edited(before, after, start, end)
+                self._versions[relative_path] = content_id(after)
 
-    def _require_known(self, path: str, place: str, now: str | None, present: Callable[[], str | None]) -> None:
+    def _require_known(self, path: str, relative_path: str, now: str | None, present: Callable[[], str | None]) -> None:
         with self._lock:
-            known = self._known.get(place)
-            if known is None and not self._is_of_others(place, now):
+            ranges = self._known.get(relative_path)
+            if ranges is None and not self._is_of_others(relative_path, now):
                 return
             text = present()
-            gaps = [(0, len(text or ""))] if known is None or not text else known.gaps(text)
+            gaps = [(0, len(text or ""))] if ranges is None or not text else ranges.gaps(text)
             if not gaps:
                 return
-            changed = known is None or self._versions.get(place) != now
+            changed = ranges is None or self._versions.get(relative_path) != now
         unread = UnreadLines.of(path, text, gaps) if text else UnreadLines.all_of(path)
         if changed:
-            who = self._ledger.last_by(place) or self._say.somebody
-            raise ToolError(self._say.stale.format(place, who, unread.lines, unread.call))
-        raise ToolError(self._say.read_in_part.format(place, unread.lines, unread.call))
+            who = self._ledger.last_by(relative_path) or self._say.somebody
+            raise ToolError(self._say.stale.format(relative_path, who, unread.lines, unread.call))
+        raise ToolError(self._say.read_in_part.format(relative_path, unread.lines, unread.call))
 
-    def _is_of_others(self, place: str, now: str | None) -> bool:
-        others = self._ledger.last_by(place) not in (None, self._agent_id)
-        return others or self._ledger.known_to(self._agent_id, place) != now
+    def _is_of_others(self, relative_path: str, now: str | None) -> bool:
+        others = self._ledger.last_by(relative_path) not in (None, self._agent_id)
+        return others or self._ledger.known_to(self._agent_id, relative_path) != now

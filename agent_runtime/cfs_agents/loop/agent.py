@@ -339,11 +339,13 @@ class Agent:
         if used := self._summaries.take_usage():
             self._count(used)
             events.append(TurnUsage(used))
-        if (done := self.context.take_compaction()) is not None:
-            if done.tokens_after < done.tokens_before:
-                events.append(ContextShortened(done.tokens_before, done.tokens_after, done.summarised))
-            if done.kept_because is not None:
-                events.append(Warned(f"the conversation is still too long: {done.kept_because}"))
+        if (compaction := self.context.take_compaction()) is not None:
+            if compaction.tokens_after < compaction.tokens_before:
+                events.append(
+                    ContextShortened(compaction.tokens_before, compaction.tokens_after, compaction.summarised)
+                )
+            if compaction.kept_because is not None:
+                events.append(Warned(f"the conversation is still too long: {compaction.kept_because}"))
         return [*events, *self._news()]
 
     async def _reply(self, messages: Sequence[Message], tools: Registry) -> AsyncGenerator[AgentEvent, None]:
@@ -353,7 +355,7 @@ class Agent:
         if noted:
             messages = asking(messages, self._fault or Fault.CUT_OFF, self.config.language)
         reply: CompleteResponse | None = None
-        said, thought, stopped = RepeatedText(), RepeatedText(), False
+        reply_text, thought, stopped = RepeatedText(), RepeatedText(), False
         written = _Written(self.config.thinking_budget)
         stream = cast(
             "AsyncGenerator[Item, None]",
@@ -367,13 +369,13 @@ class Agent:
                             yield Thinking(thinking)
                         if text:
                             yield Text(text)
-                        if stopped := said.feed(text) or thought.feed(thinking):
+                        if stopped := reply_text.feed(text) or thought.feed(thinking):
                             break
                         if written.thinks_too_long(text, thinking):
                             reply = written.cut_off()
                             break
                     case Retrying():
-                        said, thought = RepeatedText(), RepeatedText()
+                        reply_text, thought = RepeatedText(), RepeatedText()
                         written = _Written(self.config.thinking_budget)
                         yield item
                     case CompleteResponse():

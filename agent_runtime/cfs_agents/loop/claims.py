@@ -167,7 +167,7 @@ def claimed_files(answer: str, task: str = "") -> tuple[str, ...]:
     """
     names, text = _marked(answer)
     ordered = _ordered(task) if task else frozenset()
-    found: dict[str, None] = {}
+    claimed: dict[str, None] = {}
     for clause in _clauses(text):
         denied = clause.void or len(clause.text) > _LONGEST_CLAUSE or _denied(clause.text)
         for mark in _MARKED.finditer(clause.text):
@@ -175,8 +175,8 @@ def claimed_files(answer: str, task: str = "") -> tuple[str, ...]:
                 break
             name = names[int(mark[1])]
             if clause.listed or _is_made(clause.text, mark) or name.rpartition("/")[2] in ordered:
-                found[name] = None
-    return tuple(found)
+                claimed[name] = None
+    return tuple(claimed)
 
 
 def named_files(answer: str, task: str, doubted: str | None) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ def _denied(clause: str) -> bool:
 def _ordered(task: str) -> frozenset[str]:
     """Return the file names, without folders, that a task orders to be written."""
     names, text = _marked(task)
-    found = set()
+    ordered = set()
     for clause in _sentences(text):
         if len(clause) > _LONGEST_CLAUSE:
             continue
@@ -211,8 +211,8 @@ def _ordered(task: str) -> frozenset[str]:
             orders = list(_ORDER.finditer(before))
             english = orders and not _ORDER_OTHER.search(before, orders[-1].end()) and not _SOURCE.search(before)
             if english or (_ORDER_ZH.search(before[-8:]) and not _NO_ORDER_ZH.search(before.replace("请", ""))):
-                found.add(names[int(mark[1])].rpartition("/")[2])
-    return frozenset(found)
+                ordered.add(names[int(mark[1])].rpartition("/")[2])
+    return frozenset(ordered)
 
 
 def _marked(text: str) -> tuple[Sequence[str], str]:
@@ -226,22 +226,22 @@ def _marked(text: str) -> tuple[Sequence[str], str]:
         names.append(name)
         return _MARK.format(len(names) - 1)
 
-    def quoted(found: re.Match[str]) -> str:
-        inside = next(group for group in found.groups() if group is not None).strip()
+    def quoted(match: re.Match[str]) -> str:
+        inside = next(group for group in match.groups() if group is not None).strip()
         if _QUOTED_NAME.fullmatch(inside):
             return mark(inside)
-        if found[0].startswith("**"):
+        if match[0].startswith("**"):
             return f" {_QUOTES.sub(quoted, inside)} "
-        return " " if " " in inside or found[0].startswith("`") else found[0]
+        return " " if " " in inside or match[0].startswith("`") else match[0]
 
-    def linked(found: re.Match[str]) -> str:
-        return f"`{found[2]}`" if "://" not in found[2] and _QUOTED_NAME.fullmatch(found[2]) else found[1]
+    def linked(match: re.Match[str]) -> str:
+        return f"`{match[2]}`" if "://" not in match[2] and _QUOTED_NAME.fullmatch(match[2]) else match[1]
 
     text = text[:_LONGEST].replace("\ue000", " ").replace("\ue001", " ")
     text = "\n".join(line[:_LONGEST_LINE] for line in text.splitlines())
     text = _BLANKED.sub(" ", _LINK.sub(linked, text))
     text = _QUOTES.sub(quoted, text)
-    return names, _NAME.sub(lambda found: mark(found["bare"]), text)
+    return names, _NAME.sub(lambda match: mark(match["bare"]), text)
 
 
 def _sentences(text: str) -> Iterator[str]:

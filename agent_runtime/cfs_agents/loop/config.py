@@ -86,11 +86,11 @@ class AgentConfig:
         `model` is the first of `CFS_MODEL`, `ANTHROPIC_MODEL` and `OPENAI_MODEL` that is set, `thinking_budget` is
         `CFS_THINKING_BUDGET` (0 for no limit). Raises `InvalidSettings` for a budget that is not a number.
         """
-        found = {**dotenv_values(find_dotenv(usecwd=True)), **os.environ} if environment is None else environment
-        budget = (found.get("CFS_THINKING_BUDGET") or "").strip() or "0"
+        variables = {**dotenv_values(find_dotenv(usecwd=True)), **os.environ} if environment is None else environment
+        budget = (variables.get("CFS_THINKING_BUDGET") or "").strip() or "0"
         if not budget.isascii() or not budget.isdigit():
             raise InvalidSettings(f"CFS_THINKING_BUDGET is {budget!r}; it must be a number of tokens")
-        model = next(filter(None, (found.get(name) or "" for name in MODEL_VARIABLES)), "")
+        model = next(filter(None, (variables.get(name) or "" for name in MODEL_VARIABLES)), "")
         return cls(**{"model": model, "thinking_budget": int(budget) or None} | settings)
 
 
@@ -174,7 +174,7 @@ def working_context(
     """Create the context for a configuration; `summarise` asks a model for a summary as the last resort (O5)."""
     if files is None and config.offload_enabled:
         files = ContextFileSystem(config.offload_root_path)
-    keep = {each.name: each.ephemeral for each in tools if each.ephemeral is not None}
+    keep = {tool.name: tool.ephemeral for tool in tools if tool.ephemeral is not None}
     return WorkingContext(
         files,
         counter=config.counter,

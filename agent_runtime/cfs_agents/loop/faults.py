@@ -67,9 +67,9 @@ def asking(messages: Sequence[Message], fault: Fault, language: Language) -> lis
 def joined(part: Message, rest: Message) -> Message:
     """Join the parts of a reply; a truncated call is dropped."""
     begun = _call_begins(part.content)
-    said = part.content if begun is None else part.content[:begun].rstrip()
+    head = part.content if begun is None else part.content[:begun].rstrip()
     thought = (part.thinking or "") + (rest.thinking or "")
-    return rest.model_copy(update={"content": _together(said, rest.content), "thinking": thought or None})
+    return rest.model_copy(update={"content": _together(head, rest.content), "thinking": thought or None})
 
 
 def _call_begins(text: str) -> int | None:
@@ -80,10 +80,10 @@ def _call_begins(text: str) -> int | None:
     return begun.start() if begun else None
 
 
-def _together(said: str, rest: str) -> str:
+def _together(head: str, rest: str) -> str:
     """Join two parts. Servers strip white space from replies, so a space is added between two words."""
-    apart = said and rest and _WORD.match(said[-1]) and _WORD.match(rest[0]) and rest[0].isalnum()
-    return f"{said} {rest}" if apart else said + rest
+    apart = head and rest and _WORD.match(head[-1]) and _WORD.match(rest[0]) and rest[0].isalnum()
+    return f"{head} {rest}" if apart else head + rest
 
 
 def fault_in(reply: CompleteResponse, message: Message, tools: Registry) -> Fault | None:

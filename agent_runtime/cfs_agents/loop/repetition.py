@@ -41,7 +41,7 @@ _MASKS = (  # where possible they begin with a character and not with \b, becaus
         re.compile(
             rf"""(?i)(?<![\w-])(?=[\w-]++\\{{0,4}}["']?\s{{0,9}}[:=])({_KEY}\\{{0,4}}["']?\s{{0,9}}[:=]\s{{0,9}})(?:(\\{{0,4}}["']).*?\2|[^\s,;&}}\])"'\\]+)"""
         ),
-        lambda found: f"{found[1]}<any>",  # faster than a template
+        lambda match: f"{match[1]}<any>",  # faster than a template
     ),
     (re.compile(r"[0-9a-fA-F](?<!\w.)[0-9a-fA-F]{7}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "<id>"),
     (re.compile(r"\d(?<!\w.)\d{3}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"), "<time>"),
@@ -86,9 +86,9 @@ class RepeatedSteps:
         """Add a step; returns the reason as a sentence if it is one repetition too many, else None."""
         if not step:
             return None
-        said = ((call, _in_order(call.arguments), result) for call, result in step)
+        calls = ((call, _in_order(call.arguments), result) for call, result in step)
         digest = _digest(
-            *(f"{call.name} {result.ok} {masked(text + chr(10) + result.text)}" for call, text, result in said)
+            *(f"{call.name} {result.ok} {masked(text + chr(10) + result.text)}" for call, text, result in calls)
         )
         before = list(self._steps)
         for length in range(1, len(before) + 1):  # how many steps in a row equal those one cycle before
@@ -108,18 +108,18 @@ class RepeatedSteps:
     def _same_error(self, step: Sequence[tuple[ToolCall, ToolResult]]) -> str | None:
         for call, result in step:
             error, count = self._error
-            found = b"" if result.ok else _digest(call.name, masked(result.text))
-            self._error = (found, (count + 1 if found == error else 1) if found else 0)
+            digest = b"" if result.ok else _digest(call.name, masked(result.text))
+            self._error = (digest, (count + 1 if digest == error else 1) if digest else 0)
             if self._error[1] >= SAME_ERRORS:
                 return self._say.same_error.format(self._error[1])
         return None
 
 
 def _digest(*parts: str) -> bytes:
-    made = blake2b(digest_size=16)
+    hasher = blake2b(digest_size=16)
     for part in parts:
-        made.update(part.encode("utf-8", "surrogatepass") + b"\0")
-    return made.digest()
+        hasher.update(part.encode("utf-8", "surrogatepass") + b"\0")
+    return hasher.digest()
 
 
 _WINDOW = 8_192
@@ -167,12 +167,12 @@ def _repeats(text: str, *, cut_off: bool = False) -> bool:
 
     The distance between the last characters and their previous occurrence is the length of the passage.
     """
-    probe, place = text[-_PROBE:], len(text) - _PROBE
+    probe, position = text[-_PROBE:], len(text) - _PROBE
     for _ in range(_MOST_PROBES):
-        place = text.rfind(probe, 0, max(0, place + _PROBE - 1))
-        if place < 0:
+        position = text.rfind(probe, 0, max(0, position + _PROBE - 1))
+        if position < 0:
             return False
-        length = len(text) - _PROBE - place
+        length = len(text) - _PROBE - position
         often = 3 * length if cut_off else min(6 * length, 2 * length + 2_000)
         needed = max(often, _least(text[-length:], _LEAST_CUT_OFF if cut_off else _LEAST))
         if len(text) >= needed and text[-needed:-length] == text[length - needed :]:

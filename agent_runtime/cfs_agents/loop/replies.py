@@ -25,10 +25,10 @@ _NAMELESS = "unknown"
 def reply_of(completion: ChatCompletion) -> CompleteResponse:
     """Read a completion. Calls without a unique id get a new one."""
     choice = completion.choices[0]
-    said = tuple(_told_apart(choice.message.tool_calls or ()))
-    message = choice.message.model_copy(update={"tool_calls": said}).message()
+    calls = tuple(_told_apart(choice.message.tool_calls or ()))
+    message = choice.message.model_copy(update={"tool_calls": calls}).message()
     cut_off = choice.finish_reason == "length"
-    faults = {call.id: fault_of(call.function.name, call.function.arguments, cut_off=cut_off) for call in said}
+    faults = {call.id: fault_of(call.function.name, call.function.arguments, cut_off=cut_off) for call in calls}
     recorded = completion.cfs.finish_reason if completion.cfs else None
     return CompleteResponse(
         message=message,
@@ -61,15 +61,21 @@ def with_calls_in_text(reply: CompleteResponse, names: Collection[str]) -> Compl
     begun = _MARK.search(text) or _BARE.match(text)
     if begun is None or not names:
         return reply
-    said, call = text[: begun.start()].rstrip(), text[begun.start() :].strip()
-    found = _NAME.search(call)
-    name = next(filter(None, found.groups()), "") if found else next((each for each in names if each in call), "")
+    content, call = text[: begun.start()].rstrip(), text[begun.start() :].strip()
+    match = _NAME.search(call)
+    name = (
+        next(filter(None, match.groups()), "")
+        if match
+        else next((candidate for candidate in names if candidate in call), "")
+    )
     if begun.re is _BARE and name not in names:
         return reply
-    made = ToolCall(id=f"call_{uuid4().hex[:16]}", name=name or _NAMELESS, arguments={UNREADABLE: call})
-    message = reply.message.model_copy(update={"content": said, "tool_calls": (*reply.message.tool_calls, made)})
+    tool_call = ToolCall(id=f"call_{uuid4().hex[:16]}", name=name or _NAMELESS, arguments={UNREADABLE: call})
+    message = reply.message.model_copy(
+        update={"content": content, "tool_calls": (*reply.message.tool_calls, tool_call)}
+    )
     fault = f"the call cannot be read: {_problem_of_call(call[begun.end() - begun.start() :])}. It was: {_short(call)}"
-    return replace(reply, message=message, broken={**reply.broken, made.id: fault})
+    return replace(reply, message=message, broken={**reply.broken, tool_call.id: fault})
 
 
 def _problem_of_call(text: str) -> str:
@@ -86,12 +92,12 @@ def _problem_of_call(text: str) -> str:
 
 def _problem(text: str) -> str:
     try:
-        found = json.loads(text, strict=False)
+        value = json.loads(text, strict=False)
     except (ValueError, RecursionError) as error:
         return str(error)
-    if isinstance(found, dict):
+    if isinstance(value, dict):
         return "they hold a number or a character that JSON does not have"
-    return f"this is a {type(found).__name__}"
+    return f"this is a {type(value).__name__}"
 
 
 def _short(text: str) -> str:

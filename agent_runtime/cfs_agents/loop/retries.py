@@ -57,10 +57,10 @@ def seconds_of(text: str) -> float:
     """Read a duration: `90s`, `15m`, `2h`, `0`, a number of seconds, or `forever`. Raises `InvalidRequest`."""
     if text.strip() == "forever":
         return math.inf
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
         raise InvalidRequest(f"{text!r} is not a duration: write it like 90s, 15m, 2h or forever")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 class Outages:
@@ -165,8 +165,8 @@ class Request:
         grows = tenacity.wait_random_exponential(multiplier=self._retries.first, max=_SLOWEST)
 
         def pause(state: tenacity.RetryCallState) -> float:
-            asked = _error_of(state).retry_after
-            return grows(state) if asked is None else asked
+            retry_after = _error_of(state).retry_after
+            return grows(state) if retry_after is None else retry_after
 
         return tenacity.AsyncRetrying(
             sleep=_not_here,

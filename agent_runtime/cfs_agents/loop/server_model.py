@@ -111,19 +111,19 @@ class ServerModel:
 
     def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
         """Yield chunks as they come, then the reply (see `Model`)."""
-        items, asked = self._attempts(messages, tools), self._settings
+        items, settings = self._attempts(messages, tools), self._settings
         if not is_on():
             return items
-        return chat(items, _end_of, asked.name, temperature=asked.temperature, max_tokens=asked.max_tokens)
+        return chat(items, _end_of, settings.name, temperature=settings.temperature, max_tokens=settings.max_tokens)
 
     async def _attempts(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> AsyncGenerator[Item]:
-        asked = self._request(messages, tools)
+        model_request = self._request(messages, tools)
         with self._retries.request() as request:
             async for attempt in request.attempts():
                 if request.error is not None and request.pause is not None:
                     yield Retrying(request.error.detail, request.pause)
                     await self._retries.sleep(request.pause)
-                allowed = await self._allowed(asked)
+                allowed = await self._allowed(model_request)
                 with attempt:
                     async with aclosing(self._counted(allowed)) as items:
                         async for item in items:
@@ -132,14 +132,14 @@ class ServerModel:
                     return
 
     def _request(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> ChatRequest:
-        asked = self._settings
+        settings = self._settings
         return ChatRequest(
             messages=tuple(map(ChatMessage.of, messages)),
-            model=asked.name,
+            model=settings.name,
             tools=tuple(map(ToolSpec.model_validate, tools)) or None,
-            temperature=asked.temperature,
-            max_tokens=asked.max_tokens,
-            seed=asked.seed,
+            temperature=settings.temperature,
+            max_tokens=settings.max_tokens,
+            seed=settings.seed,
         )
 
     async def _allowed(self, request: ChatRequest) -> ChatRequest:
@@ -147,8 +147,8 @@ class ServerModel:
         if self._meter is None or (price := await self.price()) is None:
             return request
         prompt = len(request.model_dump_json(include={"messages", "tools"}).encode()) // _BYTES_PER_TOKEN + 1
-        most = await self._meter.reserve(price, prompt, request.max_tokens or _METERED_REPLY)
-        return request.model_copy(update={"max_tokens": most})
+        max_tokens = await self._meter.reserve(price, prompt, request.max_tokens or _METERED_REPLY)
+        return request.model_copy(update={"max_tokens": max_tokens})
 
     async def _counted(self, request: ChatRequest) -> AsyncGenerator[Chunk | CompleteResponse]:
         """Ask once, and count the cost: that of the reply, or what was reserved if it broke off after it had begun."""
@@ -216,5 +216,5 @@ def _pieces(chunk: ChatChunk) -> Iterator[Chunk]:
 
 
 def _call_piece(piece: ToolCallPiece) -> CallPiece:
-    said = piece.function or FunctionPiece()
-    return CallPiece(piece.index, piece.id, said.name, said.arguments or "")
+    function = piece.function or FunctionPiece()
+    return CallPiece(piece.index, piece.id, function.name, function.arguments or "")

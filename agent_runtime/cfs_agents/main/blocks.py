@@ -148,8 +148,8 @@ class StreamProcessor:
 def _last_break(text: str) -> int:
     """Return the end of the last break; 0 if there is none and none is needed yet."""
     end = 0
-    for found in _BREAK.finditer(text):
-        end = found.end()
+    for match in _BREAK.finditer(text):
+        end = match.end()
     if len(text) - end <= LONGEST_HELD:
         return end
     between_words = max(text.rfind(" "), text.rfind("\t")) + 1

@@ -91,8 +91,8 @@ class IncrementalOutputFormatter:
                 self._tell(_CALLS, format_call(call, self._operations[path] if path is not None else 0), "cyan")
             case CallFinished(call, result):
                 repeated = self._is_repeated(call.name, output_of(call, result))
-                told = format_result(call, result, repeated=repeated)
-                self._tell(_RESULTS, told, "red" if went_wrong(call, result) else "green")
+                formatted = format_result(call, result, repeated=repeated)
+                self._tell(_RESULTS, formatted, "red" if went_wrong(call, result) else "green")
             case ContextUpdated(lines, number):
                 self._remark(f"context window number {number:,}: {counted(lines, 'line')}")
             case ContextShortened(before, after, summarised):
@@ -126,9 +126,9 @@ class IncrementalOutputFormatter:
         else:
             self._page.write(text)
 
-    def _tell(self, mark: str, told: FormattedBlock, colour: str) -> None:
-        self._page.line(told.heading, prefix=mark, colour=colour)
-        for line in told.lines:
+    def _tell(self, mark: str, block: FormattedBlock, colour: str) -> None:
+        self._page.line(block.heading, prefix=mark, colour=colour)
+        for line in block.lines:
             self._page.line(line, prefix=_BELOW, dim=mark == _RESULTS)
 
     def _remark(self, text: str, colour: str = "") -> None:

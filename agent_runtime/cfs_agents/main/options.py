@@ -274,8 +274,8 @@ def mcp_servers(files: list[Path] | None) -> "dict[str, McpServer]":
     """Read the user's file of MCP servers, if there is one, and further files."""
     from cfs_agents.mcp.config import load_servers, user_file
 
-    own = user_file()
-    return load_servers([*([own] if own.exists() else []), *(files or [])])
+    user_path = user_file()
+    return load_servers([*([user_path] if user_path.exists() else []), *(files or [])])
 
 
 def policy_of(files: list[Path] | None) -> "Policy":

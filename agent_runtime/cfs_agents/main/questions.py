@@ -75,14 +75,14 @@ def question(agent: str, request: CommandRequest, columns: int) -> str:
     lines = request.command.split("\n")
     long = f" ({len(lines)} lines)" if len(lines) > 1 else ""
     background = " in the background" if request.background else ""
-    shown = [f"{shapely(agent)} wants to {WISHES[request.kind]}{background}{long}, in {shapely(request.directory)}:"]
+    rendered = [f"{shapely(agent)} wants to {WISHES[request.kind]}{background}{long}, in {shapely(request.directory)}:"]
     width = max(_NARROWEST, columns - len(_LINE) - 1)
     for line in lines:
         for number, part in enumerate(_parts(shapely(line), width)):
-            shown.append((_GOES_ON if number else _LINE) + part)
+            rendered.append((_GOES_ON if number else _LINE) + part)
     if any(shapely(line) != line for line in lines):
-        shown.append("(<U+...> stands for a character that cannot be seen)")
-    return "\n".join(shown) + "\n"
+        rendered.append("(<U+...> stands for a character that cannot be seen)")
+    return "\n".join(rendered) + "\n"
 
 
 def _parts(line: str, width: int) -> Iterator[str]:

@@ -28,14 +28,14 @@ def skills(
         raise typer.BadParameter(f"there is no folder {workspace}")
     disk = DiskFileSystem(workspace, prefix="/workspace/")
     files = disk.create_handle([Grant(prefix="/workspace", ops=OPERATIONS)])
-    found, problems = find_skills(files, [f"/workspace/{folder}" for folder in WORKSPACE_FOLDERS])
+    workspace_skills, problems = find_skills(files, [f"/workspace/{folder}" for folder in WORKSPACE_FOLDERS])
     disk.close()
     of_user, problems_of_user = user_skills()
-    for skill in [*found, *of_user]:
+    for skill in [*workspace_skills, *of_user]:
         show(visible(f"{skill.name}: {' '.join(skill.description.split())} ({skill.path})") + "\n")
     for problem in [*problems, *problems_of_user]:
         note(visible(f"{problem.path}: {problem.reason}"))
     if problems or problems_of_user:
         raise typer.Exit(1)
-    if not found and not of_user:
+    if not workspace_skills and not of_user:
         note("There are no skills in this workspace, nor in your settings.")

@@ -233,10 +233,10 @@ class ScriptedModel:
 
 def _reply(line: Line, named: Sequence[tuple[str, str, str]], asked: Asked) -> CompleteResponse:
     reason = line.finish_reason or ("tool_calls" if named else "stop")
-    made = tuple(ToolCall(id=call_id, name=name, arguments=read_arguments(text)) for call_id, name, text in named)
+    tool_calls = tuple(ToolCall(id=call_id, name=name, arguments=read_arguments(text)) for call_id, name, text in named)
     faults = {call_id: fault_of(name, text, cut_off=reason == "length") for call_id, name, text in named}
     return CompleteResponse(
-        message=Message(role="assistant", content=line.text, tool_calls=made, thinking=line.thinking or None),
+        message=Message(role="assistant", content=line.text, tool_calls=tool_calls, thinking=line.thinking or None),
         finish_reason=reason,
         usage=line.usage or _cost(line, asked),
         broken={call_id: fault for call_id, fault in faults.items() if fault is not None},
@@ -244,10 +244,10 @@ def _reply(line: Line, named: Sequence[tuple[str, str, str]], asked: Asked) -> C
 
 
 def _cost(line: Line, asked: Asked) -> Usage:
-    said = [line.thinking, line.text, *(text for _, text in line.calls)]
+    texts = [line.thinking, line.text, *(text for _, text in line.calls)]
     return Usage(
         prompt_tokens=sum(len(message.content.split()) for message in asked.messages),
-        completion_tokens=sum(len(text.split()) for text in said),
+        completion_tokens=sum(len(text.split()) for text in texts),
     )
 
 

@@ -159,10 +159,10 @@ def tree(session: Tree = "main", as_json: Json = False, url: Url = DEFAULT_URL, 
     from cfs_agents.main.tree_lines import tree_lines
 
     with connect(url, token_file) as client:
-        found = client.call(api.sub_sessions(session))
-        agents = read_agents(client, found)
+        sessions = client.call(api.sub_sessions(session))
+        agents = read_agents(client, sessions)
         if as_json:
-            show(json.dumps(_nested(found, agents)) + "\n")
+            show(json.dumps(_nested(sessions, agents)) + "\n")
         else:
             show("".join(f"{line}\n" for line in tree_lines(agents, time.time(), columns(sys.stdout))))
 
@@ -195,16 +195,16 @@ def _pause(session: str, url: str, token_file: Path | None, *, paused: bool) -> 
 
 def _nested(tree: "SessionTree", agents: "Sequence[TreeAgent]") -> dict[str, Any]:
     """Return the sessions as the server lists them, each with what is known of its agent."""
-    known = {agent.session: agent for agent in agents}
+    by_session = {agent.session: agent for agent in agents}
 
     def node(info: "SessionTree") -> dict[str, Any]:
-        agent = known[info.id]
+        agent = by_session[info.id]
         return {
             **info.model_dump(mode="json", exclude={"children"}),
             **{name: getattr(agent, name) for name in ("paused", "tool", "tool_since", "seconds")},
             "outcome": None if agent.outcome is None else asdict(agent.outcome),
             "work": None if agent.work is None else agent.work.model_dump(mode="json"),
-            "children": [node(child) for child in info.children if child.id in known],
+            "children": [node(child) for child in info.children if child.id in by_session],
         }
 
     return node(tree)

@@ -110,7 +110,7 @@ class TreeRunner(Runner[FibreAgent]):
     def _show_changes(self) -> None:
         if (report := self._agent.report) is not None:
             for kind in get_args(ChangeKind):
-                if paths := [each.path for each in report.facts if each.kind == kind]:
+                if paths := [change.path for change in report.facts if change.kind == kind]:
                     show(f"{self._session}: [{kind}: {visible(listed(paths))}]\n")
 
 

@@ -240,7 +240,7 @@ class McpConnection:
         if values is None:
             return ElicitResult(action="decline")
         properties = schema.get("properties", {})
-        defaults = {key: each["default"] for key, each in properties.items() if "default" in each}
+        defaults = {key: definition["default"] for key, definition in properties.items() if "default" in definition}
         return ElicitResult(action="accept", content={**defaults, **values})
 
     async def _lost(self, client: "Client") -> None:

@@ -105,7 +105,7 @@ class McpTools:
     def tools(self, context_tokens: int | None = None) -> list[Tool]:
         """Return the tools for a model with this context, or the two that search and call them."""
         tools = [remote.tool for remote in self.remote.values()]
-        size = sum(len(json.dumps(each.schema())) for each in tools)
+        size = sum(len(json.dumps(entry.schema())) for entry in tools)
         limits = [] if context_tokens is None else [context_tokens // 5]
         if len(tools) > _MANY_TOOLS:
             limits.append(_MANY_TOKENS)
@@ -130,11 +130,11 @@ class McpTools:
                 )
                 continue
             try:
-                made = _tool(name, described, connection, files)
+                new_tool = _tool(name, described, connection, files)
             except ToolDefinitionError as error:
                 self._warn(f"{error}; the tool is missing")
                 continue
-            self.remote[name] = RemoteTool(connection.name, described.name, made)
+            self.remote[name] = RemoteTool(connection.name, described.name, new_tool)
 
     async def _search(self, query: Annotated[str, "what the tool should do, in a few words"]) -> str:
         words = set(_WORD.findall(query.lower()))

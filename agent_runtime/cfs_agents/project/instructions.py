@@ -19,10 +19,10 @@ def instructions_of(files: FsHandle, folder: str, limit: int = MAX_BYTES) -> str
 
     Those with more bytes than `limit` are cut. Links are not followed.
     """
-    found = _read(files, folder)
-    if found is None:
+    file = _read(files, folder)
+    if file is None:
         return ""
-    path, data = found
+    path, data = file
     text = data[:limit].decode("utf-8", "ignore").strip()
     if len(data) > limit:
         text += f"\n[... {path} has {len(data):,} bytes; this is its beginning ...]"

@@ -96,13 +96,13 @@ def find_skills(files: FsHandle, folders: Iterable[str]) -> tuple[list[Skill], l
     problems: list[SkillProblem] = []
     for folder in folders:
         for path in _members(files, folder):
-            found = _skill(files, path)
-            if isinstance(found, Skill) and found.name in skills:
-                found = SkillProblem(path, f"{skills[found.name].path} has the same name and is used")
-            if isinstance(found, Skill):
-                skills[found.name] = found
-            elif found is not None:
-                problems.append(found)
+            result = _skill(files, path)
+            if isinstance(result, Skill) and result.name in skills:
+                result = SkillProblem(path, f"{skills[result.name].path} has the same name and is used")
+            if isinstance(result, Skill):
+                skills[result.name] = result
+            elif result is not None:
+                problems.append(result)
     return list(skills.values()), problems
 
 

@@ -57,10 +57,10 @@ def members(sessions: AbstractSet[int], cookie: str, since: int = 0) -> set[int]
     """
     mark = cookie.encode()
     processes = list(_processes())
-    mine = {each.pid for each in processes if each.session in sessions or mark in _environment(each.pid)}
-    while more := {each.pid for each in processes if each.parent in mine} - mine:
+    mine = {process.pid for process in processes if process.session in sessions or mark in _environment(process.pid)}
+    while more := {process.pid for process in processes if process.parent in mine} - mine:
         mine |= more
-    return {each.pid for each in processes if each.pid in mine and each.alive and each.started >= since}
+    return {process.pid for process in processes if process.pid in mine and process.alive and process.started >= since}
 
 
 def kill_all(
@@ -75,11 +75,11 @@ def kill_all(
     Each process is stopped before it is killed, so that it cannot start others faster than they are found.
     """
     for _ in range(passes):
-        found = members(sessions, cookie, since) - spare
-        if not found:
+        pids = members(sessions, cookie, since) - spare
+        if not pids:
             return True
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in found:
+            for pid in pids:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         time.sleep(0.001)  # the kernel removes them some time after the signal
@@ -92,9 +92,9 @@ def members_of_job(group: int, mark: str, candidates: AbstractSet[int]) -> set[i
     They are among the candidates, the processes of its shell: another program may have the number of the group by now.
     """
     text = mark.encode()
-    processes = [each for each in _processes() if each.pid in candidates]
-    mine = {each.pid for each in processes if each.group == group or text in _environment(each.pid)}
-    while more := {each.pid for each in processes if each.parent in mine} - mine:
+    processes = [process for process in _processes() if process.pid in candidates]
+    mine = {process.pid for process in processes if process.group == group or text in _environment(process.pid)}
+    while more := {process.pid for process in processes if process.parent in mine} - mine:
         mine |= more
     return mine
 
@@ -121,7 +121,7 @@ def left_behind(pids: AbstractSet[int], own: AbstractSet[int]) -> dict[int, str]
                 shells.append(process)
             elif words and process.pid not in own:
                 left[process.pid] = " ".join(words)
-    for process in sorted(shells, key=lambda each: (each.started, each.pid))[bool(own) :]:
+    for process in sorted(shells, key=lambda shell: (shell.started, shell.pid))[bool(own) :]:
         left[process.pid] = "bash"
     return left
 

@@ -78,12 +78,12 @@ class ShellCore:
             raise ValueError("a command cannot hold NUL")
         bash, fresh = yield from self._living()
         exchange = Exchange(bash)
-        timed_out, asked = False, None
+        timed_out, prompt = False, None
         try:
             yield Work(partial(self._begin, exchange, command, directory, merge))
-            asked = yield from self._followed(exchange, self.settings.timeout if timeout is None else timeout)
+            prompt = yield from self._followed(exchange, self.settings.timeout if timeout is None else timeout)
             if not exchange.over:
-                timed_out = asked is None
+                timed_out = prompt is None
                 yield from exchange.stop(self.settings.grace, self._kill)
         except GeneratorExit:
             self.abandon()
@@ -99,7 +99,9 @@ class ShellCore:
                 yield Work(partial(self._settle, exchange))
             raise
         yield from exchange.take_rest()
-        result: ShellResult = yield Work(partial(self._settle, exchange, timed_out=timed_out, fresh=fresh, asked=asked))
+        result: ShellResult = yield Work(
+            partial(self._settle, exchange, timed_out=timed_out, fresh=fresh, asked=prompt)
+        )
         return result
 
     def _followed(self, exchange: Exchange, seconds: float) -> Steps[str | None]:
@@ -185,10 +187,10 @@ class ShellCore:
             stream = OutputStream(private, pipe, self._record(name), create, settings.keep, settings.most_recorded)
             exchange.streams.append(stream)
         private.script("command", command + "\n")
-        there, back = (settings.inside(directory), self._directory) if directory else (None, None)
+        inner_directory, back = (settings.inside(directory), self._directory) if directory else (None, None)
         pipes = [self._shared(stream.pipe) for stream in exchange.streams]
         exchange.report = orders.report(exchange.token, bash.control_number, back)
-        bash.send(orders.order(self._shared("command"), pipes, bash.control_number, there) + exchange.report)
+        bash.send(orders.order(self._shared("command"), pipes, bash.control_number, inner_directory) + exchange.report)
 
     def _settle(
         self, exchange: Exchange, *, timed_out: bool = False, fresh: bool = False, asked: str | None = None
@@ -201,19 +203,19 @@ class ShellCore:
             else:
                 stream.close()
         status, ended = self._ending(exchange)
-        shown = [stream.capture.shown() for stream in exchange.streams]
+        captures = [stream.capture.shown() for stream in exchange.streams]
         records = [stream.record for stream in exchange.streams if stream.recorded]
         return ShellResult(
-            output=shown[0].text if shown else "",
-            errors=shown[1].text if len(shown) > 1 else None,
+            output=captures[0].text if captures else "",
+            errors=captures[1].text if len(captures) > 1 else None,
             status=status,
             seconds=time.monotonic() - exchange.began,
             directory=self._directory,
             timed_out=timed_out,
             ended=ended,
             fresh=fresh,
-            left_out=sum(each.left_out for each in shown),
-            binary=any(each.binary for each in shown),
+            left_out=sum(capture.left_out for capture in captures),
+            binary=any(capture.binary for capture in captures),
             record=records[0] if records else None,
             still_running=bool(still),
             asked=asked,

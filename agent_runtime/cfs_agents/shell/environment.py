@@ -29,5 +29,5 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of a shell: harmless inherited variables, those named in `keep`, and the `added` ones."""
     passed = {name: value for name, value in inherited.items() if _PASSED.fullmatch(name)}
-    kept = {name: value for name, value in inherited.items() if name in keep}
-    return {**passed, **FIXED, "HOME": home, **kept, **added}
+    allowed = {name: value for name, value in inherited.items() if name in keep}
+    return {**passed, **FIXED, "HOME": home, **allowed, **added}

@@ -40,7 +40,7 @@ def ulimits(limits: Limits, user: int, *, cores: bool = False) -> list[str]:
     Without `cores` there are no core dumps.
     """
     processes = limits.processes and limits.processes + tasks_of(user)
-    given = [
+    bounds = [
         ("u", resource.RLIMIT_NPROC, processes, 1),
         ("t", resource.RLIMIT_CPU, limits.cpu_seconds, 1),
         ("f", resource.RLIMIT_FSIZE, limits.file_bytes, 1024),
@@ -48,11 +48,15 @@ def ulimits(limits: Limits, user: int, *, cores: bool = False) -> list[str]:
     ]
     return [
         *([] if cores else ["-c 0"]),
-        *(f"-{letter} {_allowed(kind, most) // unit}" for letter, kind, most, unit in given if most is not None),
+        *(
+            f"-{letter} {_allowed(kind, maximum) // unit}"
+            for letter, kind, maximum, unit in bounds
+            if maximum is not None
+        ),
     ]
 
 
-def _allowed(kind: int, most: int) -> int:
+def _allowed(kind: int, maximum: int) -> int:
     """Return the limit, or the hard limit of the runtime if that is lower."""
     hard = resource.getrlimit(kind)[1]
-    return most if hard == resource.RLIM_INFINITY else min(most, hard)
+    return maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)

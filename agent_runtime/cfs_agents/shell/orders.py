@@ -48,11 +48,11 @@ class MarkReader:
         self._data += data
         begin = self._data.find(self._begin)
         self._data = self._data[begin if begin >= 0 else 1 - len(self._begin) :][-_LONGEST_MARK:]
-        told, ended, _ = self._data.removeprefix(self._begin).rpartition(self._end)
-        found = _MARK.fullmatch(told) if begin >= 0 and ended else None
-        if found is None:
+        mark, ended, _ = self._data.removeprefix(self._begin).rpartition(self._end)
+        match = _MARK.fullmatch(mark) if begin >= 0 and ended else None
+        if match is None:
             return None
-        status, background, directory = (part.decode("utf-8", "surrogateescape") for part in found.groups())
+        status, background, directory = (part.decode("utf-8", "surrogateescape") for part in match.groups())
         return Mark(int(status), directory, int(background) if background else None)
 
 
@@ -75,9 +75,9 @@ def order(script: str, pipes: Sequence[str], control: int, directory: str | None
     One pipe takes both outputs; a second one takes standard error. With `directory` the command runs there; `report`
     changes back.
     """
-    there = rf"\builtin cd -- {quote(directory)} && " if directory else ""
+    change_directory = rf"\builtin cd -- {quote(directory)} && " if directory else ""
     output, errors = quote(pipes[0]), quote(pipes[1]) if len(pipes) > 1 else "&1"
-    return rf"{there}\builtin source {quote(script)} </dev/null >{output} 2>{errors} {control}>&-" + "\n"
+    return rf"{change_directory}\builtin source {quote(script)} </dev/null >{output} 2>{errors} {control}>&-" + "\n"
 
 
 def report(token: str, control: int, back: str | None = None) -> str:

@@ -123,10 +123,10 @@ class Records:
         with suppress(OSError):
             return open_beneath(self._base, self._parts)
         self._base.mkdir(parents=True, exist_ok=True)
-        made = open_own_folder(self._base, self._parts)
+        descriptor = open_own_folder(self._base, self._parts)
         if self._owner is not None:
-            os.fchown(made, self._owner, -1)
-        return made
+            os.fchown(descriptor, self._owner, -1)
+        return descriptor
 
 
 class OutputStream:

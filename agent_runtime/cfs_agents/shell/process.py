@@ -54,7 +54,7 @@ class Bash:
             self.control_number = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _CONTROL)
             theirs.callback(os.close, self.control_number)
             teller = theirs.enter_context(ExitStack())
-            told, tell = _pipe(theirs, teller)
+            read_end, tell = _pipe(theirs, teller)
             self._said, say = _pipe(ours, theirs)
             start = settings.inside(settings.directory)
             command = ["bash", "--norc", "--noprofile", "--noediting", "-i", "-s"]
@@ -92,7 +92,7 @@ class Bash:
                 raise ShellUnavailable(f"bash does not start: {error.strerror}") from error
             ours.pop_all()
             teller.close()
-            inner = _inner_process(told)
+            inner = _inner_process(read_end)
             self.group = inner or self.process.pid
             if inner and settings.limits.processes and who.get("user", os.getuid()) == 0:
                 _bound_processes(inner, settings.limits.processes)
@@ -100,7 +100,7 @@ class Bash:
         os.set_blocking(self._input, False)
         os.set_blocking(self._said, False)
         self.exit = os.pidfd_open(self.process.pid) if hasattr(os, "pidfd_open") else None
-        self.signs = [each for each in (self.control, self.exit) if each is not None]
+        self.signs = [descriptor for descriptor in (self.control, self.exit) if descriptor is not None]
 
     def send(self, text: str) -> None:
         """Send an order to bash. If bash has ended nothing is sent, and `exit` or `control` reports the end.
@@ -193,7 +193,7 @@ def _inner_process(descriptor: int) -> int | None:
         return None
 
 
-def _bound_processes(inner: int, most: int) -> None:
+def _bound_processes(inner: int, max_processes: int) -> None:
     """Limit the number of processes in a sandbox of root, for which `RLIMIT_NPROC` does not apply, by `pid_max`.
 
     Linux has `pid_max` for each namespace since 6.14. Before, there is one for the machine, which stays as it is.
@@ -208,7 +208,7 @@ def _bound_processes(inner: int, most: int) -> None:
         stack.callback(os.close, processes)
         owner = fcntl.ioctl(processes, _NS_GET_USERNS)
         stack.callback(os.close, owner)
-        order = f"echo {most + _NEVER_USED_AGAIN} >/proc/sys/kernel/pid_max"
+        order = f"echo {max_processes + _NEVER_USED_AGAIN} >/proc/sys/kernel/pid_max"
         entering = [program, f"--user=/proc/self/fd/{owner}", f"--pid=/proc/self/fd/{processes}", "sh", "-c", order]
         subprocess.run(entering, pass_fds=(owner, processes), capture_output=True, check=False)  # noqa: S603
 
@@ -218,12 +218,12 @@ def identity(user: str | int | None) -> dict[str, Any]:
     if user is None:
         return {}
     try:
-        known = pwd.getpwuid(user) if isinstance(user, int) else pwd.getpwnam(user)
+        account = pwd.getpwuid(user) if isinstance(user, int) else pwd.getpwnam(user)
     except KeyError:
         if not isinstance(user, int):
             raise ShellUnavailable(f"there is no user {user!r} here") from None
         return {"user": user, "group": user, "extra_groups": []}  # a number needs no name
-    return {"user": known.pw_uid, "group": known.pw_gid, "extra_groups": []}
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
 
 
 def _resetting() -> Callable[[], None] | None:

@@ -64,16 +64,16 @@ def bubblewrap(
         else:
             options += ["--ro-bind-try", str(path), str(path)]
     options += [*_configuration(sandbox, data), *_devices(sandbox)]
-    for each in sandbox.readable:
-        options += ["--ro-bind", str(each), str(each)]
+    for host_path in sandbox.readable:
+        options += ["--ro-bind", str(host_path), str(host_path)]
     if private is not None:
         options += ["--ro-bind", str(private), INSIDE]  # pipes in it can still be written to
-    for each in sandbox.writable:
-        options += ["--bind", str(each), str(each)]
-    for place, real in sandbox.places.items():
-        options += ["--bind", str(real), place]
-    for place in ("/proc", "/dev", "/run", "/"):
-        options += ["--remount-ro", place]
+    for host_path in sandbox.writable:
+        options += ["--bind", str(host_path), str(host_path)]
+    for mount_point, real in sandbox.places.items():
+        options += ["--bind", str(real), mount_point]
+    for mount_point in ("/proc", "/dev", "/run", "/"):
+        options += ["--remount-ro", mount_point]
     options += ["--die-with-parent"] if report is None else ["--info-fd", str(report)]
     return [*_no_cores(), _program(), *options, "--chdir", directory, "--"]
 
@@ -108,17 +108,17 @@ def _program() -> str:
 def _configuration(sandbox: Sandbox, data: Callable[[bytes], int]) -> Iterator[str]:
     """Yield the options for /etc."""
     for pattern in _CONFIGURATION:
-        for place in Path("/etc").glob(pattern):
-            if place.is_symlink() and not str(place.readlink()).startswith(("/etc", "/run")):
-                yield from ("--symlink", str(place.readlink()), str(place))
+        for path in Path("/etc").glob(pattern):
+            if path.is_symlink() and not str(path.readlink()).startswith(("/etc", "/run")):
+                yield from ("--symlink", str(path.readlink()), str(path))
             else:
-                yield from ("--ro-bind-try", str(place), str(place))
+                yield from ("--ro-bind-try", str(path), str(path))
     made_up = dict(_MADE_UP)
     if sandbox.network:
         for name in ("hosts", "resolv.conf"):
-            place = Path("/etc", name)
-            if place.exists():
-                made_up[name] = place.read_text("utf-8", "replace")
+            path = Path("/etc", name)
+            if path.exists():
+                made_up[name] = path.read_text("utf-8", "replace")
     for name, text in made_up.items():
         yield from ("--perms", "0444", "--ro-bind-data", str(data(text.encode())), f"/etc/{name}")
 
@@ -129,5 +129,5 @@ def _devices(sandbox: Sandbox) -> Iterator[str]:
     for name in _HIDDEN:
         if Path("/proc", name).exists():
             yield from ("--ro-bind", "/dev/null", f"/proc/{name}")
-    for place, size in {"/dev/shm": sandbox.scratch_bytes // 4, "/tmp": sandbox.scratch_bytes, "/run": _MIB}.items():  # noqa: S108 - the sandbox's
-        yield from ("--size", str(size), "--perms", "1777", "--tmpfs", place)
+    for path, size in {"/dev/shm": sandbox.scratch_bytes // 4, "/tmp": sandbox.scratch_bytes, "/run": _MIB}.items():  # noqa: S108 - the sandbox's
+        yield from ("--size", str(size), "--perms", "1777", "--tmpfs", path)

@@ -54,18 +54,18 @@ def seccomp_filter() -> bytes:
             f"the sandbox needs the library libseccomp (Debian: libseccomp2): {error}; install it, or choose no sandbox"
         ) from None
     refused, absent = pyseccomp.ERRNO(errno.EPERM), pyseccomp.ERRNO(errno.ENOSYS)
-    made = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+    syscall_filter = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
 
     def rule(action: int, call: str, *conditions: tuple[int, int, int]) -> None:
         """Add a rule; a condition is an argument's number, a mask, and the value of the masked argument."""
         arguments = [pyseccomp.Arg(at, pyseccomp.MASKED_EQ, mask, value) for at, mask, value in conditions]
         if pyseccomp.resolve_syscall(pyseccomp.system_arch(), call) != -1:  # this processor has the call
-            made.add_rule(action, call, *arguments)
+            syscall_filter.add_rule(action, call, *arguments)
 
     for call in _REFUSED.split():
         rule(refused, call)
     for number in set(_NUMBERS) - _ALLOWED_NUMBERS:
-        made.add_rule(absent, number)
+        syscall_filter.add_rule(absent, number)
     for flag in _NAMESPACES:
         rule(refused, "clone", (0, flag, flag))
     for command in _TERMINAL_INPUT:
@@ -76,7 +76,9 @@ def seccomp_filter() -> bytes:
         for call in ("socket", "socketpair"):
             rule(pyseccomp.ERRNO(errno.EAFNOSUPPORT), call, (0, _LOW, family))
     for call in ("socket", "socketpair"):
-        made.add_rule(pyseccomp.ERRNO(errno.EAFNOSUPPORT), call, pyseccomp.Arg(0, pyseccomp.GE, _MOST_FAMILIES))
+        syscall_filter.add_rule(
+            pyseccomp.ERRNO(errno.EAFNOSUPPORT), call, pyseccomp.Arg(0, pyseccomp.GE, _MOST_FAMILIES)
+        )
     for bit in _SET_ID:
         for call, at in {"chmod": 1, "fchmod": 1, "fchmodat": 2, "creat": 1, "mknod": 1, "mknodat": 2}.items():
             rule(refused, call, (at, bit, bit))
@@ -85,6 +87,6 @@ def seccomp_filter() -> bytes:
                 rule(refused, call, (at, flag, flag), (at + 1, bit, bit))
     descriptor = os.memfd_create("filter")
     with os.fdopen(descriptor, "r+b") as file:
-        made.export_bpf(file)
+        syscall_filter.export_bpf(file)
         file.seek(0)
         return file.read()

@@ -29,15 +29,15 @@ class Sandbox:
         """Raise `ValueError` for a directory inside of a writable one, because commands could replace it."""
         writable = {*self.writable, *self.places.values()}
         for above in writable:
-            for each in {*writable, *self.readable} - {above}:
-                if each.is_relative_to(above):
-                    raise ValueError(f"{each} is inside {above}, which commands can write to: they could replace it")
+            for path in {*writable, *self.readable} - {above}:
+                if path.is_relative_to(above):
+                    raise ValueError(f"{path} is inside {above}, which commands can write to: they could replace it")
 
     def inside(self, path: Path) -> str:
         """Return the path under which commands see a directory of the machine."""
-        for place, real in self.places.items():
+        for mount_point, real in self.places.items():
             if path.is_relative_to(real):
-                return os.path.normpath(os.path.join(place, path.relative_to(real)))  # noqa: PTH118 - a path elsewhere
+                return os.path.normpath(os.path.join(mount_point, path.relative_to(real)))  # noqa: PTH118 - a path elsewhere
         return str(path)
 
 

@@ -40,13 +40,13 @@ def take(steps: Steps[_T]) -> _T:
     failed: BaseException | None = None
     while True:
         try:
-            wanted = steps.throw(failed) if failed else steps.send(answer)
+            request = steps.throw(failed) if failed else steps.send(answer)
         except StopIteration as end:
             result: _T = end.value
             return result
         failed = None
         try:
-            answer = _ready(wanted) if isinstance(wanted, AwaitReadable) else wanted.call()
+            answer = _ready(request) if isinstance(request, AwaitReadable) else request.call()
         except BaseException as error:  # noqa: BLE001 - raised again by the steps
             failed = error
 
@@ -57,13 +57,13 @@ async def async_take(steps: Steps[_T]) -> _T:
     failed: BaseException | None = None
     while True:
         try:
-            wanted = steps.throw(failed) if failed else steps.send(answer)
+            request = steps.throw(failed) if failed else steps.send(answer)
         except StopIteration as end:
             result: _T = end.value
             return result
         failed = None
         try:
-            answer = await (_async_ready(wanted) if isinstance(wanted, AwaitReadable) else _worked(wanted.call))
+            answer = await (_async_ready(request) if isinstance(request, AwaitReadable) else _worked(request.call))
         except BaseException as error:  # noqa: BLE001 - raised again by the steps
             failed = error
 
@@ -78,26 +78,26 @@ async def _worked(call: Callable[[], Any]) -> Any:
         raise
 
 
-def _ready(wanted: AwaitReadable) -> set[int]:
+def _ready(request: AwaitReadable) -> set[int]:
     poll = select.poll()
-    for descriptor in wanted.descriptors:
+    for descriptor in request.descriptors:
         poll.register(descriptor, select.POLLIN)
-    return {descriptor for descriptor, _ in poll.poll(max(0.0, wanted.seconds) * 1000)}
+    return {descriptor for descriptor, _ in poll.poll(max(0.0, request.seconds) * 1000)}
 
 
-async def _async_ready(wanted: AwaitReadable) -> set[int]:
-    if ready := _ready(AwaitReadable(wanted.descriptors, 0)):
+async def _async_ready(request: AwaitReadable) -> set[int]:
+    if ready := _ready(AwaitReadable(request.descriptors, 0)):
         await asyncio.sleep(0)  # a command that writes constantly must not block the loop
         return ready
     loop = asyncio.get_running_loop()
     some = asyncio.Event()
-    for descriptor in wanted.descriptors:
+    for descriptor in request.descriptors:
         loop.add_reader(descriptor, some.set)
     try:
         with suppress(TimeoutError):
-            async with asyncio.timeout(wanted.seconds):
+            async with asyncio.timeout(request.seconds):
                 await some.wait()
     finally:
-        for descriptor in wanted.descriptors:
+        for descriptor in request.descriptors:
             loop.remove_reader(descriptor)
-    return _ready(AwaitReadable(wanted.descriptors, 0))
+    return _ready(AwaitReadable(request.descriptors, 0))

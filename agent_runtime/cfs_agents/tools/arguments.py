@@ -84,18 +84,18 @@ class Arguments:
         return f"{self._name} was not run: {'; '.join(problems)}. The right form: {self.example(wrong)}"
 
     def _problem(self, detail: ErrorDetails) -> str:
-        place = _place(detail["loc"])
-        known = list(self.schema["properties"])
+        parameter = _place(detail["loc"])
+        parameters = list(self.schema["properties"])
         if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
-            near = difflib.get_close_matches(place, known, n=1)
+            near = difflib.get_close_matches(parameter, parameters, n=1)
             hint = f", did you mean {near[0]!r}?" if near else ""
-            return f"there is no parameter {place!r}{hint} (there are: {', '.join(known) or 'none'})"
+            return f"there is no parameter {parameter!r}{hint} (there are: {', '.join(parameters) or 'none'})"
         kind = self._kind(detail["loc"])
         if detail["type"] == "missing":
-            return f"{place!r} is missing{f' ({kind})' if kind else ''}"
+            return f"{parameter!r} is missing{f' ({kind})' if kind else ''}"
         if kind and _OF_THE_WRONG_KIND.search(detail["type"]):
-            return f"{place!r} must be {kind}, not {_shown(detail['input'])}"
-        return f"{place!r} is not right: {_shown(detail['input'])}, {detail['msg'][0].lower()}{detail['msg'][1:]}"
+            return f"{parameter!r} must be {kind}, not {_shown(detail['input'])}"
+        return f"{parameter!r} is not right: {_shown(detail['input'])}, {detail['msg'][0].lower()}{detail['msg'][1:]}"
 
     def _kind(self, location: tuple[int | str, ...]) -> str:
         """Return the kind of one parameter; empty for a value inside a parameter, where pydantic's message is used."""
@@ -105,10 +105,10 @@ class Arguments:
 
     def example(self, wrong: Sequence[str] = ()) -> str:
         """Return an example of correct arguments, as JSON: the required parameters and those in `wrong`."""
-        wanted = [
+        required = [
             name for name in self.schema["properties"] if name in self.schema.get("required", []) or name in wrong
         ]
-        values = {name: self._sample(self.schema["properties"][name]) for name in wanted}
+        values = {name: self._sample(self.schema["properties"][name]) for name in required}
         return json.dumps(values, ensure_ascii=False, default=str)
 
     def _sample(self, schema: Mapping[str, Any], depth: int = 0) -> Any:
@@ -127,8 +127,8 @@ class Arguments:
             members = schema.get("properties", {})
             return {name: self._sample(members[name], depth + 1) for name in schema.get("required", members)}
         if kind in ("integer", "number"):
-            least = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
-            return max(_SAMPLES[kind], least)
+            minimum = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
+            return max(_SAMPLES[kind], minimum)
         return _SAMPLES.get(str(kind), "value")
 
     def _resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -143,10 +143,10 @@ def arguments_of(name: str, function: Callable[..., Any]) -> Arguments:
     """Return the parameters of a tool; those of a method are computed once and shared by all its objects."""
     if not inspect.ismethod(function):
         return Arguments(name, function)
-    known = _OF_METHODS.setdefault(function.__func__, {})
-    if name not in known:
-        known[name] = Arguments(name, function)
-    return known[name]
+    cached = _OF_METHODS.setdefault(function.__func__, {})
+    if name not in cached:
+        cached[name] = Arguments(name, function)
+    return cached[name]
 
 
 def _model_of(name: str, function: Callable[..., Any]) -> tuple[type[BaseModel], dict[str, str]]:
@@ -196,7 +196,7 @@ def _bare(schema: Any) -> Any:
     `additionalProperties: true`.
     """
     if isinstance(schema, list):
-        return [_bare(each) for each in schema]
+        return [_bare(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     if schema.get("default", ...) is None and len(kinds := _without_null(schema.get("anyOf", ()))) > 0:

@@ -126,13 +126,13 @@ class CommandTools:
         return None if working_dir is None else await in_thread(lambda: self._directory(working_dir))
 
     def _directory(self, path: str) -> Path:
-        place = directory_path(path)
+        logical = directory_path(path)
         try:
-            if not self._handle.is_directory(place):
-                raise ToolError(f"there is no directory {place!r}")
+            if not self._handle.is_directory(logical):
+                raise ToolError(f"there is no directory {logical!r}")
         except FileSystemError as error:
             raise ToolError(str(error)) from None
-        return self._paths.place_of(place)
+        return self._paths.place_of(logical)
 
     def _text(self, command: str, result: ShellResult) -> str:
         """Return the text for the model: the output, and notes in brackets."""
@@ -149,7 +149,7 @@ class CommandTools:
         inside = self._shell.settings.inside(self._paths.workspace)
         misnamed = result.status != 0 and inside != WORKSPACE and _NAMES_WORKSPACE.search(command) is not None
         waited = "it waited for input, which nobody can give, and was interrupted: use options such as -y"
-        asked = result.asked is None and result.status != 0 and _ASKED.search(result.output[-_END:]) is not None
+        prompted = result.asked is None and result.status != 0 and _ASKED.search(result.output[-_END:]) is not None
         goes_on = result.still_running and not result.left_out
         candidates = [
             (result.fresh, "the shell had ended before; this is a fresh one, without what was set in it"),
@@ -158,7 +158,7 @@ class CommandTools:
             (result.left_out, f"the whole output is in {record}"),
             (goes_on, f"a process goes on in the background; this output, and what will come, is in {record}"),
             (result.asked is not None, f"{waited}; it asked: {result.asked}" if result.asked else waited),
-            (asked, "it seems to have asked for input, and there is none: use options such as -y"),
+            (prompted, "it seems to have asked for input, and there is none: use options such as -y"),
             (result.timed_out, "its time was over: it was interrupted as by Ctrl-C"),
             (result.ended, f"the shell has ended: {result.ended}; the next command gets a fresh one"),
             (misnamed, f"in the shell {WORKSPACE} is {inside}: use relative paths"),
@@ -175,8 +175,8 @@ def exit_status(name: str, arguments: Mapping[str, Any], text: str) -> int | Non
     """Return the exit status of a command from the result of its call; None for any other call or a background job."""
     if name != COMMAND or arguments.get("background"):
         return None
-    found = _STATUS.search(text)
-    return int(found[1]) if found else 0
+    match = _STATUS.search(text)
+    return int(match[1]) if match else 0
 
 
 def failure_of(name: str, arguments: Mapping[str, Any], text: str, *, ok: bool) -> str:

@@ -135,9 +135,9 @@ class Consent:
             answer, by = await self._both(agent, request, elsewhere)
         if answer == Answer.ALWAYS:
             self._always.add(request)
-            for known, same in self._open.items():
-                if same == request and not known.done():
-                    known.set_result(None)
+            for future, same in self._open.items():
+                if same == request and not future.done():
+                    future.set_result(None)
             return Permission(Answer.ALWAYS, by)
         if answer == Answer.PATTERN and request.pattern_choice:
             self.patterns |= dict.fromkeys(request.patterns)
@@ -161,43 +161,45 @@ class Consent:
         self, agent: str, request: CommandRequest, elsewhere: RemoteQuestion
     ) -> tuple[Answer | None, str | None]:
         """Ask here and elsewhere; return the first answer, and who gave it elsewhere. The other question ends."""
-        here = None if self._ask is None else asyncio.create_task(self._here(agent, request))
+        local = None if self._ask is None else asyncio.create_task(self._here(agent, request))
         await asyncio.sleep(0)
-        if here is not None and here.done():
-            return here.result(), None  # a function decided, and no person
-        there = asyncio.create_task(elsewhere.answer())
-        known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._open[known] = request
-        said = ""
+        if local is not None and local.done():
+            return local.result(), None  # a function decided, and no person
+        remote = asyncio.create_task(elsewhere.answer())
+        decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open[decided] = request
+        notice = ""
         try:
-            await _first(there, here, known)
-            if there.done() and there.exception() is None:
-                answer, by = there.result()
-                said = f"{by} has answered {answer}"
+            await _first(remote, local, decided)
+            if remote.done() and remote.exception() is None:
+                answer, by = remote.result()
+                notice = f"{by} has answered {answer}"
                 return answer, by
-            await _end(there)
-            if known.done():
-                said = "always allowed by now"
+            await _end(remote)
+            if decided.done():
+                notice = "always allowed by now"
                 await elsewhere.settled(None)
                 return Answer.YES, None
-            return await elsewhere.settled(here.result() if here is not None else there.result()[0]), None
+            return await elsewhere.settled(local.result() if local is not None else remote.result()[0]), None
         except BaseException:
-            await _end(there)
+            await _end(remote)
             await elsewhere.settled(None)
             raise
         finally:
-            del self._open[known]
-            await _end(here, said)
+            del self._open[decided]
+            await _end(local, notice)
 
 
-async def _first(there: "asyncio.Task[Any]", here: "asyncio.Task[Any] | None", known: "asyncio.Future[None]") -> None:
+async def _first(
+    remote: "asyncio.Task[Any]", local: "asyncio.Task[Any] | None", decided: "asyncio.Future[None]"
+) -> None:
     """Wait until one of them is done. A failure elsewhere does not count while somebody can be asked here."""
     while True:
-        waiting = {each for each in (there, here, known) if each is not None}
-        if there.done() and there.exception() is not None and here is not None:
-            waiting.remove(there)
+        waiting = {waiter for waiter in (remote, local, decided) if waiter is not None}
+        if remote.done() and remote.exception() is not None and local is not None:
+            waiting.remove(remote)
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if not there.done() or there.exception() is None or here is None or here.done() or known.done():
+        if not remote.done() or remote.exception() is None or local is None or local.done() or decided.done():
             return
 
 

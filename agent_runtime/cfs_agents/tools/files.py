@@ -103,28 +103,28 @@ class FileTools:
 
         What is cut at the length of a page is a `CutText`, whose note has the arguments that continue it.
         """
-        place = file_path(path)
-        text = self._looking(place, lambda: self._text(place))
+        logical = file_path(path)
+        text = self._looking(logical, lambda: self._text(logical))
         if not text:
-            self._gate.read(place, text, 0, 0)
+            self._gate.read(logical, text, 0, 0)
             return "[the file is empty]"
-        page = page_of(place, text, start_line, end_line, start_column)
-        self._gate.read(place, text, page.start, page.end)
-        note = self._note_of(place)
-        shown = f"{note}\n{page.text}" if note else page.text
-        return CutText(shown) if page.cut else shown
+        page = page_of(logical, text, start_line, end_line, start_column)
+        self._gate.read(logical, text, page.start, page.end)
+        note = self._note_of(logical)
+        rendered = f"{note}\n{page.text}" if note else page.text
+        return CutText(rendered) if page.cut else rendered
 
     def write_file(self, path: _File, content: str) -> str:
         """Write a text atomically; returns a description of the change."""
-        place = file_path(path)
-        with self._changing, self._gate.writing(place, content, lambda: self._present(place)):
-            before = self._size(place)
+        logical = file_path(path)
+        with self._changing, self._gate.writing(logical, content, lambda: self._present(logical)):
+            before = self._size(logical)
             if before is None:
-                self._require_creatable(place)
-            size = self._looking(place, lambda: self._handle.write(place, content))["size"]
+                self._require_creatable(logical)
+            size = self._looking(logical, lambda: self._handle.write(logical, content))["size"]
         lines = content.count("\n") + (not content.endswith("\n") and content != "")
-        done = f"created {place}" if before is None else f"changed {place}, which had {before:,} bytes"
-        return f"{done}: {lines:,} lines, {size:,} bytes"
+        outcome = f"created {logical}" if before is None else f"changed {logical}, which had {before:,} bytes"
+        return f"{outcome}: {lines:,} lines, {size:,} bytes"
 
     def edit_file(
         self,
@@ -133,13 +133,13 @@ class FileTools:
         new: str,
     ) -> str:
         """Replace the only occurrence of a text; writes nothing if there is none or more than one."""
-        place = file_path(path)
-        with self._changing, self._gate.writing(place):
-            before = self._looking(place, lambda: self._text(place))
-            text, start = replaced(place, before, old, new)
-            self._looking(place, lambda: self._handle.write(place, text))
-            self._gate.edited(place, before, text, start, start + len(old))
-        return f"changed {place} at line {line_of(text, start)}: {len(old):,} characters replaced by {len(new):,}"
+        logical = file_path(path)
+        with self._changing, self._gate.writing(logical):
+            before = self._looking(logical, lambda: self._text(logical))
+            text, start = replaced(logical, before, old, new)
+            self._looking(logical, lambda: self._handle.write(logical, text))
+            self._gate.edited(logical, before, text, start, start + len(old))
+        return f"changed {logical} at line {line_of(text, start)}: {len(old):,} characters replaced by {len(new):,}"
 
     def list_directory(
         self,
@@ -147,15 +147,15 @@ class FileTools:
         after: Annotated[str | None, "only the names behind this one"] = None,
     ) -> str:
         """Return the directories and files directly in a directory, sorted, with sizes in bytes."""
-        place = directory_path(path)
+        logical = directory_path(path)
         try:
-            entries = self._handle.scan(place)
+            entries = self._handle.scan(logical)
         except NotFoundError:
-            if self._size(place) is not None:
-                raise ToolError(f"{place!r} is a file: use read_file") from None
-            raise self._missing(place) from None
+            if self._size(logical) is not None:
+                raise ToolError(f"{logical!r} is a file: use read_file") from None
+            raise self._missing(logical) from None
         directories = sum("directory" in entry for entry in entries)
-        title = f"{place}: {directories} directories, {len(entries) - directories} files"
+        title = f"{logical}: {directories} directories, {len(entries) - directories} files"
         named = [(entry["path"].rpartition("/")[2], entry) for entry in entries]
         rest = [(name, entry) for name, entry in named if after is None or name > after]
         lines = [
@@ -177,97 +177,97 @@ class FileTools:
         after: Annotated[str | None, "only matches behind this PATH:LINE"] = None,
     ) -> str:
         """Return the matching lines, up to a limit, and the number of files searched."""
-        place = directory_path(path)
+        logical = directory_path(path)
         findings = self._looking(
-            place, lambda: search(self._handle, pattern, place, glob, ignore_case=ignore_case, after=after)
+            logical, lambda: search(self._handle, pattern, logical, glob, ignore_case=ignore_case, after=after)
         )
         return CutText(findings.text()) if findings.cut else findings.text()
 
-    def _text(self, place: Path) -> str:
-        size = self._handle.file(place)["size"]
+    def _text(self, logical: Path) -> str:
+        size = self._handle.file(logical)["size"]
         if size > LARGEST_FILE:
-            raise ToolError(f"{place!r} has {size:,} bytes, which is too much: read a part of it with a command")
+            raise ToolError(f"{logical!r} has {size:,} bytes, which is too much: read a part of it with a command")
         try:
-            return self._handle.read_file(place)
+            return self._handle.read_file(logical)
         except InvalidArgumentError as error:
             raise ToolError(
                 f"{error.detail.partition(';')[0]}: it has {size:,} bytes, look at it by a command"
             ) from None
 
-    def _present(self, place: Path) -> str | None:
+    def _present(self, logical: Path) -> str | None:
         """Return the text of a file; None if it is missing or has none."""
         try:
-            return self._text(place)
+            return self._text(logical)
         except (FileSystemError, ToolError):
             return None
 
-    def _size(self, place: Path) -> int | None:
+    def _size(self, logical: Path) -> int | None:
         """Return the size of a file; None if it is missing or not readable."""
         try:
-            return self._handle.file(place)["size"]
+            return self._handle.file(logical)["size"]
         except FileSystemError:
             return None
 
-    def _looking(self, place: Path, action: Callable[[], _T]) -> _T:
+    def _looking(self, logical: Path, action: Callable[[], _T]) -> _T:
         """Run an action on a file and turn errors of the file system into a `ToolError` for the model."""
         try:
             return action()
         except NotFoundError:
-            raise self._missing(place) from None
+            raise self._missing(logical) from None
         except AccessDeniedError as error:
             raise ToolError(f"{error.detail}. {self._handle.describe_grants()}") from None
         except ConflictError as error:
-            if self._is_directory(place):
-                raise ToolError(f"{place!r} is a directory") from None
+            if self._is_directory(logical):
+                raise ToolError(f"{logical!r} is a directory") from None
             raise ToolError(error.detail) from None
 
-    def _is_directory(self, place: Path) -> bool:
+    def _is_directory(self, logical: Path) -> bool:
         try:
-            return self._handle.is_directory(place)
+            return self._handle.is_directory(logical)
         except FileSystemError:
             return False
 
-    def _missing(self, place: Path) -> ToolError:
+    def _missing(self, logical: Path) -> ToolError:
         """Return the error for a missing file, with similar names or the directory that is there instead."""
-        if self._is_directory(place):
-            return ToolError(f"{place!r} is a directory: use list_directory")
-        if (other := self._look_alike(place)) is not None:
-            reason = f"there is no {place!r}, but {other!r}, whose name looks the same"
-            return ToolError(f"{reason}: {_compared(place, other)}")
-        above, _, name = place.rpartition("/")
-        doubled = place.removeprefix(WORKSPACE)
+        if self._is_directory(logical):
+            return ToolError(f"{logical!r} is a directory: use list_directory")
+        if (other := self._look_alike(logical)) is not None:
+            reason = f"there is no {logical!r}, but {other!r}, whose name looks the same"
+            return ToolError(f"{reason}: {_compared(logical, other)}")
+        above, _, name = logical.rpartition("/")
+        doubled = logical.removeprefix(WORKSPACE)
         if doubled.startswith(WORKSPACE + "/") and self._size(doubled) is not None:
-            return ToolError(f"there is no {place!r}, but {doubled!r}: relative paths begin in /workspace")
+            return ToolError(f"there is no {logical!r}, but {doubled!r}: relative paths begin in /workspace")
         names = self._names(above or "/")
         if names is None:
-            return ToolError(f"there is no {place!r}, and no directory {above!r}")
+            return ToolError(f"there is no {logical!r}, and no directory {above!r}")
         near = difflib.get_close_matches(name, names[:10_000], n=3, cutoff=0.7)
-        return ToolError(f"there is no {place!r}" + (f"; near it there is {', '.join(near)}" if near else ""))
+        return ToolError(f"there is no {logical!r}" + (f"; near it there is {', '.join(near)}" if near else ""))
 
-    def _require_creatable(self, place: Path) -> None:
+    def _require_creatable(self, logical: Path) -> None:
         """Raise `ToolError` if a directory has the path, or if something that looks like it has the name."""
-        if self._is_directory(place):
-            raise ToolError(f"{place!r} is a directory")
-        if not self._look_alikes and (other := self._look_alike(place)) is not None:
+        if self._is_directory(logical):
+            raise ToolError(f"{logical!r} is a directory")
+        if not self._look_alikes and (other := self._look_alike(logical)) is not None:
             raise ToolError(
-                f"{place!r} is not created beside {other!r}, whose name looks the same: {_compared(place, other)}."
+                f"{logical!r} is not created beside {other!r}, whose name looks the same: {_compared(logical, other)}."
                 " Write to that one, or choose another name"
             )
 
-    def _look_alike(self, place: Path) -> Path | None:
+    def _look_alike(self, logical: Path) -> Path | None:
         """Return the path of what only looks like a path, or like a directory above it; None if there is nothing.
 
         Each component is the exact one, or else one that looks the same.
         """
         path = ""
-        for name in place.split("/")[1:]:
+        for name in logical.split("/")[1:]:
             names = self._names(path or "/") or []
             if name not in names:
                 name = next((other for other in names if folded(other) == folded(name)), "")
             if not name:
                 break
             path += f"/{name}"
-        return None if place == path or place.startswith(f"{path}/") else path
+        return None if logical == path or logical.startswith(f"{path}/") else path
 
     def _names(self, directory: Path) -> list[str] | None:
         """Return the names in a directory; None if there is no such directory for the agent."""
@@ -277,8 +277,8 @@ class FileTools:
             return None
 
 
-def _compared(place: Path, other: Path) -> str:
+def _compared(logical: Path, other: Path) -> str:
     """Return how the first names differ in which two paths that look the same do."""
-    pairs = zip(place.split("/"), other.split("/"), strict=False)
-    yours, there = next((mine, its) for mine, its in pairs if mine != its)
-    return f"yours is {yours!a}, that one {there!a}"
+    pairs = zip(logical.split("/"), other.split("/"), strict=False)
+    yours, theirs = next((mine, its) for mine, its in pairs if mine != its)
+    return f"yours is {yours!a}, that one {theirs!a}"

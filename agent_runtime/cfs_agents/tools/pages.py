@@ -47,20 +47,24 @@ def page_of(
         going_on = _arguments(first, until + 1, end_line)
         note = f"[line {first} of {len(lines)}, characters {column:,}-{until:,} of {size:,}; {going_on}]"
         return Page(f"{text[start:end]}\n{note}", start, end, cut=True)
-    shown, end = first, start + len(begun)
-    while shown < last and shown - first + 1 < MAX_LINES and end + _length(lines[shown]) - start <= MAX_CHARACTERS:
-        end += len(lines[shown])
-        shown += 1
+    last_line, end = first, start + len(begun)
+    while (
+        last_line < last
+        and last_line - first + 1 < MAX_LINES
+        and end + _length(lines[last_line]) - start <= MAX_CHARACTERS
+    ):
+        end += len(lines[last_line])
+        last_line += 1
     part = text[start:end]
     if len(part) == len(text) and start_line is None and end_line is None:
         return Page(part, start, end, cut=False)
-    where = f"lines {first}-{shown} of {len(lines)}"
+    where = f"lines {first}-{last_line} of {len(lines)}"
     if column > 1:
         where = f"line {first} of {len(lines)} from character {column:,} on"
-        where += f", lines {first + 1}-{shown}" if shown > first else ""
-    more = "" if shown == last else f"; {_arguments(shown + 1, 1, end_line)}"
+        where += f", lines {first + 1}-{last_line}" if last_line > first else ""
+    more = "" if last_line == last else f"; {_arguments(last_line + 1, 1, end_line)}"
     ending = "" if part.endswith("\n") else "\n"
-    return Page(f"{part}{ending}[{where}{more}]", start, end, cut=shown < last)
+    return Page(f"{part}{ending}[{where}{more}]", start, end, cut=last_line < last)
 
 
 def _length(line: str) -> int:

@@ -101,11 +101,11 @@ class PathManager:
             raise RefusedPath(error.reason) from None
         if logical != "/" and not any(f"{logical}/".startswith(f"{grant['prefix']}/") for grant in agent_grants()):
             raise RefusedPath(f"{path!r} is not yours: your files are below {WORKSPACE} and {STORAGE}")
-        place = self.place_of(logical)
-        real = pathlib.Path(os.path.realpath(place))
-        if not any(real.is_relative_to(os.path.realpath(each)) for each in (self.agent_root, self.workspace)):
+        local_path = self.place_of(logical)
+        real = pathlib.Path(os.path.realpath(local_path))
+        if not any(real.is_relative_to(os.path.realpath(root)) for root in (self.agent_root, self.workspace)):
             raise RefusedPath(f"{path!r} leads out of your directory")
-        return place
+        return local_path
 
     def place_of(self, logical: Path) -> pathlib.Path:
         """Return this machine's path of a logical path."""
@@ -129,11 +129,11 @@ def _bare(path: str) -> str:
     return path
 
 
-def _checked(logical: str, given: str) -> Path:
+def _checked(logical: str, requested: str) -> Path:
     try:
         return validate_path(logical)
     except InvalidPathError as error:
-        hint = ": '..' is never followed, write the path from /workspace on" if ".." in given.split("/") else ""
+        hint = ": '..' is never followed, write the path from /workspace on" if ".." in requested.split("/") else ""
         raise ToolError(f"{error.detail}{hint}") from None
 
 
@@ -147,9 +147,9 @@ def escaped_name(name: str) -> str:
 
 def unescaped_name(text: str) -> str:
     """Return the file name, in the form of `os.fsdecode`, of a text from `escaped_name`."""
-    data = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), text.encode("utf-8", "surrogateescape"))
+    data = _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), text.encode("utf-8", "surrogateescape"))
     return data.decode("utf-8", "surrogateescape")
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in found[0].encode("utf-8", "surrogateescape"))
+def _escaped(match: re.Match[str]) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in match[0].encode("utf-8", "surrogateescape"))

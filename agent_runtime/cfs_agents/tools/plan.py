@@ -59,9 +59,9 @@ def steps_in(call: ToolCall) -> tuple[PlanStep, ...]:
 
 def progress(steps: Sequence[PlanStep]) -> str:
     """Return how far a plan is, and its first step in progress: `1 of 3 steps completed; in progress: test it`."""
-    done = sum(step.status == "completed" for step in steps)
+    completed = sum(step.status == "completed" for step in steps)
     present = next((step.text for step in steps if step.status == "in_progress"), None)
-    return f"{done} of {len(steps)} steps completed" + (f"; in progress: {present}" if present else "")
+    return f"{completed} of {len(steps)} steps completed" + (f"; in progress: {present}" if present else "")
 
 
 def lines_of(steps: Iterable[PlanStep]) -> list[str]:

@@ -75,11 +75,11 @@ class Registry:
 
     def add(self, *tools: Tool | Callable[..., Any]) -> None:
         """Add tools, or functions with docstrings; raises `ToolDefinitionError` for a name that is already used."""
-        made = [each if isinstance(each, Tool) else tool()(each) for each in tools]
-        names = [*self._tools, *(each.name for each in made)]
+        new_tools = [item if isinstance(item, Tool) else tool()(item) for item in tools]
+        names = [*self._tools, *(new_tool.name for new_tool in new_tools)]
         if doubles := sorted({name for name in names if names.count(name) > 1}):
             raise ToolDefinitionError(f"two tools are called {doubles[0]!r}")
-        self._tools.update((each.name, each) for each in made)
+        self._tools.update((new_tool.name, new_tool) for new_tool in new_tools)
 
     def get(self, name: str) -> Tool:
         """Return the tool of this name; raises `ToolDefinitionError` if there is none."""
@@ -93,7 +93,7 @@ class Registry:
         A call of another one of these tools fails with a reason that says when the tool can be called again.
         """
         tools = [self.get(name) for name in names]
-        withheld = self._tools.keys() - {each.name for each in tools}
+        withheld = self._tools.keys() - {entry.name for entry in tools}
         return type(self)(tools, timeout=self._timeout, gate=self._gate, on_error=self.on_error, withheld=withheld)
 
     def right_form(self, name: str) -> str:
@@ -110,9 +110,9 @@ class Registry:
         tokens.
         """
         return [
-            each.schema(brief=brief, window=window)
-            for each in self
-            if (each.in_brief or not brief) and each.min_context <= (window or 0)
+            entry.schema(brief=brief, window=window)
+            for entry in self
+            if (entry.in_brief or not brief) and entry.min_context <= (window or 0)
         ]
 
     def together(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
@@ -127,11 +127,11 @@ class Registry:
 
     def _touch(self, call: ToolCall) -> FileAccess | None:
         """Return what a call touches; None if it has to run alone or its arguments are invalid."""
-        wanted = self._tools.get(call.name)
-        if wanted is None or wanted.touches is None:
+        entry = self._tools.get(call.name)
+        if entry is None or entry.touches is None:
             return None
         try:
-            return wanted.touches(call.arguments)
+            return entry.touches(call.arguments)
         except Exception:  # noqa: BLE001 - the call itself reports the error
             return None
 
@@ -149,9 +149,9 @@ class Registry:
         try:
             value, ok = await self._run(call), True
             text, truncated = text_of(value), isinstance(getattr(value, "text", value), CutText)
-            most = self._tools[call.name].most_characters
-            if most is not None and len(text) > most:
-                text, truncated = shortened(text, most), True
+            max_characters = self._tools[call.name].most_characters
+            if max_characters is not None and len(text) > max_characters:
+                text, truncated = shortened(text, max_characters), True
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the model reads every error of a tool
             text, ok = f"Error: {self._reason(call, error)}", False
         finally:
@@ -167,20 +167,20 @@ class Registry:
         if call.name not in self._tools:
             form = f". {self.right_form(call.name)}" if self._nearest(call.name) else ""
             raise ToolError(self._unknown(call.name) + form)
-        wanted = self._tools[call.name]
-        values = wanted.arguments.check(call.arguments)
+        entry = self._tools[call.name]
+        values = entry.arguments.check(call.arguments)
         if self._gate is not None:
-            await self._gate(PendingCall(call, wanted, values))
-        seconds = self._timeout if wanted.timeout is None else wanted.timeout
+            await self._gate(PendingCall(call, entry, values))
+        seconds = self._timeout if entry.timeout is None else entry.timeout
         try:
             async with asyncio.timeout(seconds) as limit:
-                work = partial(wanted.callable, **values)
-                value = work() if wanted.is_async else await in_thread(work)
+                work = partial(entry.callable, **values)
+                value = work() if entry.is_async else await in_thread(work)
                 return await value if inspect.isawaitable(value) else value
         except TimeoutError:
             if not limit.expired():
                 raise  # raised by the tool itself
-        ended = "was ended" if wanted.is_async else "cannot be stopped and may still be at work"
+        ended = "was ended" if entry.is_async else "cannot be stopped and may still be at work"
         raise ToolError(f"{call.name} took longer than {seconds:g} s; it {ended}")
 
     def _unknown(self, name: str) -> str:

@@ -18,7 +18,7 @@ def replaced(path: str, text: str, old: str, new: str) -> tuple[str, int]:
     if not places:
         raise ToolError(f"'old' is not in {path!r}{_near(text, old)}; nothing was changed")
     if len(places) > 1:
-        lines = ", ".join(str(line_of(text, place)) for place in places[:_MOST_PLACES])
+        lines = ", ".join(str(line_of(text, position)) for position in places[:_MOST_PLACES])
         more = ", ..." if len(places) > _MOST_PLACES else ""
         raise ToolError(
             f"'old' is {len(places)} times in {path!r}, at the lines {lines}{more}; nothing was changed:"
@@ -47,9 +47,9 @@ def _near(text: str, old: str) -> str:
     """Return a hint to a place that differs only in white space or in the ends of its lines."""
     if "\r\n" in text and old.replace("\n", "\r\n") in text:
         return ": the file's lines end in '\\r\\n'"
-    wanted = [line.strip() for line in old.strip().splitlines()]
+    old_lines = [line.strip() for line in old.strip().splitlines()]
     lines = [line.strip() for line in text.splitlines()]
-    for at in range(len(lines) - len(wanted) + 1) if wanted else ():
-        if lines[at : at + len(wanted)] == wanted:
+    for at in range(len(lines) - len(old_lines) + 1) if old_lines else ():
+        if lines[at : at + len(old_lines)] == old_lines:
             return f": it is at line {at + 1} but for white space, copy the text exactly"
     return ""

@@ -46,7 +46,7 @@ class FileSystemAgentConfig(AgentConfig):
         """Return the settings of any agent as those of a file-system agent; without one, the defaults."""
         if config is None or isinstance(config, FileSystemAgentConfig):
             return config or cls()
-        return cls(**{each.name: getattr(config, each.name) for each in fields(AgentConfig)})
+        return cls(**{config_field.name: getattr(config, config_field.name) for config_field in fields(AgentConfig)})
 
     def __post_init__(self) -> None:
         """Check the settings that depend on each other."""

@@ -34,8 +34,8 @@ def _below(top: Path, folders: tuple[str, ...], depth: int) -> Iterator[str]:
     try:
         folder = open_beneath(top, folders)  # commands may have put a link here meanwhile
         try:
-            with os.scandir(folder) as found:
-                names = (entry for entry in found if not entry.name.startswith("."))
+            with os.scandir(folder) as scan:
+                names = (entry for entry in scan if not entry.name.startswith("."))
                 entries = [
                     (entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(names, _MOST_LOOKED_AT)
                 ]

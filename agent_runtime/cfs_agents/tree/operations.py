@@ -158,9 +158,9 @@ def _short(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list | tuple | dict) and depth == _DEEPEST:
         return f"[{len(value)} members]"
     if isinstance(value, dict):
-        shown = dict(list(value.items())[:_MOST_MEMBERS])
-        short = {shortened(str(key), 200): _short(member, depth + 1) for key, member in shown.items()}
-        return short | ({"...": f"{len(value) - len(shown)} more"} if len(value) > len(shown) else {})
+        members = dict(list(value.items())[:_MOST_MEMBERS])
+        short = {shortened(str(key), 200): _short(member, depth + 1) for key, member in members.items()}
+        return short | ({"...": f"{len(value) - len(members)} more"} if len(value) > len(members) else {})
     if isinstance(value, list | tuple):
         more = [f"[... {len(value) - _MOST_MEMBERS} more]"] if len(value) > _MOST_MEMBERS else []
         return [*(_short(member, depth + 1) for member in value[:_MOST_MEMBERS]), *more]

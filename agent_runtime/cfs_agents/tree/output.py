@@ -133,11 +133,11 @@ class TurnOutput:
     def message(self, message: Message) -> None:
         """Send a message that is on disk. An answer waits: it may be the end of the turn, which sends it."""
         self._shown, self._reply, self._differs = "", "", False
-        given = self._given if message.role == "user" else None
+        prompt = self._given if message.role == "user" else None
         if message.role == "user":
             self.chunk("message", "user", content=message.content)
             self._given = None
-        if given == message.content:
+        if prompt == message.content:
             return
         if not (self._answer is not None and message.content.startswith(self._answer.content)):
             self._send_answer()  # else it is the same answer, continued

@@ -263,10 +263,10 @@ class PublishedWorkspace:
         if data == mine:
             self._base[path] = here, there
             return False
-        kept = await asyncio.to_thread(self._keep, f"{path}.conflict", mine)
+        conflict_path = await asyncio.to_thread(self._keep, f"{path}.conflict", mine)
         version = await asyncio.to_thread(self._write, path, here, data)
         self._base[path] = version or "", there
-        _log.warning("published.conflict", path=path, kept=kept, workspace=self._there)
+        _log.warning("published.conflict", path=path, kept=conflict_path, workspace=self._there)
         return True
 
     async def _versions_there(self) -> dict[str, str]:

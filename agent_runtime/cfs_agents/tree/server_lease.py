@@ -226,9 +226,9 @@ class ServerLease:
 
 def in_life(life: str | None, call: api.Call[T]) -> api.Call[T]:
     """Restrict a call to one life of its session, if that is known."""
-    seen = api.Life()
-    seen.saw(life)
-    return seen.call(call)
+    guard = api.Life()
+    guard.saw(life)
+    return guard.call(call)
 
 
 async def end_elsewhere(client: AsyncClient, session_id: str, record: LeaseRecord, reason: str) -> None:

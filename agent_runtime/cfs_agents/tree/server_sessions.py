@@ -199,7 +199,7 @@ class ServerSessions:
 
     def paused(self, session_id: str) -> bool:
         """Whether this session, or one above it, is paused according to the events."""
-        return any(session_id == each or session_id.startswith(f"{each}/") for each in self._paused)
+        return any(session_id == ancestor or session_id.startswith(f"{ancestor}/") for ancestor in self._paused)
 
     async def unpaused(self, session_id: str) -> None:
         """Wait until it is not paused."""
@@ -518,8 +518,8 @@ class ServerSessions:
                 settings = event.data.get("settings", {})
                 self._note_pause(event.session, paused=bool(settings.get("paused")))
                 if (life := self._lives.get(event.session)) is not None:
-                    given = {key: value for key, value in settings.items() if value is not None}
-                    self._store_settings(event.session, life, given)
+                    overrides = {key: value for key, value in settings.items() if value is not None}
+                    self._store_settings(event.session, life, overrides)
             case "session.deleted":
                 await self._left(event.session, departed(event.session, event.data.get("renamed_to")))
 

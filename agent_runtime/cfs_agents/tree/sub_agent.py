@@ -115,9 +115,9 @@ class FibreSubAgent(TreeNode):
         guards = self.guards
         report = replace(report, usage=self.record.usage - self.record.usage_before)
         report = await guards.judge(report, reports=max(1, self._work.finish_calls))
-        own = {None, *self.family()}
+        agents = {None, *self.family()}
         guards.ended(self.agent_id)
-        return replace(report, facts=tuple(change for change in report.facts if change.by in own))
+        return replace(report, facts=tuple(change for change in report.facts if change.by in agents))
 
     async def _conclude(self, report: Report) -> None:
         """Store a checked report, and end the turn with it."""

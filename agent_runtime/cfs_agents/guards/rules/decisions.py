@@ -219,7 +219,11 @@ class _Judge:
                         max(self.defaults.commands, Verdict.ASKED, key=list(Verdict).index), command.unread
                     )
         missing = next(
-            (each.text for each in script.commands if not each.free and self._rule_for(each, allowing_rules) is None),
+            (
+                shell_command.text
+                for shell_command in script.commands
+                if not shell_command.free and self._rule_for(shell_command, allowing_rules) is None
+            ),
             "",
         )
         return self._default(self.defaults.commands, f"no rule allows {_short(missing or self.called.subject)}")

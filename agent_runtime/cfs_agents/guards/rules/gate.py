@@ -110,14 +110,16 @@ class RulesGate:
     def _decide(self, call: Call, request: CommandRequest) -> tuple[Decision, tuple[str, ...]]:
         remembered, workspace = self._policy.remembered, self._scope.workspace
         try:
-            own, warnings = self._workspace_rules.rules()
+            workspace_rules, warnings = self._workspace_rules.rules()
             answers = Answers() if remembered is None else remembered.answers(workspace)
-            given = tuple(Rule(Pattern.parse(pattern), "remembered") for pattern in tuple(self._consent.patterns))
-            answers = Answers((*answers.patterns, *given), answers.digests)
+            remembered_rules = tuple(
+                Rule(Pattern.parse(pattern), "remembered") for pattern in tuple(self._consent.patterns)
+            )
+            answers = Answers((*answers.patterns, *remembered_rules), answers.digests)
         except RulesError as error:
             raise ToolError(f"{call.tool} was not run: {error.detail}") from None
         users = self._policy.rules
-        rules = Rules(users.allow, (*users.ask, *own.ask), (*users.deny, *own.deny))
+        rules = Rules(users.allow, (*users.ask, *workspace_rules.ask), (*users.deny, *workspace_rules.deny))
         scope = Scope(workspace, self._scope.root, Path(request.directory))
         return rules.decide(call, scope, self._defaults(), answers), warnings
 

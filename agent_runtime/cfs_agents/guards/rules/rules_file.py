@@ -29,18 +29,20 @@ def load_rules(workspace: Path | None = None, files: Iterable[Path] | None = Non
 
     `files` replace the user's file, and must exist. `warnings` of the result say what was ignored.
     """
-    given = files is not None
-    rules = [_load(path, path.name, required=given) for path in (files if files is not None else [user_rules_path()])]
+    required = files is not None
+    rules = [
+        _load(path, path.name, required=required) for path in (files if files is not None else [user_rules_path()])
+    ]
     warnings: list[str] = []
     if workspace is not None:
         path = workspace / WORKSPACE_RULES
-        own = _load(path, WORKSPACE_RULES, required=False)
-        if own.allow:
+        workspace_rules = _load(path, WORKSPACE_RULES, required=False)
+        if workspace_rules.allow:
             warnings.append(
                 f"{path}: `allow` is ignored: the files of a workspace can only restrict."
                 f" Move it to {user_rules_path()} if you want it"
             )
-        rules.append(Rules(ask=own.ask, deny=own.deny))
+        rules.append(Rules(ask=workspace_rules.ask, deny=workspace_rules.deny))
     allow, ask, deny = (tuple(rule for one in rules for rule in getattr(one, name)) for name in _LISTS)
     return Rules(allow, ask, deny, tuple(warnings))
 
