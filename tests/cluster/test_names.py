@@ -40,6 +40,8 @@ class OneNameOnce(RuleBasedStateMachine):
         self.names = [Names(slot, home_of, self.documents[slot]) for slot in range(SLOTS)]
         self.sessions: list[set[str]] = [set() for _ in range(SLOTS)]
         self.under_way: list[tuple[int, str, str | None]] = []
+        self.renames: list[tuple[int, str, str, str]] = []
+        """Slot, old and new name, and the mark of the reservation."""
 
     def _admits(self, slot: int, name: str, mark: str | None) -> bool:
         return name in self.sessions[slot] or self.names[slot].admit(name, mark)
@@ -69,26 +71,44 @@ class OneNameOnce(RuleBasedStateMachine):
             self.sessions[slot].add(name)
 
     @rule(data=st.data(), new=st.sampled_from(NAMES))
-    def rename(self, data: st.DataObject, new: str) -> None:
-        """A session gets another name and stays in its slot; as `Reservations` does it."""
+    def begin_rename(self, data: st.DataObject, new: str) -> None:
+        """A session is to get another name and to stay in its slot, as `Reservations` does it; the answer takes time."""
         living = [(slot, name) for slot in range(SLOTS) for name in sorted(self.sessions[slot])]
         if not living:
             return
         slot, old = data.draw(st.sampled_from(living))
         if new in self.sessions[slot]:
             return
-        if not self.names[slot].may_create(new):
-            home = home_of(new)
-            if new in self.sessions[home]:
+        if self.names[slot].may_create(new):
+            self.renames.append((slot, old, new, ""))
+            return
+        home = home_of(new)
+        if new in self.sessions[home]:
+            return
+        place = self.names[home].place(new)
+        if place is not None:
+            if new in self.sessions[place.slot]:
                 return
-            known = self.names[home].place(new)
-            if known is not None:
-                if new in self.sessions[known.slot]:
-                    return
-                self.names[known.slot].give_up(new, known.mark)
-            self.names[slot].grant(new, self.names[home].note(new, slot).mark)
-        self.sessions[slot].remove(old)
-        self.sessions[slot].add(new)
+            self.names[place.slot].give_up(new, place.mark)
+        self.renames.append((slot, old, new, self.names[home].note(new, slot).mark))
+
+    @rule(data=st.data())
+    def end_rename(self, data: st.DataObject) -> None:
+        """The answer arrives. A name that is reserved for nothing is given back."""
+        if not self.renames:
+            return
+        slot, old, new, mark = self.renames.pop(data.draw(st.integers(0, len(self.renames) - 1)))
+        names, sessions = self.names[slot], self.sessions[slot]
+        if mark and not names.grant(new, mark):
+            return
+        if old in sessions and new not in sessions and names.may_create(new):
+            sessions.remove(old)
+            sessions.add(new)
+        elif mark and new not in sessions:
+            names.give_up(new, mark)
+            home = self.names[home_of(new)]
+            if (place := home.place(new)) is not None and place.mark == mark:
+                home.note(new, home_of(new))
 
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
@@ -100,7 +120,8 @@ class OneNameOnce(RuleBasedStateMachine):
     @rule(slot=st.integers(0, SLOTS - 1))
     def restart(self, slot: int) -> None:
         """A slot goes to another owner, after the requests that were on their way to it."""
-        self.under_way = [each for each in self.under_way if each[0] != slot]
+        self.under_way = [request for request in self.under_way if request[0] != slot]
+        self.renames = [rename for rename in self.renames if rename[0] != slot]
         self.names[slot] = Names(slot, home_of, self.documents[slot])
 
     @invariant()
@@ -116,4 +137,16 @@ class OneNameOnce(RuleBasedStateMachine):
 
 
 TestOneNameOnce = OneNameOnce.TestCase
-TestOneNameOnce.settings = settings(stateful_step_count=40)
+TestOneNameOnce.settings = settings(max_examples=4 * settings().max_examples, stateful_step_count=40)
+
+
+def test_a_name_that_was_given_away_while_its_grant_was_under_way_is_not_granted() -> None:
+    name = NAMES[0]
+    first, second = (slot for slot in range(SLOTS) if slot != home_of(name))
+    names = [Names(slot, home_of, Documents()) for slot in range(SLOTS)]
+    late = names[home_of(name)].note(name, first)
+    names[first].give_up(name, late.mark)
+    newer = names[home_of(name)].note(name, second)
+    assert names[second].grant(name, newer.mark)
+    assert not names[first].grant(name, late.mark)
+    assert [names[slot].may_create(name) for slot in (first, second)] == [False, True]

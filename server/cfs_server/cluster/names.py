@@ -67,9 +67,15 @@ class Names:
             self._documents.keep(SPACE, name, json.dumps({"slot": slot, "mark": place.mark}))
         return place
 
-    def grant(self, name: str, mark: str) -> None:
-        """Allow a name here that its home has just given to this slot."""
+    def grant(self, name: str, mark: str) -> bool:
+        """Allow a name here that its home has given to this slot. Returns False if it was given up before this arrived.
+
+        The home may give the name away again while its answer is on its way here.
+        """
+        if mark in self._refused:
+            return False
         self._granted[name] = mark
+        return True
 
     def give_up(self, name: str, mark: str) -> None:
         """Refuse a name here from now on. The caller has checked that no session here has it."""

@@ -31,17 +31,17 @@ class Reservations:
         self._returns: set[asyncio.Task[None]] = set()
 
     async def reserve(self, name: str, slot: HostedSlot) -> Place | None:
-        """Reserve a name for a session of a slot of this replica; None if there is a session with this name.
+        """Reserve a name for a session of a slot of this replica; None if there is a session with this name, or soon is.
 
         Raises `Unavailable` if the owner of the name's home does not answer.
         """
         if slot.names.may_create(name):
             return Place(slot.number, "")
         reply = await self._ask(self._home(name), {"do": "reserve", "name": name, "slot": slot.number})
-        if reply.get("mark") is None:
+        mark = reply.get("mark")
+        if mark is None or not slot.names.grant(name, mark):
             return None
-        slot.names.grant(name, reply["mark"])
-        return Place(slot.number, reply["mark"])
+        return Place(slot.number, mark)
 
     def release(self, name: str, slot: HostedSlot, place: Place) -> None:
         """Give a name back that was reserved for nothing.
