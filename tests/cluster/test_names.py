@@ -72,7 +72,7 @@ class OneNameOnce(RuleBasedStateMachine):
 
     @rule(data=st.data(), new=st.sampled_from(NAMES))
     def begin_rename(self, data: st.DataObject, new: str) -> None:
-        """A session is to get another name and to stay in its slot, as `Reservations` does it; the answer takes time."""
+        """A session is to get a new name in its slot, as `Reservations` does it; the answer is on its way."""
         living = [(slot, name) for slot in range(SLOTS) for name in sorted(self.sessions[slot])]
         if not living:
             return

@@ -31,7 +31,7 @@ class Reservations:
         self._returns: set[asyncio.Task[None]] = set()
 
     async def reserve(self, name: str, slot: HostedSlot) -> Place | None:
-        """Reserve a name for a session of a slot of this replica; None if there is a session with this name, or soon is.
+        """Reserve a name for a session of a slot of this replica; None if a session has this name, or soon will have.
 
         Raises `Unavailable` if the owner of the name's home does not answer.
         """
