@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from cfs.api import acting_as
-from cfs.errors import CfsError, Conflict
+from cfs.errors import CfsError, Conflict, StorageFull
 from cfs_agents.base.disk import DiskError
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.messages import catalogue
@@ -163,7 +163,7 @@ class FibreOrchestrator:
         for sub_agent in self.sub_agents.values():
             try:
                 await finish_merge(sub_agent)
-            except DiskError as error:  # its next report says it
+            except (DiskError, StorageFull) as error:  # its next report says it
                 _log.warning("fibre.not_merged", session=sub_agent.session_id, reason=error.detail)
         async with publishing, asyncio.TaskGroup() as group:  # first equal: what is fetched is no work of an agent
             self._group = group
