@@ -115,28 +115,28 @@ def with_ids(messages: tuple[Message, ...], history: Sequence[Message] = ()) -> 
     """
     if not lack_ids(messages):
         return messages
-    found: list[Message] = []
+    result: list[Message] = []
     waiting: list[str] = []
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message.tool_calls:
-            known = history[place].tool_calls if place < len(history) else ()
+            known = history[index].tool_calls if index < len(history) else ()
             same = [(call.name, call.arguments) for call in known] == [
                 (call.name, call.arguments) for call in message.tool_calls
             ]
             calls = tuple(
-                call if call.id else call.model_copy(update={"id": known[at].id if same else f"call_{place}_{at}"})
+                call if call.id else call.model_copy(update={"id": known[at].id if same else f"call_{index}_{at}"})
                 for at, call in enumerate(message.tool_calls)
             )
             waiting = [call.id for call in calls]
-            found.append(message.model_copy(update={"tool_calls": calls}))
+            result.append(message.model_copy(update={"tool_calls": calls}))
         elif message.role == "tool" and message.tool_call_id in waiting:
             waiting.remove(message.tool_call_id)
-            found.append(message)
+            result.append(message)
         elif message.role == "tool" and not message.tool_call_id and waiting:
-            found.append(message.model_copy(update={"tool_call_id": waiting.pop(0)}))
+            result.append(message.model_copy(update={"tool_call_id": waiting.pop(0)}))
         else:
-            found.append(message)
-    return tuple(found)
+            result.append(message)
+    return tuple(result)
 
 
 def messages_of(messages: Sequence[ChatMessage], limits: Limits) -> tuple[Message, ...]:
@@ -210,8 +210,8 @@ def patch_of(
     changes = {name: getattr(logits, name) for name in LogitOptions.model_fields} if logits else {}
     if changes.pop("ignore_eos", None):
         changes["min_tokens"] = min(max_tokens or DEFAULT_TOKENS, _MOST_TOKENS)
-    least = changes.get("min_tokens")
-    if least and max_tokens is not None and least > max_tokens:
+    min_tokens = changes.get("min_tokens")
+    if min_tokens and max_tokens is not None and min_tokens > max_tokens:
         raise refusal("min_tokens", f"it is more than the {max_tokens} tokens that the reply may have")
     settings = changes | {
         "max_tokens": None if max_tokens is None else min(max_tokens, _MOST_TOKENS),
@@ -229,6 +229,6 @@ def _stops(stop: str | Sequence[str] | None) -> tuple[str, ...] | None:
     if stop is None:
         return None
     stops = tuple(filter(None, [stop] if isinstance(stop, str) else stop))
-    if len(stops) > _MOST_STOPS or any(len(each) > 256 for each in stops):
+    if len(stops) > _MOST_STOPS or any(len(text) > 256 for text in stops):
         raise refusal("stop", f"{_MOST_STOPS} strings of 256 characters each are the most")
     return stops or None

@@ -49,14 +49,14 @@ def submit(sessions: AuthorizedSessions, session_id: str, spec: CompletionSpec) 
     Requires the rights to write and to read. To replace a different history, the right to delete is also required.
     Raises `Conflict` if the session is answered by an agent, which has its own tools.
     """
-    known = sessions.find(session_id, "write")
+    existing = sessions.find(session_id, "write")
     sessions.require("read_binary", session_id)
-    settings = known.settings if known else Settings()
+    settings = existing.settings if existing else Settings()
     if settings.driver == "agent" and (spec.options.tools or spec.options.json_schema):
         raise Conflict(f"session {session_id!r} is answered by an agent, which takes neither tools nor a form")
     messages, view = spec.messages, spec.before
     if lack_ids(messages) and view is not None:
-        messages = with_ids(messages, known.history.messages if known else ())
+        messages = with_ids(messages, existing.history.messages if existing else ())
         view = SizedMessages.of(messages[:-1])
     request = TurnRequest(
         messages[-1],
@@ -73,29 +73,29 @@ async def follow(session: Session, turn: Turn, check: Callable[[], None]) -> Asy
     `check` raises an error when the reader may no longer read. Raises the error of a failed turn, and `EngineError` if
     a reply of which the reader has pieces begins again.
     """
-    seen, times, passed_on = 0, turn.times, False
+    sent, times, passed_on = 0, turn.times, False
     while True:
         if turn.times != times and passed_on:
             raise EngineError(
                 f"the reply in session {session.id!r} broke off and begins again: what came before is void"
             )
         times = turn.times
-        if seen < len(turn.said):
+        if sent < len(turn.said):
             check()
-            seen, passed_on = seen + 1, True
-            yield turn.said[seen - 1]
+            sent, passed_on = sent + 1, True
+            yield turn.said[sent - 1]
         elif turn.result.done():
             break
         else:
             await session.log.broadcast.wait()
-            seen = min(seen, len(turn.said))  # the output of a dead agent is removed (S10)
+            sent = min(sent, len(turn.said))  # the output of a dead agent is removed (S10)
     result = turn.result.result()
     check()
     if result.failure is not None:
         raise result.failure
-    said = turn.text.strip()
-    if result.reason != "cancelled" and result.reply.startswith(said) and result.reply != said:
-        yield Delta(result.reply[len(said) :], 0)  # an agent may finish a turn with text that it did not stream
+    text = turn.text.strip()
+    if result.reason != "cancelled" and result.reply.startswith(text) and result.reply != text:
+        yield Delta(result.reply[len(text) :], 0)  # an agent may finish a turn with text that it did not stream
     yield Finished(result.reason, result.usage, turn.stop, turn.warnings)
 
 
@@ -322,12 +322,12 @@ class AuthorizedCompletions:
 
     def card(self, name: str) -> ModelCard:
         """Return a model. Raises `ModelNotFound`."""
-        found = next((card for card in self.models if card.id == name), None)
-        if found is None:
+        match = next((card for card in self.models if card.id == name), None)
+        if match is None:
             names = ", ".join(repr(card.id) for card in self.models)
             word = "there is" if len(self.models) == 1 else "there are"
             raise ModelNotFound(f"model {name!r} not found; {word} {names}")
-        return found
+        return match
 
     async def begin(
         self, spec: CompletionSpec, session_id: str | None, submitted: Callable[[Session, Turn, Event], None]
@@ -354,8 +354,8 @@ class AuthorizedCompletions:
 
     def pieces_of(self, session: Session, turn: Turn) -> Started:
         """Return all pieces of a turn. Each requires the right to read."""
-        asked = session.id
-        items = follow(session, turn, lambda: self._sessions.require_still(session, asked, "read_binary"))
+        requested = session.id
+        items = follow(session, turn, lambda: self._sessions.require_still(session, requested, "read_binary"))
         return Started(items, self.name_of(session, turn), Recorded(session=session.id, turn=turn.id), session, turn)
 
     def name_of(self, session: Session, turn: Turn) -> str:
@@ -398,11 +398,11 @@ class AuthorizedCompletions:
             raise TooLarge(f"the tokens of {_MOST_TEXTS} texts are counted at a time; these are {len(texts)}")
         size = sum(map(len, texts)) + sum(len(message.content) for message in messages or ())
         if size > self._sessions.limits.message_bytes:
-            most = self._sessions.limits.message_bytes
-            raise TooLarge(f"the tokens of {most} characters are counted at a time; these are {size}")
+            max_bytes = self._sessions.limits.message_bytes
+            raise TooLarge(f"the tokens of {max_bytes} characters are counted at a time; these are {size}")
         engine = engine_of(self._engine, model)
         if isinstance(engine, CountsTokens):
-            found = await engine.count_tokens(texts, messages, tools)
-            return TokenCounts(counts=found.texts, prompt_tokens=found.prompt, exact=True)
+            counts = await engine.count_tokens(texts, messages, tools)
+            return TokenCounts(counts=counts.texts, prompt_tokens=counts.prompt, exact=True)
         prompt = None if messages is None else estimate_prompt(messages, tools)
         return TokenCounts(counts=tuple(map(estimate_tokens, texts)), prompt_tokens=prompt, exact=False)

@@ -42,10 +42,10 @@ class ResponseId:
     @classmethod
     def read(cls, text: str) -> Self:
         """Read an id. Raises `NotFound` for one that this server did not make."""
-        found = _ID.fullmatch(text)
-        if found is None:
+        match = _ID.fullmatch(text)
+        if match is None:
             raise _missing()
-        return cls(found[1], found[2], int(found[3], 16))
+        return cls(match[1], match[2], int(match[3], 16))
 
 
 def _missing() -> NotFound:
@@ -123,12 +123,12 @@ class StoredResponses:
         if living is not None and living.base is None:
             view = living.request.view
             return [(len(view.messages) if view else len(session.history), living.message)]
-        found: list[tuple[int, Message]] = []
+        result: list[tuple[int, Message]] = []
         for event in await self._sessions.events_of(session, name.turn, name.event):
             if event.type != "message.added":
                 break
-            found.append((event.data["index"], Message.model_validate(event.data["message"])))
-        return found
+            result.append((event.data["index"], Message.model_validate(event.data["message"])))
+        return result
 
     def _session(self, name: ResponseId, *operations: Operation) -> Session:
         try:
@@ -159,12 +159,12 @@ class StoredResponses:
         self, spec: CompletionSpec, place: Place, previous: str, submitted: Callable[[Stored, Event], None]
     ) -> tuple[CompletionSpec, Stored | None]:
         """Continue the session of a response, or a copy of it that ends with the response."""
-        found = await self.find(previous, "read_binary")
-        session = found.session
-        if not found.turn.result.done():
+        stored = await self.find(previous, "read_binary")
+        session = stored.session
+        if not stored.turn.result.done():
             raise Conflict(f"response {previous!r} is in progress: wait for it, or cancel it")
         async with self._sessions.loaded(session):
-            end = _end(found)
+            end = _end(stored)
             if not place.stores:
                 return replace(spec, messages=(*session.history.messages[:end], *spec.messages)), None
             is_last = session.idle and end == len(session.history)
@@ -205,7 +205,9 @@ class StoredResponses:
             with suppress(Gone):
                 session = self._sessions.with_key(key)
                 rights: tuple[Operation, ...] = ("read_binary", "write")
-                if session.settings.driver == "model" and all(self._sessions.may(each, session.id) for each in rights):
+                if session.settings.driver == "model" and all(
+                    self._sessions.may(right, session.id) for right in rights
+                ):
                     yield session
 
     def _continues(self, session: Session, before: Sequence[Message]) -> bool:
@@ -223,20 +225,20 @@ class StoredResponses:
         return common >= _answered(history) > 0 and self._sessions.may("delete", session.id)
 
     def _submit(self, name: str, spec: CompletionSpec, submitted: Callable[[Stored, Event], None]) -> Stored:
-        known = self._sessions.known(name)
-        before = 0 if known is None else known.log.last
+        existing = self._sessions.known(name)
+        before = 0 if existing is None else existing.log.last
         session, turn, event = submit(self._sessions, name, spec)
-        found = Stored(ResponseId(session.key, turn.id, before), session, turn)
-        submitted(found, event)
-        return found
+        stored = Stored(ResponseId(session.key, turn.id, before), session, turn)
+        submitted(stored, event)
+        return stored
 
     async def cancel(self, text: str) -> Stored:
         """Cancel a response that is in progress, and wait for its end. One that has ended stays as it is."""
-        found = await self.find(text, "read_binary", "write")
-        if found.session.find_turn(found.turn.id) is found.turn:
-            found.session.cancel_turn(found.turn)
-            await asyncio.shield(found.turn.result)  # the turn does not end with its reader
-        return found
+        stored = await self.find(text, "read_binary", "write")
+        if stored.session.find_turn(stored.turn.id) is stored.turn:
+            stored.session.cancel_turn(stored.turn)
+            await asyncio.shield(stored.turn.result)  # the turn does not end with its reader
+        return stored
 
     def add(self, session: Session, messages: tuple[Message, ...]) -> None:
         """Add messages to a session, whose history is loaded, and generate nothing. Raises as `submit`."""
@@ -248,8 +250,8 @@ class StoredResponses:
         name = ResponseId.read(text)
         session = self._session(name, "delete")
         session.require_idle("the response cannot be deleted")
-        own = await self._sessions.events_of(session, name.turn, name.event)
-        places = [event.data["index"] for event in own if event.type == "message.added"]
+        events = await self._sessions.events_of(session, name.turn, name.event)
+        places = [event.data["index"] for event in events if event.type == "message.added"]
         if places != list(range(len(session.history))) or self._sessions.children(session):
             raise Conflict("the response is a part of a conversation: delete the conversation, or edit its transcript")
         self._sessions.delete(session.id)

@@ -113,11 +113,11 @@ def _model(spec: str, folder: Path, what: str = "model", advice: str = "correct 
     from cfs_server.engine.llama import probe
 
     try:
-        found = models.resolve(spec, folder, fetch=False)
-        kind = probe.describe(found.path)
+        file = models.resolve(spec, folder, fetch=False)
+        kind = probe.describe(file.path)
     except ModelLoadError as error:
         return needed(what, str(error), f"cfs model pull {spec}" if models.is_download(spec) else advice)
-    return fine(what, f"{found.path} ({found.path.stat().st_size / (1 << 20):.0f} MiB): {kind}")
+    return fine(what, f"{file.path} ({file.path.stat().st_size / (1 << 20):.0f} MiB): {kind}")
 
 
 def _disk(folder: Path, limit: int) -> Check:
@@ -126,13 +126,13 @@ def _disk(folder: Path, limit: int) -> Check:
 
     what = "engine disk"
     try:
-        found = survey(folder)
+        usage = survey(folder)
     except OSError as error:
         return missing(what, f"{folder}: {(error.strerror or str(error)).lower()}", "correct CFS_ENGINE_DISK")
-    used = f"{found.bytes / (1 << 20):.0f} of {limit / (1 << 20):.0f} MiB in {found.files} files"
-    if found.free < limit - found.bytes:
+    used = f"{usage.bytes / (1 << 20):.0f} of {limit / (1 << 20):.0f} MiB in {usage.files} files"
+    if usage.free < limit - usage.bytes:
         return missing(
-            what, f"{used}, but only {found.free / (1 << 20):.0f} MiB are free", "lower CFS_ENGINE_DISK_BYTES"
+            what, f"{used}, but only {usage.free / (1 << 20):.0f} MiB are free", "lower CFS_ENGINE_DISK_BYTES"
         )
     return fine(what, used)
 
@@ -156,22 +156,22 @@ def _store(settings: Settings) -> Iterator[Check]:
     free = shutil.disk_usage(folder).free
     room = f"{free / (1 << 30):.1f} GiB free"
     try:
-        found = f"{path}: {size_of(path) / (1 << 20):.1f} MiB, {room}"
+        text = f"{path}: {size_of(path) / (1 << 20):.1f} MiB, {room}"
         if path.exists():
             count = maintenance.describe(path).sessions
-            found += f", {count} session{'' if count == 1 else 's'}"
+            text += f", {count} session{'' if count == 1 else 's'}"
     except StoreInUse as error:
-        found += f", {str(error).partition(' is ')[2].partition(';')[0]}"
+        text += f", {str(error).partition(' is ')[2].partition(';')[0]}"
     except (StoreFailed, OSError) as error:
         advice = "cfs serve --store-repair sets the file aside and keeps what can be read; or: cfs restore BACKUP"
         yield needed(what, str(error), advice)
         return
     if path.exists() and not Reserve(path).can_be_whole(size_of(path)):
-        yield missing(what, f"{found}: the disk is full", "free some space: a server would only read and delete")
+        yield missing(what, f"{text}: the disk is full", "free some space: a server would only read and delete")
     elif free < _LEAST_BYTES:
-        yield missing(what, found, "free some space: without it the server only reads and deletes")
+        yield missing(what, text, "free some space: without it the server only reads and deletes")
     else:
-        yield fine(what, found)
+        yield fine(what, text)
     layout = Layout.of(settings) or Layout.beside(path)
     if aside := maintenance.set_aside(*filter(None, [path, layout.workspaces, layout.versions])):
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(aside[-1].stat().st_mtime))
@@ -216,7 +216,7 @@ def _version_of_server(settings: Settings) -> str | None:
     index = api.Call(api.Request("GET", "/"), lambda answer: json.loads(answer.body))
     try:
         with Client(url, timeout=_SECONDS) as client:
-            found = client.call(index)
+            version = client.call(index)
     except CfsError:
         return None
-    return str(found.get("version")) if isinstance(found, dict) and found.get("name") == "cfs" else None
+    return str(version.get("version")) if isinstance(version, dict) and version.get("name") == "cfs" else None

@@ -125,16 +125,16 @@ def list_tokens(file: File, as_json: Annotated[bool, typer.Option("--json", help
     from cfs_server.access import tokens
 
     try:
-        known = tokens.load(file)
+        stored = tokens.load(file)
     except tokens.TokensError as error:
         raise _failure(str(error)) from None
     if as_json:
-        shown = {name: token.model_dump(mode="json", exclude={"hash"}) for name, token in known.items()}
-        for grant in (grant for token in shown.values() for grant in token["grants"]):
+        rendered = {name: token.model_dump(mode="json", exclude={"hash"}) for name, token in stored.items()}
+        for grant in (grant for token in rendered.values() for grant in token["grants"]):
             grant["ops"].sort()
-        typer.echo(json.dumps(shown))
+        typer.echo(json.dumps(rendered))
         return
-    for name, token in known.items():
+    for name, token in stored.items():
         typer.echo("  ".join([name, _until(token), *(f"{each.prefix}={_ops(each)}" for each in token.grants)]))
 
 
@@ -252,9 +252,9 @@ def backup(
                 raise ServerError(f"{error}. If that is a server, give its --url") from None
             source = str(layout.sessions)
     with _told():
-        found = backups.describe(file)
-    note(f"cfs: {_size_of(found)} from {source} in {file}")
-    if found.workspaces is None:
+        description = backups.describe(file)
+    note(f"cfs: {_size_of(description)} from {source} in {file}")
+    if description.workspaces is None:
         note("cfs: it has sessions only: there is no folder of workspaces")
 
 
@@ -273,8 +273,10 @@ def restore(
 
     layout = _layout(store)
     with _told():
-        if not force and ((there := backups.replaced_by(file, layout)).sessions or there.workspaces):
-            raise AlreadyExists(f"{layout.sessions} holds {_size_of(there)}; --force sets them aside and replaces them")
+        if not force and ((present := backups.replaced_by(file, layout)).sessions or present.workspaces):
+            raise AlreadyExists(
+                f"{layout.sessions} holds {_size_of(present)}; --force sets them aside and replaces them"
+            )
         with progress("restoring"):
             restored, aside = backups.restore(file, layout)
     note(f"cfs: {_size_of(restored)} restored to {layout.sessions}")
@@ -302,15 +304,15 @@ def check_store(
 
     path = _layout(file).sessions
     with _told():
-        found, contents, problems = backups.check(path, ScriptedEngine())
+        info, contents, problems = backups.check(path, ScriptedEngine())
     if as_json:
-        counted = {"path": str(path), "bytes": found.bytes, "sessions": found.sessions, "records": found.records}
+        counted = {"path": str(path), "bytes": info.bytes, "sessions": info.sessions, "records": info.records}
         typer.echo(json.dumps({"ok": not problems, **counted, "problems": problems}))
     else:
         for problem in problems:
             typer.echo(problem)
         word = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}" if problems else "no problems"
-        note(f"cfs: {path}: {_size_of(contents)}, {found.records} records: {word}")
+        note(f"cfs: {path}: {_size_of(contents)}, {info.records} records: {word}")
     if problems:
         raise typer.Exit(_CANNOT)
 

@@ -61,10 +61,10 @@ def ls(
     """List the embedded model and the downloaded ones. `cfs serve --model` takes these names."""
     from cfs_server.engine.host import catalogue, models
 
-    rows = [_row(found) for found in models.local(_folder())]
+    rows = [_row(model) for model in models.local(_folder())]
     if everything:
-        known = {row["name"] for row in rows}
-        more = [model for model in catalogue.MODELS if model.name not in known]
+        names = {row["name"] for row in rows}
+        more = [model for model in catalogue.MODELS if model.name not in names]
         rows += [{"name": model.name, "path": None, "bytes": None, "licence": model.licence} for model in more]
     if as_json:
         typer.echo(json.dumps(rows))
@@ -86,14 +86,14 @@ def show(model: Name, as_json: Json = False) -> None:
     from cfs_server.engine.llama import probe
 
     with _failures():
-        known = None if model == models.EMBEDDED else catalogue.find(model)
-        path = downloads.there(known, _folder()) if known is not None else models.resolve(model, _folder()).path
+        entry = None if model == models.EMBEDDED else catalogue.find(model)
+        path = downloads.there(entry, _folder()) if entry is not None else models.resolve(model, _folder()).path
         header = probe.describe(path) if path is not None else None
-    row: dict[str, Any] = {"name": catalogue.label(known) if known else Path(model).stem, "path": path and str(path)}
-    if known is not None:
+    row: dict[str, Any] = {"name": catalogue.label(entry) if entry else Path(model).stem, "path": path and str(path)}
+    if entry is not None:
         noted = downloads.record(path) if path is not None else None
-        row |= {"source": str(known.source), "checksum": noted and noted.tag}
-    row["licence"] = (known and known.licence) or (header and header.licence) or None
+        row |= {"source": str(entry.source), "checksum": noted and noted.tag}
+    row["licence"] = (entry and entry.licence) or (header and header.licence) or None
     if path is not None and header is not None:
         row |= {
             "bytes": path.stat().st_size,
@@ -149,23 +149,23 @@ def pull(model: Download, as_json: Json = False) -> None:
     from cfs_server.engine.host import catalogue, downloads, models
 
     with _failures():
-        known = catalogue.find(model)
-        if known is None:
+        entry = catalogue.find(model)
+        if entry is None:
             print_error(f"{model}: there is no model of this name{catalogue.suggestion(model)}")
             raise typer.Exit(USAGE)
         try:
-            path = downloads.pull(known, _folder())
+            path = downloads.pull(entry, _folder())
         except ModelLoadError as error:
-            found = downloads.there(known, _folder())
-            if found is None:
+            file = downloads.there(entry, _folder())
+            if file is None:
                 raise
             note(f"{error}; using the copy that is here")
-            path = found
+            path = file
         models.check(path)
-    row = _row(models.ModelFile(path, catalogue.label(known)))
+    row = _row(models.ModelFile(path, catalogue.label(entry)))
     typer.echo(json.dumps(row) if as_json else row["path"])
     if not as_json:
-        licence = f"Licence: {known.licence}. " if known.licence else ""
+        licence = f"Licence: {entry.licence}. " if entry.licence else ""
         note(f"{licence}Use it: cfs serve --model {row['name']}")
 
 
@@ -184,11 +184,11 @@ def rm(
     folder = _folder()
     for name in names:
         with _failures():
-            known = None if name == models.EMBEDDED else catalogue.find(name)
-            path = downloads.there(known, folder) if known is not None else None
+            entry = None if name == models.EMBEDDED else catalogue.find(name)
+            path = downloads.there(entry, folder) if entry is not None else None
         if name == models.EMBEDDED:
             reason = "it is part of CFS"
-        elif known is None:
+        elif entry is None:
             reason = f"there is no model of this name{catalogue.suggestion(name)}"
         elif path is None:
             reason = "it has not been downloaded"
@@ -197,7 +197,7 @@ def rm(
         else:
             size = path.stat().st_size
             downloads.remove(path)
-            note(f"{catalogue.label(known)}: deleted, {_size(size)} free")
+            note(f"{catalogue.label(entry)}: deleted, {_size(size)} free")
             continue
         print_error(f"{name}: {reason}")
         raise typer.Exit(REFUSED)
@@ -253,8 +253,8 @@ def _row(model: "ModelFile") -> dict[str, Any]:
     from cfs_server.engine.host import catalogue, models
 
     embedded = model.name == models.EMBEDDED
-    known = None if embedded else catalogue.find(model.name)
-    licence = catalogue.APACHE if embedded else known and known.licence
+    entry = None if embedded else catalogue.find(model.name)
+    licence = catalogue.APACHE if embedded else entry and entry.licence
     return {
         "name": model.name,
         "path": str(model.path),

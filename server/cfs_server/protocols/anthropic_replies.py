@@ -252,8 +252,8 @@ def _add(block: dict[str, Any], pieces: list[str], delta: Mapping[str, str]) -> 
 
 def message_json(message: MessageReply) -> str:
     """Return the JSON of a message."""
-    found = message.model_dump()
+    document = message.model_dump()
     for member in ("warnings", "cfs"):
-        if found[member] is None:
-            del found[member]
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+        if document[member] is None:
+            del document[member]
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))

@@ -232,10 +232,10 @@ def read_request(request: MessagesRequest, limits: Limits) -> CompletionSpec:
 def conversation_of(request: TokenCountRequest, limits: Limits) -> tuple[Message, ...]:
     """Convert the messages and the system prompt. Raises `InvalidParameters` and `TooLarge`."""
     _require_possible(request.model_extra or {})
-    found = [Message(role="system", content=_joined(request.system))] if request.system else []
+    messages = [Message(role="system", content=_joined(request.system))] if request.system else []
     for number, message in enumerate(request.messages):
-        found += _converted(message, f"messages.{number}")
-    return checked(tuple(found), limits)
+        messages += _converted(message, f"messages.{number}")
+    return checked(tuple(messages), limits)
 
 
 def _require_possible(members: Mapping[str, Any]) -> None:
@@ -257,10 +257,10 @@ def tools_of(request: TokenCountRequest) -> tuple[tuple[dict[str, Any], ...], To
         ToolSpec(function=FunctionSpec(name=tool.name, description=tool.description, parameters=tool.input_schema))
         for tool in request.tools or ()
     ]
-    wanted = request.tool_choice
-    if wanted is not None and wanted.type == "tool":
-        return read_tools(tools, NamedTool(function=FunctionName(name=wanted.name or "")))
-    return read_tools(tools, _CHOICES[wanted.type if wanted else "auto"])
+    choice = request.tool_choice
+    if choice is not None and choice.type == "tool":
+        return read_tools(tools, NamedTool(function=FunctionName(name=choice.name or "")))
+    return read_tools(tools, _CHOICES[choice.type if choice else "auto"])
 
 
 _CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}

@@ -168,20 +168,20 @@ def chunk_json(chunk: ChatChunk, *, include_usage: bool) -> str | None:
     """Return the JSON of a chunk; None for usage that was not requested."""
     if chunk.usage is not None and not include_usage:
         return None
-    found = chunk.model_dump(exclude_none=True)
-    for choice in found["choices"]:
+    document = chunk.model_dump(exclude_none=True)
+    for choice in document["choices"]:
         choice.setdefault("finish_reason", None)
     if include_usage:
-        found.setdefault("usage", None)
-    return _encode(found)
+        document.setdefault("usage", None)
+    return _encode(document)
 
 
 def completion_json(completion: ChatCompletion) -> str:
     """Return the JSON of a completion. A message with only tool calls has `content: null`."""
-    found = completion.model_dump(exclude_none=True)
-    for choice in found["choices"]:
+    document = completion.model_dump(exclude_none=True)
+    for choice in document["choices"]:
         choice["message"].setdefault("content", None)
-    return _encode(found)
+    return _encode(document)
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

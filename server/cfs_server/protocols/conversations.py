@@ -55,10 +55,10 @@ def page_of(items: Sequence[dict[str, Any]], *, order: str, after: str | None, l
     """Return a page of items, which are given in their order. An unknown `after` is refused."""
     found = list(items) if order == "asc" else list(reversed(items))
     if after is not None:
-        place = next((at for at, item in enumerate(found, 1) if item["id"] == after), None)
-        if place is None:
+        start = next((at for at, item in enumerate(found, 1) if item["id"] == after), None)
+        if start is None:
             raise refusal("after", f"there is no item {after[:80]!r}")
-        found = found[place:]
+        found = found[start:]
     page = found[:limit]
     return ItemList(
         data=tuple(page),

@@ -106,11 +106,11 @@ def _too_long(detail: str) -> str:
 
     These read "prompt is too long" and two numbers, which the error names if they are known.
     """
-    most = max(map(_number, _TOKENS.findall(detail)), default=0)
-    limits = [limit for limit in map(_number, _MAXIMUM.findall(detail)) if limit < most]
+    largest = max(map(_number, _TOKENS.findall(detail)), default=0)
+    limits = [limit for limit in map(_number, _MAXIMUM.findall(detail)) if limit < largest]
     if not limits:
         return f"prompt is too long: {detail}"
-    return f"prompt is too long: {most} tokens > {limits[0]} maximum ({detail})"
+    return f"prompt is too long: {largest} tokens > {limits[0]} maximum ({detail})"
 
 
 def _number(text: str) -> int:
@@ -143,8 +143,8 @@ TABLE: dict[str, Protocol] = {
 
 def protocol_at(path: str) -> Protocol | None:
     """Return the protocol of a path; None for our own."""
-    found = [row for row in TABLE if path == row or path.startswith(row + "/")]
-    return TABLE[max(found, key=len)] if found else None
+    matches = [row for row in TABLE if path == row or path.startswith(row + "/")]
+    return TABLE[max(matches, key=len)] if matches else None
 
 
 def problem_at(path: str, error: CfsError) -> dict[str, Any]:

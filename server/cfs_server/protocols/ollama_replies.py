@@ -111,16 +111,16 @@ class OllamaWriter:
         thoughts: list[str] = []
         calls: list[Piece] = []
         ranked: list[Piece] = []
-        found: Piece = {}
+        piece: Piece = {}
         async for item in items:
-            for found in self.write(item):
-                said = found.get("message", found)
-                texts.append(said.get("content") or said.get("response") or "")
-                thoughts.append(said.get("thinking") or "")
-                calls += said.get("tool_calls") or ()
-                ranked += found.get("logprobs") or ()
+            for piece in self.write(item):
+                message = piece.get("message", piece)
+                texts.append(message.get("content") or message.get("response") or "")
+                thoughts.append(message.get("thinking") or "")
+                calls += message.get("tool_calls") or ()
+                ranked += piece.get("logprobs") or ()
         more = self._piece("".join(texts), "".join(thoughts), tuple(calls), tuple(ranked))
-        return found | more | {"created_at": found["created_at"], "done": True}
+        return piece | more | {"created_at": piece["created_at"], "done": True}
 
     def _piece(
         self, text: str = "", thinking: str = "", calls: tuple[Piece, ...] = (), logprobs: tuple[Piece, ...] = ()
@@ -143,24 +143,24 @@ class OllamaWriter:
         return count
 
     def _take_calls(self, count: int) -> tuple[Piece, ...]:
-        found = []
+        calls = []
         for index, pieces in sorted(self._calls.items())[:count]:
             name = next((piece.name for piece in pieces if piece.name), "")
-            known = next((piece.id for piece in pieces if piece.id), "")
-            found.append({"id": known, "function": {"index": index, "name": name, "arguments": _arguments(pieces)}})
+            call_id = next((piece.id for piece in pieces if piece.id), "")
+            calls.append({"id": call_id, "function": {"index": index, "name": name, "arguments": _arguments(pieces)}})
             del self._calls[index]
-        return tuple(found)
+        return tuple(calls)
 
     def _end(self, item: Finished) -> Piece:
-        found = {**self._piece(), "done": True, "done_reason": _REASONS[item.reason], **_spent(item.usage)}
+        document = {**self._piece(), "done": True, "done_reason": _REASONS[item.reason], **_spent(item.usage)}
         if self._prompt is not None:
-            said = Message(role="assistant", content="".join(self._said))
-            found["context"] = write_context([*self._prompt, said])
+            message = Message(role="assistant", content="".join(self._said))
+            document["context"] = write_context([*self._prompt, message])
         if item.warnings:
-            found["warnings"] = list(item.warnings)
+            document["warnings"] = list(item.warnings)
         if self._recorded:
-            found["cfs"] = self._recorded.model_copy(update={"finish_reason": item.reason}).model_dump()
-        return found
+            document["cfs"] = self._recorded.model_copy(update={"finish_reason": item.reason}).model_dump()
+        return document
 
 
 def _arguments(pieces: Iterable[CallDelta]) -> dict[str, Any]:
@@ -199,7 +199,10 @@ def _now() -> str:
 
 
 def _logprob(token: TokenLogprob) -> Piece:
-    top = [{"token": each.token, "logprob": each.logprob, "bytes": each.bytes} for each in token.top]
+    top = [
+        {"token": alternative.token, "logprob": alternative.logprob, "bytes": alternative.bytes}
+        for alternative in token.top
+    ]
     return {"token": token.token, "logprob": token.logprob, "bytes": token.bytes, "top_logprobs": top}
 
 

@@ -159,8 +159,8 @@ def read_request(
         if getattr(request, member):
             raise refusal(member, "the prompt is one message of a chat here: leave it out")
     if recorded and request.context is None:
-        said = Message(role="user", content=request.prompt)
-        spec = replace(_spec(request, checked((said,), limits)), before=None)
+        message = Message(role="user", content=request.prompt)
+        spec = replace(_spec(request, checked((message,), limits)), before=None)
         if not request.system:
             return spec
         if len(request.system) > _MOST_SYSTEM:
@@ -173,8 +173,8 @@ def _generation(request: OllamaGenerateRequest) -> tuple[Message, ...]:
     """Return the conversation before a prompt, and the prompt. A new system prompt replaces that of the context."""
     before = read_context(request.context or ())
     if request.system:
-        said = (message for message in before if message.role != "system")
-        before = (Message(role="system", content=request.system), *said)
+        messages = (message for message in before if message.role != "system")
+        before = (Message(role="system", content=request.system), *messages)
     return *before, Message(role="user", content=request.prompt)
 
 
@@ -183,7 +183,7 @@ def _spec(
 ) -> CompletionSpec:
     if request.top_logprobs and not request.logprobs:
         raise refusal("top_logprobs", "it goes with `logprobs`: set that to true, too")
-    known, choice = read_tools(tools, None)
+    offered, choice = read_tools(tools, None)
     form = request.format
     return CompletionSpec(
         messages=messages,
@@ -192,7 +192,7 @@ def _spec(
         options=ReplyOptions(
             json_schema={"type": "object"} if form == "json" else form if isinstance(form, dict) else None,
             logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-            tools=known,
+            tools=offered,
             tool_choice=choice,
         ),
         account="",
@@ -202,9 +202,9 @@ def _spec(
 def _patch(options: OllamaOptions) -> SettingsPatch:
     if options.mirostat:
         raise refusal("options.mirostat", "it is not applied here: leave it out, or set it to 0")
-    most = options.num_predict
+    max_tokens = options.num_predict
     return patch_of(
-        max_tokens=None if most is None or most < 0 else max(most, 1),
+        max_tokens=None if max_tokens is None or max_tokens < 0 else max(max_tokens, 1),
         temperature=options.temperature,
         top_p=options.top_p,
         top_k=options.top_k,

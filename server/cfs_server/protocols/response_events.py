@@ -152,49 +152,51 @@ class ResponseWriter:
 
     def response(self, status: ResponseStatus | None = None) -> dict[str, Any]:
         """Return the response as it is now. A finished one has its usage."""
-        asked, cut = self._asked, self._status == "incomplete"
-        form = asked.text.format if asked and asked.text else None
-        found = {
+        request, cut = self._asked, self._status == "incomplete"
+        form = request.text.format if request and request.text else None
+        document = {
             "id": self._name,
             "object": "response",
             "created_at": self._created_at,
             "status": status or self._status,
-            "background": bool(asked and asked.background),
+            "background": bool(request and request.background),
             "error": self._error,
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "instructions": asked and asked.instructions,
-            "max_output_tokens": asked and asked.max_output_tokens,
-            "metadata": (asked and asked.metadata) or {},
+            "instructions": request and request.instructions,
+            "max_output_tokens": request and request.max_output_tokens,
+            "metadata": (request and request.metadata) or {},
             "model": self._model,
             "output": [dict(item) for item in self._output],
-            "parallel_tool_calls": not (asked and asked.parallel_tool_calls is False),
-            "previous_response_id": asked and asked.previous_response_id,
-            "conversation": {"id": asked.conversation_id} if asked and asked.conversation_id else None,
+            "parallel_tool_calls": not (request and request.parallel_tool_calls is False),
+            "previous_response_id": request and request.previous_response_id,
+            "conversation": {"id": request.conversation_id} if request and request.conversation_id else None,
             "reasoning": {"effort": None, "summary": None},
             "store": self._recorded is not None,
-            "temperature": asked and asked.temperature,
+            "temperature": request and request.temperature,
             "text": {"format": form.model_dump(exclude_none=True, by_alias=True) if form else {"type": "text"}},
-            "tool_choice": _plain(asked and asked.tool_choice) or "auto",
-            "tools": [tool.model_dump() for tool in (asked and asked.tools) or () if not isinstance(tool, HostedTool)],
-            "top_logprobs": asked and asked.top_logprobs,
-            "top_p": asked and asked.top_p,
+            "tool_choice": _plain(request and request.tool_choice) or "auto",
+            "tools": [
+                tool.model_dump() for tool in (request and request.tools) or () if not isinstance(tool, HostedTool)
+            ],
+            "top_logprobs": request and request.top_logprobs,
+            "top_p": request and request.top_p,
             "truncation": "disabled",
             "usage": None if self._usage is None else _usage(self._usage),
-            "user": asked and asked.user,
+            "user": request and request.user,
         }
         if self._warnings:
-            found["warnings"] = list(self._warnings)
+            document["warnings"] = list(self._warnings)
         if self._recorded:
-            found["cfs"] = self._recorded.model_dump(exclude_none=True)
-        return found
+            document["cfs"] = self._recorded.model_dump(exclude_none=True)
+        return document
 
     def _shown(self, tokens: tuple[TokenLogprob, ...]) -> tuple[TokenLogprob, ...]:
         return tokens if self._asked and self._asked.shows_logprobs else ()
 
     def _event(self, kind: str, **members: Any) -> Event:
-        found = {"type": kind, "sequence_number": self._number, **members}
+        event = {"type": kind, "sequence_number": self._number, **members}
         self._number += 1
-        return found
+        return event
 
     def _grow(self, kind: str, place: int | None = None, **members: Any) -> Event:
         """Return an event about a part of an item: of the open one, or of that at a place."""

@@ -114,7 +114,7 @@ def place_of(request: ResponsesRequest, session: str | None) -> Place:
 def _sessions_of(items: str | Sequence[Item]) -> tuple[str, ...]:
     """Return the keys of the sessions that items come from, each once, the newest first."""
     ids = () if isinstance(items, str) else filter(None, map(ItemId.of, reversed(items)))
-    return tuple(dict.fromkeys(each.session for each in ids))
+    return tuple(dict.fromkeys(response_id.session for response_id in ids))
 
 
 def read_request(request: ResponsesRequest, limits: Limits) -> CompletionSpec:

@@ -212,10 +212,10 @@ def completion_json(completion: TextCompletion, *, include_usage: bool = True) -
     """Return the JSON of a completion or a piece; None for usage that was not requested."""
     if not completion.choices and not include_usage:
         return None
-    found = completion.model_dump()
+    document = completion.model_dump()
     if completion.usage is not None:
-        found["usage"] = completion.usage.model_dump(exclude_none=True)
+        document["usage"] = completion.usage.model_dump(exclude_none=True)
     for member in ("usage", "warnings", "cfs"):
-        if found[member] is None:
-            del found[member]
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+        if document[member] is None:
+            del document[member]
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))

@@ -113,8 +113,8 @@ def _tagged(schemas: Mapping[str, Mapping[str, Any]]) -> Rules:
             continue
         functions.append(f"function_{number}")
         items = []
-        for place, (key, of) in enumerate(properties.items()):
-            value = f"function_{number}_{place}"
+        for index, (key, of) in enumerate(properties.items()):
+            value = f"function_{number}_{index}"
             begin = f"/{_SPACE}<parameter={_regex(key)}>/"
             if of.get("type") == "string" and "enum" not in of:
                 rules += [
@@ -177,8 +177,8 @@ def _bracketed(schemas: Mapping[str, Mapping[str, Any]]) -> Rules:
         properties = _properties(schema) or {}
         keywords = all(key.isidentifier() and key.isascii() and not iskeyword(key) for key in properties)
         items = []
-        for place, (key, of) in enumerate(properties.items()):
-            item = f"bracketed_{number}_{place}"
+        for index, (key, of) in enumerate(properties.items()):
+            item = f"bracketed_{number}_{index}"
             begin = json.dumps(f"{key}=") if keywords else f"{json.dumps(repr(key))} /: ?/"
             rules.append(f"{item}: {begin} ({_choice(_literals(of, schema.get('$defs', {})))})")
             items.append((item, key in schema.get("required", ())))
@@ -200,10 +200,10 @@ def _literals(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: 
     for key in ("anyOf", "oneOf"):
         if isinstance(schema.get(key), list):
             choices = [one for one in schema[key] if isinstance(one, Mapping)]
-            found = [literal for one in choices for literal in _literals(one, definitions, depth + 1)]
-            return list(dict.fromkeys(found)) or ["py_any"]
+            literals = [literal for one in choices for literal in _literals(one, definitions, depth + 1)]
+            return list(dict.fromkeys(literals)) or ["py_any"]
     kinds = schema.get("type")
-    known = {
+    direct = {
         "string": "PY_TEXT",
         "integer": "PY_INTEGER",
         "number": "PY_NUMBER",
@@ -212,7 +212,7 @@ def _literals(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: 
         "array": "py_list",
         "object": "py_mapping",
     }
-    return [known.get(str(kind), "py_any") for kind in (kinds if isinstance(kinds, list) else [kinds])]
+    return [direct.get(str(kind), "py_any") for kind in (kinds if isinstance(kinds, list) else [kinds])]
 
 
 def _properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]] | None:
@@ -227,11 +227,11 @@ def _properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]] | Non
 def _ordered(name: str, items: Sequence[tuple[str, bool]], separator: str) -> Rules:
     """Write rules for items in their order, of which some are required."""
     rules = [f'{name}_none_{len(items)}: ""', f'{name}_some_{len(items)}: ""']
-    for place in reversed(range(len(items))):
-        item, required = items[place]
-        skipped = "" if required else f" | {name}_{{}}_{place + 1}"
-        rules.append(f"{name}_none_{place}: {item} {name}_some_{place + 1}{skipped.format('none')}")
-        rules.append(f"{name}_some_{place}: {separator}{item} {name}_some_{place + 1}{skipped.format('some')}")
+    for index in reversed(range(len(items))):
+        item, required = items[index]
+        skipped = "" if required else f" | {name}_{{}}_{index + 1}"
+        rules.append(f"{name}_none_{index}: {item} {name}_some_{index + 1}{skipped.format('none')}")
+        rules.append(f"{name}_some_{index}: {separator}{item} {name}_some_{index + 1}{skipped.format('some')}")
     return [*rules, f"{name}: {name}_none_0"]
 
 
@@ -245,4 +245,4 @@ def _json(schema: Mapping[str, Any]) -> str:
 
 def _regex(text: str) -> str:
     """Write a text as a regular expression between slashes."""
-    return "".join(f"\\{each}" if each in r"\.+*?()|[]{}^$/" else each for each in text)
+    return "".join(f"\\{character}" if character in r"\.+*?()|[]{}^$/" else character for character in text)

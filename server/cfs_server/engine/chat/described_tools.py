@@ -60,13 +60,13 @@ def with_system(messages: Sequence[Message], text: str) -> list[Message]:
 def named_results(messages: Iterable[Message]) -> list[Message]:
     """Add the name of the tool to each tool result: some templates need it, and most programs omit it."""
     names: dict[str | None, str] = {}
-    found = []
+    results = []
     for message in messages:
         names.update({call.id: call.name for call in message.tool_calls})
         if message.role == "tool" and message.name is None and message.tool_call_id in names:
             message = message.model_copy(update={"name": names[message.tool_call_id]})
-        found.append(message)
-    return found
+        results.append(message)
+    return results
 
 
 def _described(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,17 +79,17 @@ def _line(tool: Mapping[str, Any]) -> str:
     schema = function.get("parameters") or {}
     properties = schema.get("properties") or {}
     required = schema.get("required") or ()
-    shown = ", ".join(
+    parameters = ", ".join(
         f"{name}: {_kind(of)}{'' if name in required else ' (optional)'}" for name, of in properties.items()
     )
     description = " ".join(str(function.get("description") or "").split())
-    return f"- {function.get('name')}({shown}): {description}".rstrip(": ")
+    return f"- {function.get('name')}({parameters}): {description}".rstrip(": ")
 
 
 def _kind(schema: Any) -> str:
     if not isinstance(schema, Mapping):
         return "any"
     if "enum" in schema:
-        return " | ".join(repr(each) for each in schema["enum"])
+        return " | ".join(repr(value) for value in schema["enum"])
     kind = schema.get("type", "any")
     return kind if isinstance(kind, str) else " | ".join(map(str, kind))

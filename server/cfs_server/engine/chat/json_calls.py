@@ -44,15 +44,15 @@ class JsonEnd:
 
     def find(self, text: str) -> int | None:
         """Return the index after the end, or None until the end arrives."""
-        while found := (_INSIDE if self._quoted else _OUTSIDE).search(text, self._at):
-            mark = found[0]
+        while match := (_INSIDE if self._quoted else _OUTSIDE).search(text, self._at):
+            mark = match[0]
             if mark == "\\":
-                if found.end() == len(text):
-                    self._at = found.start()
+                if match.end() == len(text):
+                    self._at = match.start()
                     return None
-                self._at = found.end() + 1
+                self._at = match.end() + 1
                 continue
-            self._at = found.end()
+            self._at = match.end()
             if mark == '"':
                 self._quoted = not self._quoted
             else:
@@ -71,9 +71,9 @@ def calls_in(text: str, *, strict: bool) -> list[FoundCall]:
     """
     value = read_json(text)
     values = value if isinstance(value, list) else [value]
-    calls = [_call(each, strict=strict) for each in values]
-    found = [call for call in calls if call is not None]
-    return found if len(found) == len(calls) else []
+    calls = [_call(entry, strict=strict) for entry in values]
+    complete = [call for call in calls if call is not None]
+    return complete if len(complete) == len(calls) else []
 
 
 def read_json(text: str) -> Any:

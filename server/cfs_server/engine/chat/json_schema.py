@@ -116,13 +116,13 @@ class _Rewriter:
         schema = {key: value for key, value in schema.items() if key in _ASSERTIONS and key not in UNSUPPORTED}
         applied = [key for key in ("$ref", "allOf", "anyOf", "oneOf") if key in schema]
         shared = shared or len(applied) + bool(schema.keys() & _SHAPES) > 1 or len(schema.get("allOf", ())) > 1
-        found = [self._applied(key, schema, path, shared=shared) for key in applied]
-        own = {key: value for key, value in schema.items() if key not in applied}
-        if own:
-            found.append(self._own(own, path, shared=shared))
-        if not found:
+        parts = [self._applied(key, schema, path, shared=shared) for key in applied]
+        rest = {key: value for key, value in schema.items() if key not in applied}
+        if rest:
+            parts.append(self._own(rest, path, shared=shared))
+        if not parts:
             return True
-        return found[0] if len(found) == 1 else {"allOf": found}
+        return parts[0] if len(parts) == 1 else {"allOf": parts}
 
     def check_references(self) -> None:
         """Raise `ValueError` for a definition that is nothing but itself."""
@@ -196,20 +196,20 @@ class _Rewriter:
 
     def _own(self, schema: dict[str, Any], path: str, *, shared: bool) -> Schema:
         """Rewrite the keywords of a schema that are about the value itself."""
-        found: dict[str, Any] = {key: schema[key] for key in ("enum", "const") if key in schema}
+        result: dict[str, Any] = {key: schema[key] for key in ("enum", "const") if key in schema}
         if len(values := schema.get("enum", ())) > MOST_VALUES:
             raise ValueError(f"there are more than {MOST_VALUES} values at {path}")
         for value in (*values, *([schema["const"]] if "const" in schema else ())):
             if not _exact(value):
                 raise ValueError(f"a number at {path} is too large to be exact: {json.dumps(value)[:60]}")
-        kinds = listed(schema.get("type", ([] if found else None) or implied_type(schema) or []))
+        kinds = listed(schema.get("type", ([] if result else None) or implied_type(schema) or []))
         if unknown := [kind for kind in kinds if kind not in TYPES]:
             raise ValueError(f"{unknown[0]!r} at {path} is no type")
         if not kinds:
-            kinds = list(TYPES) if schema.keys() - found.keys() else []
+            kinds = list(TYPES) if schema.keys() - result.keys() else []
         if not kinds:
-            return found
-        ways = [found | self._typed(kind, schema, path, shared=shared or bool(found)) for kind in kinds]
+            return result
+        ways = [result | self._typed(kind, schema, path, shared=shared or bool(result)) for kind in kinds]
         return ways[0] if len(ways) == 1 else {"anyOf": ways}
 
     def _typed(self, kind: str, schema: dict[str, Any], path: str, *, shared: bool) -> dict[str, Any]:
@@ -228,15 +228,15 @@ class _Rewriter:
 
     def _object(self, schema: dict[str, Any], path: str, *, shared: bool) -> dict[str, Any]:
         """Write an object: with names of its own it holds these alone, unless other parts may add some."""
-        known, required = schema.get("properties", {}), list(dict.fromkeys(schema.get("required", [])))
+        declared, required = schema.get("properties", {}), list(dict.fromkeys(schema.get("required", [])))
         patterns, names = schema.get("patternProperties", {}), schema.get("propertyNames", True)
         others = schema.get("additionalProperties", True)
-        least, most = _count(schema, "minProperties") or 0, _count(schema, "maxProperties")
-        found: dict[str, Any] = {"type": "object"} | ({} if most is None else {"maxProperties": most})
-        if names not in (True, {}) and (known or required or patterns):
+        min_count, max_count = _count(schema, "minProperties") or 0, _count(schema, "maxProperties")
+        result: dict[str, Any] = {"type": "object"} | ({} if max_count is None else {"maxProperties": max_count})
+        if names not in (True, {}) and (declared or required or patterns):
             self._refuse("propertyNames", path, "there are properties")
             names = True
-        properties = {name: self.rewrite(part, f"{path}/properties/{name}") for name, part in known.items()}
+        properties = {name: self.rewrite(part, f"{path}/properties/{name}") for name, part in declared.items()}
         if len(properties.keys() - set(required)) > MOST_OPTIONAL:
             raise ValueError(f"the object at {path} has more than {MOST_OPTIONAL} optional properties")
         if "additionalProperties" in schema:
@@ -245,18 +245,18 @@ class _Rewriter:
         if closed:
             properties |= {name: others for name in required if name not in properties}
             others = False
-        if least > max(1, len(required)) and others is not False:
+        if min_count > max(1, len(required)) and others is not False:
             self._refuse("minProperties", path, "names may be repeated")
-            least = 1
-        found |= {"minProperties": least} if least > len(required) else {}
-        found |= {"properties": properties, "required": required} if properties or required else {}
-        found |= {"patternProperties": self._patterns(patterns, path)} if patterns else {}
+            min_count = 1
+        result |= {"minProperties": min_count} if min_count > len(required) else {}
+        result |= {"properties": properties, "required": required} if properties or required else {}
+        result |= {"patternProperties": self._patterns(patterns, path)} if patterns else {}
         if names not in (True, {}):
-            return found | {
+            return result | {
                 "patternProperties": {self._named(names, f"{path}/propertyNames"): others},
                 "additionalProperties": False,
             }
-        return found if others is True else found | {"additionalProperties": others}
+        return result if others is True else result | {"additionalProperties": others}
 
     def _patterns(self, patterns: dict[str, Schema], path: str) -> dict[str, Schema]:
         if len(patterns) > MOST_PATTERNS:
@@ -268,18 +268,20 @@ class _Rewriter:
 
     def _named(self, schema: Schema, path: str) -> str:
         """Write the allowed names as a pattern."""
-        found = self.rewrite(schema, path)
-        while isinstance(found, dict) and "$ref" in found:
-            found = self.definitions[found["$ref"].removeprefix(PREFIX)]
-        match found:
-            case {"enum": values} if found.keys() <= {"enum", "type"}:
+        result = self.rewrite(schema, path)
+        while isinstance(result, dict) and "$ref" in result:
+            result = self.definitions[result["$ref"].removeprefix(PREFIX)]
+        match result:
+            case {"enum": values} if result.keys() <= {"enum", "type"}:
                 return anchored("|".join(escaped(value) for value in values if isinstance(value, str)))
-            case {"const": str(value)} if found.keys() <= {"const", "type"}:
+            case {"const": str(value)} if result.keys() <= {"const", "type"}:
                 return anchored(escaped(value))
-            case {"type": "string", "pattern": str(pattern)} if len(found) == 2:
+            case {"type": "string", "pattern": str(pattern)} if len(result) == 2:
                 return pattern
-            case {"type": "string"} if found.keys() <= {"type", "minLength", "maxLength"}:
-                return anchored(rf"[\x{{0}}-\x{{10FFFF}}]{{{found.get('minLength', 0)},{found.get('maxLength', '')}}}")
+            case {"type": "string"} if result.keys() <= {"type", "minLength", "maxLength"}:
+                return anchored(
+                    rf"[\x{{0}}-\x{{10FFFF}}]{{{result.get('minLength', 0)},{result.get('maxLength', '')}}}"
+                )
         raise ValueError(f"'propertyNames' at {path} cannot be enforced: it is more than values, a pattern or lengths")
 
     def _array(self, schema: dict[str, Any], path: str, *, shared: bool) -> dict[str, Any]:
@@ -287,20 +289,22 @@ class _Rewriter:
         first, more = schema.get("prefixItems", []), schema.get("items", True)
         if isinstance(more, list):  # as it was before 2020
             first, more = more, schema.get("additionalItems", True)
-        least, most = _count(schema, "minItems") or 0, _count(schema, "maxItems")
+        min_items, max_items = _count(schema, "minItems") or 0, _count(schema, "maxItems")
         if first and not shared:
-            if least <= len(first) and "items" not in schema:
+            if min_items <= len(first) and "items" not in schema:
                 more = False
-            least = max(least, len(first) if most is None else min(most, len(first)))
+            min_items = max(min_items, len(first) if max_items is None else min(max_items, len(first)))
         items = [self.rewrite(part, f"{path}/prefixItems/{number}") for number, part in enumerate(first)]
-        found: dict[str, Any] = {"type": "array", "items": self.rewrite(more, f"{path}/items"), "minItems": least}
-        return found | ({"prefixItems": items} if items else {}) | ({} if most is None else {"maxItems": most})
+        result: dict[str, Any] = {"type": "array", "items": self.rewrite(more, f"{path}/items"), "minItems": min_items}
+        return (
+            result | ({"prefixItems": items} if items else {}) | ({} if max_items is None else {"maxItems": max_items})
+        )
 
     def _string(self, schema: dict[str, Any], path: str) -> dict[str, Any]:
-        found: dict[str, Any] = {"type": "string"}
-        least, most = _count(schema, "minLength"), _count(schema, "maxLength")
-        found |= {"minLength": least} if least else {}
-        found |= {"maxLength": most} if most is not None else {}
+        result: dict[str, Any] = {"type": "string"}
+        min_length, max_length = _count(schema, "minLength"), _count(schema, "maxLength")
+        result |= {"minLength": min_length} if min_length else {}
+        result |= {"maxLength": max_length} if max_length is not None else {}
         patterns = []
         for pattern in listed(schema.get("pattern", [])):
             try:
@@ -313,26 +317,26 @@ class _Rewriter:
             elif form in STANDARD_FORMATS:
                 self._refuse("format", path, form)
         if len(patterns) > 1:
-            return found | {"allOf": [{"pattern": each} for each in patterns]}
-        return found | ({"pattern": patterns[0]} if patterns else {})
+            return result | {"allOf": [{"pattern": each} for each in patterns]}
+        return result | ({"pattern": patterns[0]} if patterns else {})
 
 
 def _integer(schema: dict[str, Any]) -> dict[str, Any]:
     low, open_low = _bound(schema, "minimum", "exclusiveMinimum", max)
     high, open_high = _bound(schema, "maximum", "exclusiveMaximum", min)
-    least = -_LARGEST if low is None or low < -_LARGEST else math.floor(low) + 1 if open_low else math.ceil(low)
-    most = _LARGEST if high is None or high > _LARGEST else math.ceil(high) - 1 if open_high else math.floor(high)
-    if least > most:
+    minimum = -_LARGEST if low is None or low < -_LARGEST else math.floor(low) + 1 if open_low else math.ceil(low)
+    maximum = _LARGEST if high is None or high > _LARGEST else math.ceil(high) - 1 if open_high else math.floor(high)
+    if minimum > maximum:
         raise ValueError(f"no integer of at most 53 bits lies between {low} and {high}")
     if low is None:
-        least = min(most, -_OPEN_END)
+        minimum = min(maximum, -_OPEN_END)
     if high is None:
-        most = max(least, _OPEN_END)
-    return {"type": "integer", "minimum": least, "maximum": most} | _multiple(schema)
+        maximum = max(minimum, _OPEN_END)
+    return {"type": "integer", "minimum": minimum, "maximum": maximum} | _multiple(schema)
 
 
 def _number(schema: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"type": "number"} | _multiple(schema)
+    result: dict[str, Any] = {"type": "number"} | _multiple(schema)
     low, open_low = _bound(schema, "minimum", "exclusiveMinimum", max)
     high, open_high = _bound(schema, "maximum", "exclusiveMaximum", min)
     if low is not None and high is not None and (low > high or (low == high and (open_low or open_high))):
@@ -346,10 +350,10 @@ def _number(schema: dict[str, Any]) -> dict[str, Any]:
         if abs(bound) > _OPEN_END:
             if (bound > 0) == (closed == "minimum"):
                 raise ValueError(f"{closed!r} {bound} cannot be enforced: it has more than 15 digits")
-            found[closed] = _OPEN_END if bound > 0 else -_OPEN_END
+            result[closed] = _OPEN_END if bound > 0 else -_OPEN_END
         else:
-            found[exclusive if is_open else closed] = int(bound) if bound == int(bound) else float(bound)
-    return found
+            result[exclusive if is_open else closed] = int(bound) if bound == int(bound) else float(bound)
+    return result
 
 
 def _multiple(schema: dict[str, Any]) -> dict[str, Any]:
@@ -372,8 +376,8 @@ def _bound(
         return (None if within is None else Decimal(str(within))), beyond
     if within is None and beyond is None:
         return None, False
-    known = [Decimal(str(each)) for each in (within, beyond) if each is not None]
-    tightest = narrower(*known) if len(known) == 2 else known[0]
+    bounds = [Decimal(str(each)) for each in (within, beyond) if each is not None]
+    tightest = narrower(*bounds) if len(bounds) == 2 else bounds[0]
     return tightest, beyond is not None and tightest == Decimal(str(beyond))
 
 

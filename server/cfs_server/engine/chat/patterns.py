@@ -59,7 +59,7 @@ STANDARD_FORMATS = frozenset(FORMATS) | {
 
 def translated(pattern: str) -> str:
     """Write a pattern for llguidance, which matches it anywhere in a string; raises `ValueError` if it cannot."""
-    found: list[str] = []
+    pieces: list[str] = []
     at = 0
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)
@@ -68,21 +68,21 @@ def translated(pattern: str) -> str:
         at = token.end()
         kind, text = str(token.lastgroup), token[0]
         if kind == "group":
-            found.append("(?:")
+            pieces.append("(?:")
         elif kind == "repeat" or (kind == "other" and text in "^$|)"):
-            found.append(text)
+            pieces.append(text)
         elif text == ".":
-            found.append(r"[^\n\r\x{2028}\x{2029}]")
+            pieces.append(r"[^\n\r\x{2028}\x{2029}]")
         elif text == "[":
             part, at = _set(pattern, at)
-            found.append(part)
+            pieces.append(part)
         elif kind == "escape" and text[1].lower() in _CLASSES:
-            found.append(f"[{'^' if text[1].isupper() else ''}{_CLASSES[text[1].lower()]}]")
+            pieces.append(f"[{'^' if text[1].isupper() else ''}{_CLASSES[text[1].lower()]}]")
         elif text in "({}]":
             raise _refusal(pattern, at - 1)
         else:
-            found.append(_character(_code(token, pattern)))
-    return "".join(found)
+            pieces.append(_character(_code(token, pattern)))
+    return "".join(pieces)
 
 
 def anchored(expression: str) -> str:
@@ -92,14 +92,14 @@ def anchored(expression: str) -> str:
 
 def escaped(text: str) -> str:
     """Write a pattern for one text."""
-    return "".join(_character(ord(each)) for each in text)
+    return "".join(_character(ord(character)) for character in text)
 
 
 def _set(pattern: str, at: int) -> tuple[str, int]:
     """Read a set of characters behind its bracket; returns it, and where it ends."""
     negated = pattern.startswith("^", at)
     at += negated
-    found: list[str] = []
+    pieces: list[str] = []
     while not pattern.startswith("]", at):
         part, low, at = _member(pattern, at)
         if pattern.startswith("-", at) and not pattern.startswith("-]", at):
@@ -107,10 +107,10 @@ def _set(pattern: str, at: int) -> tuple[str, int]:
             if low is None or high is None or low > high:
                 raise _refusal(pattern, at - 1)
             part = f"{_character(low)}-{_character(high)}"
-        found.append(part)
-    if not found and not negated:
+        pieces.append(part)
+    if not pieces and not negated:
         raise ValueError(f"the pattern {pattern!r} has a set of characters in which there is none")
-    return (f"[{'^' if negated else ''}{''.join(found)}]" if found else r"[\x{0}-\x{10FFFF}]"), at + 1
+    return (f"[{'^' if negated else ''}{''.join(pieces)}]" if pieces else r"[\x{0}-\x{10FFFF}]"), at + 1
 
 
 def _member(pattern: str, at: int) -> tuple[str, int | None, int]:
@@ -136,10 +136,10 @@ def _code(token: re.Match[str], pattern: str) -> int:
     elif token["control"]:
         code = ord(token["control"]) % 32
     elif token["escape"]:
-        known = token["escape"] in _CONTROLS and not pattern[token.end() : token.end() + 1].isdigit()
-        if not known and token["escape"] not in _SYNTAX:
+        is_control = token["escape"] in _CONTROLS and not pattern[token.end() : token.end() + 1].isdigit()
+        if not is_control and token["escape"] not in _SYNTAX:
             raise _refusal(pattern, token.start())
-        code = _CONTROLS[token["escape"]] if known else ord(token["escape"])
+        code = _CONTROLS[token["escape"]] if is_control else ord(token["escape"])
     else:
         code = ord(token[0])
     if 0xD800 <= code <= 0xDFFF or code > 0x10FFFF:

@@ -137,9 +137,9 @@ class PromptBuilder:
     def _rows(
         self, messages: Sequence[Message], settings: Settings, can: Abilities, *, short_ids: bool = False
     ) -> _Rows:
-        own = messages if can.calls else calls_as_text(messages)
-        own = own if can.results else results_as_user(own)
-        return _with_system([self._row(message, short_ids=short_ids) for message in own], settings.system)
+        rows = messages if can.calls else calls_as_text(messages)
+        rows = rows if can.results else results_as_user(rows)
+        return _with_system([self._row(message, short_ids=short_ids) for message in rows], settings.system)
 
     def _pieces(self, rows: _Rows, tools: _Rows) -> tuple[Piece, ...]:
         text = self._render(rows, tools)

@@ -41,9 +41,9 @@ class ReplyReader:
         most_calls: int | None = None,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
-        given = tuple(tools)
-        self._parameters = Parameters(given)
-        self._reads_calls = bool(given)
+        offered = tuple(tools)
+        self._parameters = Parameters(offered)
+        self._reads_calls = bool(offered)
         self._most = most_calls
         self._new_id = new_id
         self._held = ""
@@ -133,11 +133,11 @@ class ReplyReader:
             self._take(len(self._held))
             return False
         if self._form is None:
-            place, form = self._next_mark()
+            position, form = self._next_mark()
             if form is None:
                 self._take(len(self._held) - (0 if last else self._possible_mark()))
                 return False
-            self._take(place)
+            self._take(position)
             self._form = form
         return self._judge(last)
 
@@ -160,16 +160,16 @@ class ReplyReader:
         return True
 
     def _next_mark(self) -> tuple[int, Form | None]:
-        found = _MARK.search(self._held)
-        fence = self._next_fence(found.start() if found else len(self._held))
+        match = _MARK.search(self._held)
+        fence = self._next_fence(match.start() if match else len(self._held))
         if fence is not None:
             return fence, FencedBlock(self._parameters)
-        return (found.start(), _BY_MARK[found[0]](self._parameters)) if found else (0, None)
+        return (match.start(), _BY_MARK[match[0]](self._parameters)) if match else (0, None)
 
     def _next_fence(self, before: int) -> int | None:
-        for found in _FENCE.finditer(self._held, 0, before + 3):
-            if found.start() > 0 or self._answer.at_line_start:
-                return found.end() if found.end() < before else None
+        for match in _FENCE.finditer(self._held, 0, before + 3):
+            if match.start() > 0 or self._answer.at_line_start:
+                return match.end() if match.end() < before else None
         return None
 
     def _possible_mark(self) -> int:

@@ -54,9 +54,9 @@ def abilities_of(render: Render) -> Abilities:
         called = [*question, _call(json.dumps({"key": _VALUE}) if text_arguments else {"key": _VALUE})]
         answered = [*called, {"role": "tool", "content": _RESULT, "tool_call_id": _ID, "name": _NAME}]
         after = [*answered, {"role": "assistant", "content": "So it is."}, *question]
-        shown = _attempt(render, after, offered)
-        if _shows_call(shown):
-            return Abilities(tools, calls=True, results=_RESULT in shown, text_arguments=text_arguments)
+        rendered = _attempt(render, after, offered)
+        if _shows_call(rendered):
+            return Abilities(tools, calls=True, results=_RESULT in rendered, text_arguments=text_arguments)
         if _shows_call(_attempt(render, called, offered)):
             return Abilities(tools, calls=True, text_arguments=text_arguments)
     return Abilities(tools)

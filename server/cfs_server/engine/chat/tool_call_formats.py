@@ -42,8 +42,8 @@ class Parameters:
     def named(self, tool: str, values: Sequence[Any]) -> dict[str, Any]:
         """Assign positional values to the tool's parameters, in order."""
         if len(values) == 1 and isinstance(values[0], dict):
-            known = self._known.get(tool)
-            if known is None or values[0].keys() <= known.keys():
+            parameters = self._known.get(tool)
+            if parameters is None or values[0].keys() <= parameters.keys():
                 return values[0]
         names = [*self._known.get(tool, ())]
         names += [f"argument{number}" for number in range(len(names), len(values))]
@@ -97,9 +97,9 @@ class Form:
 
     def _unmarked(self, text: str) -> None:
         """Read JSON that no mark calls a call: it is one only of tools that were given."""
-        found = calls_in(text, strict=True)
-        if self.parameters.known(found):
-            self._calls += found
+        calls = calls_in(text, strict=True)
+        if self.parameters.known(calls):
+            self._calls += calls
 
     def _json(self, text: str, start: int) -> int | None:
         """Look for the end of the JSON that begins at a place."""
@@ -140,10 +140,10 @@ class Tagged(Form):
                 return self._some(behind)
             if end is None:
                 return self._some(behind) if last else None
-            found = self._function(text[start:end]) if rest[0] == "<" else calls_in(text[start:end], strict=False)
-            if not found:
+            calls = self._function(text[start:end]) if rest[0] == "<" else calls_in(text[start:end], strict=False)
+            if not calls:
                 return self._some(behind)
-            self._calls += found
+            self._calls += calls
             self._at = behind = end
 
     def _function(self, text: str) -> list[FoundCall]:
@@ -166,8 +166,8 @@ def _may_become(text: str, wanted: str) -> bool:
 
 def _end_of_function(text: str, start: int) -> int | None:
     close = "</function>"
-    found = text.find(close, start)
-    return None if found < 0 else found + len(close)
+    end = text.find(close, start)
+    return None if end < 0 else end + len(close)
 
 
 @dataclass(slots=True)
@@ -261,10 +261,10 @@ class Python(Form):
             end = self._json(text, start)
             if end is None:
                 return self._some(behind) if last else None
-            found = calls_in(text[start:end], strict=False)
-            if not found:
+            calls = calls_in(text[start:end], strict=False)
+            if not calls:
                 return self._some(behind)
-            self._calls += found
+            self._calls += calls
             self._at = behind = end
 
 
@@ -317,12 +317,12 @@ class FencedBlock(Form):
         word = info.rstrip()
         if word != info:
             return word in ("", "json", "tool_call", "tool_calls")
-        return any(each.startswith(word) for each in self._INFO)
+        return any(key.startswith(word) for key in self._INFO)
 
 
 def _skip(text: str, place: int) -> int:
-    found = _SPACE.match(text, place)
-    return found.end() if found else place
+    match = _SPACE.match(text, place)
+    return match.end() if match else place
 
 
 ANYWHERE: tuple[type[Form], ...] = (Tagged, Listed, Bracketed, Python)

@@ -47,6 +47,11 @@ class Backlog:
         kinds = self.waiting.get(owner, {})
         same = kinds.get(kind, 0.0)
         rival = ((WEIGHTS[other] / WEIGHTS[kind], seconds) for other, seconds in kinds.items() if other != kind)
-        own = same + sum(min(seconds, (same + self.turn) * weight) for weight, seconds in rival)
+        seconds_before = same + sum(min(seconds, (same + self.turn) * weight) for weight, seconds in rival)
         others = (sum(kinds.values()) for other, kinds in self.waiting.items() if other != owner)
-        return self.place + own + sum(min(seconds, own + self.turn) for seconds in others) + self.rest
+        return (
+            self.place
+            + seconds_before
+            + sum(min(seconds, seconds_before + self.turn) for seconds in others)
+            + self.rest
+        )

@@ -48,8 +48,8 @@ class Fairness:
 
     def check_integrity(self, paths: list[Path]) -> list[str]:
         """Compare with the unfinished turns; every line is a violation."""
-        wanted = Counter(level for path in paths for level in _levels(path))
-        return [] if wanted == self._active else ["the accounts and the unfinished turns do not agree"]
+        expected = Counter(level for path in paths for level in _levels(path))
+        return [] if expected == self._active else ["the accounts and the unfinished turns do not agree"]
 
     def _least_beside(self, level: tuple[str, ...]) -> float:
         beside = (self._had[other] for other in self._active if len(other) == len(level) and other[:-1] == level[:-1])

@@ -222,17 +222,17 @@ def results_as_user(messages: Iterable[Message]) -> list[Message]:
 
     Templates without a role for tools often require alternating turns.
     """
-    found: list[Message] = []
+    result: list[Message] = []
     after_result = False
     for message in messages:
         is_result = message.role == "tool"
-        said = _told(message) if is_result else message
-        if said.role == "user" and (is_result or after_result) and found and found[-1].role == "user":
-            found[-1] = found[-1].model_copy(update={"content": f"{found[-1].content}\n\n{said.content}"})
+        entry = _told(message) if is_result else message
+        if entry.role == "user" and (is_result or after_result) and result and result[-1].role == "user":
+            result[-1] = result[-1].model_copy(update={"content": f"{result[-1].content}\n\n{entry.content}"})
         else:
-            found.append(said)
+            result.append(entry)
         after_result = is_result
-    return found
+    return result
 
 
 def _told(message: Message) -> Message:

@@ -427,7 +427,7 @@ def info_of(engine: Engine, info: ModelInfo | None, model: str | None) -> ModelI
     """Describe a model of an engine, or its default; None if there is no such model. `info` is that of its only one."""
     if not isinstance(engine, HasModels):
         return info
-    return next((each for each in engine.infos() if model in (None, each.name)), None)
+    return next((candidate for candidate in engine.infos() if model in (None, candidate.name)), None)
 
 
 def predicted_wait(engine: Engine, model: str | None, owner: str, kind: Kind) -> float:

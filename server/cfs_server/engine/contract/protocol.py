@@ -586,11 +586,11 @@ class KnownHistories:
 
         Raises `ValueError` if the server refers to messages that are not here. This is a defect and needs a restart.
         """
-        known = self._known.setdefault(order.cache_key, [])
-        if order.keep > len(known):
-            raise ValueError(f"{order.keep} messages are to be kept of a history of {len(known)}")
-        known[order.keep :] = [Message.model_validate(message) for message in order.messages]
-        return known
+        history = self._known.setdefault(order.cache_key, [])
+        if order.keep > len(history):
+            raise ValueError(f"{order.keep} messages are to be kept of a history of {len(history)}")
+        history[order.keep :] = [Message.model_validate(message) for message in order.messages]
+        return history
 
     def drop(self, key: str) -> None:
         """Drop a history."""

@@ -109,9 +109,9 @@ def resolved(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 def arguments_of(function: Mapping[str, Any], mark: str = "") -> FlatSchema:
     """Return the schema of a tool's arguments, an object. Other arguments are allowed only if it allows them."""
-    given = function.get("parameters")
+    parameters = function.get("parameters")
     try:
-        flat = flattened(given if isinstance(given, Mapping) else {}, mark)
+        flat = flattened(parameters if isinstance(parameters, Mapping) else {}, mark)
     except ValueError:
         flat = FlatSchema({}, {})
     schema = dict(resolved(flat.schema, flat.definitions))
@@ -144,8 +144,8 @@ class _Flattener:
         self._count = 0
         self._id_key = "id" if isinstance(root, Mapping) and _OLD.search(str(root.get("$schema", ""))) else "$id"
         self._root = root
-        given = root.get(self._id_key) if isinstance(root, Mapping) else None
-        self._root_uri = given.removesuffix("#") if isinstance(given, str) else ""
+        identifier = root.get(self._id_key) if isinstance(root, Mapping) else None
+        self._root_uri = identifier.removesuffix("#") if isinstance(identifier, str) else ""
         self._resources: dict[str, Schema] = {"": root}
         self._anchors: dict[tuple[str, str], tuple[Schema, str]] = {}
         self._index()
@@ -158,13 +158,13 @@ class _Flattener:
         if not isinstance(schema, Mapping):
             return schema
         base = self._base_of(schema, base)
-        found: dict[str, Schema] = {}
+        result: dict[str, Schema] = {}
         for key, value in schema.items():
             if key == "$ref" and isinstance(value, str):
-                found[key] = self._reference(value, base)
+                result[key] = self._reference(value, base)
             elif key not in _PLACES and key != self._id_key:
-                found[key] = _mapped(key, value, lambda part: self.rewritten(part, base))
-        return found
+                result[key] = _mapped(key, value, lambda part: self.rewritten(part, base))
+        return result
 
     def _reference(self, reference: str, base: str) -> str:
         """Return the reference of a definition, which is made if there is none yet."""
@@ -215,11 +215,11 @@ class _Flattener:
 
     def _base_of(self, schema: Mapping[str, Any], base: str) -> str:
         """Return the URI from which the references in a schema start; that of the root is empty."""
-        given = schema.get(self._id_key)
-        if not isinstance(given, str) or given.startswith("#") or schema is self._root:
+        identifier = schema.get(self._id_key)
+        if not isinstance(identifier, str) or identifier.startswith("#") or schema is self._root:
             return base
         try:
-            return urljoin(base or self._root_uri, given).removesuffix("#")
+            return urljoin(base or self._root_uri, identifier).removesuffix("#")
         except ValueError:
             return base
 
@@ -233,8 +233,8 @@ class _Flattener:
             inner = self._base_of(schema, base)
             if inner != base:
                 self._resources.setdefault(inner, schema)
-            given = schema.get(self._id_key)
-            old_anchor = given[1:] if isinstance(given, str) and given.startswith("#") else None
+            identifier = schema.get(self._id_key)
+            old_anchor = identifier[1:] if isinstance(identifier, str) and identifier.startswith("#") else None
             for name in (schema.get("$anchor"), schema.get("$dynamicAnchor"), old_anchor):
                 if isinstance(name, str):
                     self._anchors.setdefault((inner, name), (schema, inner))
@@ -260,17 +260,17 @@ class _Inliner:
             raise ValueError(f"it has more than {MOST_INLINED} parts")
         if not isinstance(schema, Mapping):
             return schema
-        found = {key: _mapped(key, value, self.inlined) for key, value in schema.items()}
-        name = str(found.get("$ref", "")).removeprefix(PREFIX)
+        result = {key: _mapped(key, value, self.inlined) for key, value in schema.items()}
+        name = str(result.get("$ref", "")).removeprefix(PREFIX)
         if name not in self._definitions or name in self._recursive:
-            return found
-        del found["$ref"]
+            return result
+        del result["$ref"]
         target = self.inlined(self._definitions[name])
-        if not found:
+        if not result:
             return target
-        if not isinstance(target, Mapping) or (found.keys() & target.keys()) - _NOTES:
-            return {**found, "allOf": [*found.get("allOf", ()), target]}
-        return {**target, **found}
+        if not isinstance(target, Mapping) or (result.keys() & target.keys()) - _NOTES:
+            return {**result, "allOf": [*result.get("allOf", ()), target]}
+        return {**target, **result}
 
 
 def _mapped(key: str, value: Any, rewrite: Any) -> Any:
@@ -284,25 +284,25 @@ def _mapped(key: str, value: Any, rewrite: Any) -> Any:
 
 def _parts_of(schema: Mapping[str, Any]) -> list[Schema]:
     """List the subschemas of a schema."""
-    found: list[Schema] = []
+    parts: list[Schema] = []
     for key, value in schema.items():
         if key in _BY_NAME and isinstance(value, Mapping):
-            found += value.values()
+            parts += value.values()
         elif key in _NESTED:
-            found += value if isinstance(value, list) else [value]
-    return found
+            parts += value if isinstance(value, list) else [value]
+    return parts
 
 
 def _raw_references(schema: Schema) -> list[str]:
     """List the references of a schema, and the names by which it says where they lead."""
-    found: list[str] = []
+    references: list[str] = []
     left = [schema]
     while left:
         part = left.pop()
         if isinstance(part, Mapping):
-            found += [part[key] for key in ("$ref", "$id", "$anchor") if isinstance(part.get(key), str)]
+            references += [part[key] for key in ("$ref", "$id", "$anchor") if isinstance(part.get(key), str)]
             left += _parts_of(part)
-    return found
+    return references
 
 
 def _references_in(schema: Schema) -> list[str]:

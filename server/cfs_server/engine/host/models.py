@@ -55,7 +55,7 @@ def resolve(
     its name; this may take long and shows its progress on a terminal. Raises `ModelLoadError`.
     """
     if spec is None or spec == EMBEDDED:
-        found = ModelFile(_embedded(), EMBEDDED)
+        file = ModelFile(_embedded(), EMBEDDED)
     elif (model := catalogue.find(spec)) is not None:
         if folder is None:
             raise ModelLoadError(f"{spec}: there is no folder for downloaded models")
@@ -65,13 +65,13 @@ def resolve(
                 raise ModelLoadError(f"{spec}: there is no local copy")
             on_download(catalogue.label(model))
             path = downloads.pull(model, folder)
-        found = ModelFile(path, model.name)
+        file = ModelFile(path, model.name)
     else:
-        found = ModelFile(Path(spec).expanduser(), Path(spec).stem)
-        if not found.path.exists() and "/" not in spec and not spec.endswith(".gguf"):
+        file = ModelFile(Path(spec).expanduser(), Path(spec).stem)
+        if not file.path.exists() and "/" not in spec and not spec.endswith(".gguf"):
             raise ModelLoadError(f"{spec}: there is no file and no model of this name{catalogue.suggestion(spec)}")
-    check(found.path)
-    return found
+    check(file.path)
+    return file
 
 
 def is_download(spec: str) -> bool:
@@ -81,15 +81,15 @@ def is_download(spec: str) -> bool:
 
 def local(folder: Path) -> list[ModelFile]:
     """List the embedded model, then all that have been downloaded, by the names that `--model` takes."""
-    found = {catalogue.label(model): path for model, path in downloads.cached()}
+    models = {catalogue.label(model): path for model, path in downloads.cached()}
     for model in catalogue.MODELS:
         if (path := folder / model.source.path).is_file():
-            found[model.name] = path
+            models[model.name] = path
     hub = folder / "hf"
     for path in hub.glob("*/*/**/*.gguf"):
         owner, repo, *rest = path.relative_to(hub).parts
-        found[catalogue.label(catalogue.of_source(HubFile(f"{owner}/{repo}", "/".join(rest))))] = path
-    return [resolve(None), *(ModelFile(path, name) for name, path in sorted(found.items()))]
+        models[catalogue.label(catalogue.of_source(HubFile(f"{owner}/{repo}", "/".join(rest))))] = path
+    return [resolve(None), *(ModelFile(path, name) for name, path in sorted(models.items()))]
 
 
 def check(path: Path) -> None:

@@ -99,19 +99,19 @@ class OnDemandEngine:
 
     async def start(self) -> ModelInfo:
         """Find the file of the model and read its header. Raises `ModelLoadError`, also if it never fits the memory."""
-        found = await in_thread(partial(models.resolve, self._spec, self._models_folder, on_download=log_download))
-        self.size = found.path.stat().st_size
-        self._budget.check(found.name, self.size)
-        header = await in_thread(partial(probe.describe, found.path))
+        file = await in_thread(partial(models.resolve, self._spec, self._models_folder, on_download=log_download))
+        self.size = file.path.stat().st_size
+        self._budget.check(file.name, self.size)
+        header = await in_thread(partial(probe.describe, file.path))
         self._info = replace(
             self._info,
             context_tokens=min(self._limit or header.context_tokens, header.context_tokens),
             has_chat_template=header.has_chat_template,
             parameters=header.parameters,
             notes=models.notes_of(
-                found.name, has_chat_template=header.has_chat_template, makes_texts=header.makes_texts
+                file.name, has_chat_template=header.has_chat_template, makes_texts=header.makes_texts
             ),
-            embedded=found.name == models.EMBEDDED,
+            embedded=file.name == models.EMBEDDED,
             pooling=header.pooling,
             makes_texts=header.makes_texts,
         )
@@ -301,8 +301,8 @@ class OnDemandEngine:
             finally:
                 self._budget.give(self)
         except Exception as error:  # noqa: BLE001 - a defect must not leave the turns waiting forever
-            known = isinstance(error, ModelLoadError | OSError)
-            _log.error("model cannot be loaded", model=self._name, reason=str(error), exc_info=not known)
+            is_expected = isinstance(error, ModelLoadError | OSError)
+            _log.error("model cannot be loaded", model=self._name, reason=str(error), exc_info=not is_expected)
             self._failures += 1
             self._reason = f"model {self._name!r} cannot be loaded; the log of the server says why"
         finally:

@@ -225,8 +225,8 @@ def _explain(code: int, last_words: deque[str]) -> str:
     how = f"exit code {code}"
     if code < 0:
         how = f"signal {signal.Signals(-code).name}"
-    said = next((line.strip() for line in reversed(last_words)), "")
-    return f"the engine's worker process ended ({how})" + (f": {said[:200]}" if said else "")
+    last_line = next((line.strip() for line in reversed(last_words)), "")
+    return f"the engine's worker process ended ({how})" + (f": {last_line[:200]}" if last_line else "")
 
 
 async def in_thread(work: Callable[[], _T]) -> _T:

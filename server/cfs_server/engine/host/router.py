@@ -179,14 +179,17 @@ class ModelRouter:
 
     async def stats(self) -> EngineStats:
         """Return the sums of all counters, the state of the default, and the figures of each model."""
-        found = await asyncio.gather(*(engine.stats() for engine in self._engines.values()))
-        stats = dict(zip(self._engines, found, strict=True))
-        sums = {name: self._past[name] + sum(getattr(each, name) for each in found) for name in (*COUNTERS, *GAUGES)}
+        all_stats = await asyncio.gather(*(engine.stats() for engine in self._engines.values()))
+        stats = dict(zip(self._engines, all_stats, strict=True))
+        sums = {
+            name: self._past[name] + sum(getattr(engine_stats, name) for engine_stats in all_stats)
+            for name in (*COUNTERS, *GAUGES)
+        }
         total = replace(stats[self._default], models=stats, gauges={}, restarts_by_reason={}, **sums)
-        for each in found:
-            for name, value in each.gauges.items():
+        for engine_stats in all_stats:
+            for name, value in engine_stats.gauges.items():
                 total.gauges[name] = total.gauges.get(name, 0.0) + value
-            for reason, count in each.restarts_by_reason.items():
+            for reason, count in engine_stats.restarts_by_reason.items():
                 total.restarts_by_reason[reason] = total.restarts_by_reason.get(reason, 0) + count
         return total
 

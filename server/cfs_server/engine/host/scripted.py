@@ -133,7 +133,7 @@ class ScriptedEngine:
         prompt_tokens = sum(len(message.content.split()) for message in request.messages)
         self._prompt_tokens += prompt_tokens
         deadline = asyncio.get_running_loop().time() + (request.deadline_seconds or math.inf)
-        said = 0
+        sent = 0
         reader = ReplyReader(request.options.tools if request.options.tool_choice != "none" else ())
         reason: FinishReason = "stop"
         stop = ""
@@ -142,13 +142,13 @@ class ScriptedEngine:
                 if not await self._may_speak(request, deadline):
                     reason = "cancelled"
                     break
-                if said == request.settings.max_tokens:
+                if sent == request.settings.max_tokens:
                     reason = "length"
                     break
                 if isinstance(token, Finished):
                     reason, stop = token.reason, token.stop
                     break
-                said += 1
+                sent += 1
                 self._tokens += 1
                 delta = token if isinstance(token, Delta) else _read(reader, token, tools=bool(request.options.tools))
                 if request.options.logprobs is not None and isinstance(token, str):
@@ -162,7 +162,7 @@ class ScriptedEngine:
         finally:
             del self._running[request.id]
         usage = Usage(
-            prompt_tokens=prompt_tokens, completion_tokens=said, total_seconds=round(time.monotonic() - started, 6)
+            prompt_tokens=prompt_tokens, completion_tokens=sent, total_seconds=round(time.monotonic() - started, 6)
         )
         yield Finished(reader.reason(reason), usage, stop)
 

@@ -256,9 +256,9 @@ class LlamaEngine:
         self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
     ) -> TokenCounts:
         """Count the tokens of texts, and of a conversation's prompt; raises `EngineError` or `Unavailable`."""
-        said = [message.model_dump(mode="json", exclude_defaults=True) for message in messages or ()]
+        documents = [message.model_dump(mode="json", exclude_defaults=True) for message in messages or ()]
         answer = await self._ask(
-            lambda number: protocol.AskTokens(number, list(texts), None if messages is None else said, list(tools))
+            lambda number: protocol.AskTokens(number, list(texts), None if messages is None else documents, list(tools))
         )
         if not isinstance(answer, protocol.CountedTokens):
             raise WorkerCrashed("the engine's worker process has ended; try again in a moment")

@@ -168,8 +168,8 @@ class PrefixCache:
         while self.disk.books.full:
             files = self.disk.books.oldest()
             oldest = next(filter(self._removable, files), next(self.disk.books.oldest()))
-            for each in sorted(oldest.nodes, key=lambda each: each.end, reverse=True):
-                self._give_up(each)
+            for node in sorted(oldest.nodes, key=lambda node: node.end, reverse=True):
+                self._give_up(node)
 
     def _removable(self, entry: StateFile) -> bool:
         return all(node.near or not set(node.children.values()) - entry.nodes for node in entry.nodes)
@@ -195,8 +195,8 @@ class PrefixCache:
         """Take over the files of the previous worker; remove those that are unreachable or redundant."""
         for file in self.disk.found():
             head = file.head
-            known = self.tree.match(head.owner, head.tokens).length
-            if (self.partial and known < head.start) or known == head.end:
+            cached = self.tree.match(head.owner, head.tokens).length
+            if (self.partial and cached < head.start) or cached == head.end:
                 self.disk.refuse(file)
                 continue
             node = self.tree.insert(head.owner, head.tokens)
@@ -388,10 +388,10 @@ class PrefixCache:
 
     def _evict_all(self) -> bool:
         """Evict all nodes that are not in use from the device; false when there are none."""
-        found = False
+        evicted = False
         while self.evict_one():
-            found = True
-        return found
+            evicted = True
+        return evicted
 
     def evict_rested(self) -> None:
         """Evict nodes that were idle for a while: idle cells make every step slower."""

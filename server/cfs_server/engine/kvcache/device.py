@@ -219,7 +219,7 @@ class Pool:
         if ids != list(range(self._context.sequences)):
             problems.append(f"sequence ids are lost: held {sorted(self.handles)}, free {sorted(self._free)}")
         held = {node: handle.id for handle in self.handles.values() for node in handle.nodes}
-        if held.keys() != self.nodes or any(node.device != place for node, place in held.items()):
+        if held.keys() != self.nodes or any(node.device != device for node, device in held.items()):
             problems.append("nodes and the sequences that hold them do not agree")
         if sum(map(self._size, self.nodes)) != self._held:
             problems.append(f"{self._held} cells are booked for nodes")

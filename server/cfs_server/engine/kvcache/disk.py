@@ -132,20 +132,20 @@ class DiskTier:
 
     def results(self) -> Iterator[tuple[StateFile, Blob | None]]:
         """Yield the files that were read, with their state, and without it those that must be given up."""
-        for done in self._archive.results() if self._archive is not None else ():
+        for result in self._archive.results() if self._archive is not None else ():
             self._has_results = True
-            entry = self._named.get(done.name)
+            entry = self._named.get(result.name)
             if entry is None:
                 continue  # all its nodes are removed
-            entry.written |= done.head is None and not done.problem
-            if done.head is not None:
+            entry.written |= result.head is None and not result.problem
+            if result.head is not None:
                 entry.reading = False
-            blob = _blob(entry, done)
+            blob = _blob(entry, result)
             if blob is not None:
                 self.reads += 1
                 self.books.touch(entry)
                 yield entry, blob
-            elif done.problem or done.head is not None:
+            elif result.problem or result.head is not None:
                 self.problems += 1
                 yield entry, None
 
@@ -235,9 +235,9 @@ def fingerprint(model: LoadedModel) -> str:
 
 def _file(path: Path) -> tuple[int, int, str]:
     """Look at samples of a file that may be too large to be read as a whole; its time of change counts too."""
-    found, digest = path.stat(), hashlib.sha256()
+    state, digest = path.stat(), hashlib.sha256()
     with path.open("rb") as file:
         for number in range(_SAMPLES):
-            file.seek(found.st_size * number // _SAMPLES)
+            file.seek(state.st_size * number // _SAMPLES)
             digest.update(file.read(_SAMPLE_BYTES))
-    return found.st_size, found.st_mtime_ns, digest.hexdigest()
+    return state.st_size, state.st_mtime_ns, digest.hexdigest()

@@ -94,8 +94,8 @@ class Disk:
         problems = [] if held == booked else ["nodes and the files that they refer to do not agree"]
         if any(not entry.nodes for entry in self._entries):
             problems.append("a file is kept that no node refers to")
-        if (there := sum(entry.size for entry in self._entries)) != self.used:
-            problems.append(f"{self.used} bytes are booked on disk, {there} are there")
+        if (size := sum(entry.size for entry in self._entries)) != self.used:
+            problems.append(f"{self.used} bytes are booked on disk, {size} are there")
         if self.full:
             problems.append(f"{self.used} bytes are kept on disk where {self.limit} may be")
         return problems
@@ -150,8 +150,8 @@ class Memory:
         problems = [
             f"a blob has {blob.users} users in place of {count}" for blob, count in users.items() if blob.users != count
         ]
-        if (there := sum(blob.size for blob in users)) != self.used:
-            problems.append(f"{self.used} bytes are booked, {there} are there")
+        if (size := sum(blob.size for blob in users)) != self.used:
+            problems.append(f"{self.used} bytes are booked, {size} are there")
         if self.full:
             problems.append(f"{self.used} bytes are kept where {self.limit} may be")
         return problems
@@ -245,17 +245,17 @@ class PrefixTree:
     def match(self, owner: str, tokens: Tokens) -> Match:
         """Find the longest known beginning of some tokens."""
         nodes: list[Node] = []
-        place = 0
+        position = 0
         node = self._roots.get(owner)
-        while node is not None and place < len(tokens):
-            child = node.children.get(int(tokens[place]))
+        while node is not None and position < len(tokens):
+            child = node.children.get(int(tokens[position]))
             if child is None:
                 break
-            same = _same(child.tokens, tokens[place:])
+            same = _same(child.tokens, tokens[position:])
             nodes.append(child)
-            place += same
+            position += same
             node = child if same == len(child.tokens) else None
-        return Match(tuple(nodes), place)
+        return Match(tuple(nodes), position)
 
     def insert(self, owner: str, tokens: Tokens) -> Node | None:
         """Make sure that a node ends exactly where these tokens do, and return it; `None` for no tokens."""
@@ -424,9 +424,9 @@ class LRUIndex:
 
     def discard(self, node: Node) -> None:
         """Take a node out, if it is here."""
-        place = self._places.pop(node, None)
-        if place is not None:
-            pause, entry = place
+        position = self._places.pop(node, None)
+        if position is not None:
+            pause, entry = position
             entries = self._by_pause[pause]
             del entries[bisect_left(entries, entry)]
             if not entries:
@@ -435,9 +435,9 @@ class LRUIndex:
     def oldest(self, allowed: Callable[[Node], bool]) -> Iterator[Node]:
         """Yield, for each pause, the allowed node that was used longest ago."""
         for entries in self._by_pause.values():
-            found = next((node for _, _, node in entries if allowed(node)), None)
-            if found is not None:
-                yield found
+            oldest = next((node for _, _, node in entries if allowed(node)), None)
+            if oldest is not None:
+                yield oldest
 
     def rested(self, limit: float) -> list[Node]:
         """List the nodes that were used before a time."""

@@ -28,11 +28,11 @@ class SnapshotCache(PrefixCache):
     def allocate(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Allocation | None:
         """Allocate a sequence behind the longest prefix of a log that has a state, if the log and `spare` cells fit."""
         node = self._beginning(owner, log, near=True)
-        here = node.end if node is not None and node.device is not None else 0
+        position = node.end if node is not None and node.device is not None else 0
         if node is not None:
             self._touch([node])
             node.pin()
-        fits = self.make_room(len(log) - here + spare) or alone
+        fits = self.make_room(len(log) - position + spare) or alone
         if node is not None:
             node.pin(-1)
         handle = self._continue(node) if fits else None
@@ -71,8 +71,8 @@ class SnapshotCache(PrefixCache):
 
     def _beginning(self, owner: str, log: "array[int]", *, near: bool = False) -> Node | None:
         match = self.tree.match(owner, tokens_of(log, len(log) - 1))
-        known = (node for node in reversed(match.nodes) if node.end <= match.length)
-        return next((node for node in known if (node.near if near else node.kept)), None)
+        nodes = (node for node in reversed(match.nodes) if node.end <= match.length)
+        return next((node for node in nodes if (node.near if near else node.kept)), None)
 
     def _known_nodes(self, owner: str, log: "array[int]") -> Sequence[Node]:
         node = self._beginning(owner, log)

@@ -81,8 +81,8 @@ def describe(pieces: Sequence[Piece]) -> tuple[tuple[int, int, int, int], ...]:
 def slices(state: State) -> Iterator[memoryview]:
     """Cut state for writing."""
     view = state.data
-    for place in range(0, len(state), SLICE):
-        yield view[place : place + SLICE]
+    for offset in range(0, len(state), SLICE):
+        yield view[offset : offset + SLICE]
 
 
 def read_head(file: FileIO) -> Head:
@@ -120,8 +120,8 @@ def read_pieces(file: FileIO, head: Head) -> Iterator[Piece]:
     for start, end, size, check in head.pieces:
         state = np.empty(size, dtype=np.uint8)
         view = state.data
-        for place in range(0, size, SLICE):
-            _fill(file, view[place : place + SLICE])
+        for offset in range(0, size, SLICE):
+            _fill(file, view[offset : offset + SLICE])
         if _checksum(state) != check:
             raise BadFile("the state is damaged")
         yield Piece(start, end, state)

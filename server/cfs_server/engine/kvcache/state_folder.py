@@ -71,13 +71,13 @@ class Survey:
 def survey(parent: Path) -> Survey:
     """Look at the folder without a change to it; raises `OSError` when nothing could be written there."""
     inside = parent / NAME
-    place = next(folder for folder in (inside, parent, *parent.parents) if folder.exists())
-    if not place.is_dir():
+    existing = next(folder for folder in (inside, parent, *parent.parents) if folder.exists())
+    if not existing.is_dir():
         raise NotADirectoryError(20, "this is no folder")
-    if not os.access(place, os.W_OK | os.X_OK):
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise PermissionError(13, "nothing can be written there")
-    sizes = [path.lstat().st_size for path in inside.rglob(f"*{_SUFFIX}")] if place == inside else []
-    disk = os.statvfs(place)
+    sizes = [path.lstat().st_size for path in inside.rglob(f"*{_SUFFIX}")] if existing == inside else []
+    disk = os.statvfs(existing)
     return Survey(len(sizes), sum(sizes), disk.f_bavail * disk.f_frsize)
 
 
@@ -120,15 +120,15 @@ class Folder:
 
         Also returns the number of removed files: incomplete, damaged, or of another model, build or setting.
         """
-        found: list[tuple[int, Found]] = []
+        files: list[tuple[int, Found]] = []
         removed = 0
         for path in self._files():
             try:
-                found.append((path.stat().st_mtime_ns, self._found(path)))
+                files.append((path.stat().st_mtime_ns, self._found(path)))
             except (OSError, BadFile):
                 path.unlink(missing_ok=True)
                 removed += 1
-        return [file for _, file in sorted(found, key=lambda entry: entry[0])], removed
+        return [file for _, file in sorted(files, key=lambda entry: entry[0])], removed
 
     def write(
         self, head: Head, pieces: Sequence[Piece], name: str, wrote: Callable[[int], None] = lambda _bytes: None
@@ -188,20 +188,20 @@ class Folder:
 
     def _open(self, path: Path) -> FileIO:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o077:
             os.close(descriptor)
             raise BadFile("others may have written it")
         return FileIO(descriptor, "rb")
 
 
 def _check(folder: Path) -> None:
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
+    state = folder.lstat()
+    if not stat.S_ISDIR(state.st_mode):
         raise FolderRefused(f"{folder}: this is no folder")
-    if found.st_uid != os.geteuid():
+    if state.st_uid != os.geteuid():
         raise FolderRefused(f"{folder}: this folder belongs to another user")
-    if stat.S_IMODE(found.st_mode) & 0o077:
+    if stat.S_IMODE(state.st_mode) & 0o077:
         folder.chmod(0o700)
 
 

@@ -18,8 +18,8 @@ def describe() -> str:
         package = f"{_PACKAGE} {version(_PACKAGE)}"
     except PackageNotFoundError:
         return "not installed: pip install 'cfs-local[server]'"
-    found = find_spec("llama_cpp")
-    folder = Path(next(iter((found and found.submodule_search_locations) or ()), "")) / "lib"
+    spec = find_spec("llama_cpp")
+    folder = Path(next(iter((spec and spec.submodule_search_locations) or ()), "")) / "lib"
     try:
         base, llama = (ctypes.CDLL(str(_library(folder, name))) for name in ("ggml-base", "llama"))
         commit, ggml = _text(base, "ggml_commit"), _text(base, "ggml_version")
@@ -41,5 +41,5 @@ def _text(library: ctypes.CDLL, name: str) -> str:
 
 def _enabled(features: str) -> str:
     """Return the names of the features that are on: `AVX = 1 | AVX2 = 1 | ...` becomes `AVX AVX2`."""
-    pairs = (each.partition(" = ") for each in features.removeprefix(_FIRST).split(" | "))
+    pairs = (feature.partition(" = ") for feature in features.removeprefix(_FIRST).split(" | "))
     return " ".join(name.rpartition(": ")[2].strip() for name, _, value in pairs if value.strip() not in ("", "0"))

@@ -66,8 +66,8 @@ class StepCost:
         if cells:
             self.per_attended_cell = min(max(self.per_attended_cell + step * depth / _TYPICAL_CELLS, 0.0), aim / cells)
         rest = aim - self.per_attended_cell * cells
-        least = rest / 2 / tokens if tokens >= _TYPICAL else 0.0
-        self.per_token = min(max(self.per_token + step * size / _TYPICAL, least), rest / tokens)
+        minimum = rest / 2 / tokens if tokens >= _TYPICAL else 0.0
+        self.per_token = min(max(self.per_token + step * size / _TYPICAL, minimum), rest / tokens)
         self.fixed = rest - self.per_token * tokens
 
 

@@ -246,7 +246,7 @@ class NativeLog:
     def _receive(self, level: int, text: bytes, _data: Any) -> None:
         name = _LEVELS.get(level)
         line = text.decode(errors="replace").strip() if name else ""
-        if name is None or not line or any(known in line for known in _MEANT):
+        if name is None or not line or any(phrase in line for phrase in _MEANT):
             return
         with self._lock:
             self.no_flash_attention |= _NO_FLASH_ATTENTION in line

@@ -81,14 +81,14 @@ class Header:
 def describe(model: Path) -> Header:
     """Read the metadata of a file; raises `ModelLoadError` when the library cannot read it."""
     try:
-        done = subprocess.run(  # noqa: S603 - a module of this package
+        process = subprocess.run(  # noqa: S603 - a module of this package
             [*_MODULE, "header", str(model)], capture_output=True, text=True, timeout=HEADER_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         raise ModelLoadError(f"{model}: its header cannot be read within {HEADER_SECONDS:.0f} seconds") from None
-    line = done.stdout.strip()
-    if done.returncode:
-        raise ModelLoadError(line or f"{model}: the library fails on its header (exit code {done.returncode})")
+    line = process.stdout.strip()
+    if process.returncode:
+        raise ModelLoadError(line or f"{model}: the library fails on its header (exit code {process.returncode})")
     return Header(**json.loads(line))
 
 

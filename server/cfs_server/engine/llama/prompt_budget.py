@@ -103,8 +103,8 @@ class PromptBudget:
 
     def reply_seconds(self, streams: int) -> float:
         """Predict how long a token of a reply takes among so many; before the first, as long as one of a prompt."""
-        known = self.streams if self.streams.seconds(1) else self.cost
-        return known.seconds(streams) / streams
+        cost = self.streams if self.streams.seconds(1) else self.cost
+        return cost.seconds(streams) / streams
 
     def _fit_together(self, streams: int, prompts: Mapping[Turn, int], depth: Callable[[Turn], int]) -> bool:
         """Whether all pending tokens are less than a tile and near the beginning: sharing costs nothing there."""
@@ -117,18 +117,18 @@ class PromptBudget:
 
     def _pieces_of(self, prompts: Mapping[Turn, int], depth: Callable[[Turn], int], streams: int) -> dict[Turn, int]:
         """Give each prompt an equal part of the time. Parts too short for a tile go to one of those prompts."""
-        most = min(self._step_tokens, self._reach) if streams else self._step_tokens
-        least = TILE if streams else MIN_ALONE
-        left = max(self._seconds(streams), self._work(least, min(map(depth, prompts))))
+        max_tokens = min(self._step_tokens, self._reach) if streams else self._step_tokens
+        min_tokens = TILE if streams else MIN_ALONE
+        left = max(self._seconds(streams), self._work(min_tokens, min(map(depth, prompts))))
         shares: dict[Turn, int] = {}
         unserved: list[Turn] = []
         saved = 0.0
-        shortest_first = sorted((count, place, turn) for place, (turn, count) in enumerate(prompts.items()))
-        for place, (count, _, turn) in enumerate(shortest_first):
-            part = left / (len(prompts) - place)
-            if tokens := self._piece(count, self._fitting(part, depth(turn)), most):
+        shortest_first = sorted((count, index, turn) for index, (turn, count) in enumerate(prompts.items()))
+        for index, (count, _, turn) in enumerate(shortest_first):
+            part = left / (len(prompts) - index)
+            if tokens := self._piece(count, self._fitting(part, depth(turn)), max_tokens):
                 shares[turn] = tokens
-                most -= tokens
+                max_tokens -= tokens
                 left -= self._work(tokens, depth(turn))
             else:
                 unserved.append(turn)
@@ -137,7 +137,7 @@ class PromptBudget:
         if unserved:
             turn = unserved[self._pieces % len(unserved)]
             fits = self._fitting(saved + max(0.0, left), depth(turn))
-            if tokens := self._piece(prompts[turn], fits if shares else max(TILE, fits), most):
+            if tokens := self._piece(prompts[turn], fits if shares else max(TILE, fits), max_tokens):
                 shares[turn] = tokens
         return shares
 
@@ -158,9 +158,11 @@ class PromptBudget:
 
     def _fitting(self, seconds: float, depth: int) -> int:
         """Find how many tokens behind `depth` others fit into so many seconds; two tiles while nothing is known."""
-        each, more = self.cost.per_token + self.cost.per_attended_cell * depth, self.cost.per_attended_cell
-        if not each:
+        per_token, more = self.cost.per_token + self.cost.per_attended_cell * depth, self.cost.per_attended_cell
+        if not per_token:
             return 2 * TILE
         seconds = max(0.0, seconds)
-        tokens = 2 * seconds / (each + math.sqrt(each * each + 2 * more * seconds))  # each * n + more * n * n / 2
+        tokens = (
+            2 * seconds / (per_token + math.sqrt(per_token * per_token + 2 * more * seconds))
+        )  # each * n + more * n * n / 2
         return int(min(self._step_tokens, tokens + _ROUNDING))

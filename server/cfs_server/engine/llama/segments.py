@@ -50,13 +50,13 @@ def read_rows(
     """Yield the segments that a prompt begins with, up to the first that it does not have."""
     unread = iter(rows)
     for piece in pieces:
-        place = 0
-        while place < len(piece.text):
-            segment = _segment(next(unread, ""), piece, place, tokenize, spell)
+        position = 0
+        while position < len(piece.text):
+            segment = _segment(next(unread, ""), piece, position, tokenize, spell)
             if segment is None:
                 return
             yield segment
-            place += len(segment.text)
+            position += len(segment.text)
 
 
 def read_tokens(
@@ -88,12 +88,12 @@ def _spelling(
     text: str, tokens: Tokens, tokenize: Callable[[str, bool], Tokens], spell: Callable[[int], bytes]
 ) -> Tokens | None:
     """Return the first tokens, which spell a text; if there are too few, with those of its end."""
-    wanted, spelled, count = text.encode(), b"", 0
+    target, spelled, count = text.encode(), b"", 0
     try:
-        while count < len(tokens) and len(spelled) < len(wanted):
+        while count < len(tokens) and len(spelled) < len(target):
             spelled += spell(int(tokens[count]))
             count += 1
-        end = wanted.removeprefix(spelled).decode() if wanted.startswith(spelled) else None
+        end = target.removeprefix(spelled).decode() if target.startswith(spelled) else None
     except (ValueError, IndexError, KeyError):
         return None
     if end is None or not count:

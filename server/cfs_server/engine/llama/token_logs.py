@@ -66,8 +66,8 @@ class RestoredLogs:
         if tokens is not None and whose == owner:
             return "", list(read_tokens(tokens, pieces, cuts, self._tokenize, self._spell))
         recent = (other for other, (whose, _) in reversed(self._logs.items()) if whose == owner)
-        found = ((other, self._read(other, pieces)) for other in islice(recent, CANDIDATES))
-        return max(found, key=lambda match: len(match[1]), default=("", []))
+        candidates = ((other, self._read(other, pieces)) for other in islice(recent, CANDIDATES))
+        return max(candidates, key=lambda match: len(match[1]), default=("", []))
 
     def _read(self, key: str, pieces: Sequence[Piece]) -> list[Segment]:
         return list(read_rows(self._logs[key][1], pieces, self._tokenize, self._spell))
@@ -110,12 +110,12 @@ class TokenLog:
 
         It does not if white space or a stop string was removed inside a token; then the text is used.
         """
-        wanted = said.encode()
+        target = said.encode()
         length = count = 0
-        while length < len(wanted) and count < len(pieces):
+        while length < len(target) and count < len(pieces):
             length += len(pieces[count])
             count += 1
-        if count and b"".join(pieces[:count]) == wanted:
+        if count and b"".join(pieces[:count]) == target:
             self.segments.append(Segment(said, trusted=False, tokens=tokens[:count], reply=True))
 
     def take_delta(self) -> TokenLogDelta | None:
@@ -210,13 +210,13 @@ class TokenLogs:
 
     def cut(self, pieces: Sequence[Piece], before: TokenLog | None = None) -> Cutting:
         """Cut a prompt that may begin as another log does, and stop for others at each segment."""
-        known = before.segments if before else []
-        same = self._agreement(pieces, known)
-        log = TokenLog(known[: same.count], reused=same.count)
+        segments = before.segments if before else []
+        same = self._agreement(pieces, segments)
+        log = TokenLog(segments[: same.count], reused=same.count)
         for index, piece in enumerate(pieces[same.piece :]):
-            place = 0 if index else same.place
-            if place < len(piece.text):
-                for segment in self._cut(piece, place):
+            position = 0 if index else same.place
+            if position < len(piece.text):
+                for segment in self._cut(piece, position):
                     log.segments.append(segment)
                     yield
         return log
@@ -232,17 +232,17 @@ class TokenLogs:
         if self._restored is None:
             return alike
         source, segments = self._restored.find(key, owner, pieces, self._texts)
-        known = self._agreement(pieces, alike.segments).count if alike is not None else 0
-        return TokenLog(segments, sent=(source, len(segments) if source else 0)) if len(segments) > known else alike
+        common = self._agreement(pieces, alike.segments).count if alike is not None else 0
+        return TokenLog(segments, sent=(source, len(segments) if source else 0)) if len(segments) > common else alike
 
     def _agreement(self, pieces: Sequence[Piece], known: Sequence[Segment]) -> "_Agreement":
-        count = place = 0
+        count = position = 0
         for index, piece in enumerate(pieces):
-            place = 0
-            while place < len(piece.text):
-                if not self._goes_on(known, count, piece, place):
-                    return _Agreement(count, index, place)
-                place += len(known[count].text)
+            position = 0
+            while position < len(piece.text):
+                if not self._goes_on(known, count, piece, position):
+                    return _Agreement(count, index, position)
+                position += len(known[count].text)
                 count += 1
         return _Agreement(count, len(pieces), 0)
 

@@ -55,10 +55,10 @@ class Vocabulary:
 
     def piece(self, token: int) -> bytes:
         """The bytes of a generated token; of special tokens only those that mark parts of a reply have any."""
-        known = self._pieces.get(token)
-        if known is None:
-            known = self._pieces[token] = self._piece(token, special=token in self._shown)
-        return known
+        cached = self._pieces.get(token)
+        if cached is None:
+            cached = self._pieces[token] = self._piece(token, special=token in self._shown)
+        return cached
 
     def spell(self, token: int) -> bytes:
         """Return the bytes of an untrusted token id; raises `IndexError` if it is invalid."""

@@ -35,10 +35,10 @@ class Affinity:
         if self._kind == "none":
             return {}
         value = value_of(request)
-        found: dict[str, str] = {self._kind: value} if self._kind in HEADERS else {}
+        headers: dict[str, str] = {self._kind: value} if self._kind in HEADERS else {}
         if token := self._tokens.get(value):
-            found[TOKEN] = token
-        return found
+            headers[TOKEN] = token
+        return headers
 
     def answered(self, request: GenerationRequest, headers: Mapping[str, str]) -> None:
         """Keep what the gateway wants back with the family's next request."""

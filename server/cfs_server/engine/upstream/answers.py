@@ -96,8 +96,8 @@ def values_of(text: str) -> Iterator[Any]:
 
 def _skipped(text: str, position: int) -> int:
     """Return the position behind white space."""
-    found = _SPACE.match(text, position)
-    return found.end() if found else position
+    match = _SPACE.match(text, position)
+    return match.end() if match else position
 
 
 def objects_of(event: ServerSentEvent) -> Iterator[dict[str, Any] | None]:

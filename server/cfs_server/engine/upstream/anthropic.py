@@ -166,17 +166,17 @@ def _id(call_id: str) -> str:
 
 def merged(spoken: Iterable[tuple[str, list[Block]]]) -> list[Block]:
     """Merge blocks into messages: roles alternate, the user begins and ends, and no message is empty."""
-    found: list[Block] = []
+    result: list[Block] = []
     for role, blocks in spoken:
         if not blocks:
             continue
-        if found and found[-1]["role"] == role:
-            found[-1]["content"] += blocks
-        elif not found and role == "assistant":
-            found += [_said_nothing(), {"role": role, "content": blocks}]
+        if result and result[-1]["role"] == role:
+            result[-1]["content"] += blocks
+        elif not result and role == "assistant":
+            result += [_said_nothing(), {"role": role, "content": blocks}]
         else:
-            found.append({"role": role, "content": blocks})
-    return found if found and found[-1]["role"] == "user" else [*found, _said_nothing()]
+            result.append({"role": role, "content": blocks})
+    return result if result and result[-1]["role"] == "user" else [*result, _said_nothing()]
 
 
 def _said_nothing() -> Block:
@@ -189,23 +189,23 @@ def _role(message: Message) -> str:
 
 def _loop(messages: Sequence[Message]) -> list[Message]:
     """Find the model's messages since the last input without tool results: Anthropic counts them as one turn."""
-    found: list[Message] = []
+    result: list[Message] = []
     for by_model, group in groupby(reversed(messages), key=lambda message: message.role == "assistant"):
         members = list(group)
         if by_model:
-            found += members
+            result += members
         elif not any(message.role == "tool" for message in members):
             break
-    return found
+    return result
 
 
 def _tools(request: GenerationRequest, messages: Iterable[Message], form: Form) -> list[Block]:
     """Describe the tools; include tools that only the history calls, as the protocol requires."""
     tools = [_tool(tool.get("function", tool)) for tool in request.options.tools]
-    known = {tool["name"] for tool in tools}
+    names = {tool["name"] for tool in tools}
     called = {call.name for message in messages for call in message.tool_calls}
     called = set(map(portable_name, called)) if form is not Form.PLAIN else called
-    tools += [{"name": name, "input_schema": _ANYTHING} for name in sorted(called - known)]
+    tools += [{"name": name, "input_schema": _ANYTHING} for name in sorted(called - names)]
     if (schema := request.options.json_schema) is not None:
         schema = _ANYTHING | portable(schema) if _is_object(schema) else _wrapped(schema)
         tools.append({"name": ANSWER, "description": "Give the answer to the user.", "input_schema": schema})

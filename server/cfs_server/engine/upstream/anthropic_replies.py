@@ -141,22 +141,22 @@ class AnthropicReply:
 
     def feed(self, event: ServerSentEvent) -> Iterable[Delta]:
         """Process an event; return its new output. Unknown events are ignored, as the protocol requires."""
-        found: list[Delta] = []
+        deltas: list[Delta] = []
         for value in objects_of(event):
             if value is None:  # some gateways end as OpenAI does
                 self.over = self._reason is not None
             else:
-                found += self._read(value, event.data)
-        return found
+                deltas += self._read(value, event.data)
+        return deltas
 
     def rest(self) -> Iterable[Delta]:
         """Close the blocks whose end was not sent (xemantic/anthropic-sdk-kotlin#147), and return what was held."""
         if not self.over or self._reason is None:
             return []
         is_whole = _REASONS.get(self._reason.lower()) in ("stop", "tool_calls")
-        found = [delta for part in self._parts for delta in self._close(part)] if is_whole else []
+        deltas = [delta for part in self._parts for delta in self._close(part)] if is_whole else []
         calls = self._calls.finish(is_whole=is_whole)
-        return [*found, Delta("", 0, calls=calls)] if calls else found
+        return [*deltas, Delta("", 0, calls=calls)] if calls else deltas
 
     def finish(self) -> FinishReason:
         """Return the end of the answer."""
@@ -173,22 +173,22 @@ class AnthropicReply:
         return reason
 
     def _read(self, value: dict[str, Any], data: str) -> Iterable[Delta]:
-        said = failures.read(_Event, value, data)
-        if said.type == "error" or said.error:
+        event = failures.read(_Event, value, data)
+        if event.type == "error" or event.error:
             raise failures.of_event(failures.refusal_of(data))
-        for usage in (said.message.usage if said.message else None, said.usage):
+        for usage in (event.message.usage if event.message else None, event.usage):
             self._count(usage)
-        match said.type:
+        match event.type:
             case "message":
                 return self._whole(failures.read(_Message, value, data))
-            case "content_block_start" if said.content_block is not None:
-                return self._begin(said.index, said.content_block)
-            case "content_block_delta" if said.delta is not None:
-                return self._grow(self._part(said.index, said.delta, data), said.delta)
-            case "content_block_stop" if (part := self._places.get(said.index)) is not None:
+            case "content_block_start" if event.content_block is not None:
+                return self._begin(event.index, event.content_block)
+            case "content_block_delta" if event.delta is not None:
+                return self._grow(self._part(event.index, event.delta, data), event.delta)
+            case "content_block_stop" if (part := self._places.get(event.index)) is not None:
                 return self._close(part)
-            case "message_delta" if said.delta is not None:
-                self._end(said.delta.stop_reason, said.delta.stop_sequence)
+            case "message_delta" if event.delta is not None:
+                self._end(event.delta.stop_reason, event.delta.stop_sequence)
             case "message_stop":
                 self.over = True
         return ()
@@ -196,10 +196,10 @@ class AnthropicReply:
     def _whole(self, message: _Message) -> list[Delta]:
         """Read a message that comes in place of its events."""
         blocks = [block for block in message.content or () if block is not None]
-        found = [delta for index, block in enumerate(blocks) for delta in self._begin(index, block)]
+        deltas = [delta for index, block in enumerate(blocks) for delta in self._begin(index, block)]
         self._end(message.stop_reason, message.stop_sequence)
         self.over = True
-        return found
+        return deltas
 
     def _end(self, reason: Any, stop: str | None) -> None:
         self._reason = str(reason) if reason else self._reason
@@ -224,14 +224,14 @@ class AnthropicReply:
 
     def _begin(self, index: int | None, block: _Block) -> list[Delta]:
         """Begin a block. It ends another one of the same index: some gateways count all blocks as one."""
-        found = self._close(self._places[index]) if index in self._places else []
+        deltas = self._close(self._places[index]) if index in self._places else []
         part = self._places[index] = _Part(block.model_dump(exclude_unset=True))
         self._parts.append(part)
         if block.type != "tool_use" or block.name == self._answer:
-            return [*found, *self._grow(part, _Change(text=block.text, thinking=block.thinking))]
+            return [*deltas, *self._grow(part, _Change(text=block.text, thinking=block.thinking))]
         part.call = len(self._calls)
         part.block["id"] = block.id or f"toolu_{secrets.token_hex(8)}"
-        return [*found, *self._called(CallPiece(part.call, part.block["id"], block.name or ""))]
+        return [*deltas, *self._called(CallPiece(part.call, part.block["id"], block.name or ""))]
 
     def _called(self, piece: CallPiece, tokens: int = 1) -> list[Delta]:
         calls = self._calls.feed([piece])
@@ -275,10 +275,10 @@ class AnthropicReply:
         if usage is None:
             return
         self._usage = self._usage.model_copy(update=usage.model_dump(exclude_none=True))
-        seen = self._usage
-        read, written = seen.cache_read_input_tokens or 0, seen.cache_creation_input_tokens or 0
-        prompt = None if seen.input_tokens is None else seen.input_tokens + read + written
-        self.spent = UpstreamUsage(prompt, read, seen.output_tokens)
+        before = self._usage
+        read, written = before.cache_read_input_tokens or 0, before.cache_creation_input_tokens or 0
+        prompt = None if before.input_tokens is None else before.input_tokens + read + written
+        self.spent = UpstreamUsage(prompt, read, before.output_tokens)
 
 
 def _unwrapped(text: str) -> str:

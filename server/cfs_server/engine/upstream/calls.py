@@ -151,9 +151,9 @@ class CallReader:
         number = len(self._calls)
         if number == _MOST_CALLS:
             raise failures.Failure(EngineError(f"the upstream's reply has more than {_MOST_CALLS} calls"))
-        own = piece.id if piece.id and piece.id not in self._ids else f"call_{secrets.token_hex(8)}"
-        self._ids.add(own)
-        self._calls.append(_Call(own, piece.id, piece.name or name))
+        call_id = piece.id if piece.id and piece.id not in self._ids else f"call_{secrets.token_hex(8)}"
+        self._ids.add(call_id)
+        self._calls.append(_Call(call_id, piece.id, piece.name or name))
         if piece.index is not None:
             self._open[piece.index] = number
         return self._calls[number]

@@ -255,8 +255,8 @@ async def find(link: Link, name: str | None) -> Model:
         if len(names) != 1:
             raise ModelLoadError(f"name a model with --upstream-model: {_which(names)}")
         return listed.data[0]
-    if (found := next((model for model in listed.data if model.id == name), None)) is not None:
-        return found
+    if (match := next((model for model in listed.data if model.id == name), None)) is not None:
+        return match
     # Aliases and models on later pages are in no list.
     if (alias := _read(Model.model_validate_json, await link.get(f"models/{quote(name, safe='')}"), name)) is not None:
         return alias.model_copy(update={"id": name})

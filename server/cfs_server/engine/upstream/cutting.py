@@ -47,10 +47,10 @@ class ReplyCutter:
         """Return the text up to a stop string, or to what may become one. Nothing depends on where pieces end."""
         assert self._search is not None  # noqa: S101 - there are stop strings
         certain = len(text) if last else len(text) - self._possible_stop(text)
-        found = self._search(text)
-        if found is not None and found.start() <= certain:
-            self.stop, self._held = found[0], ""
-            return text[: found.start()]
+        match = self._search(text)
+        if match is not None and match.start() <= certain:
+            self.stop, self._held = match[0], ""
+            return text[: match.start()]
         self._held = text[certain:]
         return text[:certain]
 

@@ -296,11 +296,11 @@ class UpstreamEngine:
 
         Not for a request that no session shortens: its client has set the length, and gets the refusal.
         """
-        most = self._context_tokens // 4
-        may = request.may_shorten and 0 < most < request.settings.max_tokens
-        if not may or estimated_tokens(request.messages) > 2 * most:
+        max_tokens = self._context_tokens // 4
+        may = request.may_shorten and 0 < max_tokens < request.settings.max_tokens
+        if not may or estimated_tokens(request.messages) > 2 * max_tokens:
             return request
-        return replace(request, settings=request.settings.model_copy(update={"max_tokens": most}))
+        return replace(request, settings=request.settings.model_copy(update={"max_tokens": max_tokens}))
 
     def _body(self, request: GenerationRequest, form: Form) -> dict[str, Any]:
         if form is not Form.PLAIN and request.options.tools:
@@ -318,8 +318,8 @@ class UpstreamEngine:
         def add(deltas: Iterable[Delta]) -> None:
             for delta in deltas:
                 limit.said(delta)
-                if (shown := cutter.feed(delta)) is not None:
-                    turn.add(_with_own_names(shown, names))
+                if (piece := cutter.feed(delta)) is not None:
+                    turn.add(_with_own_names(piece, names))
 
         events = self._connected().events(
             self._dialect.path,

@@ -104,12 +104,12 @@ class Refusal:
 def refusal_of(body: str) -> Refusal:
     """Parse the body of an error, or an error event; a text that is not JSON is the message."""
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except ValueError:
         return Refusal("", _line(body))
-    if isinstance(found, list) and found:  # Gemini's
-        found = found[0]
-    inner = (found.get("error") or found) if isinstance(found, dict) else found
+    if isinstance(document, list) and document:  # Gemini's
+        document = document[0]
+    inner = (document.get("error") or document) if isinstance(document, dict) else document
     if not isinstance(inner, dict):
         return Refusal("", _line(str(inner)))
     kinds = (str(inner[key]) for key in ("code", "type") if inner.get(key) not in (None, "", "error"))

@@ -162,9 +162,9 @@ class UpstreamGroup:
 
     async def start(self) -> ModelInfo:
         """Look at all upstreams. One that is away may come later; raises `ModelLoadError` if all are."""
-        found = await asyncio.gather(*(member.engine.start() for member in self._members), return_exceptions=True)
-        infos = [each for each in found if isinstance(each, ModelInfo)]
-        for member, result in zip(self._members, found, strict=True):
+        results = await asyncio.gather(*(member.engine.start() for member in self._members), return_exceptions=True)
+        infos = [each for each in results if isinstance(each, ModelInfo)]
+        for member, result in zip(self._members, results, strict=True):
             if isinstance(result, ModelInfo):
                 continue
             if not infos or not _passes(result):
@@ -273,7 +273,7 @@ class UpstreamGroup:
 
     async def stats(self) -> EngineStats:
         """Return the sums of all counters and gauges."""
-        found = await asyncio.gather(*(member.engine.stats() for member in self._members))
+        all_stats = await asyncio.gather(*(member.engine.stats() for member in self._members))
         now = self._clock()
         gauges = {
             "upstreams": float(len(self._members)),
@@ -281,11 +281,11 @@ class UpstreamGroup:
             "upstream_requests_moved": float(self._moved),
             "upstream_replies_continued": float(self._continued),
         }
-        for each in found:
+        for each in all_stats:
             for name, value in each.gauges.items():
                 gauges[name] = gauges.get(name, 0.0) + value
-        best = next((each for each in found if each.state == "ready"), found[0])
-        sums = {name: sum(getattr(each, name) for each in found) for name in (*COUNTERS, *GAUGES)}
+        best = next((each for each in all_stats if each.state == "ready"), all_stats[0])
+        sums = {name: sum(getattr(each, name) for each in all_stats) for name in (*COUNTERS, *GAUGES)}
         return replace(best, gauges=gauges, **sums)
 
     def _choices(self, reply: _Reply) -> list[_Member]:

@@ -133,13 +133,13 @@ class OpenAIReply:
 
     def feed(self, event: ServerSentEvent) -> Iterable[Delta]:
         """Process an event; return its new output."""
-        found: list[Delta] = []
+        deltas: list[Delta] = []
         for value in objects_of(event):
             if value is None:
                 self.over = True
             elif (delta := self._read(value, event.data)) is not None:
-                found.append(delta)
-        return found
+                deltas.append(delta)
+        return deltas
 
     def rest(self) -> Iterable[Delta]:
         """Return what was held until the end, if the reply has come to one."""
@@ -185,19 +185,19 @@ class OpenAIReply:
         self._count(choice.usage)
         if choice.finish_reason:
             self._reason = str(choice.finish_reason)
-        said = choice.delta
-        if choice.message is not None and not self._spoke and not _says(said):
-            said = choice.message
-        if said is None:
+        message = choice.delta
+        if choice.message is not None and not self._spoke and not _says(message):
+            message = choice.message
+        if message is None:
             return None
-        text, thinking = _parts(said.content)
-        text += _parts(said.refusal)[0]
-        name = next((name for name in _THOUGHTS if getattr(said, name)), "")
+        text, thinking = _parts(message.content)
+        text += _parts(message.refusal)[0]
+        name = next((name for name in _THOUGHTS if getattr(message, name)), "")
         if name:
-            thinking += _plain(getattr(said, name))
+            thinking += _plain(getattr(message, name))
         if name in ("reasoning_content", "reasoning"):
             self._voice.thinking = name
-        pieces = said.pieces()
+        pieces = message.pieces()
         self._spoke = self._spoke or bool(text or thinking or pieces)
         calls = self._calls.feed(pieces)
         return Delta(text, 1, thinking, calls) if text or thinking or calls else None

@@ -38,18 +38,18 @@ NEUTRAL: Mapping[str, float] = {
 def unused(request: GenerationRequest, body: Mapping[str, Any]) -> tuple[str, ...]:
     """Return warnings for settings that were asked for and that a body has not. Those at their defaults were not."""
     settings, defaults = request.settings, Settings()
-    found = []
+    fields = []
     for name in (*get_args(Sampling), "reproducible"):
         value = getattr(settings, name)
         if value == getattr(defaults, name) or body.get(name) == value:
             continue
         if name in body:
-            found.append(f"{name} was {body[name]}: the model's server takes no {value}")
+            fields.append(f"{name} was {body[name]}: the model's server takes no {value}")
         else:
-            found.append(f"{name} had no effect: the model's server does not get it or does not take it")
+            fields.append(f"{name} had no effect: the model's server does not get it or does not take it")
     if request.options.logprobs is not None:
-        found.append("there are no logprobs: those of the model's server are not read")
-    return tuple(found)
+        fields.append("there are no logprobs: those of the model's server are not read")
+    return tuple(fields)
 
 
 _UNKNOWN = re.compile(

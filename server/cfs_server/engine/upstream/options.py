@@ -109,11 +109,11 @@ def kind_of(url: str) -> UpstreamKind:
 
 def sampling_of(names: str, kind: UpstreamKind) -> tuple[Sampling, ...]:
     """Parse a list of settings, separated by commas; an empty list is the default of the kind."""
-    given = tuple(name.strip() for name in names.split(",") if name.strip())
-    known = get_args(Sampling)
-    if unknown := [name for name in given if name not in known]:
-        raise InvalidOptions(f"{unknown[0]!r} is no setting of sampling: these are {', '.join(known)}")
-    return tuple(name for name in known if name in given) if given else KINDS[kind].sampling
+    requested = tuple(name.strip() for name in names.split(",") if name.strip())
+    allowed = get_args(Sampling)
+    if unknown := [name for name in requested if name not in allowed]:
+        raise InvalidOptions(f"{unknown[0]!r} is no setting of sampling: these are {', '.join(allowed)}")
+    return tuple(name for name in allowed if name in requested) if requested else KINDS[kind].sampling
 
 
 def thinking_of(tokens: int, kind: UpstreamKind) -> int:

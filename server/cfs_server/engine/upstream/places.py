@@ -33,8 +33,8 @@ class Places:
         """The waiting work, estimated from recent turns."""
         if self.held < self._count:
             return Backlog()
-        each = self._seconds / self._count
-        return Backlog.of(each, ((*path[:2], each) for path, _ in self._waiting))
+        average = self._seconds / self._count
+        return Backlog.of(average, ((*path[:2], average) for path, _ in self._waiting))
 
     @asynccontextmanager
     async def place(self, path: Path) -> AsyncIterator[None]:

@@ -54,17 +54,17 @@ class SignedReplies:
 
     def of(self, owner: str, message: Message) -> tuple[Block, ...] | None:
         """Find the blocks of a message; None when they are not known, or the message has been edited since."""
-        kept = self._kept.get(_name(owner, message.tool_calls[0].id)) if message.tool_calls else None
-        if kept is None:
+        reply = self._kept.get(_name(owner, message.tool_calls[0].id)) if message.tool_calls else None
+        if reply is None:
             return None
-        text = "".join(block["text"] for block in kept.blocks if block["type"] == "text")
-        calls = [(block["id"], block["name"], block["input"]) for block in kept.blocks if block["type"] == "tool_use"]
+        text = "".join(block["text"] for block in reply.blocks if block["type"] == "text")
+        calls = [(block["id"], block["name"], block["input"]) for block in reply.blocks if block["type"] == "tool_use"]
         same = text.strip() == message.content.strip()
-        return kept.blocks if same and calls == [(c.id, c.name, c.arguments) for c in message.tool_calls] else None
+        return reply.blocks if same and calls == [(c.id, c.name, c.arguments) for c in message.tool_calls] else None
 
     def forget(self, cache_key: str) -> None:
         """Drop the stored blocks of a session."""
-        for name in [name for name, kept in self._kept.items() if kept.cache_key == cache_key]:
+        for name in [name for name, reply in self._kept.items() if reply.cache_key == cache_key]:
             self._drop(name)
 
     def _drop(self, name: str) -> None:

@@ -126,8 +126,8 @@ async def end_tasks(*tasks: asyncio.Task[None] | None) -> None:
     The caller may be cancelled, too, and by anyio repeatedly. This must not reach the tasks: a task that is cancelled
     while it closes its connection leaves the connection open for good.
     """
-    there = [task for task in tasks if task is not None]
-    for task in there:
+    running = [task for task in tasks if task is not None]
+    for task in running:
         task.cancel()
-    if there:
-        await asyncio.wait(there)
+    if running:
+        await asyncio.wait(running)

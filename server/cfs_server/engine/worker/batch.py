@@ -48,8 +48,8 @@ def fill(batch: Batch, shares: Mapping[Generation, int], drafts: "Mapping[Genera
         [len(turn.log) - 1 for turn in speaking],
     )
     for turn, draft in drafts.items():
-        tokens, place = [turn.log[-1], *draft], len(turn.log) - 1
-        batch.add(turn.own_allocation.handle.id, tokens, place, output=True, all_outputs=True)
+        tokens, position = [turn.log[-1], *draft], len(turn.log) - 1
+        batch.add(turn.own_allocation.handle.id, tokens, position, output=True, all_outputs=True)
         speaking.append(turn)
     streams = len(speaking)
     if streams < len(shares):
@@ -124,10 +124,10 @@ class BatchRunner:
         """
         drafts = self._drafts(shares) if speculate else {}
         filling = fill(self._batch, shares, drafts)
-        tokens, seen = self._batch.size, self._attended_cells(filling)
-        padded = self._pad(tokens, seen)
-        if seen is not None and self._context.tiled:
-            seen = counted(tokens, self._batch.size, seen)
+        tokens, cells = self._batch.size, self._attended_cells(filling)
+        padded = self._pad(tokens, cells)
+        if cells is not None and self._context.tiled:
+            cells = counted(tokens, self._batch.size, cells)
         self._log.hold()
         began = time.perf_counter()
         outcome = self._context.decode(self._batch)
@@ -140,7 +140,7 @@ class BatchRunner:
             return self.compute(shares, speculate=False)
         if outcome is not DecodeResult.DONE:
             return Computed(outcome, reason=_failure(shares, tokens, why) if why else "")
-        self._book(filling, tokens, seen, seconds)
+        self._book(filling, tokens, cells, seconds)
         return Computed(outcome, self._choose(filling))
 
     def compute_alone(self) -> Computed | None:

@@ -91,8 +91,8 @@ def most_probable(logits: Logits, count: int) -> Ids | None:
     ids = (columns + _OFFSETS * width).ravel()
     if whole < len(logits):
         ids = np.concatenate([ids, np.arange(whole, len(logits))])
-    found: Ids = ids[logits[ids] >= floor].astype(np.int32)
-    return found
+    result: Ids = ids[logits[ids] >= floor].astype(np.int32)
+    return result
 
 
 def nucleus(logits: Logits, top_p: float, min_p: float, scratch: Logits) -> Ids | None:
@@ -107,11 +107,11 @@ def nucleus(logits: Logits, top_p: float, min_p: float, scratch: Logits) -> Ids 
     if top_p >= 1:
         return np.flatnonzero(logits >= peak + np.log(np.float32(min_p))).astype(np.int32)
     shares = np.exp(np.subtract(logits, peak, out=scratch), out=scratch)
-    wanted = top_p * float(shares.sum(dtype=np.float64))
+    target = top_p * float(shares.sum(dtype=np.float64))
     for floor in (min_p,) if min_p > 0 else _FLOORS:
         largest = np.sort(shares[shares >= floor])[::-1]
         reached = np.cumsum(largest, dtype=np.float64)
-        if reached[-1] >= wanted:
-            floor = largest[np.searchsorted(reached, wanted)]
+        if reached[-1] >= target:
+            floor = largest[np.searchsorted(reached, target)]
             break
     return np.flatnonzero(shares >= floor).astype(np.int32)

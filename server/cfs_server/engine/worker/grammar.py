@@ -233,8 +233,8 @@ class Grammars:
         grammar = LLMatcher.grammar_from_json_schema(schema, overrides={"lenient": True})
         refused, problems = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
         if problems:
-            kept = "any JSON object is taken" if refused else "the rest is kept"
-            self._report_once(f"the arguments of the tool {name!r}: {kept}: {_line('; '.join(problems))}")
+            effect = "any JSON object is taken" if refused else "the rest is kept"
+            self._report_once(f"the arguments of the tool {name!r}: {effect}: {_line('; '.join(problems))}")
         return _ANY_OBJECT if refused else schema
 
     def _report_once(self, line: str) -> None:

@@ -109,22 +109,22 @@ class DeterministicRunner:
         """Continue the turn that waited longest."""
         if not self._turns:
             return None
-        own = self._turns.popleft()
-        self._turns.append(own)
-        turn, count = own.turn, own.next_size()
-        prompt = count if own.computed < turn.prompt_tokens else 0
-        if own.decode(count) is not DecodeResult.DONE:
+        isolated = self._turns.popleft()
+        self._turns.append(isolated)
+        turn, count = isolated.turn, isolated.next_size()
+        prompt = count if isolated.computed < turn.prompt_tokens else 0
+        if isolated.decode(count) is not DecodeResult.DONE:
             return IsolatedStep(turn, count, prompt, EngineError(STEP_FAILED), failed=True)
-        if own.computed < len(turn.log):
+        if isolated.computed < len(turn.log):
             return IsolatedStep(turn, count, prompt, None)
-        rows = own.context.outputs(1, self._model.vocabulary.size)
+        rows = isolated.context.outputs(1, self._model.vocabulary.size)
         return IsolatedStep(turn, count, prompt, self._samplers.choose([turn.sampler], rows)[0])
 
     def remove(self, turn: Generation) -> None:
         """Free the context of a turn, if it has one here."""
-        for own in [own for own in self._turns if own.turn is turn]:
-            self._turns.remove(own)
-            own.free()
+        for isolated in [isolated for isolated in self._turns if isolated.turn is turn]:
+            self._turns.remove(isolated)
+            isolated.free()
 
     def close(self) -> None:
         """Free all contexts."""

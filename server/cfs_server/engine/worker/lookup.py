@@ -54,10 +54,10 @@ class TokenIndex:
     def extend(self) -> None:
         """Take in the tokens that were appended."""
         earlier, newest, key = self._earlier, self._newest, self._key
-        for place, token in enumerate(islice(self.tokens, self._size, None), self._size):
-            if place >= SHORTEST:
+        for position, token in enumerate(islice(self.tokens, self._size, None), self._size):
+            if position >= SHORTEST:
                 earlier.append(newest.get(key, -1))
-                newest[key] = place
+                newest[key] = position
             else:
                 earlier.append(-1)
             key = (key << _BITS | token) & _MASK
@@ -69,16 +69,16 @@ class TokenIndex:
         Returns the place behind it and the number of agreeing tokens; (-1, 0) if there is none. Of equally long ones
         it is the most recent.
         """
-        place, best, length = self._newest.get(key, -1), -1, 0
-        if place < 0:
+        position, best, length = self._newest.get(key, -1), -1, 0
+        if position < 0:
             return best, length
         for _ in range(_CANDIDATES):
-            if place < 0:
+            if position < 0:
                 break
-            same = self._agreeing(log, place)
+            same = self._agreeing(log, position)
             if same > length:
-                best, length = place, same
-            place = self._earlier[place]
+                best, length = position, same
+            position = self._earlier[position]
         return best, length
 
     @property
@@ -88,8 +88,8 @@ class TokenIndex:
 
     def _agreeing(self, log: "array[int]", place: int) -> int:
         tokens, end = self.tokens, len(log)
-        most = min(LONGEST, place, end)
-        return next((size for size in range(most) if tokens[place - 1 - size] != log[end - 1 - size]), most)
+        max_length = min(LONGEST, place, end)
+        return next((size for size in range(max_length) if tokens[place - 1 - size] != log[end - 1 - size]), max_length)
 
     def _build(self) -> None:
         """Do what `extend` does for many tokens at once."""
@@ -211,9 +211,9 @@ class Drafter:
     def _search(self, siblings: Iterable[TokenIndex]) -> None:
         key, best = self.index.key, 0
         for index in (self.index, *siblings):
-            place, length = index.find(self.log, key)
-            if length > best and place < len(index.tokens):
-                self.source, self.place, self.matched, best = index.tokens, place, length, length
+            position, length = index.find(self.log, key)
+            if length > best and position < len(index.tokens):
+                self.source, self.place, self.matched, best = index.tokens, position, length, length
 
 
 def _row(matched: int) -> int:

@@ -321,10 +321,10 @@ class RequestPreparer:
         # Earlier tokenization must not affect a deterministic turn.
         yield
         logs = self._logs
-        known = yield from (
+        log = yield from (
             logs.cut(prompt.pieces) if deterministic else logs.cut_next(command.cache_key, prompt.pieces, command.owner)
         )
-        tokens = self._tokens(known)
+        tokens = self._tokens(log)
         room = self._context_tokens - len(tokens)
         reserve = min(settings.max_tokens, self._context_tokens // 4) if command.may_shorten else 1
         if room < reserve:
@@ -342,7 +342,7 @@ class RequestPreparer:
             text=TextStream(prompt.stops),
             thinks=prompt.thinks,
             reported=Reported(self._vocabulary) if command.logprobs is not None else None,
-            known=known,
+            known=log,
             owner=command.owner,
             deterministic=deterministic,
             share=(command.owner, command.kind, command.account),

@@ -169,7 +169,7 @@ class SamplerPool:
 
     def choose(self, samplers: Sequence[Sampler], rows: Logits) -> list[Choice]:
         """Choose a token for each sampler from its row of logits."""
-        draws = [Draw(sampler, rows[place : place + 1]) for place, sampler in enumerate(samplers)]
+        draws = [Draw(sampler, rows[index : index + 1]) for index, sampler in enumerate(samplers)]
         return [choice for (choice,) in self.verify(draws)]
 
     def verify(self, draws: Sequence[Draw]) -> list[list[Choice]]:

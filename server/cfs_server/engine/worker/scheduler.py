@@ -496,9 +496,9 @@ class Deadlines:
 
     def remove(self, turn: Generation) -> None:
         """Drop a finished turn."""
-        place = bisect_left(self._turns, (turn.ends_at, id(turn)))
-        if place < len(self._turns) and self._turns[place][2] is turn:
-            del self._turns[place]
+        index = bisect_left(self._turns, (turn.ends_at, id(turn)))
+        if index < len(self._turns) and self._turns[index][2] is turn:
+            del self._turns[index]
 
     def late(self) -> list[Generation]:
         """List the turns whose deadline has passed."""
@@ -511,9 +511,9 @@ class Deadlines:
 
     def check_integrity(self, turns: set[Generation]) -> list[str]:
         """Compare with the unfinished turns; every line is a violation."""
-        known = [turn for _, _, turn in self._turns]
-        wanted = {turn for turn in turns if turn.ends_at < math.inf}
-        return [] if set(known) == wanted and len(known) == len(wanted) else ["deadlines and turns do not agree"]
+        listed = [turn for _, _, turn in self._turns]
+        expected = {turn for turn in turns if turn.ends_at < math.inf}
+        return [] if set(listed) == expected and len(listed) == len(expected) else ["deadlines and turns do not agree"]
 
 
 # A turn whose state is lost meanwhile computes it again. Two rules bound this. A turn whose state cannot be saved is
@@ -596,16 +596,16 @@ def waits_for_prefix(turn: Generation, running: Iterable[Generation], cache: Pre
         turn.awaited = None
     if not cache.partial:
         return False
-    known = cache.known(turn.owner, turn.log)
+    cached = cache.known(turn.owner, turn.log)
     best: Generation | None = None
     for other in running:
         common = _common(turn, other) if other.owner == turn.owner else 0
-        if common >= known + WORTH_WAITING:
-            best, known = other, common
+        if common >= cached + WORTH_WAITING:
+            best, cached = other, common
     if best is None:
         return False
-    if best.computed < known:
-        turn.awaited = best, known
+    if best.computed < cached:
+        turn.awaited = best, cached
         return True
     cache.commit(best.own_allocation, best.log)
     return False

@@ -64,19 +64,19 @@ class DraftCost:
 
     def seconds(self, streams: int, drafted: int, depth: float) -> float:
         """Predict a step of so many streams and draft tokens; `depth` is the number of tokens before each, about."""
-        each = self._each(depth)
-        return self._fixed + each * streams + self._factor * each * drafted
+        per_token = self._each(depth)
+        return self._fixed + per_token * streams + self._factor * per_token * drafted
 
     def saw(self, streams: int, drafted: int, depth: float, seconds: float) -> None:
         """Learn from a step."""
-        each = self._each(depth)
-        rest = seconds - each * streams
+        per_token = self._each(depth)
+        rest = seconds - per_token * streams
         if not drafted:
             fixed = max(rest, _LEAST_FIXED * seconds)
             self._fixed += _RATE * (min(fixed, _CREDIBLE * self._fixed) - self._fixed) if self._fixed else fixed
-        elif each:
-            least, most = _FACTORS
-            factor = min(max((rest - self._fixed) / (each * drafted), least), most)
+        elif per_token:
+            minimum, maximum = _FACTORS
+            factor = min(max((rest - self._fixed) / (per_token * drafted), minimum), maximum)
             self._factor += _RATE * (factor - self._factor)
 
     def _each(self, depth: float) -> float:
@@ -106,8 +106,8 @@ class Speculation:
         for turn in streams:
             drafter = self._drafter(turn)
             drafter.follow(self._siblings.of(turn.owner, turn.cache_key))
-            most = min(turn.left - 1, ALWAYS_TOKENS if self._always else MOST_TOKENS)
-            if most > 0 and (guess := self._guess(turn, drafter, most)):
+            max_tokens = min(turn.left - 1, ALWAYS_TOKENS if self._always else MOST_TOKENS)
+            if max_tokens > 0 and (guess := self._guess(turn, drafter, max_tokens)):
                 guesses[turn] = guess
         if not guesses:
             return {}
@@ -127,8 +127,8 @@ class Speculation:
     def verified(self, turn: Generation, drafted: int, accepted: int) -> None:
         """Count the tokens of a draft, and learn from those that a grammar forced."""
         forced = min(drafted, turn.forced)
-        for place in range(min(forced, accepted + 1)):
-            self._forced_rate += _RATE * ((place < accepted) - self._forced_rate)
+        for index in range(min(forced, accepted + 1)):
+            self._forced_rate += _RATE * ((index < accepted) - self._forced_rate)
         turn.drafted += drafted
         turn.accepted += accepted
         self.drafted += drafted
@@ -200,4 +200,4 @@ class Speculation:
     def _text_only(self, draft: "array[int]") -> "array[int]":
         """Cut a draft before a token that ends replies."""
         ends = self._vocabulary.ends_of_turns
-        return draft[: next((place for place, token in enumerate(draft) if token in ends), len(draft))]
+        return draft[: next((index for index, token in enumerate(draft) if token in ends), len(draft))]

@@ -43,8 +43,8 @@ class StepClock:
         """A step is over; one in which nothing was computed does not count."""
         if not self._decoded:
             return
-        own = time.perf_counter() - self._began - self._decoded - self._sampled
-        self.own = _mean(self.own, own)
+        own_seconds = time.perf_counter() - self._began - self._decoded - self._sampled
+        self.own = _mean(self.own, own_seconds)
         self.sampling = _mean(self.sampling, self._sampled)
 
 

@@ -59,10 +59,10 @@ class TextStream:
         return text
 
     def _feed_carefully(self, text: str) -> str:
-        found = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
-        if found:
-            place, self.stop = min(found)
-            return self._end(text[:place])
+        matches = [(position, stop) for stop in self._stops if (position := text.find(stop)) >= 0]
+        if matches:
+            position, self.stop = min(matches)
+            return self._end(text[:position])
         certain = len(text) - self._possible_stop(text)
         return self._show(text[:certain], text[certain:])
 
@@ -77,12 +77,12 @@ class TextStream:
             all_of_it, text = len(text), text.lstrip()
             self.settled += all_of_it - len(text)
             self._begun = bool(text)
-        shown = text.rstrip()
-        self.settled += len(shown)
-        self._held = text[len(shown) :] + rest
-        return shown
+        visible = text.rstrip()
+        self.settled += len(visible)
+        self._held = text[len(visible) :] + rest
+        return visible
 
     def _end(self, text: str) -> str:
-        shown = self._show(text)
+        visible = self._show(text)
         self._held, self.stopped = "", True
-        return shown
+        return visible

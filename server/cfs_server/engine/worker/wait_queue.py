@@ -83,10 +83,10 @@ class WaitQueue:
 
     def charge(self, shares: Mapping[Generation, int], seconds: float) -> None:
         """Divide the time of a step among its turns, by their tokens. Accounts are charged when they are compared."""
-        each = seconds / sum(shares.values())
+        per_share = seconds / sum(shares.values())
         for turn, count in shares.items():
-            turn.slice += each * count
-            turn.owed += each * count
+            turn.slice += per_share * count
+            turn.owed += per_share * count
         self._owing.update(shares)
 
     def gives_way(self, can_keep: Callable[[Generation], bool] = lambda _turn: True) -> Generation | None:
@@ -97,11 +97,11 @@ class WaitQueue:
         if not spent:
             return None
         self._settle()
-        least = min((self._rank(turn) for turn in self.waiting if not turn.deterministic), default=None)
-        if least is None:
+        lowest = min((self._rank(turn) for turn in self.waiting if not turn.deterministic), default=None)
+        if lowest is None:
             return None
         longest_first = sorted(spent, key=self._rank, reverse=True)
-        return next((turn for turn in longest_first if least < self._rank(turn) and can_keep(turn)), None)
+        return next((turn for turn in longest_first if lowest < self._rank(turn) and can_keep(turn)), None)
 
     def victim(self) -> Generation:
         """Choose the running turn to preempt when there is no room; never the oldest.
@@ -129,8 +129,8 @@ class WaitQueue:
         return self.waiting if state in QUEUED else None
 
     def _is_listed(self, turn: Generation) -> bool:
-        found = self._list(turn, turn.state)
-        return found is not None and turn in found
+        index = self._list(turn, turn.state)
+        return index is not None and turn in index
 
     def _settle(self) -> None:
         """Charge the accounts for their turns' time; while no turn waits, steps skip this work."""
@@ -159,11 +159,11 @@ class Forecast:
         if len(running) < parallel:
             return Backlog()
         prompt, reply = self._budget.seconds(1), self._budget.reply_seconds(parallel)
-        place = min((self._seconds(turn, prompt, reply) for turn in running), default=0.0)
-        return Backlog.of(place, ((*turn.share[:2], self._seconds(turn, prompt, reply)) for turn in waiting))
+        first_free = min((self._seconds(turn, prompt, reply) for turn in running), default=0.0)
+        return Backlog.of(first_free, ((*turn.share[:2], self._seconds(turn, prompt, reply)) for turn in waiting))
 
     def _seconds(self, turn: Generation, per_prompt_token: float, per_reply_token: float) -> float:
-        known = max(turn.computed, turn.spared)
-        prompt = max(0, turn.prompt_tokens - known) if not turn.completion_tokens else 0
+        computed = max(turn.computed, turn.spared)
+        prompt = max(0, turn.prompt_tokens - computed) if not turn.completion_tokens else 0
         reply = max(1.0, min(self._reply_tokens, turn.max_tokens) - turn.completion_tokens)
         return prompt * per_prompt_token + reply * per_reply_token
