@@ -17,7 +17,7 @@ import pytest
 
 from cfs_server.engine.kvcache.disk import DiskTier
 from cfs_server.engine.kvcache.state_archive import Archive
-from cfs_server.engine.kvcache.state_folder import NAME, Folder, FolderRefused, Found
+from cfs_server.engine.kvcache.state_folder import NAME, Folder, FolderRefused, SavedState
 from tests.engine.support import ask, running, until
 from tests.engine.test_prefix_cache import ARCHITECTURES, ROUNDING, CacheHarness, Talk, words
 
@@ -388,7 +388,7 @@ def test_a_writer_that_is_killed_leaves_whole_files_only(tmp_path: Path) -> None
         folder.close()
 
 
-def _check_whole(folder: Folder, file: Found) -> None:
+def _check_whole(folder: Folder, file: SavedState) -> None:
     head, pieces = folder.read(file.name)
     assert (pieces[0].state == int(head.tokens[0]) % 251).all()
 

@@ -121,7 +121,9 @@ class Offloader:
         self._in_trouble = offloaded.refused is not None
         for item_id, record in offloaded.records.items():
             if record.redactions and item_id in offloaded.contents:
-                self.warnings.append(f"{_told(record)} were taken out of {record.summary!r} before it went to disk")
+                self.warnings.append(
+                    f"{_count_of_secrets(record)} were taken out of {record.summary!r} before it went to disk"
+                )
         return offloaded
 
     async def shrink(self, context: Conversation, item_ids: Collection[str]) -> Conversation:
@@ -173,7 +175,7 @@ class Offloader:
         return next((note for note in counted if cost(note) < cost(item)), counted[-1])
 
 
-def _told(record: ItemRecord) -> str:
+def _count_of_secrets(record: ItemRecord) -> str:
     return "secrets (" + ", ".join(f"{count} × {kind}" for kind, count in (record.redactions or {}).items()) + ")"
 
 

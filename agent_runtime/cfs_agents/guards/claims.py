@@ -32,7 +32,7 @@ def check_claims(
         for path in paths:
             if (problem := _problem(path, agent_id, facts, ledger, deleted=key in _DELETED)) is not None:
                 wrong.setdefault(problem, []).append(path)
-    return (*reasons, *_told(wrong, say))
+    return (*reasons, *_sentences(wrong, say))
 
 
 def relative(path: str) -> str | None:
@@ -72,7 +72,7 @@ def _odd(path: str) -> str | None:
     return None if {"", ".", ".."}.intersection(relative_path.split("/")) else relative_path
 
 
-def _told(wrong: Mapping[str, list[str]], say: Messages) -> Iterator[str]:
+def _sentences(wrong: Mapping[str, list[str]], say: Messages) -> Iterator[str]:
     for problem, paths in wrong.items():
         more = "..." if len(paths) > _MOST_NAMED else ""
         yield getattr(say, problem).format(", ".join(path[:100] for path in paths[:_MOST_NAMED]) + more)

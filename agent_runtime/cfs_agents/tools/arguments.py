@@ -170,7 +170,7 @@ def _model_of(name: str, function: Callable[..., Any]) -> tuple[type[BaseModel],
         names[field] = parameter.name
         fields[field] = (
             hints[parameter.name],
-            Field(default, alias=parameter.name, description=_told(hints[parameter.name])),
+            Field(default, alias=parameter.name, description=_description(hints[parameter.name])),
         )
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=False, coerce_numbers_to_str=True)
     try:
@@ -179,7 +179,7 @@ def _model_of(name: str, function: Callable[..., Any]) -> tuple[type[BaseModel],
         raise ToolDefinitionError(f"{name}: the type of a parameter cannot be described: {error.message}") from error
 
 
-def _told(hint: Any) -> str | None:
+def _description(hint: Any) -> str | None:
     """Return the description in `Annotated[type, "description"]` or `Annotated[type, Field(description=...)]`."""
     if get_origin(hint) is Annotated:
         for metadata in get_args(hint)[1:]:

@@ -36,7 +36,7 @@ class Turn(NamedTuple):
     content: str
 
 
-class _Said(Protocol):
+class _MessageLike(Protocol):
     """Anything with a role and a content: a wire message, a stored one, or a `Turn`."""
 
     @property
@@ -45,7 +45,7 @@ class _Said(Protocol):
     def content(self) -> str: ...
 
 
-def shown(message: _Said) -> str:
+def shown(message: _MessageLike) -> str:
     """What the transcript shows of a message: its content, and the calls that it makes."""
     calls = getattr(message, "tool_calls", ())
     if not calls:
@@ -66,12 +66,12 @@ def _is_keyword(key: str) -> bool:
     return key.isidentifier() and not iskeyword(key) and is_normalized("NFKC", key)
 
 
-def render_one(message: _Said) -> str:
+def render_one(message: _MessageLike) -> str:
     """Render one message without the final newline."""
     return PREFIXES[message.role] + _GUARDED.sub(r"\n\\", shown(message))
 
 
-def render(messages: Iterable[_Said]) -> str:
+def render(messages: Iterable[_MessageLike]) -> str:
     """Render messages as a transcript; no messages make an empty text."""
     return "".join(render_one(message) + "\n" for message in messages)
 

@@ -96,7 +96,7 @@ class EventSource:
             self._cursor = event.id or self._cursor
             if self.stream.one_turn and self._turn is None:
                 self._turn = event.turn
-            if self._wanted(event):
+            if self._is_relevant(event):
                 yield event
                 self.ended = self._last(event)
 
@@ -134,7 +134,7 @@ class EventSource:
             raise reason
         self._again = not unknown  # else the same request, which the server carries out once
 
-    def _wanted(self, event: StreamEvent) -> bool:
+    def _is_relevant(self, event: StreamEvent) -> bool:
         if not self.stream.one_turn or event.type in ("stale", "session.deleted"):
             return True
         return self._turn is not None and event.turn == self._turn

@@ -65,7 +65,7 @@ _ORDER: list[GrantedOperation] = [*get_args(Operation)]
 _ORDER.insert(_ORDER.index("read_binary"), "read")
 
 
-def _known(ops: object) -> object:
+def _checked_operations(ops: object) -> object:
     """Check the names of operations. The error names the invalid one."""
     unknown = [op for op in ops if op not in _ORDER] if isinstance(ops, list | set | frozenset) else []
     if unknown:
@@ -82,7 +82,7 @@ class TokenGrant(BaseModel):
 
     model_config = _Frozen
     prefix: Annotated[str, AfterValidator(_placed)]
-    ops: Annotated[frozenset[GrantedOperation], Field(min_length=1), BeforeValidator(_known)]
+    ops: Annotated[frozenset[GrantedOperation], Field(min_length=1), BeforeValidator(_checked_operations)]
 
 
 class TokenLimits(BaseModel):

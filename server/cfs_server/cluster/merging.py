@@ -155,7 +155,7 @@ class Merging:
         slots, parts = await self._here(scope, request, is_one=is_one)
         merged = Response(200, [], b"")
         if parts:
-            merged = _known(parts) if is_one else self._merged(parts, scope)
+            merged = _answer_of_owner(parts) if is_one else self._merged(parts, scope)
         covered = ",".join(str(slot.number) for slot in slots).encode()
         await send_whole(Response(merged.status, [*merged.headers, (COVERED, covered)], merged.body), scope, send)
 
@@ -165,7 +165,7 @@ class Merging:
         patience = OwnerWait(self._replica)
         while (parts := await self._gather(scope, request, is_one=True)) is None:
             await patience.wait("some sessions have no replica that serves them now")
-        await send_whole(_known(parts), scope, send)
+        await send_whole(_answer_of_owner(parts), scope, send)
 
     async def _gather(self, scope: Scope, request: Incoming, *, is_one: bool = False) -> list[Response] | None:
         """Return the answers of all slots; None if some are missing or there twice. Those of this replica come first.
@@ -232,7 +232,7 @@ class Merging:
         return Response(authorized[0].status, headers, body)
 
 
-def _known(parts: list[Response]) -> Response:
+def _answer_of_owner(parts: list[Response]) -> Response:
     """Return the answer of the slot that knows an id, or else one that says that it is not known."""
     return next((part for part in parts if part.status not in (401, 404)), max(parts, key=lambda part: part.status))
 

@@ -322,7 +322,9 @@ class Put:
     def _require(self, session: Session | None) -> None:
         """Raise `PreconditionFailed` unless the conditions of the request are true (RFC 9110, 13.1)."""
         if_match, if_none_match = self._conditions.if_match, self._conditions.if_none_match
-        if if_match is not None and (session is None or (if_match.strip() != "*" and not _known(session, if_match))):
+        if if_match is not None and (
+            session is None or (if_match.strip() != "*" and not _existing_versions(session, if_match))
+        ):
             now = "there is no such session" if session is None else "it has none of these versions, or has lost them"
             raise PreconditionFailed(f"If-Match: {if_match} does not hold for {self._id!r}: {now}; read it again")
         if if_none_match is None or session is None or not unchanged(if_none_match, session.etag):
@@ -336,7 +338,7 @@ class Put:
         bases: list[SentBytes | int] = []
         replaceable = False
         if session is not None:
-            for view in _known(session, " ".join([self._conditions.if_match or "", self._hint])):
+            for view in _existing_versions(session, " ".join([self._conditions.if_match or "", self._hint])):
                 if isinstance(view, SentBytes):
                     bases.append(view)
                 elif (size := session.history.size_at(view.number)) is not None:
@@ -379,7 +381,7 @@ class Put:
         return name_of_sent(session.nonce, session.history.version, len(self._body), self._digest)
 
 
-def _known(session: Session, header: str) -> Sequence[View]:
+def _existing_versions(session: Session, header: str) -> Sequence[View]:
     """Return the known versions in a header. Those from before a replacement of the transcript do not count."""
     views = [read(tag, session.nonce, session.history.version) for tag in named(header)]
     return [

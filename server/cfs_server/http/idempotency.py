@@ -284,7 +284,7 @@ class IdempotencyMiddleware:
             caller: Principal = scope["cfs.principal"]
             fingerprint, rights = await _fingerprint(scope, body, size), _rights_of(caller)
             requests = self._requests(scope)
-            existing = await self._known(requests, caller.name, key, fingerprint)
+            existing = await self._earlier_request(requests, caller.name, key, fingerprint)
             if existing is None:
                 ticket = Ticket(requests, requests.begin(caller.name, key, fingerprint, rights))
             else:
@@ -301,7 +301,9 @@ class IdempotencyMiddleware:
             finally:
                 ticket.end()
 
-    async def _known(self, requests: Requests, owner: str, key: str, fingerprint: str) -> CompletedRequest | None:
+    async def _earlier_request(
+        self, requests: Requests, owner: str, key: str, fingerprint: str
+    ) -> CompletedRequest | None:
         """Return what an earlier request with this key did; None if there was none. Waits while it runs.
 
         Raises `KeyReused` or `InProgress`.

@@ -42,7 +42,7 @@ class Reserve:
         disk = os.statvfs(self.path.parent)
         return self.bytes + disk.f_bavail * disk.f_frsize
 
-    def _wanted(self, stored: int) -> int:
+    def _target_bytes(self, stored: int) -> int:
         return min((stored // _STEP_BYTES + 2) * _STEP_BYTES, self.max_bytes)
 
     def can_be_whole(self, stored: int) -> bool:
@@ -50,7 +50,7 @@ class Reserve:
 
         A reserve is not made of the last free bytes.
         """
-        required = self._wanted(stored)
+        required = self._target_bytes(stored)
         return self.bytes >= required or self.room >= 2 * required - self.bytes
 
     def restock(self, stored: int) -> bool:
@@ -59,7 +59,7 @@ class Reserve:
         Of a disk that has less than that, it takes half of what is free.
         """
         whole = self.can_be_whole(stored)
-        target = self._wanted(stored) if whole else self.room // 2 & -_PAGE_BYTES
+        target = self._target_bytes(stored) if whole else self.room // 2 & -_PAGE_BYTES
         if self.bytes >= target:
             return whole
         try:

@@ -175,7 +175,7 @@ class SqliteBackend:
         if (self._repair or self.path.stat().st_size <= _CHECKED_BYTES) and (damage := problems(connection)):
             raise StoreDamaged(damage[0])
         meta: dict[str, str] = dict(connection.execute("SELECT name, value FROM meta"))
-        heads, rows, documents = _heads(connection), _tail(connection), _kept(connection)
+        heads, rows, documents = _heads(connection), _tail(connection), _documents(connection)
         marks = [
             *connection.execute("SELECT seq, position FROM epochs"),
             *connection.execute("SELECT seq, position FROM records ORDER BY seq DESC LIMIT 1"),
@@ -608,7 +608,7 @@ def _tail(connection: sqlite3.Connection) -> list[Row]:
     return rows
 
 
-def _kept(connection: sqlite3.Connection) -> dict[str, dict[str, str]]:
+def _documents(connection: sqlite3.Connection) -> dict[str, dict[str, str]]:
     documents: dict[str, dict[str, str]] = {}
     for space, name, value, total in connection.execute("SELECT space, name, value, sum FROM kept"):
         if checksum(space, name, value) != total:

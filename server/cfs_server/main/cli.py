@@ -235,7 +235,7 @@ def backup(
     from cfs_server.backups import backup as backups
     from cfs_server.journal.journal import StoreInUse
 
-    with _told(), complete_file(file, force=force) as target:
+    with _store_errors(), complete_file(file, force=force) as target:
         source = url
         if store is None:
             try:
@@ -251,7 +251,7 @@ def backup(
             except StoreInUse as error:
                 raise ServerError(f"{error}. If that is a server, give its --url") from None
             source = str(layout.sessions)
-    with _told():
+    with _store_errors():
         description = backups.describe(file)
     note(f"cfs: {_size_of(description)} from {source} in {file}")
     if description.workspaces is None:
@@ -272,7 +272,7 @@ def restore(
     from cfs_server.backups import backup as backups
 
     layout = _layout(store)
-    with _told():
+    with _store_errors():
         if not force and ((present := backups.replaced_by(file, layout)).sessions or present.workspaces):
             raise AlreadyExists(
                 f"{layout.sessions} holds {_size_of(present)}; --force sets them aside and replaces them"
@@ -303,7 +303,7 @@ def check_store(
     from cfs_server.engine.host.scripted import ScriptedEngine
 
     path = _layout(file).sessions
-    with _told():
+    with _store_errors():
         info, contents, problems = backups.check(path, ScriptedEngine())
     if as_json:
         counted = {"path": str(path), "bytes": info.bytes, "sessions": info.sessions, "records": info.records}
@@ -350,7 +350,7 @@ def _size_of(found: "BackupInfo") -> str:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _store_errors() -> Iterator[None]:
     """Turn failures of the store into errors of the command."""
     from cfs_server.journal.journal import StoreFailed
 

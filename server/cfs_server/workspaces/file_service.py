@@ -319,10 +319,10 @@ class Files:
     def _read(self, operation: Operation, path: Path, read: Callable[[], _T]) -> Read[_T]:
         """Read an entry and return its metadata too, if its version is the same before and after the read."""
         self._handle.require(operation, path)
-        before = self._known(path)
+        before = self._current_entry(path)
         for _ in range(_ATTEMPTS):
             content = read()
-            after = self._known(path)
+            after = self._current_entry(path)
             if before is None or after == before:
                 return Read(content, before)
             before = after
@@ -331,11 +331,11 @@ class Files:
     def _open(self, path: Path) -> Read[BinaryIO]:
         """Open an entry and return its metadata too, as `_read` does."""
         self._handle.require("read_binary", path)
-        before = self._known(path)
+        before = self._current_entry(path)
         for _ in range(_ATTEMPTS):
             content = self._handle.open(path)
             try:
-                after = self._known(path)
+                after = self._current_entry(path)
             except BaseException:
                 content.close()
                 raise
@@ -345,7 +345,7 @@ class Files:
             before = after
         return Read(_light(self._handle.open(path)), None)
 
-    def _known(self, path: Path) -> EntryMeta | None:
+    def _current_entry(self, path: Path) -> EntryMeta | None:
         return self._handle.file(path) if self._handle.allows("file", path) else None
 
     def _write(self, path: Path, body: BinaryIO, overwrite: bool, condition: Condition | None) -> Written:

@@ -208,7 +208,7 @@ def calls_as_text(messages: Iterable[Message]) -> list[Message]:
 
 def _as_text(message: Message) -> Message:
     if message.role == "tool":
-        return _told(message)
+        return _result_as_user(message)
     return _with_calls_as_text(message) if message.tool_calls else message
 
 
@@ -226,7 +226,7 @@ def results_as_user(messages: Iterable[Message]) -> list[Message]:
     after_result = False
     for message in messages:
         is_result = message.role == "tool"
-        entry = _told(message) if is_result else message
+        entry = _result_as_user(message) if is_result else message
         if entry.role == "user" and (is_result or after_result) and result and result[-1].role == "user":
             result[-1] = result[-1].model_copy(update={"content": f"{result[-1].content}\n\n{entry.content}"})
         else:
@@ -235,7 +235,7 @@ def results_as_user(messages: Iterable[Message]) -> list[Message]:
     return result
 
 
-def _told(message: Message) -> Message:
+def _result_as_user(message: Message) -> Message:
     of = f" of {message.name}" if message.name else ""
     return Message(role="user", content=f"<tool_response>\nResult{of}:\n{message.content}\n</tool_response>")
 

@@ -243,7 +243,7 @@ class OnDemandEngine:
     @property
     def busy(self) -> bool:
         """Whether turns use it or wait for it."""
-        return self._users > 0 or self._wanted
+        return self._users > 0 or self._has_waiting_turn
 
     def leave(self, *, wanted: bool) -> None:
         """Take no more turns and end after those that it has, or go on."""
@@ -252,7 +252,7 @@ class OnDemandEngine:
             self._changed.fire()
 
     @property
-    def _wanted(self) -> bool:
+    def _has_waiting_turn(self) -> bool:
         """Whether a turn waits that may use the worker: one that came before the worker was to leave."""
         return any(refused is not self._engine or not self._leaving for refused in self._waiting)
 

@@ -17,7 +17,7 @@ from llama_cpp import llama_cpp as lib
 from cfs_server.engine.kvcache.radix_tree import Blob, Disk, Node, StateFile, owner_of, spelled
 from cfs_server.engine.kvcache.state_archive import Archive, Done, Write
 from cfs_server.engine.kvcache.state_file import Head
-from cfs_server.engine.kvcache.state_folder import LEAST_FREE, Folder, FolderRefused, Found, label_of, new_name
+from cfs_server.engine.kvcache.state_folder import LEAST_FREE, Folder, FolderRefused, SavedState, label_of, new_name
 from cfs_server.engine.llama.model import LoadedModel
 
 # The state that a turn leaves in memory is written in the background. A turn whose prompt continues state that is only
@@ -59,7 +59,7 @@ class DiskTier:
             "disk_refused": float(self._archive.refused + self.problems),
         }
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[SavedState]:
         """Add the previous worker's files, ordered by their first position, so parents precede their children.
 
         The file of a parent may end behind that of its child: its run was cut after it was written.
@@ -70,7 +70,7 @@ class DiskTier:
         self._order = [file.name for file in found]
         return sorted(found, key=lambda file: (file.head.start, file.head.end))
 
-    def recover(self, file: Found, node: Node) -> None:
+    def recover(self, file: SavedState, node: Node) -> None:
         """Attach a file of a previous worker to a node."""
         size = _booked(file.head.end, file.head.state_bytes, len(file.head.pieces))
         entry = StateFile(file.head.start, file.head.end, size, file.name, written=True)
@@ -84,7 +84,7 @@ class DiskTier:
                 self.books.touch(self._named[name])
         self._order.clear()
 
-    def refuse(self, file: Found) -> None:
+    def refuse(self, file: SavedState) -> None:
         """Remove a file that is of no use."""
         if self._archive is not None:
             self._archive.remove(file.name)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cfs_server.engine.kvcache.state_file import BadFile, Head, Piece, describe
-from cfs_server.engine.kvcache.state_folder import Folder, Found
+from cfs_server.engine.kvcache.state_folder import Folder, SavedState
 
 MOST_PENDING = 256 << 20
 """Bytes that may wait to be written: they are in memory until then, beyond the limit of that."""
@@ -79,7 +79,7 @@ class Archive:
         self._pending = 0
         self._done: deque[Done] = deque()
         self._thread = threading.Thread(target=self._work, name="state files", daemon=True)
-        self.found: list[Found]
+        self.found: list[SavedState]
         self.found, self.refused = folder.sweep()
         self._thread.start()
 

@@ -39,7 +39,7 @@ class FolderRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SavedState:
     """A file whose head is good."""
 
     name: str
@@ -115,16 +115,16 @@ class Folder:
         if lock is not None:
             os.close(lock)
 
-    def sweep(self) -> tuple[list[Found], int]:
+    def sweep(self) -> tuple[list[SavedState], int]:
         """Find all valid files, the least recently used first, and remove all other files of the engine.
 
         Also returns the number of removed files: incomplete, damaged, or of another model, build or setting.
         """
-        files: list[tuple[int, Found]] = []
+        files: list[tuple[int, SavedState]] = []
         removed = 0
         for path in self._files():
             try:
-                files.append((path.stat().st_mtime_ns, self._found(path)))
+                files.append((path.stat().st_mtime_ns, self._read_file(path)))
             except (OSError, BadFile):
                 path.unlink(missing_ok=True)
                 removed += 1
@@ -171,7 +171,7 @@ class Folder:
             if path.name.endswith((_SUFFIX, _UNFINISHED)) and not path.is_dir():
                 yield path
 
-    def _found(self, path: Path) -> Found:
+    def _read_file(self, path: Path) -> SavedState:
         if path.suffix != _SUFFIX:
             raise BadFile("it was never finished")
         with self._open(path) as file:
@@ -179,7 +179,7 @@ class Folder:
             size = os.fstat(file.fileno()).st_size
             if size != file.tell() + head.state_bytes:
                 raise BadFile("it is torn")
-        return Found(path.stem, size, head)
+        return SavedState(path.stem, size, head)
 
     def _own(self, head: Head) -> Head:
         if head.fingerprint != self.fingerprint:

@@ -244,9 +244,9 @@ class AnthropicReply:
         if not piece:
             return []
         part.pieces.append(piece)
-        return self._said(part, piece)
+        return self._deltas_of(part, piece)
 
-    def _said(self, part: _Part, piece: str) -> list[Delta]:
+    def _deltas_of(self, part: _Part, piece: str) -> list[Delta]:
         match part.block["type"]:
             case "thinking":
                 return [Delta("", 1, thinking=piece)]

@@ -97,7 +97,7 @@ class Link:
 
     async def get(self, path: str) -> Answer:
         """Send a request that is not a turn; raises `Failure` when there is no answer."""
-        with self._told():
+        with self._failures_of_library():
             async with self._http.stream("GET", path) as answer:
                 return self._answer(answer, await _beginning(answer, _LIST_BYTES))
 
@@ -106,7 +106,7 @@ class Link:
 
         The request belongs to the active trace, if there is one. Raises `Failure` when there is no answer.
         """
-        with self._told():
+        with self._failures_of_library():
             async with self._http.stream("POST", path, json=body, headers=tracing.propagated()) as answer:
                 return self._answer(answer, await _beginning(answer, most))
 
@@ -123,7 +123,7 @@ class Link:
 
         The request belongs to the active trace, if there is one. `answered` receives the headers of a success.
         """
-        with self._told():
+        with self._failures_of_library():
             async with self._http.stream(
                 "POST", path, json=body, headers={**headers, **tracing.propagated()}
             ) as answer:
@@ -152,7 +152,7 @@ class Link:
         return Answer(answer.status_code, self._options.masked(body), answer.headers.get("retry-after"))
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _failures_of_library(self) -> Iterator[None]:
         """Turn the library's errors into failures."""
         try:
             yield
