@@ -53,7 +53,10 @@ TokenId = Annotated[str, AfterValidator(_number), WithJsonSchema({"type": "strin
 
 Count = Annotated[int, Field(ge=0, le=1_000_000), Integral]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-LogitBias = Annotated[dict[TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1_024)]
+LogitBias = Annotated[
+    dict[TokenId, Annotated[float, Field(ge=-100, le=100)]],
+    Field(max_length=1_024, json_schema_extra={"additionalProperties": False}),
+]
 """What is added to the logits of tokens: -100 removes a token, 100 forces it."""
 RepeatPenalty = Annotated[float, Field(gt=0, le=10)]
 RepeatWindow = Annotated[int, Field(ge=-1, le=1_000_000), Integral]
