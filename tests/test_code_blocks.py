@@ -240,6 +240,15 @@ def test_commands_of_the_file_agent(shell: Shell) -> None:
     assert (shell.server / "DIR/workspace/notes.txt").read_text() == "hello"
 
 
+@runs("docs/agents.md", "folder")
+def test_an_agent_works_in_a_folder_of_the_user(shell: Shell) -> None:
+    """Nothing but the file is there afterwards."""
+    (shell.server / "project").mkdir()
+    commands = block("docs/agents.md", "folder").replace("--workspace .", "--workspace . --temperature 0")
+    assert shell.run(commands).endswith("hello")
+    assert [path.name for path in (shell.server / "project").iterdir()] == ["notes.txt"]
+
+
 @runs("docs/agents.md", "demo")
 def test_the_demonstration_is_the_recorded_one() -> None:
     """tests/model/test_demonstrations.py plays it and compares."""

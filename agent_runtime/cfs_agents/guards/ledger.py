@@ -17,6 +17,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from typing import Any
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.repairs import Warn, usable_file, without_damage
 from cfs_agents.guards.report import ChangeKind, FileChange, Gap
-from cfs_agents.tools.paths import escaped_name, unescaped_name
+from cfs_agents.tools.paths import PASSED_OVER, escaped_name, unescaped_name
 from cfs_filesystem import Walk, open_beneath
 
 _log = get_logger(__name__)
@@ -36,8 +37,6 @@ _LARGEST_READ = 8 << 20
 _MAX_NAMES = 20_000
 _CHUNK = 1 << 20
 _DIGEST_BYTES = 12
-PASSED_OVER = frozenset({".cfs", ".git", ".venv", "__pycache__", "node_modules"})
-"""Folders of programs for themselves: too large to read each time, and not claimed by agents."""
 
 _SETTLED = 1_000_000_000
 """Nanoseconds after which a change of a file shows in its times."""
@@ -64,8 +63,9 @@ class LedgerEntry:
 class ChangeLog:
     """The ledger of the workspace `root`, kept in `file`; without one in memory only. Any number of threads may use it.
 
-    With `only`, it covers these folders of the root. It ignores the folders `apart`. Without
-    `contents` files are not read, but compared by size and time of last change.
+    With `only`, it covers these folders of the root. The folders `elsewhere`, by the names that they would have in the
+    root, are at those paths of this machine. It ignores the folders `apart`. Without `contents` files are not read, but
+    compared by size and time of last change.
 
     Paths are relative to the root. Its methods block: they look at the disk. Raises `OSError` if its own file cannot be
     written; `warn` gets a sentence for each repair of it, also where an `expected` one is missing. Files that cannot be
@@ -78,6 +78,7 @@ class ChangeLog:
         file: Path | None = None,
         *,
         only: Collection[str] = (),
+        elsewhere: Mapping[str, Path] | None = None,
         apart: Collection[str] = (),
         contents: bool = True,
         warn: Warn = _log.warning,
@@ -93,6 +94,7 @@ class ChangeLog:
         self._size = 0
         """Bytes of the file as this object knows it."""
         self._only = frozenset(only)
+        self._elsewhere = dict(elsewhere or {})
         self._apart = frozenset(apart)
         self._most_read = _LARGEST_READ if contents else -1
         self._unwritten: list[str] = []
@@ -287,20 +289,30 @@ class ChangeLog:
 
         By descriptors, as commands may replace folders by links.
         """
-        root = open_beneath(self._root, ())
-        try:
-            walk = Walk(root, self._looks_at, limit=_MAX_NAMES)
-            for parts, folder, entry in walk:
-                path = "/".join(parts)
-                fingerprints[path] = self._print_in(path, folder, entry.name)
-            return walk.complete
-        finally:
-            os.close(root)
+        complete = True
+        for base, prefix in ((self._root, ()), *((place, (name,)) for name, place in self._elsewhere.items())):
+            root = open_beneath(base, ())
+            try:
+                walk = Walk(root, partial(self._looks_at, prefix), limit=_MAX_NAMES)
+                for parts, folder, entry in walk:
+                    path = "/".join([*prefix, *parts])
+                    fingerprints[path] = self._print_in(path, folder, entry.name)
+                complete = complete and walk.complete
+            finally:
+                os.close(root)
+        return complete
 
-    def _looks_at(self, parts: Sequence[str]) -> bool:
-        if parts[-1] in PASSED_OVER or (self._only and parts[0] not in self._only):
+    def _looks_at(self, prefix: tuple[str, ...], parts: Sequence[str]) -> bool:
+        if parts[-1] in PASSED_OVER:
             return False
-        return not self._apart or "/".join(parts) not in self._apart
+        if not prefix and (parts[0] in self._elsewhere or (self._only and parts[0] not in self._only)):
+            return False
+        return not self._apart or "/".join([*prefix, *parts]) not in self._apart
+
+    def place(self, path: str) -> Path:
+        """Return this machine's path of a path of the ledger; the empty one is the root."""
+        name, _, below = path.partition("/")
+        return self._elsewhere[name] / below if name in self._elsewhere else self._root / path
 
     def _enter(self, path: str, now: str | None, by: str | None, *, at_once: bool = True, again: bool = False) -> None:
         """Add the change of a file, if it has changed, or was written `again` with the content that it had."""
@@ -321,7 +333,8 @@ class ChangeLog:
     def _folder_of(self, path: str) -> Iterator[tuple[int, str]]:
         """Open the folder that a file is in, through no link; raises `OSError`."""
         *folders, name = path.split("/")
-        folder = open_beneath(self._root, folders)
+        elsewhere = self._elsewhere.get(folders[0]) if folders else None
+        folder = open_beneath(self._root, folders) if elsewhere is None else open_beneath(elsewhere, folders[1:])
         try:
             yield folder, name
         finally:

@@ -25,7 +25,7 @@ class TaskWatch:
         self._root = root
         prefixes = {logical: f"{folder}/" if folder else "" for logical, folder in folders.items()}
         self._places = {f"{logical}/": prefix for logical, prefix in prefixes.items()}
-        self._places |= {f"{root}/{prefix}": prefix for prefix in prefixes.values()}
+        self._places |= {f"{ledger.place(folder)}/": prefixes[logical] for logical, folder in folders.items()}
 
     async def began(self, agent_id: str, *, again: bool) -> None:
         """Store the state of the files: an agent begins a task, or, if not `again`, continues one."""

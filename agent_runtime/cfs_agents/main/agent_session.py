@@ -19,6 +19,7 @@ from cfs_agents.tools import CommandMode, Tool
 from cfs_agents.tools.paths import WORKSPACE
 from cfs_agents.tree.file_agent import FileSystemAgent
 from cfs_agents.tree.file_config import FileSystemAgentConfig
+from cfs_agents.tree.given_workspace import workspace_of
 
 HELP = '''/resume   resume the task that was interrupted
 /clear    forget the conversation; files and the context window stay
@@ -45,12 +46,18 @@ class AgentSession(Runner[FileSystemAgent]):
         options = self._options
         config = replace(self._config, counter=counter, warn=self._warn, tools=[*self._config.tools, *tools])
         return FileSystemAgent(
-            project_root=options.root, model=model, config=config, publish=options.publish, client=client
+            project_root=options.root,
+            workspace=options.workspace,
+            model=model,
+            config=config,
+            publish=options.publish,
+            client=client,
         )
 
     @property
     def _workspace(self) -> Path:
-        return self._options.root / WORKSPACE[1:]
+        root = self._options.root
+        return workspace_of(root, self._options.workspace, root / WORKSPACE[1:])
 
     @property
     def _commands(self) -> CommandMode:
@@ -62,7 +69,7 @@ class AgentSession(Runner[FileSystemAgent]):
 
     def greet(self) -> None:
         """Show how a chat begins."""
-        note(f"The agent of {self._options.root}. /help lists the commands.")
+        note(f"The agent of {self._options.workspace or self._options.root}. /help lists the commands.")
         if self._agent.unfinished:
             note("[a task was interrupted; /resume continues it]")
 

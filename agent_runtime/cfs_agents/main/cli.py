@@ -11,6 +11,7 @@ from cfs.cli.base.groups import CommandGroup
 from cfs.cli.base.options import TokenFile, Url
 from cfs_agents.main.options import (
     USUAL_PATIENCE,
+    USUAL_ROOT,
     CommandModeName,
     Commands,
     HasPlan,
@@ -28,6 +29,7 @@ from cfs_agents.main.options import (
     Temperature,
     ToolFiles,
     Variables,
+    Workspace,
     budget_limits,
     loaded_tools,
     model_settings,
@@ -35,6 +37,7 @@ from cfs_agents.main.options import (
     policy_of,
     questions_of,
     runner_options,
+    state_root,
 )
 from cfs_agents.main.rules_commands import RuleFiles
 from cfs_agents.main.rules_commands import rules as rules_group
@@ -64,7 +67,8 @@ for _command in (serve, resume, tree, pause, unpause, cancel, skills):
 def run(
     task: Annotated[str | None, typer.Argument(help="What to do, in words.", show_default=False)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the interrupted task.")] = False,
-    root: Root = Path("agent_root"),
+    root: Root = None,
+    workspace: Workspace = None,
     model: ModelName = "",
     temperature: Temperature = None,
     max_tokens: MaxTokens = None,
@@ -99,9 +103,9 @@ def run(
     questions = questions_of(commands)
     config = _config(rounds, lang, commands, questions, env, context, tools, rules, budget=budget, plan=plan)
     settings = model_settings(model, temperature, max_tokens)
-    with _session(
-        config, runner_options(root, settings, questions, patience, url, token_file, publish, mcp)
-    ) as session:
+    root = state_root(root, USUAL_ROOT, workspace)
+    options = runner_options(root, settings, questions, patience, url, token_file, publish, mcp, workspace)
+    with _session(config, options) as session:
         if task is None:
             session.resume()
         else:
@@ -110,7 +114,8 @@ def run(
 
 @agent.command()
 def chat(
-    root: Root = Path("agent_root"),
+    root: Root = None,
+    workspace: Workspace = None,
     model: ModelName = "",
     temperature: Temperature = None,
     max_tokens: MaxTokens = None,
@@ -143,9 +148,9 @@ def chat(
     questions = questions_of(commands)
     config = _config(rounds, lang, commands, questions, env, context, tools, rules, budget=budget, plan=plan)
     settings = model_settings(model, temperature, max_tokens)
-    with _session(
-        config, runner_options(root, settings, questions, patience, url, token_file, publish, mcp)
-    ) as session:
+    root = state_root(root, USUAL_ROOT, workspace)
+    options = runner_options(root, settings, questions, patience, url, token_file, publish, mcp, workspace)
+    with _session(config, options) as session:
         if interactive:
             session.greet()
         read_line = LineEditor(history_file("agent")).read_line if interactive else read_input

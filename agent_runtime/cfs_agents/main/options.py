@@ -1,5 +1,6 @@
 """The options that commands of agents share, and what they make of them."""
 
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cfs.cli.base.connection import read_token
+from cfs.cli.base.output import note
+from cfs.contract.user_folders import state_folder
 from cfs.errors import CfsError
 
 if TYPE_CHECKING:
@@ -18,10 +21,27 @@ if TYPE_CHECKING:
     from cfs_agents.mcp.config import McpServer
     from cfs_agents.tools import Tool
 
+USUAL_ROOT, USUAL_TREE_ROOT = "agent_root", "agents"
+"""The directories of agents that work on no folder of the user."""
+_STATE = "with --workspace, a directory of that name in ~/.local/state/cfs"
 TreeRoot = Annotated[
-    Path,
+    Path | None,
     typer.Option(
-        "--root", envvar="CFS_TREE_ROOT", metavar="DIR", help="Directory of all trees; each has a folder in it."
+        "--root",
+        envvar="CFS_TREE_ROOT",
+        metavar="DIR",
+        show_default=f"{USUAL_TREE_ROOT}; {_STATE}",
+        help="Directory of all trees; each has a folder in it.",
+    ),
+]
+Workspace = Annotated[
+    Path | None,
+    typer.Option(
+        "--workspace",
+        metavar="DIR",
+        show_default="that of the last time, or one in the agent's own directory",
+        help="Folder that the agent works on, such as . for the present one: it can read, change and delete all files"
+        " there.",
     ),
 ]
 Temperature = Annotated[
@@ -148,9 +168,10 @@ Patience = Annotated[
     ),
 ]
 Publish = Annotated[
-    bool,
+    bool | None,
     typer.Option(
         "--publish/--no-publish",
+        show_default="publish, but with --workspace no-publish",
         help="Whether the files of the agents are also in the session's workspace on the server.",
     ),
 ]
@@ -185,6 +206,7 @@ def runner_options(
     token_file: Path | None,
     publish: str | None = None,
     mcp: list[Path] | None = None,
+    workspace: Path | None = None,
 ) -> "RunnerOptions":
     """Return the options of a runner, with the token that a file or the environment holds."""
     from cfs_agents.main.runner import RunnerOptions
@@ -199,7 +221,24 @@ def runner_options(
         patience=patience,
         publish=publish,
         mcp=mcp_servers(mcp),
+        workspace=workspace,
     )
+
+
+def state_root(root: Path | None, usual: str, workspace: Path | None) -> Path:
+    """Return the directory of an agent's state: `root`, or that of a workspace, or the `usual` one.
+
+    That of a workspace is in the user's state, by the name of the folder and a digest of its path.
+    """
+    if root is not None:
+        return root
+    if workspace is None:
+        if not Path(usual).exists():
+            note(f"[the agent's files are in {usual}; to let it work on the present folder: --workspace .]")
+        return Path(usual)
+    folder = workspace.expanduser().resolve()
+    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]
+    return state_folder() / usual / f"{folder.name or 'root'}-{digest}"
 
 
 def questions_of(commands: CommandModeName, *, in_session: bool = False) -> "CommandQuestions | None":
@@ -220,9 +259,13 @@ def questions_of(commands: CommandModeName, *, in_session: bool = False) -> "Com
 
 
 Root = Annotated[
-    Path,
+    Path | None,
     typer.Option(
-        "--root", envvar="CFS_AGENT_ROOT", metavar="DIR", help="Directory of the agent, with all of its state."
+        "--root",
+        envvar="CFS_AGENT_ROOT",
+        metavar="DIR",
+        show_default=f"{USUAL_ROOT}; {_STATE}",
+        help="Directory of the agent, with all of its state.",
     ),
 ]
 ModelName = Annotated[

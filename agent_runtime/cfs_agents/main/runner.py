@@ -34,7 +34,8 @@ class RunnerOptions:
     """The options of agents of either kind: the place of their state, their model, and the server.
 
     `questions` requests consent before each command. `patience` is the longest tolerated outage in seconds. `publish`
-    names the workspace on the server that shows the files of a single agent. `mcp` are MCP servers by name, whose tools
+    names the workspace on the server that shows the files of a single agent. `workspace` is a folder elsewhere that the
+    agents work on. `mcp` are MCP servers by name, whose tools
     the agents have.
     """
 
@@ -45,6 +46,7 @@ class RunnerOptions:
     questions: CommandQuestions | None = None
     patience: float = PATIENCE
     publish: str | None = None
+    workspace: Path | None = None
     mcp: Mapping[str, McpServer] = field(default_factory=dict)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cfs_agents.tree.config import FibreConfig
 from cfs_agents.main.options import (
     USUAL_PATIENCE,
+    USUAL_TREE_ROOT,
     Budget,
     CommandModeName,
     Commands,
@@ -39,6 +40,7 @@ from cfs_agents.main.options import (
     TreeRoot,
     Unattended,
     Variables,
+    Workspace,
     budget_limits,
     loaded_tools,
     model_settings,
@@ -46,13 +48,15 @@ from cfs_agents.main.options import (
     policy_of,
     questions_of,
     runner_options,
+    state_root,
 )
 from cfs_agents.main.rules_commands import RuleFiles
 
 
 def serve(
     session: Annotated[str, typer.Option("--session", help="Session that the agent answers.")] = "main",
-    root: TreeRoot = Path("agents"),
+    root: TreeRoot = None,
+    workspace: Workspace = None,
     instruction: Annotated[
         str, typer.Option("--instruction", help="Instructions for the root agent, added to its system prompt.")
     ] = "",
@@ -67,7 +71,7 @@ def serve(
     unattended: Unattended = False,
     budget: Budget = None,
     plan: HasPlan = True,
-    publish: Publish = True,
+    publish: Publish = None,
     patience: Patience = USUAL_PATIENCE,
     in_background: Background = False,
     url: Url = DEFAULT_URL,
@@ -98,14 +102,17 @@ def serve(
         attended=not unattended,
         plan=plan,
     )
-    options = runner_options(root, model_settings(model, temperature), questions, patience, url, token_file, mcp=mcp)
+    root = state_root(root, USUAL_TREE_ROOT, workspace)
+    settings = model_settings(model, temperature)
+    options = runner_options(root, settings, questions, patience, url, token_file, mcp=mcp, workspace=workspace)
     with _tree_runner(session, config, options) as runner:
         runner.serve()
 
 
 def resume(
     session: Tree = "main",
-    root: TreeRoot = Path("agents"),
+    root: TreeRoot = None,
+    workspace: Workspace = None,
     instruction: Annotated[
         str, typer.Option("--instruction", help="Instructions for the root agent, added to its system prompt.")
     ] = "",
@@ -120,7 +127,7 @@ def resume(
     unattended: Unattended = False,
     budget: Budget = None,
     plan: HasPlan = True,
-    publish: Publish = True,
+    publish: Publish = None,
     patience: Patience = USUAL_PATIENCE,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -143,7 +150,9 @@ def resume(
         attended=not unattended,
         plan=plan,
     )
-    options = runner_options(root, model_settings(model, temperature), questions, patience, url, token_file, mcp=mcp)
+    root = state_root(root, USUAL_TREE_ROOT, workspace)
+    settings = model_settings(model, temperature)
+    options = runner_options(root, settings, questions, patience, url, token_file, mcp=mcp, workspace=workspace)
     with _tree_runner(session, config, options) as runner:
         runner.resume()
 
@@ -220,7 +229,7 @@ def _tree_config(
     tools: list[Path] | None,
     rules: list[Path] | None,
     *,
-    publish: bool,
+    publish: bool | None,
     attended: bool,
     plan: bool,
 ) -> "FibreConfig":

@@ -21,8 +21,9 @@ from cfs_agents.tools import CommandMode, Tool
 from cfs_agents.tools.plan import progress, steps_in
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.fibre import FibreAgent
-from cfs_agents.tree.folder import TreeFolder
+from cfs_agents.tree.given_workspace import workspace_of
 from cfs_agents.tree.output import MessageChunk
+from cfs_agents.tree.session_folder import WORKSPACE_FOLDER
 
 _LONGEST = 100
 """Characters of the line that shows one step of an agent."""
@@ -42,12 +43,19 @@ class TreeRunner(Runner[FibreAgent]):
     ) -> FibreAgent:
         config = replace(self._config, counter=counter, warn=self._warn, tools=[*self._config.tools, *tools])
         return FibreAgent(
-            self._options.root, model, config, session=self._session, client=client, retries=self._retries
+            self._options.root,
+            model,
+            config,
+            session=self._session,
+            workspace=self._options.workspace,
+            client=client,
+            retries=self._retries,
         )
 
     @property
     def _workspace(self) -> Path:
-        return TreeFolder(self._options.root, self._session).workspace
+        folder = self._options.root / self._session
+        return workspace_of(folder, self._options.workspace, folder / WORKSPACE_FOLDER)
 
     @property
     def _commands(self) -> CommandMode:

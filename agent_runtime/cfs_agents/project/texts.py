@@ -15,14 +15,25 @@ COPIED = ".cfs/skills"
 
 
 class ProjectText:
-    """The text of one workspace. `skills` is the folder with the user's own ones; `warn` gets each problem once."""
+    """The text of one workspace. `warn` gets each problem once.
+
+    `skills` is the folder with the user's own skills. They are copied to the logical path `copies` (default: `COPIED`
+    of the workspace).
+    """
 
     def __init__(
-        self, files: FsHandle, workspace: str, *, skills: Path | None = None, warn: Callable[[str], None]
+        self,
+        files: FsHandle,
+        workspace: str,
+        *,
+        skills: Path | None = None,
+        copies: str | None = None,
+        warn: Callable[[str], None],
     ) -> None:
         self._files = files
         self._workspace = workspace.rstrip("/")
         self._skills = skills
+        self._copies = copies or f"{self._workspace}/{COPIED}"
         self._warn = warn
         self._warned: set[str] = set()
 
@@ -31,9 +42,8 @@ class ProjectText:
         limit = SMALL_BYTES if small else MAX_BYTES
         folders = [f"{self._workspace}/{folder}" for folder in WORKSPACE_FOLDERS]
         if self._skills is not None and self._skills.is_dir():
-            copied = f"{self._workspace}/{COPIED}"
-            copy_skills(self._skills, self._files, copied)
-            folders.append(copied)
+            copy_skills(self._skills, self._files, self._copies)
+            folders.append(self._copies)
         skills, problems = find_skills(self._files, folders)
         for problem in problems:
             sentence = f"the skill {problem.path} is not used: {problem.reason}"

@@ -81,7 +81,7 @@ class Bash:
                         os.environ,
                         {**named, COOKIE: cookie, **watched, **settings.environment},
                         settings.keep_variables,
-                        start,
+                        settings.inside(settings.home or settings.directory),
                     ),
                     pass_fds=passed,
                     start_new_session=True,

@@ -45,7 +45,8 @@ class Sandbox:
 class ShellSettings:
     """Settings of one shell. Times are in seconds, sizes in bytes.
 
-    - `directory` is where it starts, and its HOME. It is created if it is missing.
+    - `directory` is where it starts. It is created if it is missing.
+    - `home` is its HOME (default: `directory`).
     - `records` is the directory for long outputs and the logs of background jobs (default: `directory/.cfs`).
     - After `timeout` a command is interrupted, and `grace` later killed if it still runs.
     - Of an output `keep` bytes stay in memory, and at most `most_recorded` go to its file.
@@ -57,6 +58,7 @@ class ShellSettings:
     """
 
     directory: Path
+    home: Path | None = None
     records: Path | None = None
     timeout: float = 120.0
     grace: float = 1.0

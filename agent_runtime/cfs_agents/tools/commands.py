@@ -206,6 +206,14 @@ def shell_for(folders: Mapping[str, Path], *, sandbox: bool, network: bool = Fal
     return ShellSettings(**{"directory": folders[WORKSPACE], "sandbox": box, "limits": usual_limits()} | settings)
 
 
+def home_of(*, sandbox: bool) -> Path:
+    """Return the HOME of commands that work on a user's own folder, where they must not leave files of programs.
+
+    In a `sandbox` there is no home but `/tmp`. Outside they are the user's own commands.
+    """
+    return Path("/tmp") if sandbox else Path.home()  # noqa: S108 - the sandbox's
+
+
 def agent_shell(root: Path, *, sandbox: bool = False, network: bool = False, **settings: Any) -> ShellSettings:
     """Return the settings of a shell for an agent's directory (see `shell_for`).
 

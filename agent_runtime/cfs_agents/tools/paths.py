@@ -25,6 +25,9 @@ STORAGE = "/storage"
 GUIDELINE = "/guideline.md"
 CONTEXT_WINDOW = "/context_window_main.md"
 
+PASSED_OVER = frozenset({".cfs", ".git", ".venv", "__pycache__", "node_modules"})
+"""Folders of programs for themselves: too large to read each time, and not claimed by agents."""
+
 _UNSHOWABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\\\\"  # control characters, and the backslash that escapes them
     "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line separators, marks that turn the direction of writing

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from cfs_agents.tools.errors import ToolError
+from cfs_agents.tools.paths import PASSED_OVER
 from cfs_filesystem import FileSystemError, FsHandle, InvalidArgumentError, NotFoundError, Path
 
 MAX_MATCHES = 200
@@ -56,7 +57,7 @@ class SearchMatches:
 def search(
     handle: FsHandle, pattern: str, directory: Path, glob: str | None, *, ignore_case: bool, after: str | None = None
 ) -> SearchMatches:
-    """Find the matching lines in a file, or in all files below a directory that are not hidden.
+    """Find the matching lines in a file, or in all files below a directory that are not hidden or of programs.
 
     Files are searched in the order of their paths. `after` is `PATH:LINE`: the search begins behind that line. Raises
     `ToolError` for an invalid pattern or one that takes too long (the file system limits the time for each file), and
@@ -100,7 +101,8 @@ def _files(handle: FsHandle, directory: Path, glob: str | None) -> Iterator[tupl
     for entry in entries:
         path = entry["path"]
         relative = path.removeprefix(inside)
-        hidden = path != directory and any(part.startswith(".") for part in relative.split("/"))
+        parts = () if path == directory else relative.split("/")
+        hidden = any(part.startswith(".") or part in PASSED_OVER for part in parts)
         name = relative.rpartition("/")[2]
         if not hidden and (glob is None or fnmatchcase(relative, glob) or fnmatchcase(name, glob)):
             yield path, entry["size"]

@@ -40,8 +40,9 @@ class FibreConfig:
     sessions. If they do not, and `ask` is None, what would be asked is denied.
     `skills` is a folder with skills of the user, which are copied into the workspace.
     With `plan` a model with a context of 16,384 tokens or more gets the tool `update_plan`.
-    With `publish` the files are also in the workspace of the root's session on the server, while agents work. `warn` is
-    called with one sentence for each file of an agent that is damaged.
+    With `publish` the files are also in the workspace of the root's session on the server, while agents work. The
+    default is true unless they are in a folder of the user. `warn` is called with a sentence for each damaged file of
+    an agent.
     """
 
     language: Language = "en"
@@ -74,7 +75,7 @@ class FibreConfig:
     tools: Iterable[Tool | Callable[..., Any]] = ()
     workflow: Mapping[str, Any] = field(default_factory=dict)
     plan: bool = True
-    publish: bool = True
+    publish: bool | None = None
     look_alikes: bool = False
     skills: Path | None = None
     policy: Policy = field(default_factory=Policy)

@@ -5,7 +5,8 @@
         context_window_main.md    the context window: what the agent has in mind
         journal.jsonl             the run log: the running conversation, until the next sync
         ledger.jsonl              the files as they were when the task began, and what has changed since
-        workspace/                work
+        workspace/                work, unless it has a workspace elsewhere
+        workspace.json            where that is
         storage/                  documents/ few_shots/ history/ (old windows) offloaded/ (long results)
         logs/                     operations_*.jsonl
 
@@ -26,15 +27,27 @@ from cfs_agents.base.messages import LANGUAGES, Language
 from cfs_agents.base.repairs import Warn, usable_file, without_damage
 from cfs_agents.tools.paths import CONTEXT_WINDOW, GUIDELINE, STORAGE, WORKSPACE
 from cfs_agents.tree.locked_folder import LockedFolder
-from cfs_filesystem import OPERATIONS, ConflictError, DiskFileSystem, FsHandle, Grant, NotFoundError
+from cfs_filesystem import (
+    OPERATIONS,
+    ConflictError,
+    FileSystemBase,
+    FsHandle,
+    Grant,
+    NotFoundError,
+    RouterFileSystem,
+)
 
 _log = get_logger(__name__)
 
 HISTORY = f"{STORAGE}/history"
 OFFLOADED = f"{STORAGE}/offloaded"
+COMMANDS = f"{STORAGE}/commands"
+"""The long outputs of commands, unless they are in the workspace."""
+SKILLS = f"{STORAGE}/skills"
+"""Copies of the user's skills, unless they are in the workspace."""
 _FULL_GUIDELINE = "/guideline_full.md"
 """The file of the package with the default guideline for models whose context is not small."""
-_FOLDERS = (WORKSPACE, f"{STORAGE}/documents", f"{STORAGE}/few_shots", HISTORY, OFFLOADED, "/logs")
+_FOLDERS = (f"{STORAGE}/documents", f"{STORAGE}/few_shots", HISTORY, OFFLOADED, "/logs")
 _FORMER_GUIDELINES = {
     "6c69f758558e4f4007cec630da474a248bd6a4f3af3d067db38f0d71d18379cb": "en",
     "e814424b7e74804251bc01730591a1f09225044a979983e4cafcf1d78b8cef1c": "zh",
@@ -48,8 +61,9 @@ _LOST_BLOCK = bytes(16)
 class AgentRoot(LockedFolder):
     """The directory of an agent that works alone.
 
-    `context_file` is the name of the file that holds the context window. `warn` gets a sentence for each repair; a
-    missing guideline or window is one if `begun` says that the agent has worked before.
+    `context_file` is the name of the file that holds the context window, and `workspace` a folder elsewhere that the
+    agent works on. `warn` gets a sentence for each repair; a missing guideline or window is one if `begun` says that
+    the agent has worked before.
     """
 
     def __init__(
@@ -58,6 +72,7 @@ class AgentRoot(LockedFolder):
         language: Language = "en",
         context_file: str = CONTEXT_WINDOW[1:],
         *,
+        workspace: Path | None = None,
         warn: Warn = _log.warning,
         begun: bool = False,
     ) -> None:
@@ -65,17 +80,30 @@ class AgentRoot(LockedFolder):
         self._begun = begun
         self.context_window = f"/{context_file}"
         """Logical path of the context window."""
-        super().__init__(Path(path).expanduser().resolve(), warn)
+        super().__init__(Path(path).expanduser().resolve(), warn, WORKSPACE[1:], workspace)
 
-    def _open_files(self) -> DiskFileSystem:
-        disk = DiskFileSystem(self.path, durable=True)
+    def _open_files(self) -> FileSystemBase:
+        disk = self._open_disk(self.path)
         self._handle: FsHandle = disk.create_handle([Grant(prefix="/", ops=OPERATIONS)])
         self.complete()
-        return disk
+        if self.has_own_workspace:
+            return disk
+        prefix = f"{WORKSPACE}/"
+        return RouterFileSystem({"/": disk, prefix: self._open_disk(self.workspace, prefix)})
+
+    @property
+    def folders(self) -> dict[str, Path]:
+        """The directories of this machine that the agent may change, by its own names."""
+        return {WORKSPACE: self.workspace, STORAGE: self.path / STORAGE[1:]}
+
+    @property
+    def command_records(self) -> Path | None:
+        """Where the long outputs of commands go; None for the workspace."""
+        return None if self.has_own_workspace else self.path / COMMANDS[1:]
 
     def complete(self) -> None:
         """Make what is missing, and put aside what cannot be used. Raises `OSError`."""
-        for folder in _FOLDERS:
+        for folder in (*((WORKSPACE,) if self.has_own_workspace else ()), *_FOLDERS):
             os.close(open_own_folder(self.path, folder[1:].split("/"), warn=self.warn))
         self._complete_text(GUIDELINE, default(GUIDELINE, self.language), write=False)
         window = self._complete_text(self.context_window, default(CONTEXT_WINDOW, self.language), write=True)

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -51,6 +52,9 @@ _NEXT_SECONDS = 20.0
 class FibreAgent:
     """An agent that may start sub-agents. Its state is below `workspace_root/session`. Use it in `async with`.
 
+    `workspace` is a folder elsewhere that all of its agents work on (default: that of the last time, or a folder of its
+    state).
+
     With a `client` you can watch all of its agents, write to them and cancel them in their sessions on that server: the
     root in `session`, its children in `session/NAME`. `model` is the model of all agents, or a function that returns
     the model for an agent's name. Entering raises `Conflict` if another program has the tree open, `Unavailable` or
@@ -66,6 +70,7 @@ class FibreAgent:
         config: FibreConfig | None = None,
         *,
         session: str = "main",
+        workspace: str | os.PathLike[str] | None = None,
         client: AsyncClient | None = None,
         retries: Retries | None = None,
     ) -> None:
@@ -74,6 +79,7 @@ class FibreAgent:
         if "/" in session:
             raise Conflict(f"{session} is a sub-session: the root of a tree has a session of its own")
         self._path = workspace_root
+        self._workspace = None if workspace is None else Path(workspace)
         self._models: Models = model if callable(model) else lambda _: model
         self._backend: SessionBackend = NoSessions()
         self._client = client
@@ -95,7 +101,7 @@ class FibreAgent:
         await to_the_end(self._close)
 
     def _open(self) -> None:
-        self._folder = TreeFolder(self._path, self.session, self._warn)
+        self._folder = TreeFolder(self._path, self.session, self._warn, workspace=self._workspace)
         try:
             self._orchestrator = FibreOrchestrator(
                 self._folder, self._models, self.config, self._backend, self._chunks, build_toolset, self._publish
@@ -117,7 +123,8 @@ class FibreAgent:
         self._folder.close()
 
     def _publish(self, guards: Guards) -> PublishedWorkspace | None:
-        if self._client is None or not self.config.publish:
+        publish = self._folder.has_own_workspace if self.config.publish is None else self.config.publish
+        if self._client is None or not publish:
             return None
         return self._folder.publish(self._client, self.session, PUBLISHED, partial(guards.ledger.writing, None))
 

@@ -56,6 +56,7 @@ def build_toolset(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> 
         file_gate=guards.gate(sub_agent.agent_id),
         look_alikes=config.look_alikes,
         watched=lambda command: guards.watched(command, sub_agent.agent_id),
+        home=orchestrator.shell_home,
         keep_variables=config.keep_variables,
         reaper=orchestrator.reaper,
         jobs_file=sub_agent.folder.path / JOBS,

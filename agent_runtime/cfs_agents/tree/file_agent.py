@@ -42,7 +42,7 @@ from cfs_agents.tools.paths import STORAGE, WORKSPACE
 from cfs_agents.tools.plan import Plan
 from cfs_agents.tree.agent_log import AgentLog
 from cfs_agents.tree.core import AgentCore
-from cfs_agents.tree.directory import OFFLOADED, AgentRoot
+from cfs_agents.tree.directory import OFFLOADED, SKILLS, AgentRoot
 from cfs_agents.tree.file_config import FileSystemAgentConfig
 from cfs_agents.tree.operations import OperationLogger
 from cfs_agents.tree.published import PUBLISHED, PublishedWorkspace
@@ -81,12 +81,14 @@ class FileSystemAgent:
 
     `agent_id` names it; agents with different ids may use one directory in turn, each with its own conversation.
     `context_file` is the file in the directory that holds its context window, `context_window_{agent_id}.md` unless
-    given. `project_root` is the directory; an empty or missing one becomes an agent. `model` answers; without it the
-    server at `CFS_URL` does, with the model that `AgentConfig.from_env` finds.
+    given. `project_root` is the directory; an empty or missing one becomes an agent. `workspace` is a folder elsewhere
+    that it works on, `workspace` in the directory unless given; the directory remembers it. `model` answers; without it
+    the server at `CFS_URL` does, with the model that `AgentConfig.from_env` finds.
 
     Entering raises `Conflict` if another process has the directory open, `InvalidIdentifier` for an id or a name that
-    cannot name a file, and `Unavailable` or `StorageFull` if the disk refuses. One task runs at a time. After any
-    interruption `resume` continues the task, in another process too.
+    cannot name a file, `NotFound` or `InvalidRequest` for a workspace that cannot be used, and `Unavailable` or
+    `StorageFull` if the disk refuses. One task runs at a time. After any interruption `resume` continues the task, in
+    another process too.
 
     With `publish` its files are also in the workspace of that name on the server of `client` while it works: they are
     read and written there over any interface. Without a client it is the server at `CFS_URL`.
@@ -98,6 +100,7 @@ class FileSystemAgent:
         context_file: str | None = None,
         project_root: str | os.PathLike[str] = "agent_root",
         *,
+        workspace: str | os.PathLike[str] | None = None,
         model: Model | None = None,
         config: AgentConfig | None = None,
         publish: str | None = None,
@@ -108,6 +111,7 @@ class FileSystemAgent:
         self.agent_id = _plain_name(agent_id)
         self.context_file = _plain_name(f"context_window_{agent_id}.md" if context_file is None else context_file)
         self.project_root = Path(project_root)
+        self._workspace = None if workspace is None else Path(workspace)
         self.config = FileSystemAgentConfig.of(config)
         self.warnings: list[str] = []
         self._model = model
@@ -232,7 +236,14 @@ class FileSystemAgent:
         ledger = self._own(LEDGER)
         begun = os.path.lexists(self.project_root.expanduser() / ledger)
         early: list[str] = []  # before there is a log to write them to
-        self._root = AgentRoot(self.project_root, config.language, self.context_file, warn=early.append, begun=begun)
+        self._root = AgentRoot(
+            self.project_root,
+            config.language,
+            self.context_file,
+            workspace=self._workspace,
+            warn=early.append,
+            begun=begun,
+        )
         try:
             self._log = AgentLog(self._root.path / "logs", self.agent_id, early.append)
             for sentence in early:
@@ -251,6 +262,7 @@ class FileSystemAgent:
             self._root.handle(agent_grants(self._root.context_window)),
             WORKSPACE,
             skills=config.skills,
+            copies=None if self._root.has_own_workspace else SKILLS,
             warn=self._warned,
         )
         self._plan = Plan()
@@ -306,7 +318,7 @@ class FileSystemAgent:
         working, jobs = working_tools(
             self._root.handle(agent_grants(self._root.context_window)),
             root,
-            {logical: root / logical[1:] for logical in (WORKSPACE, STORAGE)},
+            self._root.folders,
             config.commands,
             look_alikes=config.look_alikes,
             network=config.network,
@@ -314,12 +326,14 @@ class FileSystemAgent:
             keep_variables=config.keep_variables,
             reaper=self._reaper,
             jobs_file=root / self._own(JOBS),
+            records=self._root.command_records,
+            home=self._root.shell_home(config.commands),
             language=config.language,
         )
-        consent, workspace = Consent(config.ask), root / WORKSPACE[1:]
+        consent = Consent(config.ask)
         gate = RulesGate(
             config.policy,
-            Scope(workspace, root),
+            Scope(self._root.workspace, root),
             lambda: config.policy.defaults(config.commands, attended=config.ask is not None),
             consent=consent,
             ask=partial(consent.require, self.name),

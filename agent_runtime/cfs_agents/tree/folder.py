@@ -4,9 +4,10 @@
         messages.json           all messages of the root, its calls and their results, in order
         session_status.json     the state of its work
         steps.jsonl             what has changed in both since they were written
-        agent_workspace/        the files that all agents share
+        agent_workspace/        the files that all agents share, unless they are elsewhere
+        workspace.json          where they are then
         ledger.jsonl            the changes of each file, with their agents
-        sub_sessions/{agent}/   the same three files, and agent_workspace -> ../../agent_workspace
+        sub_sessions/{agent}/   the same three files, and agent_workspace, a link to the shared files
                                 An isolated agent has there a copy of the files, and a ledger.
         versions.db             the versions of the files and of the copies, if there are copies
 
@@ -14,6 +15,7 @@ Methods block.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from cfs_agents.base.disk import disk_errors, sync_folder
@@ -24,23 +26,31 @@ from cfs_agents.tools.paths import WORKSPACE
 from cfs_agents.tree.locked_folder import LockedFolder
 from cfs_agents.tree.published import NOTHING_EQUAL, PUBLISHED
 from cfs_agents.tree.session_folder import MESSAGES, STATUS, STEPS, WORKSPACE_FOLDER, SessionFolder
-from cfs_filesystem import DiskFileSystem
+from cfs_filesystem import OPERATIONS, DiskFileSystem, FileSystemError, Grant
 
 _log = get_logger(__name__)
 
 SUB_SESSIONS = "sub_sessions"
+_IGNORED = "# The files of agents. The rules are the project's own.\n*\n!rules.toml\n"
 
 
 class TreeFolder(LockedFolder):
-    """The folder of a tree."""
+    """The folder of a tree. `workspace` is a folder elsewhere that its agents work on."""
 
-    def __init__(self, workspace_root: str | os.PathLike[str], main_session_id: str, warn: Warn = _log.warning) -> None:
+    def __init__(
+        self,
+        workspace_root: str | os.PathLike[str],
+        main_session_id: str,
+        warn: Warn = _log.warning,
+        *,
+        workspace: Path | None = None,
+    ) -> None:
         self.workspace_root = Path(workspace_root).expanduser().absolute()
-        super().__init__(self.workspace_root / main_session_id, warn)
+        super().__init__(self.workspace_root / main_session_id, warn, WORKSPACE_FOLDER, workspace)
 
     def _open_files(self) -> DiskFileSystem:
-        self.workspace = self.path / WORKSPACE_FOLDER
-        for name in (WORKSPACE_FOLDER, PUBLISHED.partition("/")[0], SUB_SESSIONS):
+        own = (WORKSPACE_FOLDER,) if self.has_own_workspace else ()
+        for name in (*own, PUBLISHED.partition("/")[0], SUB_SESSIONS):
             os.close(open_own_folder(self.path, (name,), warn=self.warn))
         if not os.path.lexists(self.path / PUBLISHED):
             (self.path / PUBLISHED).write_bytes(NOTHING_EQUAL)
@@ -48,7 +58,12 @@ class TreeFolder(LockedFolder):
             sync_folder(folder)
         self.is_begun = self._has_work()
         """Whether agents have worked here before."""
-        return DiskFileSystem(self.workspace, prefix=f"{WORKSPACE}/", durable=True)
+        disk = self._open_disk(self.workspace, f"{WORKSPACE}/")
+        if not self.has_own_workspace:
+            with suppress(FileSystemError):  # it is there already, or the folder cannot be written
+                ignore = disk.create_handle([Grant(prefix=WORKSPACE, ops=OPERATIONS)])
+                ignore.write(f"{WORKSPACE}/.cfs/.gitignore", _IGNORED, overwrite=False)
+        return disk
 
     def _has_work(self) -> bool:
         """Return whether there are messages or steps, perhaps damaged: an agent that only waited has neither."""
@@ -62,11 +77,12 @@ class TreeFolder(LockedFolder):
 
     def main(self) -> SessionFolder:
         """Return the root's folder."""
-        return SessionFolder(self.path, link=False, warn=self.warn)
+        return SessionFolder(self.path, link=None, warn=self.warn)
 
     def sub(self, agent_id: str) -> SessionFolder:
         """Return the folder of a sub-agent, which is created when something is saved."""
-        return SessionFolder(self.path / SUB_SESSIONS / agent_id, link=True, warn=self.warn)
+        link = Path("..", "..", WORKSPACE_FOLDER) if self.has_own_workspace else self.workspace
+        return SessionFolder(self.path / SUB_SESSIONS / agent_id, link=link, warn=self.warn)
 
     def subs(self) -> list[str]:
         """Return the ids of the sub-agents that have a folder."""

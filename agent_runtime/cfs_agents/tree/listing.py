@@ -1,11 +1,11 @@
 """The directory tree in an agent's prompt, of bounded size (A7)."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from cfs_agents.tools.paths import STORAGE, WORKSPACE, escaped_name
+from cfs_agents.tools.paths import PASSED_OVER, STORAGE, escaped_name
 from cfs_filesystem import open_beneath
 
 MOST_LINES = 40
@@ -13,23 +13,25 @@ _MOST_OF_A_FOLDER = 15
 _DEEPEST = 3
 _LONGEST_NAME = 60
 _MOST_LOOKED_AT = 2_000
+_CLOSED = {STORAGE: PASSED_OVER | {"history", "offloaded"}}
+"""Names of folders whose content is not shown, for folders that have more of them than others."""
 
 
-def tree(root: Path) -> str:
-    """Return a tree of workspace and storage: indented, folders with a slash, without hidden files and the history.
+def tree(folders: Mapping[str, Path]) -> str:
+    """Return a tree of folders, by the agent's names: indented, folders with a slash, without hidden files.
 
     If there is too much, the number of the rest is given. Links are not followed.
     """
     lines: list[str] = []
-    for top in (WORKSPACE, STORAGE):
-        lines += [f"{top}/", *_below(root / top[1:], (), 1)]
+    for top, folder in folders.items():
+        lines += [f"{top}/", *_below(folder, (), 1, _CLOSED.get(top, PASSED_OVER))]
     if len(lines) > MOST_LINES:
         left_out = len(lines) - MOST_LINES + 1
         lines = [*lines[: MOST_LINES - 1], f"... {left_out} more lines"]
     return "\n".join(lines)
 
 
-def _below(top: Path, folders: tuple[str, ...], depth: int) -> Iterator[str]:
+def _below(top: Path, folders: tuple[str, ...], depth: int, closed: frozenset[str]) -> Iterator[str]:
     indent = " " * depth
     try:
         folder = open_beneath(top, folders)  # commands may have put a link here meanwhile
@@ -46,8 +48,8 @@ def _below(top: Path, folders: tuple[str, ...], depth: int) -> Iterator[str]:
     entries.sort()
     for name, is_folder in entries[:_MOST_OF_A_FOLDER]:
         yield f"{indent}{_shown(name)}{'/' if is_folder else ''}"
-        if is_folder and depth < _DEEPEST and name not in ("history", "offloaded"):
-            yield from _below(top, (*folders, name), depth + 1)
+        if is_folder and depth < _DEEPEST and name not in closed:
+            yield from _below(top, (*folders, name), depth + 1, closed)
     if len(entries) > _MOST_OF_A_FOLDER:
         plus = "+" if len(entries) == _MOST_LOOKED_AT else ""
         yield f"{indent}... {len(entries) - _MOST_OF_A_FOLDER}{plus} more"

@@ -67,6 +67,7 @@ class FibreOrchestrator:
         """By their ids, parents first."""
         self.lost: set[str] = set()
         """Ids of sub-agents whose files were damaged, until their parents have been notified."""
+        self.shell_home = folder.shell_home(config.commands)
         self.reaper = Reaper()
         """Ends the processes of all shells of the tree."""
         self.guards = Guards(

@@ -30,7 +30,7 @@ from cfs.errors import (
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.repairs import Warn, usable_file, without_damage
-from cfs_agents.guards.ledger import PASSED_OVER
+from cfs_agents.tools.paths import PASSED_OVER
 from cfs_filesystem import EntryMeta, FsHandle
 
 _log = get_logger(__name__)

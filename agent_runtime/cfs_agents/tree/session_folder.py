@@ -49,9 +49,12 @@ class StoredState:
 
 
 class SessionFolder:
-    """The folder of one sub-agent. `warn` gets a line for each repair. Methods raise `StorageFull` and `DiskError`."""
+    """The folder of one agent of a tree. `link` is where the link to the shared files leads; the root has none.
 
-    def __init__(self, path: Path, *, link: bool, warn: Warn = _log.warning) -> None:
+    `warn` gets a line for each repair. Methods raise `StorageFull` and `DiskError`.
+    """
+
+    def __init__(self, path: Path, *, link: Path | None, warn: Warn = _log.warning) -> None:
         self.path = path
         self.warn = warn
         self._link = link
@@ -69,7 +72,9 @@ class SessionFolder:
     def has_own_files(self) -> bool:
         """Whether the agent works in a copy of the files, and not in those that all share."""
         return (
-            self._link and (self.path / WORKSPACE_FOLDER).is_dir() and not (self.path / WORKSPACE_FOLDER).is_symlink()
+            self._link is not None
+            and (self.path / WORKSPACE_FOLDER).is_dir()
+            and not (self.path / WORKSPACE_FOLDER).is_symlink()
         )
 
     def save(
@@ -102,9 +107,9 @@ class SessionFolder:
     def _open_steps(self) -> AppendedFile:
         """Open the steps, unless they are open. What others have made of them meanwhile is put aside."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if self._link:
+        if self._link is not None:
             with suppress(FileExistsError):
-                (self.path / WORKSPACE_FOLDER).symlink_to(Path("..", "..", WORKSPACE_FOLDER))
+                (self.path / WORKSPACE_FOLDER).symlink_to(self._link)
         repairs: list[str] = []
         path, steps = usable_file(self.path / STEPS, repairs.append), self._steps
         if steps is not None and not steps.intact and not repairs:

@@ -9,8 +9,8 @@ from cfs_agents.base.repairs import Warn
 from cfs_agents.guards.ledger import LEDGER, ChangeLog
 from cfs_agents.guards.report import Gap
 from cfs_agents.guards.watch import TaskWatch
-from cfs_agents.tools.paths import STORAGE, WORKSPACE
-from cfs_agents.tree.directory import HISTORY, OFFLOADED, AgentRoot
+from cfs_agents.tools.paths import WORKSPACE
+from cfs_agents.tree.directory import COMMANDS, HISTORY, OFFLOADED, SKILLS, AgentRoot
 
 _log = get_logger(__name__)
 
@@ -34,12 +34,15 @@ class RootWatch:
     ) -> None:
         self._root = root
         self._warn = warn
-        folders = {logical: logical[1:] for logical in (WORKSPACE, STORAGE)}
-        apart = (HISTORY[1:], OFFLOADED[1:])  # the runtime's own
+        folders = {logical: logical[1:] for logical in root.folders}
+        elsewhere = {} if root.has_own_workspace else {WORKSPACE[1:]: root.workspace}
+        apart = [folder[1:] for folder in (HISTORY, OFFLOADED, COMMANDS, SKILLS)]  # the runtime's own
         with disk_errors(root.path):
             file = root.path / ledger
             only = tuple(folders.values())
-            self._ledger = ChangeLog(root.path, file, only=only, apart=apart, contents=False, warn=repaired)
+            self._ledger = ChangeLog(
+                root.path, file, only=only, elsewhere=elsewhere, apart=apart, contents=False, warn=repaired
+            )
         self._watch = TaskWatch(self._ledger, root.path, folders)
 
     def ensure(self) -> None:

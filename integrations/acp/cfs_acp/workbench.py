@@ -18,6 +18,7 @@ from cfs_agents.tools import (
     Tool,
     shell_for,
 )
+from cfs_agents.tools.commands import home_of
 from cfs_agents.tools.paths import STORAGE, WORKSPACE, file_path
 from cfs_filesystem import OPERATIONS, DiskFileSystem, FileSystemError, Grant, RouterFileSystem
 
@@ -68,6 +69,7 @@ class Workbench:
         return shell_for(
             {WORKSPACE: self._cwd, STORAGE: self._storage},
             sandbox=confined,
+            home=home_of(sandbox=confined),
             records=self._storage / "commands",  # not in the folder of the editor
             keep_variables=self._keep_variables,
             reaper=self._reaper,

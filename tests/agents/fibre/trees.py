@@ -74,17 +74,20 @@ async def tree(
     url: str | None = None,
     retries: Retries | None = None,
     session: str = "main",
+    workspace: Path | None = None,
     **config: Any,
 ) -> AsyncIterator[FibreAgent]:
     """An agent `main`, or of another session, below a folder, whose sessions are on a server if there is one."""
     settings = FibreConfig(**({"tick_seconds": 0.02} | config))
     if url is None:
-        async with FibreAgent(folder, scripted, settings, session=session) as agent:
+        async with FibreAgent(folder, scripted, settings, session=session, workspace=workspace) as agent:
             yield agent
         return
     async with (
         AsyncClient(url) as client,
-        FibreAgent(folder, scripted, settings, session=session, client=client, retries=retries) as agent,
+        FibreAgent(
+            folder, scripted, settings, session=session, workspace=workspace, client=client, retries=retries
+        ) as agent,
     ):
         yield agent
 

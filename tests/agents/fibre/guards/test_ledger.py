@@ -185,13 +185,16 @@ def test_any_name_survives_ledger_report_and_reload(names: list[bytes]) -> None:
         assert {os.fsencode(unescaped_name(change.path)) for change in facts} == set(names)
         assert all(change == FileChange(change.path, "created", "a") for change in facts)
         assert check_claims({"created_files": [change.path for change in facts]}, "a", facts, ledger) == ()
-        assert len(tree(root.parent).encode().decode().splitlines()) == len(names) + 2
+        assert (
+            len(tree({"/workspace": root, "/storage": root.parent / "storage"}).encode().decode().splitlines())
+            == len(names) + 2
+        )
 
-        folder = SessionFolder(Path(place, "session"), link=False)
+        folder = SessionFolder(Path(place, "session"), link=None)
         report = Report("a", "success", "made", facts=facts)
         record = SubAgentRecord(session_id="main", agent_id="a", agent_name="a", report=state_of(report))
         folder.save(record.model_dump(mode="json"), [])
-        loaded = SessionFolder(Path(place, "session"), link=False).load()
+        loaded = SessionFolder(Path(place, "session"), link=None).load()
         assert loaded is not None
         assert report_of(SubAgentRecord.model_validate(loaded.status)) == report
         report.text().encode()
