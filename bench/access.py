@@ -30,10 +30,10 @@ from cfs_server.access import tokens
 from cfs_server.access.auth import Principals
 from cfs_server.access.tokens import TokenGrant
 from cfs_server.app import create_app
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.http.caller import Context
-from cfs_server.main.serve import Server, listen, server_config, url_of
+from cfs_server.main.serve import UvicornServer, listen, server_config, url_of
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.authorized import AuthorizedSessions
 
@@ -96,13 +96,13 @@ class Served:
 @asynccontextmanager
 async def served(**changes: Any) -> AsyncIterator[Served]:
     """Serve in this process."""
-    settings = Settings(port=0, engine="scripted", **changes)
+    settings = ServerSettings(port=0, engine="scripted", **changes)
     engine = ScriptedEngine()
     await engine.start()
     listener = listen("127.0.0.1", 0, settings.send_timeout)
     app = create_app(settings, engine)
     started = asyncio.Event()
-    server = Server(server_config(app), started.set)
+    server = UvicornServer(server_config(app), started.set)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     await started.wait()
     host, _, port = url_of(listener).removeprefix("http://").partition(":")

@@ -26,11 +26,11 @@ import httpx
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
 from cfs_server.app import create_app
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.engine.contract.interface import GenerationRequest
 from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.main import logs
-from cfs_server.main.serve import Server, listen, server_config, url_of
+from cfs_server.main.serve import UvicornServer, listen, server_config, url_of
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 SUB_SESSIONS = 200
@@ -91,12 +91,12 @@ def times(_: GenerationRequest) -> Iterable[str]:
 async def serve() -> None:
     """Be the server, until the process is ended."""
     logs.configure("text", "error")
-    settings = Settings(port=0, engine="scripted")
+    settings = ServerSettings(port=0, engine="scripted")
     engine = ScriptedEngine(times, interval=1 / TOKENS_A_SECOND)
     model = await engine.start()
     with listen(settings.host, settings.port, settings.send_timeout) as listener:
         config = server_config(create_app(settings, engine, model))
-        server = Server(config, lambda: print(f"listening on {url_of(listener)}", flush=True))
+        server = UvicornServer(config, lambda: print(f"listening on {url_of(listener)}", flush=True))
         await server.serve(sockets=[listener])
 
 

@@ -129,7 +129,7 @@ class Bench:
     """A scheduler in this process, and what it said of its turns."""
 
     def __init__(self, model: Path, connection: socket.socket) -> None:
-        options = protocol.Options(parallel=STREAMS, pool_tokens=49_152, threads=1, step_seconds=60.0)
+        options = protocol.WorkerOptions(parallel=STREAMS, pool_tokens=49_152, threads=1, step_seconds=60.0)
         loaded = load(str(model), options, NativeLog(lambda _level, _text: None), extra_buffers=True)
         self._connection = connection
         self.scheduler = Scheduler(loaded, self._send)

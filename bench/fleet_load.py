@@ -21,7 +21,7 @@ from itertools import accumulate
 
 from cfs_server.domain.placement import slot_of
 from cfs_server.engine.contract.fairness import Fairness, Path
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.llama.prompt_budget import PromptBudget, attended_cells
 
 SLOTS = 1024
@@ -133,7 +133,7 @@ class Turn:
 class Worker:
     """One engine: turns start in fair order, and prompts and streams share its steps."""
 
-    def __init__(self, clock: "Clock", options: Options) -> None:
+    def __init__(self, clock: "Clock", options: WorkerOptions) -> None:
         self._clock = clock
         self._parallel = options.parallel
         self._slice_seconds = options.slice_seconds
@@ -314,7 +314,7 @@ class Use:
     def __init__(self, population: Population, workers: int, route: Route, rate: float, seed: int) -> None:
         """`rate` is the number of visits a second."""
         self.clock = Clock()
-        self.workers = [Worker(self.clock, Options()) for _ in range(workers)]
+        self.workers = [Worker(self.clock, WorkerOptions()) for _ in range(workers)]
         self.turns = 0
         self._population = population
         self._history = array("I", population.history)
@@ -376,7 +376,7 @@ class Use:
 def visit_seconds(population: Population, seed: int, samples: int = 20_000) -> float:
     """Return the mean time of a worker that a visit takes if each token is computed once, with all streams in use."""
     rng, total = random.Random(seed), 0.0
-    parallel = Options().parallel
+    parallel = WorkerOptions().parallel
     token = STREAMS[0] / parallel + STREAMS[1]
     for _ in range(samples):
         session = population.draw(rng)

@@ -25,7 +25,7 @@ import httpx
 import psutil
 
 from cfs.wire import Message, ToolCall
-from cfs_server.engine.contract.history_forms import Form, in_form
+from cfs_server.engine.contract.history_forms import HistoryForm, in_form
 from gateway import started
 from gateway_load import MODEL, allow_files
 
@@ -163,7 +163,7 @@ def main() -> int:
     options = parser.parse_args()
     rounds = 2 if options.smoke else options.rounds
     print("| form | ms for 200 messages | of an odd history |\n|---|--:|--:|")
-    for form in Form:
+    for form in HistoryForm:
         usual, odd = (
             median_ms(lambda m=messages, f=form: in_form(m, f), 10 * rounds)  # type: ignore[misc]
             for messages in (history(odd=False), history(odd=True))

@@ -28,7 +28,7 @@ import psutil
 
 from cfs.contract.transcript import render
 from cfs.wire import Message
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.journal.journal import Journal
@@ -82,7 +82,7 @@ async def fill(path: Path, sessions: int, messages: int) -> None:
     await journal.open()
     engine = ScriptedEngine()
     await engine.start()
-    limits = Limits(sessions=UNLIMITED, total_bytes=UNLIMITED, memory=0, all_event_bytes=1 << 20)
+    limits = StoreLimits(sessions=UNLIMITED, total_bytes=UNLIMITED, memory=0, all_event_bytes=1 << 20)
     async with SessionStore(engine, limits, journal=journal) as store:
         for number in range(sessions):
             store.create(name_of(number), None, SizedMessages.of(transcript_of(number, messages)))

@@ -28,10 +28,10 @@ import structlog
 
 from cfs.wire import Message, Settings
 from cfs_server.app import create_app
-from cfs_server.config.settings import Settings as Configuration
+from cfs_server.config.settings import ServerSettings as Configuration
 from cfs_server.engine.contract.interface import Delta, GenerationRequest
 from cfs_server.engine.host.supervisor import LlamaEngine
-from cfs_server.main.serve import Server, listen, server_config, url_of
+from cfs_server.main.serve import UvicornServer, listen, server_config, url_of
 
 SESSIONS = 10
 RATE = 50
@@ -197,7 +197,7 @@ async def served(engine: LlamaEngine) -> AsyncIterator[str]:
     settings = Configuration(port=0)
     listener = listen("127.0.0.1", 0, settings.send_timeout)
     started = asyncio.Event()
-    server = Server(server_config(create_app(settings, engine)), started.set)
+    server = UvicornServer(server_config(create_app(settings, engine)), started.set)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     await started.wait()
     try:

@@ -22,7 +22,7 @@ import psutil
 
 from cfs.wire import Message, Settings
 from cfs_server.engine.contract.interface import Finished, GenerationRequest
-from cfs_server.engine.contract.protocol import Options, Speculation
+from cfs_server.engine.contract.protocol import Speculation, WorkerOptions
 from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.engine.host.supervisor import LlamaEngine
 
@@ -140,7 +140,7 @@ async def cpu_seconds(engine: LlamaEngine) -> float:
 async def measure(model: str | None, rounds: int, threads: int, streams: Sequence[int], characters: int) -> list[Row]:
     """Run each kind of work on both engines, by turns."""
     modes: tuple[Speculation, Speculation] = ("off", "on")
-    engines = [LlamaEngine(model, Options(threads=threads, speculation=mode, parallel=8)) for mode in modes]
+    engines = [LlamaEngine(model, WorkerOptions(threads=threads, speculation=mode, parallel=8)) for mode in modes]
     for engine in engines:
         await engine.start()
     rows = []

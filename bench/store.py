@@ -37,8 +37,8 @@ import psutil
 
 import memory
 from cfs.wire import Message, Settings
-from cfs_server.domain.changes import Change, Created, MessageAdded, Record, StateAnnounced
-from cfs_server.domain.events import Event
+from cfs_server.domain.changes import Created, MessageAdded, Record, SessionChange, StateAnnounced
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.journal.journal import Backend, Journal
 from cfs_server.journal.postgres import PostgresBackend
 from cfs_server.journal.postgres_database import prepare
@@ -359,10 +359,10 @@ async def _accepts(backend: Backend, clients: int, seconds: float) -> dict[str, 
     times: list[float] = []
     cpu, commits, ends = time.process_time(), journal.commits, time.perf_counter() + seconds
 
-    def append(key: str, number: int, change: Change, kind: Any) -> None:
+    def append(key: str, number: int, change: SessionChange, kind: Any) -> None:
         nonlocal position
         position += 1
-        event = Event(kind, key, number, position, time.time(), {})
+        event = LoggedEvent(kind, key, number, position, time.time(), {})
         journal.append(Record(key, time.time(), change, (event,), None, number, position))
 
     async def client(key: str) -> None:

@@ -21,7 +21,7 @@ import jsonschema_rs
 
 from cfs.wire import Message, Settings
 from cfs_server.engine.contract.interface import CallDelta, Delta, Finished, GenerationRequest
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.engine.host.supervisor import LlamaEngine
 
@@ -134,7 +134,7 @@ MODELS = {"embedded": lambda: None, "smollm2": smollm2}
 
 async def measure(model: str, styles: Sequence[str], sets: int, seeds: int, tokens: int) -> None:
     """Ask everything of one model and print what came."""
-    engine = LlamaEngine(MODELS[model](), Options(threads=2, parallel=8, context_tokens=2048))
+    engine = LlamaEngine(MODELS[model](), WorkerOptions(threads=2, parallel=8, context_tokens=2048))
     await engine.start()
     gate = asyncio.Semaphore(8)
     began = time.monotonic()

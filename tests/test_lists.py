@@ -21,7 +21,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from cfs.contract.route_words import ROUTE_WORDS
 from cfs.wire import EventType
 from cfs_server.app import create_app
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.engine.host.scripted import ScriptedEngine
 
 ROOT = Path(__file__).parent.parent
@@ -193,7 +193,7 @@ def test_the_changes_work(changed: tuple[Path, dict[str, Any]]) -> None:
 
 
 def test_the_words_of_routes_are_those_of_the_session_routes() -> None:
-    app = create_app(Settings(engine="scripted"), ScriptedEngine())
+    app = create_app(ServerSettings(engine="scripted"), ScriptedEngine())
     paths = {
         str(route.path_format)
         for route in iter_route_contexts(app.routes)
@@ -204,7 +204,7 @@ def test_the_words_of_routes_are_those_of_the_session_routes() -> None:
 
 
 def test_each_reference_of_the_api_document_leads_to_a_schema_and_none_is_left_over() -> None:
-    document = json.dumps(create_app(Settings(engine="scripted"), ScriptedEngine()).openapi())
+    document = json.dumps(create_app(ServerSettings(engine="scripted"), ScriptedEngine()).openapi())
     references = set(re.findall(r"#/components/schemas/(\w+)", document))
     assert references == json.loads(document)["components"]["schemas"].keys()
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from cfs_server.app import create_app
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.engine.host.scripted import ScriptedEngine
 
 ROOT = Path(__file__).parent.parent
@@ -26,7 +26,7 @@ def check_tag(tag: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
 def test_one_version_everywhere() -> None:
     """Package, interface and changelog name the same one."""
     assert version("cfs-local") == VERSION
-    assert create_app(Settings(), ScriptedEngine()).openapi()["info"]["version"] == VERSION
+    assert create_app(ServerSettings(), ScriptedEngine()).openapi()["info"]["version"] == VERSION
     sections = re.findall(r"^## \[(.+?)\]", CHANGELOG, re.MULTILINE)
     sections = sections[sections[0] == "Unreleased" :]
     assert sections[0] == VERSION

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cfs_server.app import create_app
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.engine.host.scripted import ScriptedEngine
 from make_requirements import CITATION, cited, cited_in_module, held_by, modules_with_tests, requirements
 
@@ -36,7 +36,7 @@ def test_each_number_that_code_cites_is_a_requirement() -> None:
 
 def test_the_openapi_document_holds_no_number_of_a_requirement() -> None:
     """Descriptions are for users of the interface, who have no use for our numbers."""
-    document = json.dumps(create_app(Settings(), ScriptedEngine()).openapi())
+    document = json.dumps(create_app(ServerSettings(), ScriptedEngine()).openapi())
     assert CITATION.findall(document) == []
     assert re.findall(r"\b[SHFWCGAOBDEP]\d{1,2}\b", document) == []
 

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from cfs_server.config.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings, flag_of
+from cfs_server.config.settings import CONFIG_VARIABLE, ENV_PREFIX, ServerSettings, flag_of
 
 PAGE = Path(__file__).parent.parent / "docs/configuration.md"
 HEAD = f"""# Configuration
@@ -27,11 +27,11 @@ setting cannot be used, the server prints one line that says why, and ends with 
 
 def page() -> str:
     """Write the whole page."""
-    return HEAD + "".join(map(_row, Settings.model_fields))
+    return HEAD + "".join(map(_row, ServerSettings.model_fields))
 
 
 def _row(name: str) -> str:
-    field = Settings.model_fields[name]
+    field = ServerSettings.model_fields[name]
     value = str(field.default).lower() if isinstance(field.default, bool) else field.default
     default = "" if value is None else f"`{value}`"
     return f"| `{name}` | `{flag_of(name)}` | `{ENV_PREFIX}{name.upper()}` | {default} | {field.description} |\n"

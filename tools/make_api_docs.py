@@ -13,7 +13,7 @@ from typing import Any
 
 from cfs.errors import TABLE
 from cfs_server.app import create_app
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.engine.host.scripted import ScriptedEngine
 
 PAGE = Path(__file__).parent.parent / "docs/api.md"
@@ -78,7 +78,7 @@ def _errno_name(number: int) -> str:
 
 def render(page: str) -> str:
     """Return docs/api.md with its generated tables renewed."""
-    document = create_app(Settings(), ScriptedEngine()).openapi()
+    document = create_app(ServerSettings(), ScriptedEngine()).openapi()
     tags = sorted({tag for methods in document["paths"].values() for way in methods.values() for tag in way["tags"]})
     return fill(page, {f"routes {tag}": routes(document, tag) for tag in tags} | {"errors": errors()})
 

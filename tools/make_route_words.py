@@ -9,7 +9,7 @@ from pathlib import Path
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from cfs_server.app import create_app
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.engine.host.scripted import ScriptedEngine
 from make_api_docs import update
 
@@ -27,7 +27,7 @@ _WORD = re.compile(r"/v1/sessions/\{id\}/([a-z_]+)")
 
 def words() -> set[str]:
     """Return the words of the routes that the server has."""
-    routes = iter_route_contexts(create_app(Settings(engine="scripted"), ScriptedEngine()).routes)
+    routes = iter_route_contexts(create_app(ServerSettings(engine="scripted"), ScriptedEngine()).routes)
     paths = [str(route.path_format) for route in routes if isinstance(route.original_route, APIRoute)]
     return {match[1] for path in paths if (match := _WORD.match(path))}
 

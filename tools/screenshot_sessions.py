@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from cfs_server.app import create_app  # noqa: E402
-from cfs_server.config.settings import Settings  # noqa: E402
+from cfs_server.config.settings import ServerSettings  # noqa: E402
 from cfs_server.engine.contract.interface import GenerationRequest  # noqa: E402
 from cfs_server.engine.host.scripted import ScriptedEngine  # noqa: E402
 from cfs_server.main import logs  # noqa: E402
-from cfs_server.main.serve import Server, listen, server_config, url_of  # noqa: E402
+from cfs_server.main.serve import UvicornServer, listen, server_config, url_of  # noqa: E402
 from screenshot_texts import ADD, ADD_AGAIN, CART, PAGE, REPLIES, SUM, SUM_AGAIN, TESTS, TILL  # noqa: E402
 from tests.dashboard.agent import Agent  # noqa: E402
 
@@ -41,11 +41,11 @@ def reply(request: GenerationRequest) -> Iterable[str]:
 async def serve(data: Path) -> None:
     """Be the server, until the process is ended."""
     logs.configure("text", "error")
-    settings = Settings(port=0, engine="scripted", data_dir=data)
+    settings = ServerSettings(port=0, engine="scripted", data_dir=data)
     engine = ScriptedEngine(reply, context_tokens=8192)
     model = await engine.start()
     with listen(settings.host, settings.port, settings.send_timeout) as listener:
-        server = Server(
+        server = UvicornServer(
             server_config(create_app(settings, engine, model)),
             lambda: print(f"listening on {url_of(listener)}", flush=True),
         )

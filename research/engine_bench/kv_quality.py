@@ -21,9 +21,9 @@ from llama_cpp import llama_cpp as lib
 from numpy.typing import NDArray
 
 from cfs_server.engine.contract.interface import KvType
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.host import models
-from cfs_server.engine.llama.ffi import Batch, DecodeResult, NativeLog, Tokens
+from cfs_server.engine.llama.ffi import DecodeResult, NativeLog, TokenBatch, Tokens
 from cfs_server.engine.llama.model import LoadedModel, load
 
 WINDOW, WINDOWS = 256, 4
@@ -35,7 +35,7 @@ PAGES = ("sessions.md", "engine.md", "agents.md", "access.md")
 @contextmanager
 def loaded(path: Path, kv_type: KvType) -> Iterator[LoadedModel]:
     """Load a model with keys and values of a type, for the block."""
-    options = Options(parallel=1, threads=1, pool_tokens=2 * WINDOW, step_tokens=WINDOW, kv_type=kv_type)
+    options = WorkerOptions(parallel=1, threads=1, pool_tokens=2 * WINDOW, step_tokens=WINDOW, kv_type=kv_type)
     model = load(str(path), options, NativeLog(lambda _level, _text: None), extra_buffers=False)
     try:
         yield model
@@ -46,7 +46,7 @@ def loaded(path: Path, kv_type: KvType) -> Iterator[LoadedModel]:
 
 def logits_of(model: LoadedModel, tokens: Tokens, start: int = 0) -> NDArray[np.float32]:
     """Compute tokens that follow those of the context; returns a row of logits for each."""
-    batch = Batch(len(tokens))
+    batch = TokenBatch(len(tokens))
     batch.add_streams([0] * len(tokens), tokens.tolist(), list(range(start, start + len(tokens))))
     if model.context.decode(batch) is not DecodeResult.DONE:
         raise SystemExit("the model cannot compute")

@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Mount, Route
 
 from cfs_server.access.auth import Traffic
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.context import open_context
 from cfs_server.dav import ROOT
 from cfs_server.dav.paths import require_granted
@@ -45,7 +45,7 @@ from cfs_server.workspaces.workspaces import Workspaces
 
 
 def create_app(
-    settings: Settings,
+    settings: ServerSettings,
     engine: Engine,
     model: ModelInfo | None = None,
     journal: Journal | None = None,

@@ -10,7 +10,7 @@ from cfs.errors import StorageFull
 from cfs_server.access.auth import Principal, Principals, Traffic
 from cfs_server.access.shares import Shares
 from cfs_server.completions.run import EphemeralCompletions
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.connect.known_prices import default_price
 from cfs_server.connect.manager import ModelConnections
 from cfs_server.dav.optional import make_dav
@@ -34,7 +34,7 @@ from cfs_server.workspaces.workspaces import Workspaces, open_workspaces
 
 @asynccontextmanager
 async def open_context(
-    settings: Settings,
+    settings: ServerSettings,
     engine: Engine,
     model: ModelInfo | None = None,
     journal: Journal | None = None,
@@ -95,7 +95,7 @@ async def open_context(
         yield context
 
 
-async def _priced(settings: Settings, model: ModelInfo | None) -> ModelInfo | None:
+async def _priced(settings: ServerSettings, model: ModelInfo | None) -> ModelInfo | None:
     """Return a model with its price: its own, that of the settings, or a known one."""
     if model is None or model.price is not None:
         return model
@@ -104,7 +104,7 @@ async def _priced(settings: Settings, model: ModelInfo | None) -> ModelInfo | No
 
 
 def _store(
-    settings: Settings, engine: Engine, model: ModelInfo | None, journal: Journal, part: Part | None
+    settings: ServerSettings, engine: Engine, model: ModelInfo | None, journal: Journal, part: Part | None
 ) -> SessionStore:
     names = engine.names if isinstance(engine, HasModels) else () if model is None else (model.name,)
     model_of = partial(info_of, engine, model)
@@ -112,7 +112,7 @@ def _store(
 
 
 def _joint(
-    settings: Settings,
+    settings: ServerSettings,
     engine: Engine,
     part: Part | None,
     stores: Callable[[], Sequence[SessionStore]],

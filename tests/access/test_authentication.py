@@ -21,7 +21,7 @@ from cfs_server.access import tokens
 from cfs_server.access.auth import Principal
 from cfs_server.app import create_app
 from cfs_server.base.owned_file import signature
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.engine.host.scripted import ScriptedEngine
 from tests.access.support import Gated, basic, bearer, gated, granted, make
 from tests.server.slow import STRANGERS, WITH_BODIES, SlowUpload
@@ -34,7 +34,7 @@ CHALLENGES = 'Bearer realm="cfs", Basic realm="cfs", charset="UTF-8"'
 CHOSEN = "pä55:wörd:"
 """A secret that somebody chose and hashed by hand; it has what must not be taken apart."""
 
-APP = create_app(Settings(), ScriptedEngine())
+APP = create_app(ServerSettings(), ScriptedEngine())
 ROUTES = sorted(
     {
         (method, str(getattr(route.original_route, "path_format", route.original_route.path)))

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from cfs_server.access.tokens import Token, load
-from cfs_server.config.settings import Settings, flag_of
+from cfs_server.config.settings import ServerSettings, flag_of
 from tests.access.support import granted
 from tests.server.support import CFS, environment, run_cfs, serving
 from tests.server.test_start import SCRIPTED
@@ -53,7 +53,7 @@ def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
 
 def test_the_page_names_every_flag_and_every_key() -> None:
     """A new limit or a new key of the file is told there."""
-    for name in (name for name in Settings.model_fields if name.startswith("token")):
+    for name in (name for name in ServerSettings.model_fields if name.startswith("token")):
         assert flag_of(name) in PAGE
     shown = run_cfs("token", "create", "--help", COLUMNS="200", TERM="dumb").stdout
     for flag in set(re.findall(r"--[a-z]+", shown)) - {"--help"}:

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cfs_server.config.settings import ConfigurationError, Settings
+from cfs_server.config.settings import ConfigurationError, ServerSettings
 from cfs_server.main.serve import serve
 from ports import free_port
 from tests.access.support import basic, bearer, make
@@ -46,7 +46,7 @@ async def test_a_file_that_breaks_while_the_model_is_loaded_ends_the_start_as_we
     broken = tmp_path / "tokens.toml"
     broken.write_text("[tokens")
     with pytest.raises(ConfigurationError, match="could not be started"):
-        await serve(Settings(engine="scripted", port=0, tokens=broken))
+        await serve(ServerSettings(engine="scripted", port=0, tokens=broken))
 
 
 def test_without_tokens_others_are_kept_out_and_the_sentence_says_how_to_let_them_in(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from cfs.wire import Message, Price, WhoAmI
 from cfs_server.access import tokens
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.domain.message_sizes import cost_of
 from tests.access.support import bearer, gated, make
 from tests.server.support import EventStream, ServerHarness, running_server, until
@@ -77,10 +77,10 @@ async def test_a_price_of_tokens_is_told() -> None:
     async with running_server(upstream_price="3, 0.25 EUR") as server:
         model = (await server.client.get("/v1/whoami")).json()["model"]
     assert model["price"] == {"prompt": 3.0, "completion": 0.25, "currency": "EUR", "cached": None}
-    assert Settings(upstream_price="3,15").price == Price(prompt=3, completion=15, currency="USD")
+    assert ServerSettings(upstream_price="3,15").price == Price(prompt=3, completion=15, currency="USD")
     for wrong in ("3", "3, x", "-1, 2", "1, 2 euros", "nan, 1", "3; 4"):
         with pytest.raises(ValueError, match="two numbers and a currency"):
-            Settings(upstream_price=wrong)
+            ServerSettings(upstream_price=wrong)
 
 
 async def test_without_tokens_the_caller_is_local(server: ServerHarness) -> None:

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cfs_server.cluster.names import Names, Place
+from cfs_server.cluster.names import NameLocation, Names
 from cfs_server.domain.placement import slot_of
 
 SLOTS = 3
@@ -46,9 +46,9 @@ class OneNameOnce(RuleBasedStateMachine):
     def _admits(self, slot: int, name: str, mark: str | None) -> bool:
         return name in self.sessions[slot] or self.names[slot].admit(name, mark)
 
-    def _place(self, name: str) -> Place:
+    def _place(self, name: str) -> NameLocation:
         home = home_of(name)
-        return self.names[home].place(name) or Place(home, "")
+        return self.names[home].place(name) or NameLocation(home, "")
 
     @rule(name=st.sampled_from(NAMES))
     def send(self, name: str) -> None:

@@ -7,8 +7,8 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from cfs_server.app import create_app
-from cfs_server.cluster.targets import ALL, ANYWHERE, BODY, NEW, Kind, Target, target_in_body, target_of
-from cfs_server.config.settings import Settings
+from cfs_server.cluster.targets import ALL, ANYWHERE, BODY, NEW, RequestTarget, TargetKind, target_in_body, target_of
+from cfs_server.config.settings import ServerSettings
 from cfs_server.engine.host.scripted import ScriptedEngine
 
 NO_SESSION = {
@@ -31,13 +31,13 @@ NAMED_BY_PATH = {
 KEY = "0003" + "a" * 28
 
 
-def about(root: str, new: str = "", *, below: bool = False) -> Target:
-    return Target(Kind.SESSION, root, new=new, below=below)
+def about(root: str, new: str = "", *, below: bool = False) -> RequestTarget:
+    return RequestTarget(TargetKind.SESSION, root, new=new, below=below)
 
 
 def routes() -> list[tuple[str, str]]:
     """Each method and path of the application."""
-    app = create_app(Settings(engine="scripted"), ScriptedEngine())
+    app = create_app(ServerSettings(engine="scripted"), ScriptedEngine())
     found: list[tuple[str, str]] = []
     for context in iter_route_contexts(app.routes):
         path = str(getattr(context, "path_format", None) or getattr(context, "path", ""))
@@ -53,7 +53,7 @@ def test_each_route_is_answered_where_its_session_is(method: str, path: str) -> 
     concrete = re.sub(r"\{[^}]*\}", "x", path)
     headers = {b"x-cfs-session": b"a"} if path in NAMED_BY_HEADER else {}
     kind = target_of(method, concrete.encode(), b"", headers).kind
-    assert (kind is Kind.ANYWHERE) == (path in NO_SESSION), kind
+    assert (kind is TargetKind.ANYWHERE) == (path in NO_SESSION), kind
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_each_route_is_answered_where_its_session_is(method: str, path: str) -> 
         ("POST", "/v1/sessions/a/b/messages", {}, about("a")),
         ("GET", "/v1/sessions/%E4%BD%A0%E5%A5%BD/events", {}, about("你好")),
         ("GET", "/v1/sessions/events", {}, about("events")),
-        ("POST", "/v1/sessions/a/rename", {}, Target(Kind.BODY, "a")),
-        ("POST", "/v1/sessions/a/b/fork", {}, Target(Kind.BODY, "a")),
+        ("POST", "/v1/sessions/a/rename", {}, RequestTarget(TargetKind.BODY, "a")),
+        ("POST", "/v1/sessions/a/b/fork", {}, RequestTarget(TargetKind.BODY, "a")),
         ("GET", "/v1/sessions/%ff", {}, ANYWHERE),
         ("GET", "/v1/events", {}, ALL),
         ("GET", "/v1/search?q=x", {}, ALL),
@@ -82,13 +82,13 @@ def test_each_route_is_answered_where_its_session_is(method: str, path: str) -> 
         ("POST", "/v1/messages", {"X-CFS-Session": "%ff"}, ANYWHERE),
         ("POST", "/v1/responses", {}, BODY),
         ("POST", "/v1/responses", {"X-CFS-Session": "a"}, about("a")),
-        ("GET", f"/v1/responses/resp_{KEY}{'b' * 32}5", {}, Target(Kind.SLOT, key=KEY)),
+        ("GET", f"/v1/responses/resp_{KEY}{'b' * 32}5", {}, RequestTarget(TargetKind.SLOT, key=KEY)),
         ("GET", "/v1/responses/other", {}, ANYWHERE),
         ("POST", "/v1/conversations", {}, NEW),
         ("GET", "/v1/conversations/a/items", {}, about("a")),
         ("POST", "/v1/shares", {}, BODY),
         ("GET", "/v1/shares?session=a%2Fb", {}, about("a")),
-        ("DELETE", "/v1/shares/0123", {}, Target(Kind.EACH)),
+        ("DELETE", "/v1/shares/0123", {}, RequestTarget(TargetKind.EACH)),
         ("GET", "/dav/sessions/a", {}, about("a")),
         ("PROPFIND", "/dav/sessions/", {}, ALL),
         ("PROPFIND", "/dav/sub_sessions", {}, ALL),
@@ -110,7 +110,7 @@ def test_each_route_is_answered_where_its_session_is(method: str, path: str) -> 
         ("GET", "/cluster/names", {}, ANYWHERE),
     ],
 )
-def test_the_head_of_a_request(method: str, path: str, headers: dict[str, str], target: Target) -> None:
+def test_the_head_of_a_request(method: str, path: str, headers: dict[str, str], target: RequestTarget) -> None:
     raw, _, query = path.encode().partition(b"?")
     given = {name.lower().encode(): value.encode() for name, value in headers.items()}
     assert target_of(method, raw, query, given) == target
@@ -131,16 +131,16 @@ def test_the_head_of_a_request(method: str, path: str, headers: dict[str, str], 
         (
             "/v1/responses",
             {"input": [{"id": f"rs_{'b' * 32}_1_0"}, {"id": f"msg_{KEY}_1_0"}, {"role": "user"}]},
-            Target(Kind.SLOT, key=KEY),
+            RequestTarget(TargetKind.SLOT, key=KEY),
         ),
         ("/v1/responses", {"conversation": "a"}, about("a")),
         ("/v1/responses", {"conversation": {"id": "a/b"}}, about("a")),
-        ("/v1/responses", {"previous_response_id": f"resp_{KEY}{'b' * 32}5"}, Target(Kind.SLOT, key=KEY)),
+        ("/v1/responses", {"previous_response_id": f"resp_{KEY}{'b' * 32}5"}, RequestTarget(TargetKind.SLOT, key=KEY)),
     ],
 )
-def test_the_body_of_a_request(path: str, body: object, target: Target) -> None:
+def test_the_body_of_a_request(path: str, body: object, target: RequestTarget) -> None:
     head = target_of("POST", path.encode(), b"", {})
-    assert head.kind is Kind.BODY
+    assert head.kind is TargetKind.BODY
     assert target_in_body(path.encode(), json.dumps(body).encode(), head) == target
 
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from ports import free_port
 from tests.cluster.support import metric, replicas
 from tests.deploy.test_haproxy import CONFIGURATION, HAPROXY, SCRIPTED, balanced
@@ -44,7 +44,7 @@ def test_without_a_profile_one_server_starts() -> None:
 def test_settings_are_those_of_the_server_and_addresses_those_of_services() -> None:
     ports = {"database": "5432", "router": "9000"}
     known = {f"{name}:{ports.get(name, '8000')}" for name in SERVICES}
-    settings = Settings.model_fields.keys()
+    settings = ServerSettings.model_fields.keys()
     for name, service in SERVICES.items():
         environment = service.get("environment", {})
         ours = {variable.removeprefix("CFS_").lower() for variable in environment if variable.startswith("CFS_")}
@@ -72,7 +72,7 @@ def test_replicas_differ_in_their_address_only() -> None:
 def test_a_server_ends_before_it_is_killed() -> None:
     for name, service in SERVICES.items():
         if service["image"] == "cfs":
-            grace = float(service.get("environment", {}).get("CFS_SHUTDOWN_GRACE", Settings().shutdown_grace))
+            grace = float(service.get("environment", {}).get("CFS_SHUTDOWN_GRACE", ServerSettings().shutdown_grace))
             assert grace < float(service["stop_grace_period"].removesuffix("s")), name
 
 

@@ -18,7 +18,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 
 ROOT = Path(__file__).parent.parent.parent
 CHART = ROOT / "deploy/helm/cfs"
@@ -160,7 +160,7 @@ def test_a_pod_is_confined_and_ends_in_time(manifests: list[Document]) -> None:
     probes = {name: container[name]["httpGet"]["path"] for name in container if name.endswith("Probe")}
     assert probes == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
     ours = {name.removeprefix("CFS_").lower() for name in env if name.startswith("CFS_")}
-    assert ours <= Settings.model_fields.keys()
+    assert ours <= ServerSettings.model_fields.keys()
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
 
 

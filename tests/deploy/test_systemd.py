@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from tests.server.support import CFS, environment
 
 UNIT = Path(__file__).parent.parent.parent / "deploy/systemd/cfs.service"
@@ -69,7 +69,7 @@ def test_its_settings_are_those_of_the_server() -> None:
     found = service()
     variables = dict(word.split("=", 1) for word in shlex.split(found["Environment"]))
     ours = {name.removeprefix("CFS_").lower() for name in variables if name.startswith("CFS_")}
-    assert ours <= Settings.model_fields.keys()
+    assert ours <= ServerSettings.model_fields.keys()
     assert float(variables["CFS_SHUTDOWN_GRACE"]) < float(found["TimeoutStopSec"])
     assert found["ExecStart"] == f"{PROGRAM} serve"
 

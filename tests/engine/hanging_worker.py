@@ -38,7 +38,7 @@ def main() -> None:
     decode = ffi.LlamaContext.decode
     steps = 0
 
-    def faulty(context: ffi.LlamaContext, batch: ffi.Batch) -> ffi.DecodeResult:
+    def faulty(context: ffi.LlamaContext, batch: ffi.TokenBatch) -> ffi.DecodeResult:
         nonlocal steps
         steps += 1
         if fault == "slow":

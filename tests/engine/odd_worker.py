@@ -20,8 +20,8 @@ READY = protocol.Ready(2048, 2048, has_chat_template=True, parameters=1, plan=PL
 COUNTERS = protocol.Counters()
 STRANGERS = protocol.Step(
     COUNTERS,
-    [protocol.Started("stranger", 1, 0)],
-    [protocol.Text("stranger", "boo", 1)],
+    [protocol.TurnDequeued("stranger", 1, 0)],
+    [protocol.TextDelta("stranger", "boo", 1)],
     [protocol.Ended("stranger", "stop", 1)],
 )
 
@@ -59,8 +59,8 @@ def main() -> None:
         assert isinstance(order, protocol.Generate)
         if oddity == "strangers":
             protocol.send(server, STRANGERS)
-            said, over = [protocol.Text(order.id, "hello", 1)], [protocol.Ended(order.id, "stop", 1)]
-            protocol.send(server, protocol.Step(COUNTERS, [protocol.Started(order.id, 3, 0)], said, over))
+            said, over = [protocol.TextDelta(order.id, "hello", 1)], [protocol.Ended(order.id, "stop", 1)]
+            protocol.send(server, protocol.Step(COUNTERS, [protocol.TurnDequeued(order.id, 3, 0)], said, over))
         else:
             server.sendall(ODDITIES[oddity])
         if oddity != "cut off":

@@ -10,7 +10,7 @@ from typing import Any
 
 from cfs.wire import Message, Settings
 from cfs_server.engine.contract.interface import Delta, Engine, EngineStats, Finished, GenerationRequest
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.contract.reply_options import REPLY_OPTIONS, ReplyOptions
 from cfs_server.engine.host.streams import BackpressureLimits
 from cfs_server.engine.host.supervisor import LlamaEngine
@@ -96,7 +96,7 @@ async def running(model: Path | None, **options: Any) -> AsyncIterator[LlamaEngi
     """
     backpressure: BackpressureLimits | None = options.pop("backpressure", None)
     steady: dict[str, Any] = {"threads": 1, "speculation": "off"}
-    engine = LlamaEngine(str(model) if model else None, Options(**steady | options), backpressure=backpressure)
+    engine = LlamaEngine(str(model) if model else None, WorkerOptions(**steady | options), backpressure=backpressure)
     await engine.start()
     try:
         yield engine

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.host.supervisor import LlamaEngine
 from cfs_server.engine.llama.ffi import NativeLog
 from cfs_server.engine.llama.model import budget_of, load
@@ -32,7 +32,7 @@ def test_each_family_is_recognised(
 ) -> None:
     """By what the library says and by trying; a pool of all sequences at full length fits for models this small."""
     path: Path = request.getfixturevalue(model)
-    loaded = load(str(path), Options(parallel=3), NativeLog(lambda _level, _text: None), extra_buffers=False)
+    loaded = load(str(path), WorkerOptions(parallel=3), NativeLog(lambda _level, _text: None), extra_buffers=False)
     plan = loaded.plan
     assert (plan.family, plan.policy, plan.window) == (family, policy, window)
     assert plan.pool_tokens == 3 * 2048
@@ -44,7 +44,7 @@ def test_each_family_is_recognised(
 
 def test_a_window_is_not_kept_in_full_where_a_whole_context_would_not_fit(windowed: Path) -> None:
     """Whole states are kept then, and the line says why; entries of one layer would fit, those of two do not."""
-    options = Options(parallel=3, pool_bytes=400_000)
+    options = WorkerOptions(parallel=3, pool_bytes=400_000)
     loaded = load(str(windowed), options, NativeLog(lambda _level, _text: None), extra_buffers=False)
     assert loaded.plan.policy == "snapshots"
     assert loaded.plan.window == "64 tokens, only the window is kept: a whole context would not fit"
@@ -56,7 +56,7 @@ def test_flash_attention_is_told_as_chosen(tiny: Path) -> None:
     """Off when it was not wanted, on when the library could."""
     log = NativeLog(lambda _level, _text: None)
     for wanted in (True, False):
-        plan = load(str(tiny), Options(parallel=1, flash_attention=wanted), log, extra_buffers=True).plan
+        plan = load(str(tiny), WorkerOptions(parallel=1, flash_attention=wanted), log, extra_buffers=True).plan
         assert (plan.flash_attention, plan.extra_buffers) == (wanted, True)
 
 
@@ -75,7 +75,7 @@ def test_flash_attention_is_told_as_chosen(tiny: Path) -> None:
 )
 def test_the_policy(architecture: ModelArchitecture, budget: int, ranges: bool, full_window: bool, pool: int) -> None:
     """Ranges need parts, and a window in full needs room for a whole context; the pool takes what the budget allows."""
-    plan = make_plan(architecture, Options(parallel=4), 8192, budget)
+    plan = make_plan(architecture, WorkerOptions(parallel=4), 8192, budget)
     assert (plan.ranges, plan.full_window, plan.pool_tokens) == (ranges, full_window, pool)
     assert plan.sequences == (64 if ranges else 5)
 
@@ -91,19 +91,19 @@ def test_the_policy(architecture: ModelArchitecture, budget: int, ranges: bool, 
     ],
 )
 def test_the_pool_suits_the_machine_and_the_model(memory: int, weights: int, context: int, mebibytes: int) -> None:
-    assert budget_of(Options(), memory, weights, context) == mebibytes * MIB
-    assert budget_of(Options(pool_bytes=7 * GIB), memory, weights, context) == 7 * GIB
+    assert budget_of(WorkerOptions(), memory, weights, context) == mebibytes * MIB
+    assert budget_of(WorkerOptions(pool_bytes=7 * GIB), memory, weights, context) == 7 * GIB
 
 
 def test_sizes_that_are_given_are_kept() -> None:
     """A context no longer than the model was trained for, a pool as large as it was asked for."""
-    plan = make_plan(ATTENTION, Options(context_tokens=10**6, pool_tokens=777), 8192, 10**9)
+    plan = make_plan(ATTENTION, WorkerOptions(context_tokens=10**6, pool_tokens=777), 8192, 10**9)
     assert (plan.context_tokens, plan.pool_tokens, plan.pool_bytes) == (8192, 777, 777_000)
 
 
 async def test_the_engine_says_what_it_chose(windowed: Path) -> None:
     """To the user who starts it, in the fields that `/readyz` and `/metrics` show."""
-    engine = LlamaEngine(str(windowed), Options(parallel=2, threads=1))
+    engine = LlamaEngine(str(windowed), WorkerOptions(parallel=2, threads=1))
     try:
         plan = (await engine.start()).engine
     finally:

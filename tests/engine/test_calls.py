@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cfs_server.engine.contract.interface import Delta
-from cfs_server.engine.contract.protocol import Ended, Started, Text
+from cfs_server.engine.contract.protocol import Ended, TextDelta, TurnDequeued
 from cfs_server.engine.host.streams import BackpressureLimits, TurnStream
 from tests.engine.support import Answer, ask, request, running
 
@@ -57,9 +57,9 @@ async def test_tokens_of_texts_and_of_a_prompt_are_counted(tiny: Path) -> None:
 def stream(*texts: str, thinking: bool = False, **changes: Any) -> TurnStream:
     """Make a turn that the worker has begun and that said something."""
     found = TurnStream(request("x", **changes))
-    found.start(Started("turn", 1, 0, thinking))
+    found.start(TurnDequeued("turn", 1, 0, thinking))
     for text in texts:
-        found.add(Text("turn", text, 1))
+        found.add(TextDelta("turn", text, 1))
     return found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import make_random_gguf
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.llama.ffi import NativeLog
 from cfs_server.engine.llama.model import load
 from cfs_server.engine.worker.scheduler import LEAST, RunningSequence, reallocate
@@ -102,7 +102,7 @@ async def test_a_pool_that_was_empty_has_no_holes(roomy: Path) -> None:
 
 def test_few_holes_are_left_alone(tiny: Path) -> None:
     """Less than what is worth the trouble."""
-    options = Options(parallel=4, pool_tokens=LEAST, threads=1)
+    options = WorkerOptions(parallel=4, pool_tokens=LEAST, threads=1)
     harness = SchedulerHarness(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
     harness.put("long", prompt=400, tokens=2)
     harness.run("long")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cfs_server.engine.contract.protocol import Forget, Options
+from cfs_server.engine.contract.protocol import Forget, WorkerOptions
 from cfs_server.engine.llama.ffi import NativeLog
 from cfs_server.engine.llama.model import load
 from tests.engine.test_prefix_cache import ROUNDING, words
@@ -96,7 +96,7 @@ def test_random_lives_while_state_is_copied(harness: Turns) -> None:
 
 def test_others_take_their_steps_between_two_pieces(tiny: Path) -> None:
     """Each step copies one piece; an idle engine copies the rest before it rests, and a deleted session's no more."""
-    options = Options(parallel=4, pool_tokens=512, threads=1, idle_seconds=1e9)
+    options = WorkerOptions(parallel=4, pool_tokens=512, threads=1, idle_seconds=1e9)
     harness = Steps(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
     cache = harness.scheduler._cache
     cache.copying.piece_bytes = cache.pool.state_bytes(10)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from cfs_server.engine.kvcache.disk import DiskTier
-from cfs_server.engine.kvcache.state_archive import Archive
+from cfs_server.engine.kvcache.state_archive import StateArchive
 from cfs_server.engine.kvcache.state_folder import NAME, Folder, FolderRefused, SavedState
 from tests.engine.support import ask, running, until
 from tests.engine.test_prefix_cache import ARCHITECTURES, ROUNDING, CacheHarness, Talk, words
@@ -37,7 +37,7 @@ class DiskCacheHarness(CacheHarness):
         **more: Any,
     ) -> None:
         self.woken = threading.Semaphore(0)
-        self.archive = Archive(Folder(folder, mark), self.woken.release, *archiving)
+        self.archive = StateArchive(Folder(folder, mark), self.woken.release, *archiving)
         self.tier = DiskTier(self.archive, limit)
         super().__init__(path, disk=self.tier, **more)
 
@@ -205,7 +205,7 @@ def test_what_is_wrong_is_refused_and_removed(make: Make, tmp_path: Path, damage
         file.write_bytes(data)
     if damage == "open to others":
         file.chmod(0o644)
-    Archive(Folder(tmp_path, "this model")).close()
+    StateArchive(Folder(tmp_path, "this model")).close()
     harness = make()
     assert bool(harness.files()) == (damage == "state"), "what is behind the head is looked at when it is needed"
     logits, evaluated = harness.again("s", whole)
@@ -357,14 +357,14 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from cfs_server.engine.kvcache.state_archive import Archive, Write
-from cfs_server.engine.kvcache.state_file import Piece
+from cfs_server.engine.kvcache.state_archive import StateArchive, StateWrite
+from cfs_server.engine.kvcache.state_file import StatePiece
 from cfs_server.engine.kvcache.state_folder import Folder, new_name
-archive = Archive(Folder(Path(sys.argv[1]), "m"), lambda: print("done", flush=True))
+archive = StateArchive(Folder(Path(sys.argv[1]), "m"), lambda: print("done", flush=True))
 for number in range(10_000):
     state = np.full(8 << 20, number % 251, dtype=np.uint8)
     tokens = np.full(5, number, dtype=np.int32)
-    archive.write(Write(new_name(), "me", ("s",), 0, tokens, (Piece(0, 5, state),), len(state)))
+    archive.write(StateWrite(new_name(), "me", ("s",), 0, tokens, (StatePiece(0, 5, state),), len(state)))
 """
 
 

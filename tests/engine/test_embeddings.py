@@ -15,7 +15,7 @@ from llama_cpp import Llama
 import make_random_gguf
 from cfs.errors import ContextTooLong, EngineError, InvalidRequest, TokenRefused, Unsupported, WorkerCrashed
 from cfs_server.engine.contract.interface import EmbeddingRequest, Embeddings, ModelLoadError
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.host.process import in_thread
 from cfs_server.engine.host.supervisor import LlamaEngine
 from cfs_server.engine.llama import probe
@@ -36,7 +36,7 @@ def model_of(folder: Path, shape: str, pooling: str, **changes: Any) -> Path:
 @asynccontextmanager
 async def running(path: Path, **options: Any) -> AsyncIterator[LlamaEngine]:
     """Run a model, and check the invariants of its worker at the end."""
-    engine = LlamaEngine(str(path), Options(**{"threads": 1} | options))
+    engine = LlamaEngine(str(path), WorkerOptions(**{"threads": 1} | options))
     await engine.start()
     try:
         yield engine
@@ -125,7 +125,7 @@ async def test_a_model_for_texts_makes_no_embeddings(tiny: Path) -> None:
 
 
 async def test_a_model_for_embeddings_makes_no_texts(tmp_path: Path) -> None:
-    engine = LlamaEngine(str(model_of(tmp_path, "encoder", "mean")), Options(threads=1))
+    engine = LlamaEngine(str(model_of(tmp_path, "encoder", "mean")), WorkerOptions(threads=1))
     info = await engine.start()
     try:
         assert (info.capabilities, info.pooling, info.context_tokens) == (("embedding",), "mean", 512)
@@ -139,7 +139,7 @@ async def test_a_model_for_embeddings_makes_no_texts(tmp_path: Path) -> None:
 
 
 async def test_an_encoder_without_pooling_is_refused_at_the_start(tmp_path: Path) -> None:
-    engine = LlamaEngine(str(make_random_gguf.make(tmp_path / "raw.gguf", "encoder")), Options(threads=1))
+    engine = LlamaEngine(str(make_random_gguf.make(tmp_path / "raw.gguf", "encoder")), WorkerOptions(threads=1))
     with pytest.raises(ModelLoadError, match="not a text generation or embedding model"):
         await engine.start()
 
@@ -181,7 +181,7 @@ async def test_owners_share_the_steps_of_embeddings(tmp_path: Path) -> None:
 
 def test_short_texts_do_not_hold_up_a_long_one(tmp_path: Path) -> None:
     """There is one long text at a time: another one that waits for it does not let others pass for ever."""
-    options = Options(threads=1, parallel=1, pool_tokens=256, context_tokens=1024)
+    options = WorkerOptions(threads=1, parallel=1, pool_tokens=256, context_tokens=1024)
     path = model_of(tmp_path, "tiny", "mean")
     runner = EmbeddingRunner(load(str(path), options, NativeLog(lambda *_: None), extra_buffers=False))
 

@@ -23,12 +23,12 @@ PLAN = EnginePlan(
     kv_type="q8_0",
 )
 SAMPLES: list[protocol.Frame] = [
-    protocol.Load("/a/model.gguf", "name", protocol.Options(parallel=3), extra_buffers=False),
+    protocol.Load("/a/model.gguf", "name", protocol.WorkerOptions(parallel=3), extra_buffers=False),
     protocol.Generate(
         "1", "s", 2, [{"role": "user", "content": "你好\x00\n\ud800"}], {"seed": None}, {"type": "object"}, [{}]
     ),
-    protocol.History("s", 2, [{"role": "user", "content": "hi"}]),
-    protocol.Cancel("1"),
+    protocol.HistoryPart("s", 2, [{"role": "user", "content": "hi"}]),
+    protocol.CancelTurn("1"),
     protocol.Pause("1"),
     protocol.Resume("1"),
     protocol.Forget("s"),
@@ -49,8 +49,8 @@ SAMPLES: list[protocol.Frame] = [
     protocol.LoadFailed("no"),
     protocol.Step(
         protocol.Counters(1, 2, 3, 4),
-        [protocol.Started("1", 10, 5, thinking=True)],
-        [protocol.Text("1", "👩‍🚀", 2)],
+        [protocol.TurnDequeued("1", 10, 5, thinking=True)],
+        [protocol.TextDelta("1", "👩‍🚀", 2)],
         [protocol.Ended("1", "error", 3, "ContextTooLong", "too long", 3, 70, "END")],
         logs=[protocol.TokenLogDelta("s", "me", "t", 1, ["2:ab:t:", "3:cd:r:AAAA"])],
     ),

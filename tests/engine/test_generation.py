@@ -11,7 +11,7 @@ import pytest
 from cfs.errors import ContextTooLong, EngineError, SchemaRefused
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.prompt import PromptBuilder
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.llama.ffi import NativeLog
 from cfs_server.engine.llama.model import LoadedModel, load
 from tests.engine.support import ask, running, user
@@ -32,7 +32,7 @@ SCHEMA = {
 def loaded(tiny: Path) -> LoadedModel:
     """The tiny model in this process, for its tokenizer."""
     log = NativeLog(lambda _level, _text: None)
-    return load(str(tiny), Options(parallel=1, pool_tokens=256, threads=1), log, extra_buffers=True)
+    return load(str(tiny), WorkerOptions(parallel=1, pool_tokens=256, threads=1), log, extra_buffers=True)
 
 
 async def test_a_stop_string_ends_the_reply_wherever_tokens_were_cut(tiny: Path) -> None:

@@ -13,10 +13,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from cfs.wire import Settings
 from cfs_server.engine.contract.interface import TOO_LONG
-from cfs_server.engine.contract.protocol import Cancel, Ended, Forget, FromWorker, Options, Pause, Resume, Step
+from cfs_server.engine.contract.protocol import (
+    CancelTurn,
+    Ended,
+    Forget,
+    FromWorker,
+    Pause,
+    Resume,
+    Step,
+    WorkerOptions,
+)
 from cfs_server.engine.llama.ffi import NativeLog
 from cfs_server.engine.llama.model import load
-from cfs_server.engine.worker.generation import TRANSITIONS, Generation, GenerationState, InvalidTransition
+from cfs_server.engine.worker.generation import TRANSITIONS, Generation, GenerationState, InvalidGenerationTransition
 from cfs_server.engine.worker.sampling import Sampler
 from cfs_server.engine.worker.scheduler import Scheduler
 from cfs_server.engine.worker.text import TextStream
@@ -55,7 +64,7 @@ def test_the_table_decides_which_state_follows(
     if after in TRANSITIONS[before]:
         queue.move(turn, after)
     else:
-        with pytest.raises(InvalidTransition, match=f"one is {before.value} and cannot become {after.value}"):
+        with pytest.raises(InvalidGenerationTransition, match=f"one is {before.value} and cannot become {after.value}"):
             queue.move(turn, after)
     assert turn.state is (after if after in TRANSITIONS[before] else before)
     assert queue.turns.count(turn) == (turn.state is not GenerationState.FINISHED)
@@ -80,7 +89,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         super().__init__()
         self.reached = reached
         self.folder = tempfile.mkdtemp()
-        options = Options(
+        options = WorkerOptions(
             parallel=2,
             pool_tokens=256,
             context_tokens=256,
@@ -112,7 +121,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         ended = self.ended
         return [name for name in self.turns if name not in ended]
 
-    def handle(self, *work: Generation | Cancel | Pause | Resume | Forget) -> None:
+    def handle(self, *work: Generation | CancelTurn | Pause | Resume | Forget) -> None:
         for each in work:
             self.scheduler.inbox.put(each)
         if work:  # without any the scheduler would wait for some
@@ -165,7 +174,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(self.open))
-        self.handle(Cancel(name))
+        self.handle(CancelTurn(name))
         self.scheduler.step()
         assert [ended.reason for ended in self.ended[name]] == ["cancelled"]
 

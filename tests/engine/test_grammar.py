@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import make_random_gguf
 from cfs.errors import EngineError
 from cfs.wire import Settings
-from cfs_server.engine.chat.json_schema import Prepared, prepare
+from cfs_server.engine.chat.json_schema import PreparedSchema, prepare
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from cfs_server.engine.worker import grammar as grammars
 from cfs_server.engine.worker.candidates import LARGE, Candidates
@@ -267,7 +267,7 @@ def test_a_schema_is_compiled_once(vocabulary: Vocabulary, monkeypatch: pytest.M
     monkeypatch.setattr(grammars, "KEPT", 3)
     compiled: list[dict[str, Any]] = []
 
-    def count(schema: dict[str, Any]) -> Prepared:
+    def count(schema: dict[str, Any]) -> PreparedSchema:
         compiled.append(schema)
         return prepare(schema)
 

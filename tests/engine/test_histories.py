@@ -41,7 +41,7 @@ class Line:
             match frame:
                 case protocol.DropHistory(dropped):
                     self.known.drop(dropped)
-                case protocol.History():
+                case protocol.HistoryPart():
                     self.known.take(frame)
                 case protocol.Generate():
                     self.orders.append(frame)
@@ -180,7 +180,7 @@ def test_a_long_history_comes_in_parts_and_begins_anew_when_it_is_forgotten() ->
         data, whole = line.sent.order(wanted)
         assert len(data) < 1 << 20
         for frame in _frames(data):
-            assert isinstance(frame, protocol.History | protocol.Generate)
+            assert isinstance(frame, protocol.HistoryPart | protocol.Generate)
             parts.append(line.known.take(frame))
         if whole:
             break

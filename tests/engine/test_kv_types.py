@@ -7,7 +7,7 @@ import pytest
 
 import make_random_gguf
 from cfs_server.engine.contract.interface import KvType, ModelInfo, ModelLoadError
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.host.supervisor import LlamaEngine
 from cfs_server.engine.kvcache.state_folder import NAME
 from tests.engine.support import ask, running, until
@@ -35,7 +35,7 @@ async def plan_of(engine: LlamaEngine) -> ModelInfo:
 async def test_pool_memory_and_files_have_the_size_of_the_type(even: Path, tmp_path: Path, kv_type: KvType) -> None:
     """In bytes of a token, within what a state has beside its numbers."""
     tokens = 1024
-    info = await plan_of(LlamaEngine(str(even), Options(threads=1, pool_tokens=tokens, kv_type=kv_type)))
+    info = await plan_of(LlamaEngine(str(even), WorkerOptions(threads=1, pool_tokens=tokens, kv_type=kv_type)))
     assert info.engine is not None
     assert info.engine.kv_type == kv_type
     assert f"MiB of {kv_type}," in str(info.engine)
@@ -92,6 +92,6 @@ async def test_a_type_that_cannot_be_is_refused(
     """In one line that says what to do."""
     path = request.getfixturevalue(model)
     with pytest.raises(ModelLoadError) as refused:
-        await plan_of(LlamaEngine(str(path), Options(threads=1, kv_type="q8_0", **options)))
+        await plan_of(LlamaEngine(str(path), WorkerOptions(threads=1, kv_type="q8_0", **options)))
     assert str(refused.value).startswith(f"{path}: ")
     assert str(refused.value).endswith(reason)

@@ -9,7 +9,7 @@ import pytest
 
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.prompt import Piece, PromptBuilder
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.host.token_log_store import TokenLogStore
 from cfs_server.engine.llama.ffi import NativeLog
 from cfs_server.engine.llama.model import load
@@ -58,7 +58,7 @@ class LogStoreHarness:
 def vocabulary(tiny: Path) -> Vocabulary:
     """The tiny model's tokenizer."""
     log = NativeLog(lambda _level, _text: None)
-    return load(str(tiny), Options(parallel=1, pool_tokens=256, threads=1), log, extra_buffers=True).vocabulary
+    return load(str(tiny), WorkerOptions(parallel=1, pool_tokens=256, threads=1), log, extra_buffers=True).vocabulary
 
 
 @pytest.fixture

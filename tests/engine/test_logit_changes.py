@@ -13,7 +13,7 @@ from llama_cpp import llama_cpp as lib
 
 from cfs.errors import TokenRefused
 from cfs.wire import Settings
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.llama.ffi import NativeLog, Tokens
 from cfs_server.engine.llama.model import load
 from cfs_server.engine.llama.tokenizer import Vocabulary
@@ -40,7 +40,7 @@ def path(request: pytest.FixtureRequest, model: str) -> Path:
 def vocabulary_of(path: Path) -> Vocabulary:
     """Read a model's tokens in this process."""
     log = NativeLog(lambda _level, _text: None)
-    return load(str(path), Options(parallel=1, pool_tokens=256, threads=1), log, extra_buffers=True).vocabulary
+    return load(str(path), WorkerOptions(parallel=1, pool_tokens=256, threads=1), log, extra_buffers=True).vocabulary
 
 
 def changes_of(prompt: Tokens = PROMPT, **settings: Any) -> LogitChanges:

@@ -11,7 +11,7 @@ import pytest
 
 from cfs.errors import ContextTooLong
 from cfs.wire import Message, Overflow, SettingsPatch
-from cfs_server.domain.events import Event
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.domain.turns import TurnRequest, TurnResult
 from cfs_server.engine.host.supervisor import LlamaEngine
 from cfs_server.sessions.session import Session
@@ -42,7 +42,7 @@ class Chat:
         """Talk about little, and ask for the name in every tenth turn."""
         return [await self.say("What is my name?" if n % 10 == 9 else SMALL_TALK[n % 5]) for n in range(turns)]
 
-    def events(self, kind: str) -> list[Event]:
+    def events(self, kind: str) -> list[LoggedEvent]:
         found = self.session.log.since(max(0, self.session.log.last - 2_000))
         assert isinstance(found, list)
         return [event for event in found if event.type == kind]

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.kvcache.cache import PrefixCache
 from cfs_server.engine.kvcache.device import Allocation
 from cfs_server.engine.kvcache.disk import DiskTier
 from cfs_server.engine.kvcache.snapshots import SnapshotCache
-from cfs_server.engine.llama.ffi import Batch, DecodeResult, NativeLog
+from cfs_server.engine.llama.ffi import DecodeResult, NativeLog, TokenBatch
 from cfs_server.engine.llama.model import load
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -41,11 +41,11 @@ class CacheHarness:
     def __init__(
         self, path: Path, cells: int = 512, memory: int = 1 << 20, disk: DiskTier | None = None, **more: Any
     ) -> None:
-        options = Options(**{"parallel": 4, "pool_tokens": cells, "threads": 1, "flash_attention": False} | more)
+        options = WorkerOptions(**{"parallel": 4, "pool_tokens": cells, "threads": 1, "flash_attention": False} | more)
         self.model = load(str(path), options, NativeLog(lambda _level, _text: None), extra_buffers=True)
         cache_type = PrefixCache if self.model.context.partial else SnapshotCache
         self.cache = cache_type(self.model.context, memory, 1e9, disk)
-        self.batch = Batch(8)
+        self.batch = TokenBatch(8)
         self.evaluated = 0
 
     def enter(self, tokens: list[int], owner: str = "") -> Allocation:
@@ -206,7 +206,7 @@ def test_an_aborted_step_is_as_if_it_had_not_been(harness: CacheHarness) -> None
     tokens = words((1, 300))
     allocation = harness.enter(tokens)
     harness.compute(allocation, tokens[:20])
-    batch, context = Batch(512), harness.model.context
+    batch, context = TokenBatch(512), harness.model.context
     batch.add(allocation.handle.id, tokens[20:], 20, output=True)
     outcomes = set()
     for _ in range(50):

@@ -12,12 +12,12 @@ from cfs_server.engine.chat.prompt import PromptBuilder
 from cfs_server.engine.contract.protocol import (
     AskStats,
     AskTokens,
-    Cancel,
+    CancelTurn,
     CountedTokens,
     Forget,
     Generate,
-    Options,
     StopCounting,
+    WorkerOptions,
 )
 from cfs_server.engine.llama.ffi import NativeLog
 from cfs_server.engine.llama.model import LoadedModel, load
@@ -61,7 +61,7 @@ class RequestHarness:
 def model(tiny: Path) -> LoadedModel:
     """The tiny model."""
     log = NativeLog(lambda _level, _text: None)
-    return load(str(tiny), Options(parallel=1, pool_tokens=256, threads=1), log, extra_buffers=True)
+    return load(str(tiny), WorkerOptions(parallel=1, pool_tokens=256, threads=1), log, extra_buffers=True)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_turn_that_is_cancelled_is_prepared_no_further(harness: RequestHarness
     harness.turn("next", "ann", SHORT)
     harness.preparer.step()
     assert harness.delivered == []
-    harness.preparer.put(Cancel("long"))
+    harness.preparer.put(CancelTurn("long"))
     assert harness.work(2) == ["long", "next"]
     cancelled = harness.delivered[0]
     assert isinstance(cancelled, Refused)

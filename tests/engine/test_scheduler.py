@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 
 from cfs.wire import Settings
-from cfs_server.engine.contract.protocol import Cancel, Ended, Forget, FromWorker, Log, Options, Pause, Resume, Step
+from cfs_server.engine.contract.protocol import (
+    CancelTurn,
+    Ended,
+    Forget,
+    FromWorker,
+    Log,
+    Pause,
+    Resume,
+    Step,
+    WorkerOptions,
+)
 from cfs_server.engine.llama.ffi import NativeLog
 from cfs_server.engine.llama.model import LoadedModel, load
 from cfs_server.engine.worker.generation import Generation
@@ -54,7 +64,7 @@ class SchedulerHarness:
 @pytest.fixture
 def harness(tiny: Path) -> SchedulerHarness:
     """Four turns side by side in a pool of 256 cells."""
-    options = Options(parallel=4, pool_tokens=256, threads=1)
+    options = WorkerOptions(parallel=4, pool_tokens=256, threads=1)
     return SchedulerHarness(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
 
 
@@ -91,7 +101,7 @@ def test_a_batch_that_the_library_refuses_fails_its_turns_only(harness: Schedule
 
 def test_a_failed_step_is_one_line_of_the_log(tiny: Path) -> None:
     """With what the library said of it and the turns that it cost, beside others and in a context of its own."""
-    options, lines = Options(parallel=4, pool_tokens=256, threads=1), []
+    options, lines = WorkerOptions(parallel=4, pool_tokens=256, threads=1), []
     log = NativeLog(lambda level, text: lines.append((level, text)))
     harness = SchedulerHarness(load(str(tiny), options, log, extra_buffers=True))
     for deterministic in (False, True):
@@ -140,7 +150,7 @@ def test_turns_that_go_take_their_prompts_with_them(harness: SchedulerHarness) -
         harness.put(name, prompt=100, tokens=5)
     for name in ("one", "two"):
         harness.scheduler.inbox.put(Pause(name))
-        harness.scheduler.inbox.put(Cancel(name))
+        harness.scheduler.inbox.put(CancelTurn(name))
     harness.put("three", prompt=100, tokens=5)
     harness.scheduler.take_work()
     assert [turn.spared for turn in harness.scheduler._waiting] == [0]
@@ -149,7 +159,7 @@ def test_turns_that_go_take_their_prompts_with_them(harness: SchedulerHarness) -
 
 def test_sessions_that_rest_leave_the_pool_while_others_compute(tiny: Path) -> None:
     """Idle cells make every step slower; with no patience at all they are parked at the next step of another."""
-    options = Options(parallel=4, pool_tokens=1024, threads=1, idle_seconds=0.0)
+    options = WorkerOptions(parallel=4, pool_tokens=1024, threads=1, idle_seconds=0.0)
     harness = SchedulerHarness(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
     harness.put("first", prompt=40, tokens=5)
     harness.run("first")
@@ -163,7 +173,7 @@ def test_a_forgotten_turn_that_is_preempted_leaves_nothing(harness: SchedulerHar
     """Its session is gone: what it has computed is not kept under the session's key."""
     harness.put("gone", prompt=40, tokens=100)
     harness.put("other", prompt=10, tokens=5)
-    for order in ((), (Forget("key-gone"), Pause("gone")), (Resume("gone"), Pause("gone")), (Cancel("gone"),)):
+    for order in ((), (Forget("key-gone"), Pause("gone")), (Resume("gone"), Pause("gone")), (CancelTurn("gone"),)):
         for each in order:
             harness.scheduler.inbox.put(each)
         harness.scheduler.take_work()

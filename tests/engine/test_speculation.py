@@ -14,7 +14,7 @@ import pytest
 
 from cfs.wire import Message, TokenLogprob
 from cfs_server.engine.contract.interface import EngineStats
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.host.streams import BackpressureLimits
 from cfs_server.engine.host.supervisor import LlamaEngine
 from cfs_server.engine.llama.cost_model import StepCost
@@ -240,7 +240,7 @@ async def test_by_itself_it_guesses_only_where_the_text_stays_the_same(
     """Whether it does depends on the kernels of the processor: with AVX2, SmolLM2 rounds alike and `demo` does not."""
     path: Path = request.getfixturevalue(model)
     log = NativeLog(lambda _level, _text: None)
-    alike = load(str(path), Options(threads=1), log, extra_buffers=False).rounds_alike
+    alike = load(str(path), WorkerOptions(threads=1), log, extra_buffers=False).rounds_alike
     async with running(path, speculation="auto") as engine, running(path) as other:
         for number in range(3):  # what a step costs is learned first
             content = f"Repeat this: {FILE[number:]}"

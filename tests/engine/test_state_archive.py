@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cfs_server.engine.kvcache.state_archive import MOST_PENDING, Archive, Done, Write
-from cfs_server.engine.kvcache.state_file import SLICE, Piece
+from cfs_server.engine.kvcache.state_archive import MOST_PENDING, Done, StateArchive, StateWrite
+from cfs_server.engine.kvcache.state_file import SLICE, StatePiece
 from cfs_server.engine.kvcache.state_folder import LEAST_FREE, Folder, label_of
 from tests.disks import Mount, fill, mount
 from tests.engine.support import ask, running, until
@@ -22,7 +22,7 @@ class Harness:
     def __init__(self, folder: Path, rate: int = 0, *, least_free: int = 0) -> None:
         self.folder = Folder(folder, "mark", "model", least_free=least_free)
         self._woken = threading.Semaphore(0)
-        self.archive = Archive(self.folder, self._woken.release, rate)
+        self.archive = StateArchive(self.folder, self._woken.release, rate)
         self._results: list[Done] = []
 
     def next(self) -> Done:
@@ -32,10 +32,10 @@ class Harness:
             self._results += self.archive.results()
         return self._results.pop(0)
 
-    def write(self, name: str, size: int = 100) -> Write:
+    def write(self, name: str, size: int = 100) -> StateWrite:
         """Order a file."""
         state = np.full(size, len(name), dtype=np.uint8)
-        order = Write(name, "me", ("s",), 0, np.arange(5, dtype=np.int32), (Piece(0, 5, state),), size)
+        order = StateWrite(name, "me", ("s",), 0, np.arange(5, dtype=np.int32), (StatePiece(0, 5, state),), size)
         assert self.archive.write(order)
         return order
 
@@ -95,8 +95,8 @@ def test_removed_state_is_never_written(slow: Harness) -> None:
 def test_what_waits_has_a_limit(slow: Harness) -> None:
     """Beyond it the state stays where it is, and may be written later."""
     slow.write("later")
-    pieces = (Piece(0, 5, np.zeros(8, dtype=np.uint8)),)
-    assert not slow.archive.write(Write("huge", "me", (), 0, np.arange(5, dtype=np.int32), pieces, MOST_PENDING))
+    pieces = (StatePiece(0, 5, np.zeros(8, dtype=np.uint8)),)
+    assert not slow.archive.write(StateWrite("huge", "me", (), 0, np.arange(5, dtype=np.int32), pieces, MOST_PENDING))
     assert slow.archive.pending == 4 * SLICE + 100
 
 

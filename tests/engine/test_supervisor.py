@@ -147,7 +147,7 @@ async def watched(
     model: Path, command: Sequence[str] = COMMAND, heartbeat: Heartbeat = QUICK
 ) -> AsyncIterator[LlamaEngine]:
     """Run an engine whose heartbeat is quick."""
-    engine = LlamaEngine(str(model), protocol.Options(threads=1), heartbeat=heartbeat, command=command)
+    engine = LlamaEngine(str(model), protocol.WorkerOptions(threads=1), heartbeat=heartbeat, command=command)
     await engine.start()
     try:
         yield engine

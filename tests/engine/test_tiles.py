@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.llama.cost_model import ONE_BY_ONE, TILE, StepCost, counted, padding
 from cfs_server.engine.llama.ffi import NativeLog
 from cfs_server.engine.llama.model import load
@@ -16,7 +16,7 @@ from tests.engine.test_scheduler import SchedulerHarness
 
 def harness(tiny: Path, *, cells_cost: bool, pool_tokens: int = 1024) -> SchedulerHarness:
     """Make a scheduler that knows what steps cost; it unlearns it, so it is told again before each."""
-    options = Options(parallel=4, pool_tokens=pool_tokens, threads=1)
+    options = WorkerOptions(parallel=4, pool_tokens=pool_tokens, threads=1)
     made = SchedulerHarness(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
     know(made, cells_cost=cells_cost)
     return made

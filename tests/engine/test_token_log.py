@@ -9,7 +9,7 @@ import pytest
 import make_random_gguf
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.prompt import PromptBuilder
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.llama.ffi import NativeLog, Tokens
 from cfs_server.engine.llama.model import load
 from cfs_server.engine.llama.token_logs import TokenLog, TokenLogs
@@ -61,7 +61,7 @@ class TokenLogHarness:
 def vocabulary(tiny: Path) -> Vocabulary:
     """The tiny model's tokenizer."""
     log = NativeLog(lambda _level, _text: None)
-    return load(str(tiny), Options(parallel=1, pool_tokens=256, threads=1), log, extra_buffers=True).vocabulary
+    return load(str(tiny), WorkerOptions(parallel=1, pool_tokens=256, threads=1), log, extra_buffers=True).vocabulary
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 import make_random_gguf
 from cfs.wire import Message
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.host.memory_budget import MemoryBudget
 from cfs_server.engine.host.on_demand import OnDemandEngine
 from cfs_server.engine.host.router import ModelRouter
@@ -185,7 +185,7 @@ async def test_a_stopping_server_writes_what_waits(long_model: Path, tmp_path: P
 
 async def test_a_model_that_is_loaded_later_learns_which_sessions_exist(long_model: Path, tmp_path: Path) -> None:
     """Of several models, with a worker that starts for the first turn."""
-    options = Options(threads=1, disk=str(tmp_path))
+    options = WorkerOptions(threads=1, disk=str(tmp_path))
     async with running(long_model, disk=str(tmp_path)) as engine:
         await ask(engine, secret(1, 60), "a", max_tokens=3)
         await ask(engine, secret(2, 60), "b", max_tokens=3)

@@ -6,7 +6,7 @@ import pytest
 
 from cfs.wire import Price
 from cfs_server.config import models_file
-from cfs_server.config.settings import ConfigurationError, Settings
+from cfs_server.config.settings import ConfigurationError, ServerSettings
 from cfs_server.connect.engines import make_engine
 from tests.documentation import block
 from tests.server.support import run_cfs
@@ -120,7 +120,7 @@ def test_a_mistake_is_told_in_one_line_with_its_place(tmp_path: Path, text: str,
 def test_what_cannot_be_used_is_told_with_the_model(tmp_path: Path, text: str, told: str) -> None:
     file = written(tmp_path, ONE + text)
     with pytest.raises(ConfigurationError, match="model 'one': ") as refused:
-        make_engine(Settings(models=file))
+        make_engine(ServerSettings(models=file))
     assert told in str(refused.value)
 
 
@@ -128,7 +128,7 @@ def test_what_cannot_be_used_is_told_with_the_model(tmp_path: Path, text: str, t
 def test_a_file_of_models_stands_alone(tmp_path: Path, other: dict[str, str]) -> None:
     file = written(tmp_path, ONE + 'model = "embedded"')
     with pytest.raises(ConfigurationError, match="--models cannot be combined"):
-        make_engine(Settings.model_validate({"models": file} | other))
+        make_engine(ServerSettings.model_validate({"models": file} | other))
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:

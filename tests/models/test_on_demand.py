@@ -14,7 +14,7 @@ import pytest
 
 from cfs.errors import EngineError, WorkerCrashed
 from cfs_server.engine.contract.interface import Delta, Engine, Finished, GenerationRequest, ModelLoadError
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.host.memory_budget import MemoryBudget
 from cfs_server.engine.host.on_demand import OnDemandEngine
 from cfs_server.engine.host.router import ModelRouter
@@ -32,7 +32,7 @@ ENDLESS = 1500
 def engine_of(path: Path, spec: str, logs: TokenLogStore | None = None) -> LlamaEngine:
     """Make the engine of one worker."""
     del path
-    return LlamaEngine(spec, Options(threads=1, flash_attention=False), logs=logs)
+    return LlamaEngine(spec, WorkerOptions(threads=1, flash_attention=False), logs=logs)
 
 
 def on_demand(path: Path, budget: MemoryBudget | None = None, *, idle: float = 0, name: str = "") -> OnDemandEngine:

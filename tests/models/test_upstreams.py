@@ -14,7 +14,7 @@ import pytest
 from cfs import Session
 from cfs.errors import EngineError
 from cfs_server.engine.contract.interface import Delta, Engine, Finished, GenerationRequest, ModelLoadError, ReplyLost
-from cfs_server.engine.upstream.failures import Retries
+from cfs_server.engine.upstream.failures import RetryPolicy
 from cfs_server.engine.upstream.group import Upstream, UpstreamGroup
 from tests.engine.conformance import EngineConformance
 from tests.engine.support import ask, collect, request
@@ -74,7 +74,7 @@ async def group(*stubs: Stub, continues: bool = False, away: int = 0, **changes:
     stubs = stubs or (OpenAIStub(), OpenAIStub())
     async with AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(served(stub)) for stub in stubs] + [NOWHERE] * away
-        made = [options(url, "openai", **{"retries": Retries(1, sleep=naps)} | changes) for url in urls]
+        made = [options(url, "openai", **{"retries": RetryPolicy(1, sleep=naps)} | changes) for url in urls]
         engine = UpstreamGroup([Upstream(each, continues) for each in made], clock)
         try:
             await engine.start()
@@ -187,7 +187,7 @@ async def test_a_turn_can_be_cancelled_in_the_pause() -> None:
         waits.set()
         await asyncio.Event().wait()
 
-    async with group(retries=Retries(3, sleep=pause)) as here:
+    async with group(retries=RetryPolicy(3, sleep=pause)) as here:
         for stub in here.stubs:
             stub.acts.append(Refusal(503))
         wanted = request("hello")

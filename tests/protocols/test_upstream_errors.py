@@ -21,7 +21,7 @@ from cfs_agents.model import ServerModel
 from cfs_server.engine.contract.interface import UpstreamKind
 from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.engine.upstream.engine import UpstreamEngine
-from cfs_server.engine.upstream.failures import Retries
+from cfs_server.engine.upstream.failures import RetryPolicy
 from tests.server.guests import guests
 from tests.server.support import ServerHarness, running_server
 from tests.upstream.stub import KEY, Act, Raw, Refusal, Speech, Stub, served
@@ -49,7 +49,7 @@ class Gateway:
 async def gateway(*acts: Act, kind: UpstreamKind = "openai", **changes: Any) -> AsyncIterator[Gateway]:
     stub = STUBS[kind](*acts)
     async with served(stub) as url:
-        engine = _Engine(options(url, kind, retries=Retries(most=2, sleep=Naps()), **changes))
+        engine = _Engine(options(url, kind, retries=RetryPolicy(most=2, sleep=Naps()), **changes))
         async with running_server(engine=cast("ScriptedEngine", engine), may_block=True) as server:
             try:
                 yield Gateway(server, stub)

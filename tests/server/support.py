@@ -22,12 +22,12 @@ from blockbuster import blockbuster_ctx
 
 from cfs.contract.sse import ServerSentEvent, SSEDecoder
 from cfs_server.app import create_app
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.engine.contract.interface import ModelInfo
 from cfs_server.engine.host.scripted import Script, ScriptedEngine, echo
 from cfs_server.http.caller import Context
 from cfs_server.journal.journal import Journal
-from cfs_server.main.serve import Server, listen, server_config, url_of
+from cfs_server.main.serve import UvicornServer, listen, server_config, url_of
 from cfs_server.sessions.store import SessionStore
 from tests.fork_server import CFS as CFS
 from tests.fork_server import Program, run
@@ -53,7 +53,7 @@ class ServerHarness:
     client: httpx.AsyncClient
     engine: ScriptedEngine
     parts: Context
-    server: Server
+    server: UvicornServer
 
     @property
     def store(self) -> SessionStore:
@@ -86,7 +86,7 @@ class ServerHarness:
             await log.broadcast.wait()
 
 
-class _PromptServer(Server, PromptServer):
+class _PromptServer(UvicornServer, PromptServer):
     """The server of `cfs serve`, which ends at once."""
 
 
@@ -104,7 +104,7 @@ async def running_server(
 
     Without an opened journal, nothing is kept.
     """
-    settings = Settings(port=0, engine="scripted", **changes)
+    settings = ServerSettings(port=0, engine="scripted", **changes)
     engine = engine or ScriptedEngine(script)
     await engine.start()
     listener = listen("127.0.0.1", 0, settings.send_timeout)

@@ -12,7 +12,7 @@ import pytest
 from cfs.errors import EngineError
 from cfs.wire import Message
 from cfs_filesystem import Grant
-from cfs_server.domain.events import Event
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.engine.contract.interface import Delta, GenerationRequest
 from cfs_server.engine.host.scripted import Script, ScriptedEngine
 from tests.filesystem.support import grant
@@ -57,7 +57,7 @@ def seen(server: ServerHarness, session: str = "chat") -> list[str]:
     return [event.type for event in events]
 
 
-def tokens(server: ServerHarness, session: str = "chat") -> list[Event]:
+def tokens(server: ServerHarness, session: str = "chat") -> list[LoggedEvent]:
     """The events that carry pieces of replies."""
     events = server.store.get(session).log.since(0)
     assert isinstance(events, list)

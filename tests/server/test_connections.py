@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from cfs_server.base.limits import ConnectionLimits
-from cfs_server.config.settings import ConfigurationError, Settings, load
+from cfs_server.config.settings import ConfigurationError, ServerSettings, load
 from cfs_server.http.connections import Connections
 from tests.pacing.gate import Gate
 from tests.server.support import Process, serving
@@ -319,7 +319,7 @@ def test_2000_half_open_connections_are_closed(gate: Gate) -> None:
             wires = [stack.enter_context(connect(server)) for _ in range(2000)]
             for wire in wires[::2]:
                 send(wire, ASK[:20])
-            Waiting(server, gate).passes(Settings().head_seconds)
+            Waiting(server, gate).passes(ServerSettings().head_seconds)
             assert {reply.split(b"\r\n")[0] for reply in map(rest, wires)} <= {
                 b"",
                 b"HTTP/1.1 408 Request Timeout",
@@ -361,7 +361,7 @@ def test_whom_a_connection_counts_for() -> None:
     assert of(("192.0.2.1", 1)) == of(("192.0.2.1", 2)) == of(("::ffff:192.0.2.1", 1)) != of(("192.0.2.2", 1))
     assert of(("2001:db8::1", 1)) == of(("2001:db8::ffff:1", 1)) != of(("2001:db8:0:1::1", 1))
     assert of(("fe80::1%eth0", 1)) == of(("fe80::1", 1))
-    trusting = Connections(Settings(trusted_proxies="10.0.0.0/8, ::1").connection_limits)
+    trusting = Connections(ServerSettings(trusted_proxies="10.0.0.0/8, ::1").connection_limits)
     assert trusting.address_of(("10.1.2.3", 1)) == trusting.address_of(("::1", 1)) == ""
     assert trusting.address_of(("11.1.2.3", 1)) == "11.1.2.3"
     assert not trusting.crowded("")

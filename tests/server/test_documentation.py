@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.config.settings import Settings, flag_of
+from cfs_server.config.settings import ServerSettings, flag_of
 from tests.server.support import run_cfs
 
 ROOT = Path(__file__).parent.parent.parent
@@ -16,14 +16,14 @@ def test_the_generated_pages_are_up_to_date() -> None:
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", Settings.model_fields)
+@pytest.mark.parametrize("name", ServerSettings.model_fields)
 def test_every_setting_is_described(name: str) -> None:
-    assert (Settings.model_fields[name].description or "").endswith(".")
+    assert (ServerSettings.model_fields[name].description or "").endswith(".")
 
 
 def test_every_setting_has_a_flag() -> None:
     shown = run_cfs("serve", "--help", COLUMNS="200", TERM="dumb").stdout
-    assert [name for name in Settings.model_fields if flag_of(name) not in shown] == []
+    assert [name for name in ServerSettings.model_fields if flag_of(name) not in shown] == []
 
 
 def test_the_program_says_its_version_and_refuses_what_it_does_not_know() -> None:

@@ -10,12 +10,12 @@ from structlog.testing import capture_logs
 from cfs.errors import TABLE
 from cfs.wire import Problem
 from cfs_server.app import create_app
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.protocols.errors import protocol_at
 from tests.server.support import ServerHarness, running_server
 
-APP = create_app(Settings(), ScriptedEngine())
+APP = create_app(ServerSettings(), ScriptedEngine())
 ROUTES = sorted(
     (method, str(route.path_format))
     for route in iter_route_contexts(APP.routes)
@@ -155,7 +155,7 @@ async def test_readiness_names_the_model_and_metrics_count_what_happened() -> No
 
 def test_applications_share_their_routes() -> None:
     """Making them takes a fifth of a second, so a process does it once, when it imports them."""
-    other = create_app(Settings(), ScriptedEngine())
+    other = create_app(ServerSettings(), ScriptedEngine())
     assert [route for route in other.routes if isinstance(route, APIRoute)] == [
         route for route in APP.routes if isinstance(route, APIRoute)
     ]

@@ -19,7 +19,7 @@ from cfs_server.http.idempotency import (
     SPACE,
     BoundTurn,
     Requests,
-    Running,
+    RunningRequest,
     Ticket,
 )
 from tests.filesystem.support import grant
@@ -481,13 +481,13 @@ async def test_a_change_without_an_answer_is_kept_until_the_answer_is_known() ->
     ticket.begin()
     (first,) = drawer.there.values()
     assert (json.loads(first)["status"], json.loads(first)["body"]) == (204, "")
-    assert isinstance(requests.find("alice", "k"), Running), "it goes on"
+    assert isinstance(requests.find("alice", "k"), RunningRequest), "it goes on"
     ticket.answer(507, [], b"full")
     (second,) = drawer.there.values()
     assert json.loads(second)["status"] == 507, "an error, but after a change"
     ticket.answer(200, [], b"late")
     assert list(drawer.there.values()) == [second]
-    assert not isinstance(requests.find("alice", "k"), Running)
+    assert not isinstance(requests.find("alice", "k"), RunningRequest)
 
 
 async def test_a_request_that_ends_without_effect_is_forgotten() -> None:
@@ -500,4 +500,4 @@ async def test_a_request_that_ends_without_effect_is_forgotten() -> None:
         ticket.end()
         assert requests.find("alice", "k") is None
         assert running.done.done()
-    assert isinstance(requests.begin("alice", "k", "f"), Running)
+    assert isinstance(requests.begin("alice", "k", "f"), RunningRequest)

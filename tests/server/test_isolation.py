@@ -21,7 +21,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 
 from cfs_filesystem import OPERATIONS, READ_OPERATIONS, Operation
 from cfs_server.app import create_app
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.engine.host.scripted import ScriptedEngine
 from tests.filesystem.support import grant
 from tests.server.guests import Guest, guests
@@ -29,7 +29,7 @@ from tests.server.support import EVENTS, TEXT, ServerHarness, data, running_serv
 
 ROUTES = {
     (method, str(route.path_format))
-    for route in iter_route_contexts(create_app(Settings(), ScriptedEngine()).routes)
+    for route in iter_route_contexts(create_app(ServerSettings(), ScriptedEngine()).routes)
     if isinstance(route.original_route, APIRoute)
     for method in route.methods or ()
 }

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from cfs.errors import Forbidden
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.http.middleware import check_caller
 from tests.server.support import running_server
 
@@ -79,10 +79,10 @@ async def test_a_link_of_another_site_opens_the_dashboard_and_nothing_else() -> 
 
 
 def test_the_names_come_from_the_settings() -> None:
-    assert Settings().host_names == frozenset()
-    assert Settings(allowed_hosts=" A.example, b.example ").host_names == frozenset({"a.example", "b.example"})
-    assert Settings(allow_remote_without_tokens=True).host_names is None
-    assert Settings(allow_remote_without_tokens=True, allowed_hosts="a").host_names == frozenset({"a"})
+    assert ServerSettings().host_names == frozenset()
+    assert ServerSettings(allowed_hosts=" A.example, b.example ").host_names == frozenset({"a.example", "b.example"})
+    assert ServerSettings(allow_remote_without_tokens=True).host_names is None
+    assert ServerSettings(allow_remote_without_tokens=True, allowed_hosts="a").host_names == frozenset({"a"})
 
 
 async def test_a_cross_site_message_is_refused_and_stored_nowhere() -> None:

@@ -16,7 +16,7 @@ import httpx
 import pytest
 import sniffio
 
-from cfs_server.config.settings import ConfigurationError, Settings, load
+from cfs_server.config.settings import ConfigurationError, ServerSettings, load
 from cfs_server.engine.contract.interface import ModelLoadError
 from cfs_server.http.middleware import is_loopback
 from cfs_server.main.serve import bind, listen_on, on_asyncio
@@ -229,7 +229,7 @@ def test_a_flag_goes_before_the_environment_the_environment_before_the_file_the_
     monkeypatch.setenv("CFS_MODEL", "")
     settings = load({"port": 3}, file)
     assert (settings.port, settings.ping, settings.max_sessions, settings.model) == (3, 2.5, 1, "file.gguf")
-    assert settings.shutdown_grace == Settings.model_fields["shutdown_grace"].default
+    assert settings.shutdown_grace == ServerSettings.model_fields["shutdown_grace"].default
     assert settings.limits.sessions == 1
 
 
@@ -253,7 +253,7 @@ def test_the_store_and_the_data_folder_say_where_sessions_are_kept(store: str, f
 def test_an_embedded_server_keeps_nothing_and_a_served_one_keeps_sessions_in_the_users_data_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert (Settings().data_dir, Settings().store_file) == (None, None)
+    assert (ServerSettings().data_dir, ServerSettings().store_file) == (None, None)
     monkeypatch.delenv("CFS_DATA_DIR")
     monkeypatch.setenv("XDG_DATA_HOME", "/share")
     assert load().store_file == Path("/share/cfs/sessions.db")

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from cfs.wire import Message
 from cfs_server.domain.changes import Record
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.domain.turns import Turn, TurnRequest
 from cfs_server.engine.host.scripted import Script, ScriptedEngine, echo
 from cfs_server.journal.journal import Journal
@@ -74,7 +74,7 @@ async def recording(records: list[Record] | None) -> AsyncIterator[Journal | Non
 
 @asynccontextmanager
 async def running_store(
-    script: Script = echo, limits: Limits | None = None, records: list[Record] | None = None
+    script: Script = echo, limits: StoreLimits | None = None, records: list[Record] | None = None
 ) -> AsyncIterator[StoreHarness]:
     """Open a store; when the block ends it must be sound, and leave nothing behind. Its changes go to `records`."""
     engine = ScriptedEngine(script)

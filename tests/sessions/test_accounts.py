@@ -14,7 +14,7 @@ from cfs.errors import NotFound, StorageFull, TooLarge
 from cfs.wire import Message, SettingsPatch, ToolCall, Usage
 from cfs_server.domain.history import History
 from cfs_server.domain.message_sizes import MESSAGE_COST, cost_of
-from cfs_server.domain.quotas import Limits, Quota, StorageUsage
+from cfs_server.domain.quotas import Quota, StorageUsage, StoreLimits
 from cfs_server.domain.transcripts import SizedMessages, read_history
 from cfs_server.domain.turns import TurnRequest
 from tests.sessions.support import StoreHarness, running_store
@@ -98,7 +98,7 @@ async def test_a_session_counts_for_its_account_as_long_as_it_lives() -> None:
 
 
 async def test_a_refused_session_leaves_nothing_behind() -> None:
-    async with running_store(limits=Limits(sessions=3)) as d:
+    async with running_store(limits=StoreLimits(sessions=3)) as d:
         alice = d.store.account.part("alice", Quota(sessions=2))
         with pytest.raises(StorageFull, match="alice"):
             d.store.create("a/b/c", account=alice)
@@ -243,14 +243,14 @@ async def test_empty_messages_do_not_come_for_nothing() -> None:
         with pytest.raises(TooLarge, match="20000 messages"):
             d.store.replace("b", many, "*")
         assert (len(d.store), d.store.account.bytes) == (1, 0)
-    async with running_store(limits=Limits(messages=10**6, total_bytes=7 << 20)) as d:
+    async with running_store(limits=StoreLimits(messages=10**6, total_bytes=7 << 20)) as d:
         with pytest.raises(StorageFull):
             d.store.create("a", transcript=many)
         assert (len(d.store), d.store.account.bytes) == (0, 0)
 
 
 async def test_a_session_has_so_many_messages_and_keeps_its_last_reply() -> None:
-    async with running_store(limits=Limits(messages=4)) as d:
+    async with running_store(limits=StoreLimits(messages=4)) as d:
         for text in ("one", "two"):
             d.say("a", text)
             await d.settled("a")
@@ -267,7 +267,7 @@ async def test_a_session_has_so_many_messages_and_keeps_its_last_reply() -> None
 
 
 async def test_an_agent_cannot_add_without_end() -> None:
-    async with running_store(limits=Limits(messages=10)) as d:
+    async with running_store(limits=StoreLimits(messages=10)) as d:
         d.store.create("a", SettingsPatch(driver="agent"))
         d.say("a", "hello")
         session = d.store.get("a")

@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from cfs.errors import CfsError
 from cfs.wire import Message
-from cfs_server.domain.events import Event, EventLog, Stale
-from cfs_server.domain.quotas import Limits, StorageUsage
+from cfs_server.domain.events import EventLog, LoggedEvent, Stale
+from cfs_server.domain.quotas import StorageUsage, StoreLimits
 from cfs_server.domain.turns import TurnRequest
 from cfs_server.engine.host.scripted import ScriptedEngine, echo
 from cfs_server.journal.records import decode_events
@@ -25,7 +25,7 @@ from tests.sessions.disk import Disk, ManualJournal
 
 NAMES = st.sampled_from(["a", "b", "a/x"])
 STEPS = 12
-FEW_EVENTS = Limits(session_events=3, all_events=4, memory=0)
+FEW_EVENTS = StoreLimits(session_events=3, all_events=4, memory=0)
 """Most events that readers ask for have left the memory."""
 
 
@@ -37,7 +37,7 @@ class Reader:
         self.token: str | None = None
         self.seen: list[tuple[int, str]] = []
 
-    def take(self, events: list[Event] | Stale, log: EventLog) -> None:
+    def take(self, events: list[LoggedEvent] | Stale, log: EventLog) -> None:
         """Note what the stream brought."""
         if isinstance(events, Stale):
             self.seen, self.token = [], log.token(events.last)
@@ -168,7 +168,7 @@ class CrashMachine(RuleBasedStateMachine):
             await task
         return None
 
-    def _note(self, events: list[Event] | Stale, log: EventLog) -> None:
+    def _note(self, events: list[LoggedEvent] | Stale, log: EventLog) -> None:
         """Check that an id has one meaning."""
         for event in [] if isinstance(events, Stale) else events:
             token = log.token(log.number_of(event))

@@ -9,8 +9,8 @@ from weakref import ref
 import pytest
 
 from cfs.errors import InvalidRequest
-from cfs_server.domain.events import Event, EventBus, EventLog, Stale
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.events import EventBus, EventLog, LoggedEvent, Stale
+from cfs_server.domain.quotas import StoreLimits
 from tests.sessions.support import running_store
 
 KILOBYTE = 1 << 10
@@ -21,9 +21,9 @@ def publish(bus: EventBus, log: EventLog, count: int = 1, session: str = "a") ->
         bus.publish(log, "token", session, {"n": n})
 
 
-async def take(stream: AsyncIterator[list[Event] | Stale], count: int) -> list[Event]:
+async def take(stream: AsyncIterator[list[LoggedEvent] | Stale], count: int) -> list[LoggedEvent]:
     """Read so many events."""
-    taken: list[Event] = []
+    taken: list[LoggedEvent] = []
     while len(taken) < count:
         events = await anext(stream)
         assert isinstance(events, list)
@@ -31,7 +31,7 @@ async def take(stream: AsyncIterator[list[Event] | Stale], count: int) -> list[E
     return taken
 
 
-def numbers(events: list[Event]) -> list[int]:
+def numbers(events: list[LoggedEvent]) -> list[int]:
     return [event.number for event in events]
 
 
@@ -61,7 +61,7 @@ async def test_a_follower_sees_what_was_there_and_then_what_comes() -> None:
 
 
 async def test_a_slow_follower_is_told_once_that_it_is_stale_and_goes_on_from_the_present() -> None:
-    bus = EventBus(Limits(session_events=4))
+    bus = EventBus(StoreLimits(session_events=4))
     log = bus.new_log()
     stream = log.follow(0)
     publish(bus, log)
@@ -127,7 +127,7 @@ def test_an_event_is_encoded_once_for_all_readers() -> None:
 
 
 async def test_a_log_is_bounded_by_bytes_and_keeps_its_newest_event_whatever_its_size() -> None:
-    bus = EventBus(Limits(session_event_bytes=100 * KILOBYTE))
+    bus = EventBus(StoreLimits(session_event_bytes=100 * KILOBYTE))
     log = bus.new_log()
     stream = log.follow(0)
     publish(bus, log)
@@ -148,7 +148,7 @@ async def test_a_log_is_bounded_by_bytes_and_keeps_its_newest_event_whatever_its
 
 async def test_all_logs_together_are_bounded_by_bytes() -> None:
     """However many sessions there are, deleted or not."""
-    bus = EventBus(Limits(all_event_bytes=1000 * KILOBYTE))
+    bus = EventBus(StoreLimits(all_event_bytes=1000 * KILOBYTE))
     logs = [bus.new_log() for _ in range(100)]
     for n, log in enumerate(logs):
         for _ in range(3):
@@ -166,7 +166,7 @@ async def test_all_logs_together_are_bounded_by_bytes() -> None:
 
 
 async def test_an_event_over_the_bound_of_all_logs_is_kept_until_the_next_one() -> None:
-    bus = EventBus(Limits(all_event_bytes=1))
+    bus = EventBus(StoreLimits(all_event_bytes=1))
     log = bus.new_log()
     for number in (1, 2):
         publish(bus, log)
@@ -176,7 +176,7 @@ async def test_an_event_over_the_bound_of_all_logs_is_kept_until_the_next_one() 
 
 
 async def test_the_log_of_a_deleted_session_goes_at_once_and_its_messages_when_they_are_old() -> None:
-    async with running_store(limits=Limits(all_event_bytes=1000 * KILOBYTE)) as d:
+    async with running_store(limits=StoreLimits(all_event_bytes=1000 * KILOBYTE)) as d:
         for n in range(30):
             d.say("a", f"{n} " + "x" * 100 * KILOBYTE, generate=False)
             log = ref(d.store.get("a").log)

@@ -25,7 +25,7 @@ from cfs_filesystem import (
 )
 from cfs_filesystem.testing import FileSystemConformance
 from cfs_server.domain.loop_bridge import LoopBridge
-from cfs_server.domain.quotas import Limits, Quota
+from cfs_server.domain.quotas import Quota, StoreLimits
 from cfs_server.engine.host.scripted import Script, echo, failing
 from cfs_server.sessions.filesystem import SessionFileSystem
 from cfs_server.sessions.session import Session
@@ -56,7 +56,7 @@ class Abroad:
 
 
 @contextmanager
-def abroad(limits: Limits | None = None, script: Script = echo) -> Iterator[Abroad]:
+def abroad(limits: StoreLimits | None = None, script: Script = echo) -> Iterator[Abroad]:
     """Open a store in a thread of its own; in the end it must be sound."""
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(running_store(script, limits)) as d:
         filesystem = portal.call(SessionFileSystem, d.store)
@@ -90,7 +90,7 @@ class TestSessions(FileSystemConformance):
 
 def test_messages_of_twenty_threads_are_all_there_and_whole_while_turns_run() -> None:
     """To one session and to one each: nothing is lost, mixed or answered twice (S4)."""
-    with abroad(Limits(queued_turns=1000)) as far:
+    with abroad(StoreLimits(queued_turns=1000)) as far:
         started = threading.Barrier(20)
 
         def write(writer: int) -> None:
@@ -426,7 +426,7 @@ def test_a_failed_turn_is_in_the_text_and_the_write_was_good() -> None:
 
 
 def test_a_full_queue_is_told() -> None:
-    with abroad(Limits(queued_turns=2)) as far:
+    with abroad(StoreLimits(queued_turns=2)) as far:
         far.on_loop(far.harness.engine.hold)
         for number in range(3):
             far.files.write("/sessions/a", f"{number}")
@@ -438,7 +438,7 @@ def test_a_full_queue_is_told() -> None:
 
 
 def test_too_many_sessions_or_bytes_are_told_and_change_nothing() -> None:
-    with abroad(Limits(sessions=2, total_bytes=1_500, message_bytes=80)) as far:
+    with abroad(StoreLimits(sessions=2, total_bytes=1_500, message_bytes=80)) as far:
         far.files.write("/sessions/a", "")
         far.files.write("/sessions/b", "")
         with pytest.raises(StorageFull):

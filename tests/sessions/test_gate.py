@@ -16,7 +16,7 @@ import pytest
 from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidTranscript, NotFound, NotGranted
 from cfs.wire import Message, SettingsPatch
 from cfs_filesystem import OPERATIONS, Grant, InMemoryFileSystem, InvalidPathError, Operation
-from cfs_server.domain.events import Event
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.domain.ids import SESSIONS, parent_of, path_of
 from cfs_server.domain.quotas import Quota
 from cfs_server.domain.rights import Right
@@ -25,7 +25,7 @@ from cfs_server.domain.turns import TurnRequest
 from cfs_server.domain.words import Criteria, SearchQuery
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.rewinding import Plan, Step
+from cfs_server.sessions.rewinding import RewindPlan, RewindStep
 from tests.filesystem.support import grant
 from tests.sessions.support import StoreHarness, running_store
 
@@ -74,11 +74,13 @@ class Method(NamedTuple):
 WRITE: AbstractSet[Operation] = {"write"}
 
 
-def plan_of(gate: AuthorizedSessions) -> Plan:
+def plan_of(gate: AuthorizedSessions) -> RewindPlan:
     """A plan to take the session `a` back to its beginning."""
     session = gate._store.get("a")
     history = SizedMessages()
-    return Plan((Step(session, 0, history, tuple(enumerate(session.history.messages)), (), (), ()),), "op", 0.0)
+    return RewindPlan(
+        (RewindStep(session, 0, history, tuple(enumerate(session.history.messages)), (), (), ()),), "op", 0.0
+    )
 
 
 METHODS: dict[str, list[Method]] = {
@@ -449,7 +451,7 @@ async def test_the_right_to_the_new_name_is_enough() -> None:
 # -- following --------------------------------------------------------------------------------------------------------
 
 
-def seen(c: Counter) -> list[Event]:
+def seen(c: Counter) -> list[LoggedEvent]:
     """All events so far that Bob may see."""
     events = c.gate.log.since(0)
     assert isinstance(events, list)

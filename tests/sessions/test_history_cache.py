@@ -14,7 +14,7 @@ from cfs.errors import CfsError, ServerError, StorageFull, Unavailable
 from cfs.wire import Message, SettingsPatch, Usage
 from cfs_server.domain.changes import Created, HistoryReplaced, MessageAdded, Record
 from cfs_server.domain.history import HistoryNotLoaded, rendered
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.domain.state import Head
 from cfs_server.domain.turns import TurnRequest
 from cfs_server.engine.host.scripted import ScriptedEngine, echo
@@ -100,11 +100,11 @@ class Harness(StoreHarness):
 
 
 @asynccontextmanager
-async def small(memory: int = 0, limits: Limits | None = None) -> AsyncIterator[Harness]:
+async def small(memory: int = 0, limits: StoreLimits | None = None) -> AsyncIterator[Harness]:
     """A store with a budget; in the end it is sound, and has nothing left."""
     engine, source = ScriptedEngine(echo), Messages()
     await engine.start()
-    async with SessionStore(engine, limits or Limits(memory=memory), journal=source) as store:
+    async with SessionStore(engine, limits or StoreLimits(memory=memory), journal=source) as store:
         yield Harness(store, engine, source)
         store.check_integrity()
     assert (len(store), store.account.bytes, store.histories.bytes) == (0, 0, 0)
@@ -361,7 +361,7 @@ async def test_turns_wait_for_a_database_that_is_away_at_the_start() -> None:
 
 async def test_the_limit_of_memory_is_for_what_cannot_leave_it() -> None:
     """Idle sessions may have any number of messages; those that wait or are answered may not (507)."""
-    async with small(limits=Limits(memory=0, busy_bytes=20_000)) as h:
+    async with small(limits=StoreLimits(memory=0, busy_bytes=20_000)) as h:
         sessions = [await h.make(name, 10) for name in "abcd"]
         assert h.store.account.bytes > 40_000
         assert h.store.histories.needed() == 0
@@ -381,7 +381,7 @@ async def test_the_limit_of_memory_is_for_what_cannot_leave_it() -> None:
 
 
 async def test_messages_that_an_agent_adds_are_counted() -> None:
-    async with small(limits=Limits(memory=0, busy_bytes=40_000)) as h:
+    async with small(limits=StoreLimits(memory=0, busy_bytes=40_000)) as h:
         session = h.store.create("a", SettingsPatch(driver="agent"))
         async with h.store.loaded("a"):
             h.say("a", "work")

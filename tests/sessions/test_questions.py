@@ -7,9 +7,9 @@ import pytest
 
 from cfs.errors import CfsError, Conflict, Forbidden, InvalidParameters, NotFound, StorageFull, TooMany
 from cfs.wire import NewQuestion, SettingsPatch, Usage
-from cfs_server.domain.events import Event
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.domain.questions import MOST_CLOSED, MOST_OPEN, Question, QuestionState
-from cfs_server.domain.quotas import Limits, Quota
+from cfs_server.domain.quotas import Quota, StoreLimits
 from cfs_server.domain.turns import Turn
 from cfs_server.sessions.session import Session
 from tests.sessions.support import StoreHarness, running_store
@@ -31,7 +31,7 @@ class Asking:
         """Answer a question as Alice."""
         return self.session.answer_question(question.id, answer, "alice", claim)
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[LoggedEvent]:
         """What was published about questions."""
         events = self.session.log.since(0)
         assert isinstance(events, list)
@@ -39,7 +39,7 @@ class Asking:
 
 
 @asynccontextmanager
-async def asking(limits: Limits | None = None) -> AsyncIterator[Asking]:
+async def asking(limits: StoreLimits | None = None) -> AsyncIterator[Asking]:
     async with running_store(limits=limits) as d:
         session = d.store.create("a", SettingsPatch(driver="agent"))
         d.say("a", "build it")

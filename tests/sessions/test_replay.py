@@ -14,7 +14,7 @@ from cfs.errors import CfsError, ContextTooLong
 from cfs.wire import AgentWork, CallDecision, Message, NewQuestion, PlanStep, SettingsPatch, Usage
 from cfs_server.domain import changes
 from cfs_server.domain.changes import Record
-from cfs_server.domain.quotas import Limits, StorageUsage
+from cfs_server.domain.quotas import StorageUsage, StoreLimits
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import Turn, TurnRequest
 from cfs_server.engine.contract.interface import GenerationRequest
@@ -82,7 +82,7 @@ def session_dump(session: Session) -> object:
     )
 
 
-async def replayed(records: list[Record], limits: Limits) -> object:
+async def replayed(records: list[Record], limits: StoreLimits) -> object:
     """Replay the records, as they are stored, in another store, whose engine is not called; return its content."""
     engine = ScriptedEngine(echo)
     async with SessionStore(engine, limits) as store:
@@ -105,7 +105,7 @@ class ReplayMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.stack = AsyncExitStack()
         self.records: list[Record] = []
-        self.limits = Limits(queued_turns=4, session_events=5_000, all_events=50_000)
+        self.limits = StoreLimits(queued_turns=4, session_events=5_000, all_events=50_000)
         self.claimed: list[tuple[str, str, str]] = []
         self.runner.run(self._open())
 
@@ -236,13 +236,13 @@ TestReplay.settings = settings(stateful_step_count=40)
 def kinds_of_change() -> set[type]:
     """All changes that there are."""
     classes = [each for _, each in inspect.getmembers(changes, inspect.isclass) if each.__module__ == changes.__name__]
-    return {each for each in classes if hasattr(each, "apply") and each is not changes.Change}
+    return {each for each in classes if hasattr(each, "apply") and each is not changes.SessionChange}
 
 
 async def test_every_kind_of_change_can_be_made_again() -> None:
     """The record is replayed after each step, so that no later change hides what an earlier one lost."""
     records: list[Record] = []
-    limits = Limits()
+    limits = StoreLimits()
     async with running_store(script, limits, records) as d:
 
         async def check() -> None:
@@ -309,7 +309,7 @@ async def test_every_kind_of_change_can_be_made_again() -> None:
 async def test_a_long_view_of_a_history_is_recorded_whole() -> None:
     """Its event counts the messages only; the record holds them, and the messages are the same objects."""
     records: list[Record] = []
-    limits = Limits()
+    limits = StoreLimits()
     view = SizedMessages.of(Message(role="user", content=f"message {n}") for n in range(1_000))
     async with running_store(limits=limits, records=records) as d:
         d.store.submit("a", TurnRequest(Message(role="user", content="and now?"), view=view))
@@ -323,7 +323,7 @@ async def test_a_long_view_of_a_history_is_recorded_whole() -> None:
 async def test_the_end_of_a_store_deletes_nothing() -> None:
     """A store that is made from the record of one that was closed has its sessions, as they were."""
     records: list[Record] = []
-    limits = Limits()
+    limits = StoreLimits()
     async with running_store(limits=limits, records=records) as d:
         d.say("a/x", "hello")
         await d.settled("a")

@@ -9,7 +9,7 @@ import pytest
 from cfs.errors import Gone, Unavailable
 from cfs.wire import Message, SettingsPatch
 from cfs_server.domain.authors import Author, author
-from cfs_server.domain.events import Event, Stale
+from cfs_server.domain.events import LoggedEvent, Stale
 from cfs_server.domain.quotas import Quota, StorageUsage
 from cfs_server.engine.host.scripted import Script, ScriptedEngine, echo
 from cfs_server.sessions.store import SessionStore
@@ -180,7 +180,7 @@ async def test_a_late_reader_sees_no_deletion_where_a_store_ends(common: bool) -
         assert await seen("a", r) == ["session.created", "settings.changed"]
 
 
-async def all_of(batches: AsyncGenerator[list[Event] | Stale]) -> list[Event]:
+async def all_of(batches: AsyncGenerator[list[LoggedEvent] | Stale]) -> list[LoggedEvent]:
     """Read events until their log is closed."""
     return [event async for batch in batches if isinstance(batch, list) for event in batch]
 

@@ -7,7 +7,7 @@ import pytest
 
 from cfs.errors import Conflict, Gone, TooMany
 from cfs.wire import Message, SettingsPatch
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.domain.turns import TurnRequest
 from cfs_server.engine.contract.interface import Delta, Finished, GenerationRequest
 from cfs_server.engine.host.scripted import failing
@@ -112,7 +112,7 @@ async def test_a_defect_of_the_engine_fails_the_turn_and_tells_nothing_of_itself
 
 
 async def test_a_turn_that_takes_too_long_fails() -> None:
-    async with running_store(limits=Limits(turn_seconds=0.01)) as d:
+    async with running_store(limits=StoreLimits(turn_seconds=0.01)) as d:
         d.engine.hold()
         d.say("chat", "hi")
         assert "[Error: the turn took longer than 0.01 seconds]" in await d.text("chat")
@@ -164,7 +164,7 @@ async def test_messages_without_a_turn_are_only_added_in_their_place() -> None:
 
 
 async def test_a_full_queue_refuses_and_keeps_what_it_has() -> None:
-    async with running_store(limits=Limits(queued_turns=2)) as d:
+    async with running_store(limits=StoreLimits(queued_turns=2)) as d:
         d.engine.hold()
         for word in ("one", "two", "three"):
             d.say("chat", word)

@@ -16,7 +16,7 @@ from cfs.errors import (
     Unavailable,
 )
 from cfs.wire import SettingsPatch, Usage
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from tests.sessions.support import StoreHarness, running_store
 
 
@@ -233,7 +233,7 @@ async def test_an_unanswered_message_waits_for_an_agent_and_is_renamed_with_its_
 
 
 async def test_an_unanswered_message_that_is_refused_leaves_nothing_behind() -> None:
-    async with running_store(limits=Limits(message_bytes=10)) as d:
+    async with running_store(limits=StoreLimits(message_bytes=10)) as d:
         d.store.create("a", transcript=HISTORY)
         with pytest.raises(TooLarge):
             d.store.create("b", transcript=HISTORY + "User: " + "x" * 11)
@@ -245,14 +245,14 @@ async def test_an_unanswered_message_that_is_refused_leaves_nothing_behind() -> 
 
 
 async def test_the_number_of_sessions_and_their_bytes_are_bounded() -> None:
-    async with running_store(limits=Limits(sessions=2)) as d:
+    async with running_store(limits=StoreLimits(sessions=2)) as d:
         d.store.open("a")
         d.store.open("b")
         with pytest.raises(StorageFull, match="2 sessions"):
             d.store.open("c")
         d.store.delete("a")
         d.store.open("c")
-    async with running_store(limits=Limits(total_bytes=1500)) as d:
+    async with running_store(limits=StoreLimits(total_bytes=1500)) as d:
         with pytest.raises(StorageFull, match="1500 bytes"):
             d.say("a", "x" * 1000)
         assert len(d.store) == 0, "a refused message makes no session"

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from cfs.wire import Message, ToolCall
 from cfs_server.engine.contract.interface import CallDelta, EngineStats, ModelInfo, UpstreamKind
 from cfs_server.engine.upstream.engine import UpstreamEngine
-from cfs_server.engine.upstream.failures import Retries
+from cfs_server.engine.upstream.failures import RetryPolicy
 from cfs_server.engine.upstream.options import UpstreamOptions, sampling_of
 from tests.engine.support import Answer
 from tests.upstream.anthropic_stub import AnthropicStub
@@ -61,7 +61,7 @@ async def pair(kind: UpstreamKind, *acts: Act, stub: Stub | None = None, **chang
     stub = stub or STUBS[kind](*acts)
     naps = Naps()
     async with served(stub) as url:
-        engine = UpstreamEngine(options(url, kind, **{"retries": Retries(sleep=naps)} | changes))
+        engine = UpstreamEngine(options(url, kind, **{"retries": RetryPolicy(sleep=naps)} | changes))
         with blockbuster_ctx():
             await engine.start()
             try:
@@ -76,7 +76,7 @@ async def started(stub: Stub | None, kind: UpstreamKind, *, url: str = "", **cha
     async with contextlib.AsyncExitStack() as stack:
         if stub is not None:
             url = await stack.enter_async_context(served(stub))
-        engine = UpstreamEngine(options(url, kind, **{"retries": Retries(sleep=Naps())} | changes))
+        engine = UpstreamEngine(options(url, kind, **{"retries": RetryPolicy(sleep=Naps())} | changes))
         try:
             return await engine.start()
         finally:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cfs.contract.transcript import parse
 from cfs.errors import EngineError
 from cfs.wire import Message, ToolCall
-from cfs_server.engine.contract.history_forms import NO_RESULT, Form, in_form, paired
+from cfs_server.engine.contract.history_forms import NO_RESULT, HistoryForm, in_form, paired
 from cfs_server.engine.upstream.conversation import conversation_of
 from cfs_server.engine.upstream.openai import OpenAIDialect
 from cfs_server.engine.upstream.options import UpstreamOptions
@@ -91,21 +91,23 @@ TAKES_ALL = [strict_stub.NO_THINKING, strict_stub.EXTRA_THINKING, strict_stub.TH
 """Rules about thinking: each server says whether it wants it."""
 
 
-def rows_of(history: list[Message], form: Form) -> list[dict[str, Any]]:
+def rows_of(history: list[Message], form: HistoryForm) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = OpenAIDialect(UpstreamOptions("", "openai"), "m").body(request(history), form)[
         "messages"
     ]
     return rows
 
 
-@pytest.mark.parametrize("form", [Form.STRICT, Form.TEXT])
+@pytest.mark.parametrize("form", [HistoryForm.STRICT, HistoryForm.TEXT])
 @given(st.lists(_MESSAGES, max_size=12))
-def test_any_history_keeps_to_all_rules_in_a_strict_form(form: Form, history: list[Message]) -> None:
+def test_any_history_keeps_to_all_rules_in_a_strict_form(form: HistoryForm, history: list[Message]) -> None:
     """And no word of it is lost."""
     rows = rows_of(history, form)
     without_calls = [strict_stub.NO_CALLS, strict_stub.SIGNED_CALLS]
     rules = [rule for rule in vars(strict_stub).values() if isinstance(rule, strict_stub.Rule)]
-    rules = [rule for rule in rules if rule not in TAKES_ALL and (form is Form.TEXT or rule not in without_calls)]
+    rules = [
+        rule for rule in rules if rule not in TAKES_ALL and (form is HistoryForm.TEXT or rule not in without_calls)
+    ]
     assert [rule.source for rule in rules if rule.broken(rows)] == []
     list(OpenAIStub().read({"model": MODEL, "stream": True, "messages": rows}))  # each result follows its call
     text = "\n".join(row["content"] for row in rows)
@@ -116,14 +118,14 @@ def test_any_history_keeps_to_all_rules_in_a_strict_form(form: Form, history: li
 def test_what_comes_later_changes_only_the_end_of_a_strict_form(history: list[Message], last: Message) -> None:
     """So servers find what they have cached; only an open call waits for its result."""
     assume(last.role != "tool")
-    before, after = in_form(history, Form.STRICT), in_form([*history, last], Form.STRICT)
+    before, after = in_form(history, HistoryForm.STRICT), in_form([*history, last], HistoryForm.STRICT)
     assert after[: max(0, len(before) - 2)] == before[:-2]
 
 
 def test_the_stored_messages_stay_as_they_are() -> None:
     history = [user(" "), calling("x" * 50), user("a"), user("b"), Message(role="system", content="c")]
     before = [message.model_dump_json() for message in history]
-    for form in Form:
+    for form in HistoryForm:
         rows_of(history, form)
     assert [message.model_dump_json() for message in history] == before
 

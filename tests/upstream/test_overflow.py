@@ -3,7 +3,7 @@
 import pytest
 
 from cfs.wire import Message, SettingsPatch
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.domain.turns import TurnRequest
 from cfs_server.engine.contract.interface import UpstreamKind
 from cfs_server.sessions.store import SessionStore
@@ -14,7 +14,7 @@ from tests.upstream.support import pair
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
 async def test_a_conversation_that_is_too_long_is_cut_and_sent_again(kind: UpstreamKind) -> None:
     words = WINDOW // 30
-    async with pair(kind) as both, SessionStore(both.engine, Limits(session_events=20_000)) as store:
+    async with pair(kind) as both, SessionStore(both.engine, StoreLimits(session_events=20_000)) as store:
         store.create("chat", SettingsPatch(system="Be brief."))
         for number in range(40):
             request = TurnRequest(Message(role="user", content=f"{number} " + "word " * words))

@@ -8,10 +8,10 @@ import pytest
 
 from cfs.errors import ContextTooLong, EngineError
 from cfs.wire import Message, SettingsPatch
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.domain.turns import TurnRequest
-from cfs_server.engine.contract.history_forms import Form
-from cfs_server.engine.upstream.failures import Retries, of_event, of_status, refusal_of
+from cfs_server.engine.contract.history_forms import HistoryForm
+from cfs_server.engine.upstream.failures import RetryPolicy, of_event, of_status, refusal_of
 from cfs_server.sessions.store import SessionStore
 from tests.engine.support import ask, collect, request, user
 from tests.upstream import strict_stub
@@ -90,8 +90,8 @@ async def test_names_of_tools_are_mapped_back() -> None:
 async def test_a_failure_without_words_is_no_rule_before_it_helps_twice() -> None:
     """A server may be in trouble, or its template may fail: 500 says neither."""
     trouble = [Refusal(500, message="Internal error")] * 2
-    async with pair("openai", retries=Retries(most=1, sleep=Naps())) as both:
-        for expected in (Form.PLAIN, Form.STRICT):
+    async with pair("openai", retries=RetryPolicy(most=1, sleep=Naps())) as both:
+        for expected in (HistoryForm.PLAIN, HistoryForm.STRICT):
             both.stub.acts.extend(trouble)
             await ask(both.engine, [*ODD, ASKED])
             assert both.engine.history_form is expected
@@ -131,7 +131,10 @@ def test_words_of_known_servers_cut_a_prompt_at_once(name: str) -> None:
 async def test_a_long_session_goes_on_whatever_the_words_of_a_refusal(name: str) -> None:
     """Old exchanges leave the prompt; the upstream does not say how long a prompt may be."""
     stub = StrictStub(window=4000, too_long=WORDS_OF_LENGTH[name])
-    async with pair("openai", stub=stub) as both, SessionStore(both.engine, Limits(session_events=20_000)) as store:
+    async with (
+        pair("openai", stub=stub) as both,
+        SessionStore(both.engine, StoreLimits(session_events=20_000)) as store,
+    ):
         store.create("chat", SettingsPatch(system="Be brief.", max_tokens=1))
         for number in range(20):
             request = TurnRequest(user(f"{number} " + "word " * 600))

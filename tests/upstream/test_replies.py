@@ -11,9 +11,9 @@ from cfs.contract.sse import ServerSentEvent, SSEDecoder
 from cfs.wire import FinishReason, Message, ToolCall
 from cfs_server.engine.contract.interface import CallDelta, Delta
 from cfs_server.engine.upstream.anthropic_replies import AnthropicReply
-from cfs_server.engine.upstream.failures import Failure, Refusal, of_event, of_status, refusal_of, seconds_of
+from cfs_server.engine.upstream.failures import Failure, UpstreamProblem, of_event, of_status, refusal_of, seconds_of
 from cfs_server.engine.upstream.openai import OpenAIDialect, OpenAIReply, ThinkingMember
-from cfs_server.engine.upstream.protocol import Reply, UpstreamUsage
+from cfs_server.engine.upstream.protocol import UpstreamReply, UpstreamUsage
 from tests.engine.support import request, user
 from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.stub import Speech
@@ -24,11 +24,11 @@ def chunk(delta: dict[str, Any] | None = None, reason: str | None = None, **memb
     return json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]} | members)
 
 
-def read(reply: Reply, *data: str) -> list[Delta]:
+def read(reply: UpstreamReply, *data: str) -> list[Delta]:
     return [delta for each in data for delta in reply.feed(ServerSentEvent(data=each))]
 
 
-def read_whole(reply: Reply, *data: str) -> list[tuple[str | None, str | None, str]]:
+def read_whole(reply: UpstreamReply, *data: str) -> list[tuple[str | None, str | None, str]]:
     """Read a reply up to its end; return the id, the name and the arguments of each call."""
     pieces = calls([*read(reply, *data, "[DONE]"), *reply.rest()])
     assert [piece.index for piece in pieces] == sorted(piece.index for piece in pieces)
@@ -189,7 +189,7 @@ def test_wherever_the_network_cuts_the_reply_is_the_same(cuts: list[int], words:
     ],
 )
 def test_errors_are_read_however_they_are_worded(body: str, kind: str, message: str) -> None:
-    assert refusal_of(body) == Refusal(kind, message)
+    assert refusal_of(body) == UpstreamProblem(kind, message)
 
 
 def test_long_reasons_are_cut() -> None:

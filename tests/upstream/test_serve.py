@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cfs_server.config.settings import ConfigurationError, Settings
+from cfs_server.config.settings import ConfigurationError, ServerSettings
 from cfs_server.connect.engines import KEY_VARIABLE, make_engine, read_key
 from cfs_server.main.checks import _upstream
 from tests.server.support import Process, run_cfs, serving
@@ -168,7 +168,7 @@ def test_a_file_without_a_key_is_told_without_showing_it(tmp_path: Path, content
     ],
 )
 def test_settings_that_cannot_be_used_together_are_told(changes: dict[str, object], told: str) -> None:
-    settings = Settings.model_validate({"upstream": "http://127.0.0.1:9"} | changes)
+    settings = ServerSettings.model_validate({"upstream": "http://127.0.0.1:9"} | changes)
     with pytest.raises(ConfigurationError, match=told):
         make_engine(settings)
 
@@ -179,7 +179,7 @@ def test_the_doctor_asks_a_configured_upstream(monkeypatch: pytest.MonkeyPatch) 
         (check,) = [each for each in json.loads(examined.stdout)["checks"] if each["name"] == "upstream"]
         assert (check["status"], check["found"]) == ("ok", f"{url} has {MODEL}, context of 4096 tokens")
         monkeypatch.setenv(KEY_VARIABLE, "wrong")
-        told = _upstream(Settings(upstream=url, upstream_check=False))
+        told = _upstream(ServerSettings(upstream=url, upstream_check=False))
         assert (told.status, "refuses the key" in told.found, "CFS_UPSTREAM" in told.advice) == ("error", True, True)
-        told = _upstream(Settings(upstream="ftp://llm.example"))
+        told = _upstream(ServerSettings(upstream="ftp://llm.example"))
         assert (told.status, "no URL" in told.found) == ("error", True)

@@ -13,7 +13,7 @@ from cfs_server.engine.upstream.answers import AnswerDecoder
 from cfs_server.engine.upstream.anthropic_replies import AnthropicReply
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.openai import OpenAIReply, ThinkingMember
-from cfs_server.engine.upstream.protocol import Reply
+from cfs_server.engine.upstream.protocol import UpstreamReply
 from tests.engine.support import ask
 from tests.upstream.stub import Raw
 from tests.upstream.support import STUBS, pair
@@ -24,7 +24,7 @@ NAMES = [case["name"] for case in CASES]
 ALL = pytest.mark.parametrize("case", CASES, ids=NAMES)
 
 
-def reply_of(case: Case) -> Reply:
+def reply_of(case: Case) -> UpstreamReply:
     return OpenAIReply(ThinkingMember()) if case["protocol"] == "openai" else AnthropicReply()
 
 

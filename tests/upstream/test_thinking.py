@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cfs.wire import Message
-from cfs_server.engine.upstream.options import Documents
+from cfs_server.engine.upstream.options import PersistentTexts
 from cfs_server.engine.upstream.signed_replies import SignedReplies
 from tests.engine.support import ask, user
 from tests.upstream.anthropic_stub import AnthropicStub
@@ -88,9 +88,9 @@ async def test_what_was_signed_outlives_the_process() -> None:
             kept[name] = text
 
     stub = AnthropicStub(THINKS)
-    async with pair("anthropic", stub=stub, thinking_tokens=N, documents=Documents(kept, keep)) as both:
+    async with pair("anthropic", stub=stub, thinking_tokens=N, documents=PersistentTexts(kept, keep)) as both:
         history = await loop(both)
-    async with pair("anthropic", stub=stub, thinking_tokens=N, documents=Documents(dict(kept), keep)) as both:
+    async with pair("anthropic", stub=stub, thinking_tokens=N, documents=PersistentTexts(dict(kept), keep)) as both:
         await ask(both.engine, history, "s", tools=TOOLS)
         assert "thinking" in stub.bodies[1]
         assert stub.refused == []

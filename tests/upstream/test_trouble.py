@@ -8,7 +8,7 @@ import pytest
 from cfs.errors import EngineError
 from cfs_server.engine.contract.interface import Delta, Engine, UpstreamKind
 from cfs_server.engine.upstream.engine import UpstreamEngine
-from cfs_server.engine.upstream.failures import Retries
+from cfs_server.engine.upstream.failures import RetryPolicy
 from tests.engine.support import ask, request
 from tests.upstream.stub import KEY, Refusal, Speech, served
 from tests.upstream.support import STUBS, Naps, options, pair, until_ready
@@ -264,7 +264,7 @@ async def test_an_upstream_that_goes_away_is_seen_and_seen_again_when_it_is_back
     """Turns fail meanwhile; later ones work, without being asked (H6)."""
     naps = Naps()
     async with served(STUBS[kind]()) as url:
-        engine = UpstreamEngine(options(url, kind, retries=Retries(most=1, sleep=naps)))
+        engine = UpstreamEngine(options(url, kind, retries=RetryPolicy(most=1, sleep=naps)))
         await engine.start()
     try:
         with pytest.raises(EngineError, match="cannot be reached"):

@@ -11,9 +11,9 @@ import pytest
 from cfs.errors import CfsError
 from cfs_filesystem import FsHandle, Grant, InMemoryFileSystem
 from cfs_server.dav.scratch import ClientStates
-from cfs_server.dav.sessions import SessionTree, SubSessionTree
+from cfs_server.dav.sessions import RootSessionTree, SubSessionTree
 from cfs_server.domain.ids import SESSIONS
-from cfs_server.domain.quotas import Limits, Quota
+from cfs_server.domain.quotas import Quota, StoreLimits
 from cfs_server.engine.host.scripted import Script, echo
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.authorized import AuthorizedSessions
@@ -47,7 +47,11 @@ class Caller:
     """What one program of one principal asks for: a tree for each request, whose methods are called by a thread."""
 
     def __init__(
-        self, running_server: "Mounts", principal: Principal, kind: type[SessionTree] = SessionTree, agent: str = ""
+        self,
+        running_server: "Mounts",
+        principal: Principal,
+        kind: type[RootSessionTree] = RootSessionTree,
+        agent: str = "",
     ) -> None:
         self.server = running_server
         self.principal = principal
@@ -60,7 +64,7 @@ class Caller:
         return self.server.harness
 
     @property
-    def tree(self) -> SessionTree:
+    def tree(self) -> RootSessionTree:
         """A tree for one request."""
         return self._kind(self.principal.gate, self.server.client_states.of(self.principal), self._agent)
 
@@ -68,7 +72,7 @@ class Caller:
         """Let the principal do just this from now on."""
         self.principal.handle.grants = list(grants)
 
-    def by(self, agent: str = "", kind: type[SessionTree] | None = None) -> "Caller":
+    def by(self, agent: str = "", kind: type[RootSessionTree] | None = None) -> "Caller":
         """Another program of the same principal, or the same one in another mount."""
         return Caller(self.server, self.principal, kind or self._kind, agent)
 
@@ -136,7 +140,7 @@ class Mounts:
 
 
 @asynccontextmanager
-async def mounts(script: Script = echo, limits: Limits | None = None) -> AsyncIterator[Mounts]:
+async def mounts(script: Script = echo, limits: StoreLimits | None = None) -> AsyncIterator[Mounts]:
     """Serve sessions; in the end the store must be sound."""
     async with running_store(script, limits) as d:
         yield Mounts(d)
@@ -144,7 +148,7 @@ async def mounts(script: Script = echo, limits: Limits | None = None) -> AsyncIt
 
 
 @asynccontextmanager
-async def mount(script: Script = echo, limits: Limits | None = None) -> AsyncIterator[Caller]:
+async def mount(script: Script = echo, limits: StoreLimits | None = None) -> AsyncIterator[Caller]:
     """Serve sessions to somebody who may do everything."""
     async with mounts(script, limits) as running_server:
         yield running_server.caller("ann", grant("/"))

@@ -9,7 +9,7 @@ from cfs.wire import Message
 from cfs_filesystem import OPERATIONS, Grant
 from cfs_server.dav import put
 from cfs_server.dav.sessions import SubSessionTree
-from cfs_server.domain.quotas import Limits, Quota
+from cfs_server.domain.quotas import Quota, StoreLimits
 from cfs_server.domain.turns import TurnRequest
 from tests.filesystem.support import grant
 from tests.webdav.support import Caller, mount, mounts
@@ -51,7 +51,7 @@ async def test_what_is_no_text_is_refused() -> None:
 
 
 async def test_a_message_that_is_too_big_is_refused_and_a_transcript_is_not() -> None:
-    async with mount(limits=Limits(message_bytes=100)) as ann:
+    async with mount(limits=StoreLimits(message_bytes=100)) as ann:
         talk(ann, text=TALK * 50)
         await ann.put_refused(413, "/chat1", TALK * 50 + "x" * 101)
         await ann.put_refused(413, "/new", "x" * 101)
@@ -61,7 +61,7 @@ async def test_a_message_that_is_too_big_is_refused_and_a_transcript_is_not() ->
 
 async def test_a_body_has_as_much_as_the_transcript_and_a_bound_beyond(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(put, "GATHERED_BYTES", 200)
-    async with mount(limits=Limits(message_bytes=100)) as ann:
+    async with mount(limits=StoreLimits(message_bytes=100)) as ann:
         assert "300 bytes at most" in await ann.put_refused(413, "/new", TALK * 12)
         await ann.put("/new", TALK * 11)
         assert "100 bytes at most" in await ann.put_refused(413, "/new", TALK * 11 + "x" * 300)
@@ -309,7 +309,7 @@ async def test_who_may_not_read_writes_messages_and_learns_nothing() -> None:
 
 async def test_who_may_not_read_learns_nothing_by_names_and_sizes_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(put, "GATHERED_BYTES", 0)
-    async with mount(limits=Limits(message_bytes=100)) as ann:
+    async with mount(limits=StoreLimits(message_bytes=100)) as ann:
         ann.may(grant("/sessions/", "write"))
         assert "r0-" in await ann.put("/chat1", "")
         sent = await ann.put("/chat1", "User: hello\n")
@@ -321,7 +321,7 @@ async def test_who_may_not_read_learns_nothing_by_names_and_sizes_either(monkeyp
 
 
 async def test_a_refused_body_leaves_no_session() -> None:
-    async with mounts(limits=Limits(sessions=2, total_bytes=1_400)) as running_server:
+    async with mounts(limits=StoreLimits(sessions=2, total_bytes=1_400)) as running_server:
         ann = running_server.caller("ann", grant("/"), quota=Quota(sessions=1))
         sub = ann.by(kind=SubSessionTree)
         await ann.put_refused(507, "/big", "x" * 1_400)
@@ -337,7 +337,7 @@ async def test_a_refused_body_leaves_no_session() -> None:
 
 
 async def test_a_full_queue_is_told_and_nothing_is_added() -> None:
-    async with mount(limits=Limits(queued_turns=1)) as ann:
+    async with mount(limits=StoreLimits(queued_turns=1)) as ann:
         ann.harness.engine.hold()
         await ann.put("/chat1", "one")
         await ann.put("/chat1", "two")
@@ -377,18 +377,18 @@ async def test_what_was_judged_is_not_done_to_another_version(monkeypatch: pytes
         talk(ann)
         store = ann.harness.store
         judged: list[str | None] = []
-        loop, judge = asyncio.get_running_loop(), put.SessionVersion.judge
+        loop, judge = asyncio.get_running_loop(), put.ComparedSession.judge
 
         async def say() -> None:
             store.submit("chat1", TurnRequest(Message(role="user", content=f"i{len(judged)}"), generate=False))
 
-        def slow(sight: put.SessionVersion, body: bytes) -> object:
+        def slow(sight: put.ComparedSession, body: bytes) -> object:
             judged.append(sight.etag)
             if asyncio._get_running_loop() is None and len(judged) < 20:
                 asyncio.run_coroutine_threadsafe(say(), loop).result()
             return judge(sight, body)
 
-        monkeypatch.setattr(put.SessionVersion, "judge", slow)
+        monkeypatch.setattr(put.ComparedSession, "judge", slow)
         old = await ann.etag("/chat1")
         await ann.put("/chat1", TALK + "tail\n", match=old)
         assert len(set(judged)) == len(judged) == 6

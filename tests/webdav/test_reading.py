@@ -19,10 +19,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cfs.errors import CfsError
 from cfs_server.dav.get import read, read_session, wait_of
-from cfs_server.dav.sessions import SessionTree, SubSessionTree
+from cfs_server.dav.sessions import RootSessionTree, SubSessionTree
 from cfs_server.http.disconnects import ClientLeft, nobody_listens
 from cfs_server.http.errors import problem_response
-from cfs_server.main.serve import Server, listen, server_config, url_of
+from cfs_server.main.serve import UvicornServer, listen, server_config, url_of
 from cfs_server.sessions.session import Session
 from tests.filesystem.support import grant
 from tests.pacing.clock import Clock
@@ -73,7 +73,7 @@ async def reader(seconds: float = 20.0) -> AsyncIterator[Reader]:
     """Serve the mounts in this loop; a blocking call in it fails."""
     async with mount() as ann:
 
-        def serves(kind: type[SessionTree]) -> Route:
+        def serves(kind: type[RootSessionTree]) -> Route:
             async def answer(request: Request) -> Response:
                 tree = ann.by(kind=kind).tree
                 return await read(request, tree, "/" + request.path_params["path"], seconds=seconds)
@@ -86,15 +86,15 @@ async def reader(seconds: float = 20.0) -> AsyncIterator[Reader]:
 
         app = Starlette(
             routes=[
-                Mount("/guarded", _HeadAsGet(Starlette(routes=[serves(SessionTree)]))),
+                Mount("/guarded", _HeadAsGet(Starlette(routes=[serves(RootSessionTree)]))),
                 Mount("/sub", routes=[serves(SubSessionTree)]),
-                serves(SessionTree),
+                serves(RootSessionTree),
             ],
             exception_handlers={CfsError: refuse, ClientLeft: nobody_listens},
         )
         listener = listen("127.0.0.1", 0, 30)
         started = asyncio.Event()
-        server = Server(server_config(app), started.set)
+        server = UvicornServer(server_config(app), started.set)
         with blockbuster_ctx():
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             await started.wait()

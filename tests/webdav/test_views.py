@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfs_server.dav import put
-from cfs_server.dav.put import SentBytes, Version
+from cfs_server.dav.put import SentBytes, TranscriptVersion
 
 
 @given(st.binary(max_size=20), st.integers(0, 99), st.binary(max_size=20))
@@ -18,8 +18,8 @@ def test_a_name_says_which_bytes_were_sent(data: bytes, version: int, tail: byte
 
 
 def test_a_version_is_named_as_everywhere() -> None:
-    assert put.read('"0a1b2c3d-7"', "0a1b2c3d", 7) == Version(7)
-    assert put.read('"0a1b2c3d-7"', "0a1b2c3d", 8) == Version(7)
+    assert put.read('"0a1b2c3d-7"', "0a1b2c3d", 7) == TranscriptVersion(7)
+    assert put.read('"0a1b2c3d-7"', "0a1b2c3d", 8) == TranscriptVersion(7)
     for tag, nonce in (('"0a1b2c3d-7"', "other"), ('"0a1b2c3d-9"', "0a1b2c3d"), ("0a1b2c3d-7", "0a1b2c3d"), ("", "")):
         assert put.read(tag, nonce, 8) is None
 

@@ -14,10 +14,10 @@ from cfs import Session, api
 from cfs.errors import EngineError, NotFound
 from cfs.transports.http import Client
 from cfs_server.app import create_app
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.engine.contract.interface import CallDelta, Delta, GenerationRequest, ModelInfo
 from cfs_server.engine.host.scripted import ScriptedEngine
-from cfs_server.main.serve import Server, listen, server_config, url_of
+from cfs_server.main.serve import UvicornServer, listen, server_config, url_of
 from pytest_cfs.script import Answer, Asked, Reply, Script
 
 _THREAD = "cfs-server"
@@ -160,14 +160,14 @@ class _Running:
 
     async def _serve(self) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
-        settings = Settings.model_construct(port=0, engine="scripted")  # reads no environment and no file
+        settings = ServerSettings.model_construct(port=0, engine="scripted")  # reads no environment and no file
         engine = ScriptedEngine(lambda request: scripted.generate(request), context_tokens=_CONTEXT_TOKENS)
         model = await engine.start()
         listener = listen(settings.host, 0, settings.send_timeout)
         scripted = ScriptedServer(url_of(listener), engine, self._do)
         app = create_app(settings, engine, ModelInfo(model.name, _CONTEXT_TOKENS, has_chat_template=False))
         started = asyncio.Event()
-        server = Server(server_config(app), started.set)
+        server = UvicornServer(server_config(app), started.set)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             await started.wait()

@@ -9,7 +9,7 @@ from llama_cpp import llama_cpp as lib
 from cfs.errors import CfsError
 from cfs.wire import Settings
 from cfs_server.engine.contract.interface import Delta, EngineStats, GenerationRequest
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.engine.host.supervisor import LlamaEngine
 from engine_bench.sides import Answer, Setup, Side, SideError, Turn
@@ -20,9 +20,9 @@ def system_info() -> str:
     return " ".join(lib.llama_print_system_info().decode().split())
 
 
-def options_of(setup: Setup) -> Options:
+def options_of(setup: Setup) -> WorkerOptions:
     """Translate what all sides are given."""
-    return Options(
+    return WorkerOptions(
         parallel=setup.parallel,
         pool_tokens=setup.pool_tokens,
         threads=setup.threads,
@@ -45,7 +45,7 @@ class Ours(Side):
         self._numbers = itertools.count()
 
     @classmethod
-    async def start(cls, setup: Setup, options: Options | None = None) -> "Ours":
+    async def start(cls, setup: Setup, options: WorkerOptions | None = None) -> "Ours":
         """Load the model; raises `ModelLoadError`."""
         engine = LlamaEngine(str(setup.model), options or options_of(setup))
         model = await engine.start()

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 from llama_cpp import llama_cpp as lib
 
-from cfs_server.engine.llama.ffi import Batch, DecodeResult, LlamaContext, NativeLog
+from cfs_server.engine.llama.ffi import DecodeResult, LlamaContext, NativeLog, TokenBatch
 from cfs_server.engine.llama.model import load
 from engine_bench.ours import options_of
 from engine_bench.processes import cpu_seconds, end
@@ -79,7 +79,7 @@ class RawLoop:
 
 def loop(context: LlamaContext, streams: int, prompt: int, tokens: int) -> list[float]:
     """Read all prompts, as many together as fit; then one greedy token for each sequence, again and again."""
-    batch = Batch(context.batch_size)
+    batch = TokenBatch(context.batch_size)
     sampler = lib.llama_sampler_init_greedy()
 
     def compute(inputs: list[tuple[int, list[int]]], position: int) -> list[int]:

@@ -37,7 +37,7 @@ class Manifest:
     format: int = _FORMAT
 
 
-class Archive:
+class BackupArchive:
     """A backup that is ready to be sent. Its files are open, so that their names may go."""
 
     def __init__(self, folder: Path, sessions: int, workspaces: Mapping[str, int] | None) -> None:

@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 from cfs_filesystem import DiskFileSystem, FileSystemError
 from cfs_filesystem.versions import DamagedVersionError, FolderHistory, SqliteVersions
-from cfs_server.backups.archive import SESSIONS, VERSIONS, Archive, Manifest, is_archive, unpack
-from cfs_server.config.settings import Settings
+from cfs_server.backups.archive import SESSIONS, VERSIONS, BackupArchive, Manifest, is_archive, unpack
+from cfs_server.config.settings import ServerSettings
 from cfs_server.domain.ids import WORKSPACES
 from cfs_server.engine.contract.interface import Engine
 from cfs_server.journal.journal import StoreDamaged, StoreFailed
@@ -38,7 +38,7 @@ class Layout:
         return cls(sessions, (sessions.parent / "workspaces").resolve(), sessions.parent / VERSIONS)
 
     @classmethod
-    def of(cls, settings: Settings) -> "Layout | None":
+    def of(cls, settings: ServerSettings) -> "Layout | None":
         """Return the layout of a server with these settings; None if its sessions are in no file."""
         sessions, data, location = settings.store_file, settings.data_dir, settings.workspaces
         if sessions is None:
@@ -70,7 +70,7 @@ def make(layout: Layout, target: BinaryIO) -> None:
             workspaces = _copy_workspaces(layout, folder / VERSIONS)
         except (OSError, FileSystemError) as error:
             raise StoreFailed(f"the workspaces in {layout.workspaces} cannot be copied: {error}") from None
-        with Archive(folder, maintenance.describe(folder / SESSIONS).sessions, workspaces) as archive:
+        with BackupArchive(folder, maintenance.describe(folder / SESSIONS).sessions, workspaces) as archive:
             target.writelines(archive.pieces())
 
 

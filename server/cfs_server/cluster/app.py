@@ -19,7 +19,7 @@ from cfs_server.cluster.names import Names
 from cfs_server.cluster.relay import Relay, Signer
 from cfs_server.cluster.replica import AGAIN_SECONDS, Replica
 from cfs_server.cluster.slots import HostedSlot, OpenSlot
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.context import open_context, opened
 from cfs_server.domain.placement import new_key, slot_of
 from cfs_server.engine.contract.interface import Engine, ModelInfo
@@ -38,7 +38,7 @@ class Cluster:
     """One replica: what it shares with the others, and its application."""
 
     def __init__(
-        self, settings: Settings, engine: Engine, model: ModelInfo | None, workspaces: Workspaces, url: str
+        self, settings: ServerSettings, engine: Engine, model: ModelInfo | None, workspaces: Workspaces, url: str
     ) -> None:
         """Check the databases. `url` is where the other replicas reach this one. Raises `StoreFailed`. Blocks."""
         self._settings = settings

@@ -19,7 +19,7 @@ import structlog
 from starlette.types import Message, Scope, Send
 
 from cfs.errors import CfsError, InvalidRequest, Unavailable
-from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, Response, send_whole
+from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, RelayedResponse, send_whole
 from cfs_server.cluster.replica import AGAIN_SECONDS, OwnerWait, RemoteSlot, Replica
 from cfs_server.cluster.slots import HostedSlot
 
@@ -100,7 +100,7 @@ class Splitter:
 class _Refused(Exception):
     """A slot or a replica refuses the stream."""
 
-    def __init__(self, answer: Response) -> None:
+    def __init__(self, answer: RelayedResponse) -> None:
         super().__init__(answer.status)
         self.answer = answer
 
@@ -220,7 +220,7 @@ class EventMerging:
             async with self._relay.stream(url, Order(ALL), request, headers) as response:
                 if response.status != 200:
                     head = [(name.lower(), value) for name, value in response.headers]
-                    raise _Refused(Response(response.status, head, await response.aread()))
+                    raise _Refused(RelayedResponse(response.status, head, await response.aread()))
                 is_first = True
                 async for piece in response.aiter_stream():
                     for id_, lines in splitter.feed(piece):
@@ -305,7 +305,7 @@ async def _streamed(slot: HostedSlot, scope: Scope) -> AsyncGenerator[bytes]:
             elif message.get("body"):
                 yield message["body"]
         if refused:
-            raise _Refused(Response(start["status"], list(start["headers"]), body))
+            raise _Refused(RelayedResponse(start["status"], list(start["headers"]), body))
     finally:
         left.set()
         answering.cancel()

@@ -22,7 +22,7 @@ from cfs.errors import AlreadyExists, CfsError, Conflict, Unavailable
 from cfs_server.cluster.callers import Bodies, Callers
 from cfs_server.cluster.merging import Merging, captured
 from cfs_server.cluster.metrics import ClusterMetrics, merged
-from cfs_server.cluster.names import Place
+from cfs_server.cluster.names import NameLocation
 from cfs_server.cluster.relay import (
     ALL,
     HEADER,
@@ -32,8 +32,8 @@ from cfs_server.cluster.relay import (
     Late,
     Order,
     Relay,
+    RelayedResponse,
     RelayResult,
-    Response,
     Signer,
     is_repeatable,
     send_whole,
@@ -41,8 +41,8 @@ from cfs_server.cluster.relay import (
 from cfs_server.cluster.replica import AGAIN_SECONDS, OwnerWait, RemoteSlot, Replica
 from cfs_server.cluster.reservations import PATH, Reservations
 from cfs_server.cluster.slots import HostedSlot
-from cfs_server.cluster.targets import Kind, Target, idempotency_key, target_in_body, target_of
-from cfs_server.config.settings import Settings
+from cfs_server.cluster.targets import RequestTarget, TargetKind, idempotency_key, target_in_body, target_of
+from cfs_server.config.settings import ServerSettings
 from cfs_server.domain.ids import path_of
 from cfs_server.domain.placement import slot_in, slot_of
 from cfs_server.http.caller import Context
@@ -76,7 +76,7 @@ class Front:
         app: ASGIApp,
         context: Callable[[], Context],
         callers: Callers,
-        settings: Settings,
+        settings: ServerSettings,
         life: str,
         lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]],
     ) -> None:
@@ -154,7 +154,7 @@ class Front:
         self._metrics.update(len(slots), len(self._replica.others) + 1, database_up=self._replica.problem is None)
         registries = {slot.number: slot.context.metrics.registry for slot in slots}
         text = merged(self._context().metrics.registry, registries, self._metrics.registry)
-        await send_whole(Response(200, common.headers, text), scope, send)
+        await send_whole(RelayedResponse(200, common.headers, text), scope, send)
 
     async def _answer(self, scope: Scope, request: Incoming, send: Send) -> None:
         headers = dict(request.headers)
@@ -163,7 +163,7 @@ class Front:
             await self._app(dict(scope, headers=request.headers), request.receive, send)
             return
         target = target_of(request.method, request.raw_path, scope["query_string"], headers)
-        if target.kind is Kind.BODY:
+        if target.kind is TargetKind.BODY:
             with self._bodies.reading(caller) as count:
                 body = await request.whole(self._body_limit, count)
             request.rewind()
@@ -172,14 +172,14 @@ class Front:
                 return
             target = target_in_body(request.raw_path, body, target)
         match target.kind:
-            case Kind.ALL:
+            case TargetKind.ALL:
                 await self._merging.answer(scope, request, send)
-            case Kind.EACH:
+            case TargetKind.EACH:
                 await self._merging.answer_first(scope, request, send)
-            case Kind.SESSION | Kind.SLOT | Kind.NEW:
+            case TargetKind.SESSION | TargetKind.SLOT | TargetKind.NEW:
                 await self._find(self._place(target, request), target, scope, request, send)
             case _ if (slot := self._callers.slot_of(caller)) is not None:  # a share: others do not know its bearer
-                await self._find(Place(slot, ""), target, scope, request, send)
+                await self._find(NameLocation(slot, ""), target, scope, request, send)
             case _:
                 await self._app(dict(scope, headers=request.headers), request.receive, send)
 
@@ -192,13 +192,15 @@ class Front:
                 raise
             return ""
 
-    async def _find(self, place: Place, target: Target, scope: Scope, request: Incoming, send: Send) -> None:
+    async def _find(
+        self, place: NameLocation, target: RequestTarget, scope: Scope, request: Incoming, send: Send
+    ) -> None:
         """Answer a request by the owner of its slot, first that of a place. Wait for an owner if there is none."""
         patience, hops = OwnerWait(self._replica), 0
         has_key = idempotency_key(dict(request.headers)) is not None
         while True:
             owner = self._replica.owner(place.slot)
-            result: RelayResult | Place
+            result: RelayResult | NameLocation
             if isinstance(owner, HostedSlot):
                 request.rewind()
                 result = await self._serve(owner, place.mark or None, target, scope, request, send)
@@ -208,7 +210,7 @@ class Front:
                 result = RelayResult.UNREACHED
             if result is RelayResult.ANSWERED:
                 return
-            if isinstance(result, Place):
+            if isinstance(result, NameLocation):
                 hops += 1
                 if hops > _HOPS:
                     raise Unavailable("the name of this session was just taken; try again", retry_after=AGAIN_SECONDS)
@@ -226,18 +228,18 @@ class Front:
                     raise Unavailable("this session is moving to another replica; repeat", retry_after=AGAIN_SECONDS)
                 await patience.wait(f"no replica serves slot {place.slot} of the sessions now")
 
-    def _place(self, target: Target, request: Incoming) -> Place:
+    def _place(self, target: RequestTarget, request: Incoming) -> NameLocation:
         """Return where a request goes first."""
-        if target.kind is Kind.SLOT:
-            return Place(slot_in(target.key, self._replica.slots), "")
-        if target.kind is Kind.SESSION:
+        if target.kind is TargetKind.SLOT:
+            return NameLocation(slot_in(target.key, self._replica.slots), "")
+        if target.kind is TargetKind.SESSION:
             slot = self._hints.get(target.root)
-            return Place(slot_of(target.root, self._replica.slots) if slot is None else slot, "")
+            return NameLocation(slot_of(target.root, self._replica.slots) if slot is None else slot, "")
         key = idempotency_key(dict(request.headers))
         serving = self._replica.serving()
         if key is None and serving:  # a new session: here, where nothing has to be relayed
-            return Place(min(serving, key=lambda slot: len(slot.context.store)).number, "")
-        return Place(slot_of(key or str(time.monotonic_ns()), self._replica.slots), "")
+            return NameLocation(min(serving, key=lambda slot: len(slot.context.store)).number, "")
+        return NameLocation(slot_of(key or str(time.monotonic_ns()), self._replica.slots), "")
 
     def _learn(self, root: str, slot: int) -> None:
         if root:
@@ -246,10 +248,12 @@ class Front:
             while len(self._hints) > _HINTS:
                 self._hints.popitem(last=False)
 
-    async def _relay_to(self, owner: RemoteSlot, order: Order, request: Incoming, send: Send) -> RelayResult | Place:
+    async def _relay_to(
+        self, owner: RemoteSlot, order: Order, request: Incoming, send: Send
+    ) -> RelayResult | NameLocation:
         moved = partial(self._replica.until_moved, order.slot, owner)
         result = await self._relay.send(owner.url, order, request, send, moved)
-        self._metrics.relayed.labels("elsewhere" if isinstance(result, Place) else result.name.lower()).inc()
+        self._metrics.relayed.labels("elsewhere" if isinstance(result, NameLocation) else result.name.lower()).inc()
         return result
 
     async def _obey(self, order: Order, scope: Scope, request: Incoming, send: Send) -> None:
@@ -269,23 +273,23 @@ class Front:
             await self._merging.answer_here(scope, request, send)
             return
         target = target_of(request.method, request.raw_path, scope["query_string"], dict(request.headers))
-        if target.kind is Kind.BODY:
+        if target.kind is TargetKind.BODY:
             target = target_in_body(request.raw_path, await request.whole(self._body_limit) or b"", target)
             request.rewind()
         owner = self._replica.owner(order.slot)
-        result: RelayResult | Place = RelayResult.MOVED
+        result: RelayResult | NameLocation = RelayResult.MOVED
         if isinstance(owner, HostedSlot):
             result = await self._serve(owner, order.mark, target, scope, request, send)
         if result is not RelayResult.ANSWERED:
-            await _send_back(f"{result.slot};{result.mark}" if isinstance(result, Place) else "", send)
+            await _send_back(f"{result.slot};{result.mark}" if isinstance(result, NameLocation) else "", send)
 
     async def _serve(
-        self, slot: HostedSlot, mark: str | None, target: Target, scope: Scope, request: Incoming, send: Send
-    ) -> RelayResult | Place:
+        self, slot: HostedSlot, mark: str | None, target: RequestTarget, scope: Scope, request: Incoming, send: Send
+    ) -> RelayResult | NameLocation:
         """Answer a request by the application of a slot, unless its name is elsewhere."""
         if target.root and not slot.has(target.root) and not slot.names.admit(target.root, mark):
-            return slot.names.place(target.root) or Place(slot_of(target.root, self._replica.slots), "")
-        reserved: Place | None = None
+            return slot.names.place(target.root) or NameLocation(slot_of(target.root, self._replica.slots), "")
+        reserved: NameLocation | None = None
         if target.new not in ("", target.root) and not slot.has(target.new) and _may_write(slot, request, target.new):
             reserved = await self._reservations.reserve(target.new, slot)
             if reserved is None and target.below:
@@ -294,7 +298,7 @@ class Front:
                 )
             if reserved is None:
                 raise AlreadyExists(f"there is a session {target.new!r} already")
-        sender = _Sender(slot, request, scope, send)
+        sender = _SlotSender(slot, request, scope, send)
         inner = dict(scope, headers=request.headers)
         try:
             await slot(inner, request.receive, sender.send)
@@ -329,7 +333,7 @@ async def sees(relay: Relay, url: str, database: int) -> bool | None:
         return None
 
 
-class _Sender:
+class _SlotSender:
     """Sends the response of a slot. Errors of one that is being handed over become 503: the next owner knows better."""
 
     def __init__(self, slot: HostedSlot, request: Incoming, scope: Scope, send: Send) -> None:

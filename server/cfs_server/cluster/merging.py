@@ -18,10 +18,10 @@ from starlette.types import ASGIApp, Message, Scope, Send
 from cfs import wire
 from cfs_server.cluster.callers import Callers
 from cfs_server.cluster.event_merging import EventMerging
-from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, Response, send_whole
+from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, RelayedResponse, send_whole
 from cfs_server.cluster.replica import OwnerWait, Replica
 from cfs_server.cluster.slots import HostedSlot
-from cfs_server.cluster.targets import Kind, target_of
+from cfs_server.cluster.targets import TargetKind, target_of
 from cfs_server.dav import ROOT as DAV
 from cfs_server.http.etags import content_etag, unchanged
 from cfs_server.sessions.spending import newest_first
@@ -151,13 +151,15 @@ class Merging:
             await self._events.answer_here(scope, request, send)
             return
         await request.whole(_BODY_BYTES)
-        is_one = target_of(request.method, request.raw_path, b"", {}).kind is Kind.EACH
+        is_one = target_of(request.method, request.raw_path, b"", {}).kind is TargetKind.EACH
         slots, parts = await self._here(scope, request, is_one=is_one)
-        merged = Response(200, [], b"")
+        merged = RelayedResponse(200, [], b"")
         if parts:
             merged = _answer_of_owner(parts) if is_one else self._merged(parts, scope)
         covered = ",".join(str(slot.number) for slot in slots).encode()
-        await send_whole(Response(merged.status, [*merged.headers, (COVERED, covered)], merged.body), scope, send)
+        await send_whole(
+            RelayedResponse(merged.status, [*merged.headers, (COVERED, covered)], merged.body), scope, send
+        )
 
     async def answer_first(self, scope: Scope, request: Incoming, send: Send) -> None:
         """Answer a request about an id that one slot knows: the first answer that is not 404."""
@@ -167,7 +169,7 @@ class Merging:
             await patience.wait("some sessions have no replica that serves them now")
         await send_whole(_answer_of_owner(parts), scope, send)
 
-    async def _gather(self, scope: Scope, request: Incoming, *, is_one: bool = False) -> list[Response] | None:
+    async def _gather(self, scope: Scope, request: Incoming, *, is_one: bool = False) -> list[RelayedResponse] | None:
         """Return the answers of all slots; None if some are missing or there twice. Those of this replica come first.
 
         A slot that moves just now may be answered for by both of its owners.
@@ -185,7 +187,9 @@ class Merging:
                 answers.append(answer)
         return answers if sorted(covered) == list(range(self._replica.slots)) else None
 
-    async def _here(self, scope: Scope, request: Incoming, *, is_one: bool) -> tuple[list[HostedSlot], list[Response]]:
+    async def _here(
+        self, scope: Scope, request: Incoming, *, is_one: bool
+    ) -> tuple[list[HostedSlot], list[RelayedResponse]]:
         """Return slots of this replica, and answers for all of them: one, unless each slot has to be asked.
 
         Each slot is asked about an id that one of them knows (`is_one`).
@@ -206,7 +210,7 @@ class Merging:
                 return slots, [answer]
         return [], []
 
-    async def _ask(self, url: str, request: Incoming) -> Response | None:
+    async def _ask(self, url: str, request: Incoming) -> RelayedResponse | None:
         headers = [(name, value) for name, value in request.headers if name not in _CONDITIONS]
         plain = request.copy("GET" if request.method == "HEAD" else request.method, headers)
         try:
@@ -214,14 +218,14 @@ class Merging:
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException):
             return None
 
-    def _merged(self, parts: list[Response], scope: Scope) -> Response:
+    def _merged(self, parts: list[RelayedResponse], scope: Scope) -> RelayedResponse:
         """Return one answer. A caller that only some slots know (the bearer of a share) gets what these say."""
         authorized = [part for part in parts if part.status != 401] or parts
         refused = next((part for part in authorized if part.status >= 300), None)
         if refused is not None:
             return refused
         if len(authorized) == 1:
-            return Response(
+            return RelayedResponse(
                 authorized[0].status, [row for row in authorized[0].headers if row[0] != COVERED], authorized[0].body
             )
         body = merge_of(scope)([part.body for part in authorized], scope)
@@ -229,15 +233,15 @@ class Merging:
         headers = [(name, value) for name, value in authorized[0].headers if name not in dropped]
         if any(name == b"etag" for name, _ in authorized[0].headers):
             headers.append((b"etag", content_etag(body).encode()))
-        return Response(authorized[0].status, headers, body)
+        return RelayedResponse(authorized[0].status, headers, body)
 
 
-def _answer_of_owner(parts: list[Response]) -> Response:
+def _answer_of_owner(parts: list[RelayedResponse]) -> RelayedResponse:
     """Return the answer of the slot that knows an id, or else one that says that it is not known."""
     return next((part for part in parts if part.status not in (401, 404)), max(parts, key=lambda part: part.status))
 
 
-async def captured(slot: ASGIApp, scope: Scope, request: Incoming) -> Response:
+async def captured(slot: ASGIApp, scope: Scope, request: Incoming) -> RelayedResponse:
     """Return the whole answer of an application."""
     status, headers, pieces = 0, list[tuple[bytes, bytes]](), list[bytes]()
 
@@ -249,13 +253,13 @@ async def captured(slot: ASGIApp, scope: Scope, request: Incoming) -> Response:
             pieces.append(message.get("body", b""))
 
     await slot(dict(scope), request.copy(request.method, request.headers).receive, send)
-    return Response(status, headers, b"".join(pieces))
+    return RelayedResponse(status, headers, b"".join(pieces))
 
 
-def _conditional(response: Response, request: Incoming) -> Response:
+def _conditional(response: RelayedResponse, request: Incoming) -> RelayedResponse:
     """Answer 304 if the client has this version."""
     condition = next((value.decode("latin-1") for name, value in request.headers if name == b"if-none-match"), None)
     etag = response.header(b"etag")
     if response.status != 200 or not etag or not unchanged(condition, etag):
         return response
-    return Response(304, [header for header in response.headers if header[0] != b"content-type"], b"")
+    return RelayedResponse(304, [header for header in response.headers if header[0] != b"content-type"], b"")

@@ -1,8 +1,8 @@
 """The names of one slot: which sessions may be created in it, and which were moved to another slot (S14).
 
 A session is created in the slot of its name, and stays in its slot when it gets another name. The new name then belongs
-to another slot, its *home*. The owner of the home notes where the name is now (a `Place`), so that there is never a
-second session of this name. A note outlives the session: a new one of this name is created where the note says.
+to another slot, its *home*. The owner of the home notes where the name is now (a `NameLocation`), so that there is
+never a second session of this name. A note outlives the session: a new one of this name is created where the note says.
 
 Each note has a random mark. A request that was sent to a slot because of a note carries the mark. When the home gives
 the name away again, the slot refuses the old mark, so that no request on its way can create the name twice.
@@ -22,7 +22,7 @@ _REFUSED = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NameLocation:
     """Where a name is that is not in the slot of its name."""
 
     slot: int
@@ -37,7 +37,7 @@ class Names:
         self._slot = slot
         self._home_of = home_of
         self._documents = documents
-        self._moved = {name: Place(**json.loads(document)) for name, document in documents.kept(SPACE).items()}
+        self._moved = {name: NameLocation(**json.loads(document)) for name, document in documents.kept(SPACE).items()}
         self._granted: dict[str, str] = {}
         self._refused: OrderedDict[str, None] = OrderedDict()
 
@@ -45,7 +45,7 @@ class Names:
         """Return whether a session with this root may be created in this slot."""
         return name in self._granted or (self._home_of(name) == self._slot and name not in self._moved)
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> NameLocation | None:
         """Return the note about a name whose home is this slot; None if there is none."""
         return self._moved.get(name)
 
@@ -56,9 +56,9 @@ class Names:
         self._granted[name] = mark
         return True
 
-    def note(self, name: str, slot: int) -> Place:
+    def note(self, name: str, slot: int) -> NameLocation:
         """Note that a name of this home is in another slot now. The caller has checked that it is nowhere else."""
-        place = Place(slot, secrets.token_hex(8))
+        place = NameLocation(slot, secrets.token_hex(8))
         if slot == self._slot:  # it is back at its home
             self._moved.pop(name, None)
             self._documents.keep(SPACE, name, None)

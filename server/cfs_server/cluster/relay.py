@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from cfs.errors import Forbidden, InvalidRequest
 from cfs_server.base.broadcast import Broadcast
-from cfs_server.cluster.names import Place
+from cfs_server.cluster.names import NameLocation
 from cfs_server.cluster.replica import LAST_SECONDS
 
 HEADER = b"x-cfs-slot"
@@ -210,7 +210,7 @@ class RelayResult(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class RelayedResponse:
     """A whole response. The names of its headers are in lower case."""
 
     status: int
@@ -222,7 +222,7 @@ class Response:
         return next((value.decode("latin-1") for key, value in self.headers if key == name), "")
 
 
-async def send_whole(found: Response, scope: Scope, send: Send) -> None:
+async def send_whole(found: RelayedResponse, scope: Scope, send: Send) -> None:
     """Send a response to a client."""
     drop = (b"content-length", b"transfer-encoding", b"date", b"server", b"connection")
     headers = [(name, value) for name, value in found.headers if name not in drop]
@@ -267,7 +267,7 @@ class Relay:
 
     async def send(
         self, url: str, order: Order, request: Incoming, send: Send, moved: Callable[[], Coroutine[None, None, None]]
-    ) -> RelayResult | Place:
+    ) -> RelayResult | NameLocation:
         """Send a request to a replica, and its response to the client.
 
         Returns the place of the name if the replica says that it is elsewhere. A response that breaks off ends the
@@ -324,7 +324,7 @@ class Relay:
         if passing.begun.is_set() and not passing.is_stream:
             await asyncio.get_running_loop().create_future()  # uvicorn lets the rest of the response pass
 
-    async def fetch(self, url: str, order: Order, request: Incoming) -> "Response":
+    async def fetch(self, url: str, order: Order, request: Incoming) -> "RelayedResponse":
         """Send a request to a replica, and return its whole response. Raises errors of `httpcore`."""
         headers = [(name, value) for name, value in request.headers if name not in _HOP_BY_HOP]
         headers.append((HEADER, self._signer.sign(request.method, request.raw_path, order)))
@@ -336,7 +336,9 @@ class Relay:
             content=body if request.has_body else None,
             extensions={"timeout": {"connect": _CONNECT_SECONDS, "read": _ASK_SECONDS}},
         )
-        return Response(response.status, [(name.lower(), value) for name, value in response.headers], response.content)
+        return RelayedResponse(
+            response.status, [(name.lower(), value) for name, value in response.headers], response.content
+        )
 
     async def ask(self, url: str, order: Order, path: bytes, question: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a question to a replica, and return its answer. Raises errors of `httpcore`, and `ValueError`."""
@@ -363,7 +365,7 @@ class Relay:
         async with self._pool.stream(method, url_, headers=signed, extensions=timeouts) as response:
             yield response
 
-    async def _send(self, url: str, order: Order, request: Incoming, send: Send) -> RelayResult | Place:
+    async def _send(self, url: str, order: Order, request: Incoming, send: Send) -> RelayResult | NameLocation:
         headers = [(name, value) for name, value in request.headers if name not in _HOP_BY_HOP]
         headers.append((HEADER, self._signer.sign(request.method, request.raw_path, order)))
         if not any(name == b"host" for name, _ in headers):
@@ -385,11 +387,11 @@ class Relay:
         except httpcore.LocalProtocolError as error:  # nothing was sent
             raise InvalidRequest(f"the head of this request is not valid: {error}") from None
 
-    async def _answer(self, response: httpcore.Response, send: Send) -> RelayResult | Place:
+    async def _answer(self, response: httpcore.Response, send: Send) -> RelayResult | NameLocation:
         if response.status == MISDIRECTED:
             location = next((value for name, value in response.headers if name.lower() == HEADER), b"")
             slot, separator, mark = location.decode("latin-1").partition(";")
-            return Place(int(slot), mark) if separator else RelayResult.MOVED
+            return NameLocation(int(slot), mark) if separator else RelayResult.MOVED
         headers = [(name.lower(), value) for name, value in response.headers if name.lower() not in _OURS]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         try:

@@ -14,7 +14,7 @@ from cfs.errors import Unavailable
 from cfs_server.base.broadcast import Broadcast
 from cfs_server.cluster.directory import LEASE_SECONDS, SETTLING_SECONDS, Directory, DirectoryView
 from cfs_server.cluster.slots import HostedSlot, SlotState
-from cfs_server.cluster.usage import Usage
+from cfs_server.cluster.usage import CallerUsage
 from cfs_server.domain.placement import OPENINGS, ReplicaView, SlotView, moves_of
 from cfs_server.sessions.store import SessionStore
 
@@ -81,7 +81,7 @@ class Replica:
         self.slots = sum(slots)
         self.changed = Broadcast()
         """Fires when a slot has another owner or another state."""
-        self.usage = Usage(self._stores)
+        self.usage = CallerUsage(self._stores)
         self._databases = [_Database(at, *parts) for at, parts in enumerate(zip(directories, slots, strict=True))]
         self._host = host
         self._ask = ask

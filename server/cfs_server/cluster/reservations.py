@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Scope, Send
 
 from cfs.errors import CfsError, Conflict, Unavailable
-from cfs_server.cluster.names import Place
+from cfs_server.cluster.names import NameLocation
 from cfs_server.cluster.relay import Incoming, Order, Relay
 from cfs_server.cluster.replica import AGAIN_SECONDS, RemoteSlot, Replica
 from cfs_server.cluster.slots import HostedSlot
@@ -30,20 +30,20 @@ class Reservations:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # as long as one is waited for
         self._returns: set[asyncio.Task[None]] = set()
 
-    async def reserve(self, name: str, slot: HostedSlot) -> Place | None:
+    async def reserve(self, name: str, slot: HostedSlot) -> NameLocation | None:
         """Reserve a name for a session of a slot of this replica; None if a session has this name, or soon will have.
 
         Raises `Unavailable` if the owner of the name's home does not answer.
         """
         if slot.names.may_create(name):
-            return Place(slot.number, "")
+            return NameLocation(slot.number, "")
         reply = await self._ask(self._home(name), {"do": "reserve", "name": name, "slot": slot.number})
         mark = reply.get("mark")
         if mark is None or not slot.names.grant(name, mark):
             return None
-        return Place(slot.number, mark)
+        return NameLocation(slot.number, mark)
 
-    def release(self, name: str, slot: HostedSlot, place: Place) -> None:
+    def release(self, name: str, slot: HostedSlot, place: NameLocation) -> None:
         """Give a name back that was reserved for nothing.
 
         While its home does not answer, the name is refused here and noted there: so this is repeated until it does, or

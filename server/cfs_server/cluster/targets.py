@@ -21,7 +21,7 @@ _MOVING = frozenset({"COPY", "MOVE"})
 _TWO_NAMES = frozenset({"rename", "fork"})
 
 
-class Kind(Enum):
+class TargetKind(Enum):
     """Where a request is answered."""
 
     ANYWHERE = "by any replica: it is about no session"
@@ -34,26 +34,26 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     """What a request is about. `root` names a family, `key` a session's key, and `new` the root of a second name.
 
     `below` says that the second name is that of a sub-session.
     """
 
-    kind: Kind
+    kind: TargetKind
     root: str = ""
     key: str = ""
     new: str = ""
     below: bool = False
 
 
-ANYWHERE = Target(Kind.ANYWHERE)
-NEW = Target(Kind.NEW)
-ALL = Target(Kind.ALL)
-BODY = Target(Kind.BODY)
+ANYWHERE = RequestTarget(TargetKind.ANYWHERE)
+NEW = RequestTarget(TargetKind.NEW)
+ALL = RequestTarget(TargetKind.ALL)
+BODY = RequestTarget(TargetKind.BODY)
 
 
-def target_of(method: str, raw_path: bytes, query: bytes, headers: Mapping[bytes, bytes]) -> Target:
+def target_of(method: str, raw_path: bytes, query: bytes, headers: Mapping[bytes, bytes]) -> RequestTarget:
     """Return what a request is about, as far as its head says."""
     parts = _parts(raw_path)
     if parts is None:
@@ -62,9 +62,9 @@ def target_of(method: str, raw_path: bytes, query: bytes, headers: Mapping[bytes
         case ["v1", "sessions"] | ["v1", "sessions", ""]:
             return BODY if method == "POST" else ALL
         case ["v1", "sessions", root, *rest]:
-            return Target(Kind.BODY if rest and rest[-1] in _TWO_NAMES else Kind.SESSION, root)
+            return RequestTarget(TargetKind.BODY if rest and rest[-1] in _TWO_NAMES else TargetKind.SESSION, root)
         case ["v1", "conversations", root, *_] if root:
-            return Target(Kind.SESSION, root)
+            return RequestTarget(TargetKind.SESSION, root)
         case ["v1", "conversations"]:
             return _recorded(headers, NEW)
         case ["v1", "responses"]:
@@ -72,15 +72,15 @@ def target_of(method: str, raw_path: bytes, query: bytes, headers: Mapping[bytes
         case ["v1", "responses", name, *_]:
             return _of_response(name)
         case ["v1", "shares"]:
-            return BODY if method == "POST" else Target(Kind.SESSION, _first(query, "session"))
+            return BODY if method == "POST" else RequestTarget(TargetKind.SESSION, _first(query, "session"))
         case ["v1", "shares", _]:
-            return Target(Kind.EACH)
+            return RequestTarget(TargetKind.EACH)
         case ["v1", "events" | "search" | "files" | "costs"]:
             return ALL
         case ["v1", "files", "sessions", root, *_] if root:
-            return Target(Kind.SESSION, root)
+            return RequestTarget(TargetKind.SESSION, root)
         case ["v1", "files" | "versions", "workspaces", root, *_] if root:
-            return Target(Kind.SESSION, root)
+            return RequestTarget(TargetKind.SESSION, root)
         case ["v1", "past", *rest]:
             return _of_past(rest)
         case ["dav", *rest]:
@@ -89,7 +89,7 @@ def target_of(method: str, raw_path: bytes, query: bytes, headers: Mapping[bytes
             return _recorded(headers, ANYWHERE)
 
 
-def target_in_body(raw_path: bytes, body: bytes, target: Target) -> Target:
+def target_in_body(raw_path: bytes, body: bytes, target: RequestTarget) -> RequestTarget:
     """Return what a request is about whose body says so. A body that is not valid is refused by any application."""
     try:
         content = json.loads(body or b"{}")
@@ -100,16 +100,20 @@ def target_in_body(raw_path: bytes, body: bytes, target: Target) -> Target:
     parts = _parts(raw_path) or []
     if parts[:2] == ["v1", "sessions"] and target.root:  # a rename or a fork
         new = content.get("id")
-        return replace(target, kind=Kind.SESSION, new=_root(new), below=isinstance(new, str) and "/" in new)
+        return replace(target, kind=TargetKind.SESSION, new=_root(new), below=isinstance(new, str) and "/" in new)
     if parts[:2] == ["v1", "responses"]:
         previous, conversation = content.get("previous_response_id"), content.get("conversation")
         if isinstance(previous, str):
             return _of_response(previous)
         if isinstance(conversation, dict):
             conversation = conversation.get("id")
-        return Target(Kind.SESSION, _root(conversation)) if _root(conversation) else _of_items(content.get("input"))
+        return (
+            RequestTarget(TargetKind.SESSION, _root(conversation))
+            if _root(conversation)
+            else _of_items(content.get("input"))
+        )
     named = _root(content.get("session" if parts[1:] == ["shares"] else "id"))
-    return Target(Kind.SESSION, named) if named else NEW
+    return RequestTarget(TargetKind.SESSION, named) if named else NEW
 
 
 def idempotency_key(headers: Mapping[bytes, bytes]) -> str | None:
@@ -125,17 +129,17 @@ def _parts(raw_path: bytes) -> list[str] | None:
         return None
 
 
-def _of_past(parts: list[str]) -> Target:
+def _of_past(parts: list[str]) -> RequestTarget:
     match parts:
         case ["sessions", name, *_] if name:
-            return Target(Kind.SESSION, _root(id_of_file_name(name)))
+            return RequestTarget(TargetKind.SESSION, _root(id_of_file_name(name)))
         case ["workspaces", root, *_] if root:
-            return Target(Kind.SESSION, root)
+            return RequestTarget(TargetKind.SESSION, root)
         case _:
             return ANYWHERE
 
 
-def _in_dav(method: str, parts: list[str], headers: Mapping[bytes, bytes]) -> Target:
+def _in_dav(method: str, parts: list[str], headers: Mapping[bytes, bytes]) -> RequestTarget:
     match parts:
         case ["sessions", past, *rest] if past == VERSIONS and len(rest) > 1:
             return _of_past(rest)
@@ -143,9 +147,9 @@ def _in_dav(method: str, parts: list[str], headers: Mapping[bytes, bytes]) -> Ta
             return ALL if method in ("GET", "PROPFIND") else ANYWHERE
         case [mount, root, *_] if mount in _SPLIT_DAV and root:
             new, below = _destination(headers) if method in _MOVING and mount != "workspaces" else ("", False)
-            return Target(Kind.SESSION, root, new=new, below=below)
+            return RequestTarget(TargetKind.SESSION, root, new=new, below=below)
         case ["questions", name, *_] if name:
-            return Target(Kind.SESSION, _root(id_of_file_name(name)))
+            return RequestTarget(TargetKind.SESSION, _root(id_of_file_name(name)))
         case ["sessions" | "sub_sessions" | "questions", *_] if method in ("GET", "PROPFIND"):
             return ALL
         case _:
@@ -161,26 +165,26 @@ def _destination(headers: Mapping[bytes, bytes]) -> tuple[str, bool]:
             return "", False
 
 
-def _recorded(headers: Mapping[bytes, bytes], otherwise: Target) -> Target:
+def _recorded(headers: Mapping[bytes, bytes], otherwise: RequestTarget) -> RequestTarget:
     name = headers.get(SESSION.lower().encode())
     if not name:
         return otherwise
     try:
-        return Target(Kind.SESSION, _root(unquote_to_bytes(name).decode()))
+        return RequestTarget(TargetKind.SESSION, _root(unquote_to_bytes(name).decode()))
     except UnicodeDecodeError:
         return ANYWHERE
 
 
-def _of_response(name: str) -> Target:
+def _of_response(name: str) -> RequestTarget:
     match = _RESPONSE.match(name)
-    return Target(Kind.SLOT, key=match[1]) if match else ANYWHERE
+    return RequestTarget(TargetKind.SLOT, key=match[1]) if match else ANYWHERE
 
 
-def _of_items(items: Any) -> Target:
+def _of_items(items: Any) -> RequestTarget:
     """Return the slot of the newest stored item among some."""
     ids = (item.get("id") for item in reversed(items) if isinstance(item, dict)) if isinstance(items, list) else ()
     match = next(filter(None, (_ITEM.match(name) for name in ids if isinstance(name, str))), None)
-    return Target(Kind.SLOT, key=match[1]) if match else NEW
+    return RequestTarget(TargetKind.SLOT, key=match[1]) if match else NEW
 
 
 def _root(name: Any) -> str:

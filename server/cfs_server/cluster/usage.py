@@ -18,7 +18,7 @@ _MOST = 500
 """Maximum number of callers in one heartbeat: first those with limits, and then those with the most bytes."""
 
 
-class Usage:
+class CallerUsage:
     """The usage of all callers, as this replica knows it."""
 
     def __init__(self, stores: Callable[[], Mapping[int, SessionStore]]) -> None:

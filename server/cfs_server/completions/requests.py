@@ -11,7 +11,7 @@ from cfs.completions import ChatMessage, LogitOptions, NamedTool, ToolSpec
 from cfs.errors import InvalidParameters
 from cfs.wire import Message, SettingsPatch
 from cfs_server.domain.message_sizes import check_content
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.contract.reply_options import ReplyOptions, ToolChoice
 
@@ -89,7 +89,7 @@ class CompletionSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResponseParent:
     """Where a stored response belongs: to a session, to a conversation, or after another response.
 
     Without any of them it continues the conversation that it contains, or begins one. Without `stores` it is recorded
@@ -139,13 +139,13 @@ def with_ids(messages: tuple[Message, ...], history: Sequence[Message] = ()) -> 
     return tuple(result)
 
 
-def messages_of(messages: Sequence[ChatMessage], limits: Limits) -> tuple[Message, ...]:
+def messages_of(messages: Sequence[ChatMessage], limits: StoreLimits) -> tuple[Message, ...]:
     """Convert messages. Raises as `checked`."""
     limits.check_messages(len(messages))
     return checked(tuple(message.message() for message in messages), limits)
 
 
-def checked(messages: tuple[Message, ...], limits: Limits) -> tuple[Message, ...]:
+def checked(messages: tuple[Message, ...], limits: StoreLimits) -> tuple[Message, ...]:
     """Return these messages. Raises `TooLarge` if there are too many, or if one is too large."""
     limits.check_messages(len(messages))
     for message in messages:

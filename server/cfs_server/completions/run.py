@@ -15,9 +15,9 @@ from cfs.errors import Conflict, EngineError, ModelNotFound, TooLarge, TooMany, 
 from cfs.wire import Message, Settings, SettingsPatch, Usage
 from cfs_server.base.broadcast import Broadcast
 from cfs_server.completions.requests import DEFAULT_TOKENS, CompletionSpec, Conversations, lack_ids, with_ids
-from cfs_server.domain.events import Event
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.domain.message_sizes import check_content
-from cfs_server.domain.quotas import Limits, StorageUsage
+from cfs_server.domain.quotas import StorageUsage, StoreLimits
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import Turn, TurnRequest
 from cfs_server.engine.contract.interface import (
@@ -43,7 +43,7 @@ from cfs_server.sessions.spending import Spending
 # Completions that a session records are normal turns (S4, H4). What ends them is decided by their routes.
 
 
-def submit(sessions: AuthorizedSessions, session_id: str, spec: CompletionSpec) -> tuple[Session, Turn, Event]:
+def submit(sessions: AuthorizedSessions, session_id: str, spec: CompletionSpec) -> tuple[Session, Turn, LoggedEvent]:
     """Send the last message to a session as a turn. The other messages are the conversation before it.
 
     Requires the rights to write and to read. To replace a different history, the right to delete is also required.
@@ -122,7 +122,7 @@ Items = AsyncIterator[Delta | Finished]
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class RunningCompletion:
     """A completion that has begun: its pieces and the name of its model, and its turn if a session records it."""
 
     items: Items
@@ -137,7 +137,7 @@ class Started:
 class EphemeralCompletions:
     """Runs completions with an engine in parallel, and counts them until they end."""
 
-    def __init__(self, engine: Engine, limits: Limits, spending: Spending) -> None:
+    def __init__(self, engine: Engine, limits: StoreLimits, spending: Spending) -> None:
         self._engine = engine
         self._limits = limits
         self._spending = spending
@@ -307,7 +307,7 @@ class AuthorizedCompletions:
         self._account = account
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> StoreLimits:
         """The limits of a conversation."""
         return self._sessions.limits
 
@@ -330,8 +330,8 @@ class AuthorizedCompletions:
         return match
 
     async def begin(
-        self, spec: CompletionSpec, session_id: str | None, submitted: Callable[[Session, Turn, Event], None]
-    ) -> Started:
+        self, spec: CompletionSpec, session_id: str | None, submitted: Callable[[Session, Turn, LoggedEvent], None]
+    ) -> RunningCompletion:
         """Start a completion, in a session if one is named.
 
         `submitted` gets the turn, in the callback of the event loop that starts it.
@@ -341,22 +341,24 @@ class AuthorizedCompletions:
             self._ephemeral.check(self._account, spec.patch.model)
             model = spec.patch.model or self.models[0].id
             pieces, whole = self._ephemeral.make(spec, self._account), self._ephemeral.whole(spec, self._account)
-            return Started(pieces, model, whole=whole)
+            return RunningCompletion(pieces, model, whole=whole)
         async with self._sessions.loaded(session_id):
             session, turn, event = submit(self._sessions, session_id, spec)
             submitted(session, turn, event)
         return self.pieces_of(session, turn)
 
-    async def resume(self, key: str, turn_id: str, after: int) -> Started:
+    async def resume(self, key: str, turn_id: str, after: int) -> RunningCompletion:
         """Return all pieces of a completion that was started earlier in a session; see `AuthorizedSessions.turn`."""
         session = self._sessions.with_key(key, "write", "read_binary")
         return self.pieces_of(session, await self._sessions.turn(session, turn_id, after))
 
-    def pieces_of(self, session: Session, turn: Turn) -> Started:
+    def pieces_of(self, session: Session, turn: Turn) -> RunningCompletion:
         """Return all pieces of a turn. Each requires the right to read."""
         requested = session.id
         items = follow(session, turn, lambda: self._sessions.require_still(session, requested, "read_binary"))
-        return Started(items, self.name_of(session, turn), Recorded(session=session.id, turn=turn.id), session, turn)
+        return RunningCompletion(
+            items, self.name_of(session, turn), Recorded(session=session.id, turn=turn.id), session, turn
+        )
 
     def name_of(self, session: Session, turn: Turn) -> str:
         """Return the name of the model that answers a turn."""

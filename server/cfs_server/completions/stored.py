@@ -12,9 +12,9 @@ from cachetools import LRUCache
 from cfs.errors import Conflict, Gone, NotFound, NotGranted
 from cfs.wire import Message
 from cfs_filesystem import Operation
-from cfs_server.completions.requests import CompletionSpec, Place, beginning_of
+from cfs_server.completions.requests import CompletionSpec, ResponseParent, beginning_of
 from cfs_server.completions.run import submit
-from cfs_server.domain.events import Event
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.domain.history import is_error_reply
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import CANCELLED, Turn, TurnRequest
@@ -137,7 +137,7 @@ class StoredResponses:
             raise _missing() from None
 
     async def begin(
-        self, spec: CompletionSpec, place: Place, submitted: Callable[[Stored, Event], None]
+        self, spec: CompletionSpec, place: ResponseParent, submitted: Callable[[Stored, LoggedEvent], None]
     ) -> tuple[CompletionSpec, Stored | None]:
         """Begin a response as a turn. One that is not stored is returned with all that the model has to read.
 
@@ -156,7 +156,11 @@ class StoredResponses:
             return spec, self._submit(name, spec, submitted)
 
     async def _after(
-        self, spec: CompletionSpec, place: Place, previous: str, submitted: Callable[[Stored, Event], None]
+        self,
+        spec: CompletionSpec,
+        place: ResponseParent,
+        previous: str,
+        submitted: Callable[[Stored, LoggedEvent], None],
     ) -> tuple[CompletionSpec, Stored | None]:
         """Continue the session of a response, or a copy of it that ends with the response."""
         stored = await self.find(previous, "read_binary")
@@ -182,7 +186,7 @@ class StoredResponses:
                 raise
 
     async def _unnamed_response(
-        self, spec: CompletionSpec, place: Place, submitted: Callable[[Stored, Event], None]
+        self, spec: CompletionSpec, place: ResponseParent, submitted: Callable[[Stored, LoggedEvent], None]
     ) -> Stored | None:
         """Continue the session whose conversation a request contains, or begin one. None: the caller may not."""
         beginning = beginning_of(self._sessions.owner, spec.messages)
@@ -224,7 +228,7 @@ class StoredResponses:
             return True
         return common >= _answered(history) > 0 and self._sessions.may("delete", session.id)
 
-    def _submit(self, name: str, spec: CompletionSpec, submitted: Callable[[Stored, Event], None]) -> Stored:
+    def _submit(self, name: str, spec: CompletionSpec, submitted: Callable[[Stored, LoggedEvent], None]) -> Stored:
         existing = self._sessions.known(name)
         before = 0 if existing is None else existing.log.last
         session, turn, event = submit(self._sessions, name, spec)

@@ -1,6 +1,6 @@
 """How the server is configured: one table, read from flags, environment, a TOML file and defaults (P3).
 
-The table is the class `Settings`. The flags of `cfs serve`, the variables `CFS_*`, the keys of the file and
+The table is the class `ServerSettings`. The flags of `cfs serve`, the variables `CFS_*`, the keys of the file and
 `docs/configuration.md` are all made from it. The first that names a setting wins, in this order.
 """
 
@@ -18,7 +18,7 @@ from cfs.wire import CURRENCY, Keep, Price, seconds_of
 from cfs_filesystem.versions import VersionRetention
 from cfs_server.base.limits import ConnectionLimits, Network, PrincipalLimits
 from cfs_server.domain.placement import SLOTS
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.engine.contract.interface import AffinityKind, KvType, UpstreamKind
 
 ENV_PREFIX = "CFS_"
@@ -38,13 +38,13 @@ class ConfigurationError(Exception):
     """A setting cannot be used; its text is the one line that the operator sees."""
 
 
-class Settings(BaseSettings):
+class ServerSettings(BaseSettings):
     """Every setting of the server, its default and what it means."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, env_parse_none_str="none"
     )
-    _limits: ClassVar[Limits] = Limits()
+    _limits: ClassVar[StoreLimits] = StoreLimits()
     _connections: ClassVar[ConnectionLimits] = ConnectionLimits()
 
     host: str = Field("127.0.0.1", description="Address to listen on. Anything but loopback needs `--tokens`.")
@@ -467,14 +467,14 @@ class Settings(BaseSettings):
         )
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> StoreLimits:
         """What the sessions may take."""
-        return Limits(
+        return StoreLimits(
             sessions=self.max_sessions,
             message_bytes=self.max_message_bytes,
             messages=self.max_messages,
             total_bytes=self.max_total_bytes
-            or (_NO_LIMIT if self.store_file or self.databases else Limits().total_bytes),
+            or (_NO_LIMIT if self.store_file or self.databases else StoreLimits().total_bytes),
             memory=self.memory,
             busy_bytes=self.max_busy_bytes,
             queued_turns=self.max_queued_turns,
@@ -511,7 +511,7 @@ def _networks(names: str) -> tuple[Network, ...]:
 
 def flag_of(name: str) -> str:
     """Name the flag of `cfs serve` that sets a field."""
-    extra = Settings.model_fields[name].json_schema_extra
+    extra = ServerSettings.model_fields[name].json_schema_extra
     flag = extra.get("flag") if isinstance(extra, dict) else None
     return str(flag or "--" + name.replace("_", "-"))
 
@@ -526,16 +526,16 @@ def user_connections() -> Path:
     return platformdirs.user_config_path("cfs", appauthor=False) / "models.toml"
 
 
-def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> Settings:
+def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> ServerSettings:
     """Read the settings; raises `ConfigurationError` naming the first one that cannot be used.
 
     The data folder and the file of connected models are the user's unless they are set, and the engine's cache is in
-    the data folder. `Settings()` itself has a temporary folder, and no file.
+    the data folder. `ServerSettings()` itself has a temporary folder, and no file.
     """
     if config is not None and not config.is_file():
         raise ConfigurationError(f"{config}: there is no such configuration file")
 
-    class Configured(Settings):
+    class Configured(ServerSettings):
         @classmethod
         def settings_customise_sources(
             cls,

@@ -11,10 +11,10 @@ from pydantic import SecretStr
 
 from cfs_server.config import models_file
 from cfs_server.config.models_file import ModelEntry, UpstreamEntry
-from cfs_server.config.settings import ConfigurationError, Settings
+from cfs_server.config.settings import ConfigurationError, ServerSettings
 from cfs_server.connect.configured_models import ConfiguredModels
 from cfs_server.engine.contract.interface import Engine
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.host.models import EMBEDDED
 from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.journal.journal import Journal
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from cfs_server.engine.host.memory_budget import MemoryBudget
     from cfs_server.engine.host.supervisor import LlamaEngine
     from cfs_server.engine.host.token_log_store import TokenLogStore
-    from cfs_server.engine.upstream.options import Documents
+    from cfs_server.engine.upstream.options import PersistentTexts
 
 KEY_VARIABLE = "CFS_UPSTREAM_KEY"
 _SIGNED = "upstream.signed"
 _TRIAL_TOKENS = 1024
 
 
-def make_engine(settings: Settings, journal: Journal | None = None) -> Engine:
+def make_engine(settings: ServerSettings, journal: Journal | None = None) -> Engine:
     """Create the engine. What it must keep over a restart goes to the journal.
 
     Raises `ConfigurationError` if settings contradict each other or a key cannot be read.
@@ -48,7 +48,7 @@ def make_engine(settings: Settings, journal: Journal | None = None) -> Engine:
     return _make_local(settings, settings.model, _options(settings))
 
 
-def make_router(settings: Settings, path: Path, journal: Journal | None = None) -> ConfiguredModels:
+def make_router(settings: ServerSettings, path: Path, journal: Journal | None = None) -> ConfiguredModels:
     """Create the engines of all models of the file. Raises `ConfigurationError`.
 
     Unless the file is that of `--models`, the embedded model is one of them, too.
@@ -67,7 +67,9 @@ def make_router(settings: Settings, path: Path, journal: Journal | None = None) 
     return ConfiguredModels(path, make, embedded, settings.price)
 
 
-def _make_model(settings: Settings, entry: ModelEntry, *, journal: Journal | None, budget: "MemoryBudget") -> Engine:
+def _make_model(
+    settings: ServerSettings, entry: ModelEntry, *, journal: Journal | None, budget: "MemoryBudget"
+) -> Engine:
     if entry.upstream is not None:
         return make_listed_upstream(settings, entry, journal)
     from cfs_server.engine.host.on_demand import IDLE_SECONDS, OnDemandEngine
@@ -89,7 +91,7 @@ def _make_model(settings: Settings, entry: ModelEntry, *, journal: Journal | Non
     )
 
 
-def make_trial(settings: Settings, entry: ModelEntry, seconds: float) -> Engine:
+def make_trial(settings: ServerSettings, entry: ModelEntry, seconds: float) -> Engine:
     """Create an engine for one short reply of a model, which takes as little memory as possible.
 
     Raises `ConfigurationError`.
@@ -97,11 +99,13 @@ def make_trial(settings: Settings, entry: ModelEntry, seconds: float) -> Engine:
     if entry.upstream is not None:
         return make_listed_upstream(settings, entry.model_copy(update={"retries": 0, "timeout": seconds}))
     spec = None if entry.model == models_file.EMBEDDED else entry.model
-    return _make_local(settings, spec, Options(parallel=1, pool_tokens=_TRIAL_TOKENS, context_tokens=_TRIAL_TOKENS))
+    return _make_local(
+        settings, spec, WorkerOptions(parallel=1, pool_tokens=_TRIAL_TOKENS, context_tokens=_TRIAL_TOKENS)
+    )
 
 
 def make_listed_upstream(
-    settings: Settings, entry: ModelEntry, journal: Journal | None = None, *, check: bool | None = None
+    settings: ServerSettings, entry: ModelEntry, journal: Journal | None = None, *, check: bool | None = None
 ) -> Engine:
     """Create the engine of an upstream of the file. `check` overrides its setting."""
     documents, sampling = _documents(journal, f"{_SIGNED}/{entry.name}"), ",".join(entry.sampling)
@@ -109,9 +113,9 @@ def make_listed_upstream(
     return _make_upstream(settings, entry, keys, documents, sampling, check=check)
 
 
-def _options(settings: Settings) -> Options:
+def _options(settings: ServerSettings) -> WorkerOptions:
     disk = str(settings.engine_folder.absolute()) if settings.engine_folder is not None else ""
-    return Options(
+    return WorkerOptions(
         disk=disk,
         disk_bytes=settings.engine_disk_bytes,
         disk_rate=settings.engine_disk_rate,
@@ -122,7 +126,7 @@ def _options(settings: Settings) -> Options:
 
 
 def _make_local(
-    settings: Settings, model: str | None, options: Options, logs: "TokenLogStore | None" = None
+    settings: ServerSettings, model: str | None, options: WorkerOptions, logs: "TokenLogStore | None" = None
 ) -> "LlamaEngine":
     from cfs_server.engine.host.process import Heartbeat
     from cfs_server.engine.host.supervisor import LlamaEngine
@@ -132,7 +136,7 @@ def _make_local(
     return LlamaEngine(model, options, heartbeat=heartbeat, models_folder=folder, logs=logs)
 
 
-def make_upstream(settings: Settings, journal: Journal | None = None, *, check: bool | None = None) -> Engine:
+def make_upstream(settings: ServerSettings, journal: Journal | None = None, *, check: bool | None = None) -> Engine:
     """Create the engine of the upstream that the settings name. `check` overrides the setting."""
     if settings.model is not None or settings.engine == "scripted":
         raise ConfigurationError("--upstream cannot be combined with --model or --engine scripted")
@@ -151,10 +155,10 @@ def make_upstream(settings: Settings, journal: Journal | None = None, *, check: 
 
 
 def _make_upstream(
-    settings: Settings,
+    settings: ServerSettings,
     entry: ModelEntry,
     keys: Sequence[SecretStr | None],
-    documents: "Documents",
+    documents: "PersistentTexts",
     sampling: str,
     *,
     check: bool | None,
@@ -162,7 +166,7 @@ def _make_upstream(
     """Create the engine of one or several upstreams. What the entry lacks is as the settings say."""
     from cfs_server.engine.upstream import options as upstream_options
     from cfs_server.engine.upstream.engine import UpstreamEngine
-    from cfs_server.engine.upstream.failures import Retries
+    from cfs_server.engine.upstream.failures import RetryPolicy
     from cfs_server.engine.upstream.group import Upstream, UpstreamGroup
 
     if check is None:
@@ -187,7 +191,7 @@ def _make_upstream(
                 check=check,
                 context_tokens=entry.context or 0,
                 documents=documents,
-                retries=Retries(retries, first=settings.upstream_retry_pause),
+                retries=RetryPolicy(retries, first=settings.upstream_retry_pause),
             )
             continues = upstream_options.continues_of(kind, continues=upstream.continues)
             upstreams.append(Upstream(options, continues))
@@ -196,10 +200,10 @@ def _make_upstream(
     return UpstreamEngine(upstreams[0].options) if len(upstreams) == 1 else UpstreamGroup(upstreams)
 
 
-def _documents(journal: Journal | None, space: str) -> "Documents":
-    from cfs_server.engine.upstream.options import Documents
+def _documents(journal: Journal | None, space: str) -> "PersistentTexts":
+    from cfs_server.engine.upstream.options import PersistentTexts
 
-    return Documents() if journal is None else Documents(journal.kept(space), partial(journal.keep, space))
+    return PersistentTexts() if journal is None else PersistentTexts(journal.kept(space), partial(journal.keep, space))
 
 
 def _key_of(entry: ModelEntry | UpstreamEntry) -> SecretStr | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cfs.errors import Conflict, InvalidParameters, NotFound
 from cfs.wire import CandidateList, Connection, ConnectionList
-from cfs_server.config.settings import ConfigurationError, Settings
+from cfs_server.config.settings import ConfigurationError, ServerSettings
 from cfs_server.connect import connections, search
 from cfs_server.connect.configured_models import ConfiguredModels
 from cfs_server.connect.trials import Trial, try_all
@@ -16,7 +16,7 @@ from cfs_server.engine.contract.interface import Engine
 class ModelConnections:
     """Lists, finds and connects models of a server that reads a file of models."""
 
-    def __init__(self, settings: Settings, engine: Engine) -> None:
+    def __init__(self, settings: ServerSettings, engine: Engine) -> None:
         self._settings = settings
         self._engine = engine
         self._trials: dict[str, Trial] = {}

@@ -155,11 +155,13 @@ async def _of_provider(
     ]
 
 
-def _chosen(provider: Provider, listed: Iterable[connection.Model], model: str | None) -> list[connection.Model]:
+def _chosen(
+    provider: Provider, listed: Iterable[connection.UpstreamModel], model: str | None
+) -> list[connection.UpstreamModel]:
     """Return a named model, all of a server, or one of a service."""
     listings = {listing.id: listing for listing in listed}
     if model is not None:
-        return [listings.get(model) or connection.Model(id=model)]
+        return [listings.get(model) or connection.UpstreamModel(id=model)]
     if provider.here or not provider.key_variables:
         return [listings[name] for name in providers.chat_models(list(listings))]
     name = providers.preferred_model(provider, list(listings))
@@ -198,18 +200,18 @@ async def _is_cfs(provider: Provider) -> bool:
         return False
 
 
-async def _listed(provider: Provider, key: SecretStr | None) -> tuple[connection.Model, ...] | None:
+async def _listed(provider: Provider, key: SecretStr | None) -> tuple[connection.UpstreamModel, ...] | None:
     async with _link(provider.url, provider, key) as link:
         return await connection.listed(link)
 
 
-class _Running(BaseModel):
+class _RunningModel(BaseModel):
     name: str
     context_length: int | None = None
 
 
 class _RunningModels(BaseModel):
-    models: tuple[_Running, ...]
+    models: tuple[_RunningModel, ...]
 
 
 async def context_in_use(entry: ModelEntry) -> int | None:

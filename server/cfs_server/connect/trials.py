@@ -11,7 +11,7 @@ from cfs.errors import EngineError
 from cfs.wire import ConnectionCandidate, Message, Usage
 from cfs.wire import Settings as TurnSettings
 from cfs_server.config.models_file import ModelEntry
-from cfs_server.config.settings import ConfigurationError, Settings
+from cfs_server.config.settings import ConfigurationError, ServerSettings
 from cfs_server.connect.engines import make_trial
 from cfs_server.connect.search import Candidate, context_in_use
 from cfs_server.engine.contract.interface import Engine, Finished, GenerationRequest, ModelLoadError
@@ -55,7 +55,7 @@ class Trial:
 
 
 async def try_all(
-    settings: Settings,
+    settings: ServerSettings,
     candidates: Sequence[Candidate],
     seconds: float = SECONDS,
     started: Callable[[Candidate], None] = lambda _: None,
@@ -76,7 +76,7 @@ async def try_all(
     return sorted(trials, key=lambda trial: order[trial.candidate.name])
 
 
-async def _try(settings: Settings, candidate: Candidate, seconds: float) -> Trial:
+async def _try(settings: ServerSettings, candidate: Candidate, seconds: float) -> Trial:
     entry, fault = candidate.entry, candidate.fault or await asyncio.to_thread(_too_large, candidate.entry)
     if entry is None or fault:
         return Trial(candidate, fault=fault)

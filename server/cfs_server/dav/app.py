@@ -32,7 +32,7 @@ from cfs_server.dav.paths import (
 )
 from cfs_server.dav.questions import QuestionTree
 from cfs_server.dav.scratch import ClientStates
-from cfs_server.dav.sessions import SessionTree, SubSessionTree
+from cfs_server.dav.sessions import RootSessionTree, SubSessionTree
 from cfs_server.domain.events import EventLog
 from cfs_server.domain.ids import WORKSPACES
 from cfs_server.domain.loop_bridge import LoopBridge
@@ -151,7 +151,7 @@ def _plain(value: bytes, scheme: str) -> bytes:
 
 
 T = TypeVar("T")
-MountTree = SessionTree | QuestionTree | WorkspaceTree | RootTree | PastTree
+MountTree = RootSessionTree | QuestionTree | WorkspaceTree | RootTree | PastTree
 _NAMES = ("sessions", "sub_sessions", "questions", "workspaces")
 
 
@@ -219,12 +219,12 @@ class Dav:
             on_loop = _NotingBridge(caller.sessions.log, ticket) if ticket.is_open else state.on_loop
             if mount == QUESTIONS:
                 return QuestionTree(caller, on_loop)
-            kind = SessionTree if mount == SESSIONS else SubSessionTree
+            kind = RootSessionTree if mount == SESSIONS else SubSessionTree
             return kind(caller.sessions, state, user_agent, on_loop, caller.fork)
         return WorkspaceTree(caller.principal) if mount == WORKSPACES_MOUNT else RootTree(_NAMES)
 
     async def _read(self, request: Request, caller: Caller, tree: Tree, path: str) -> Response:
-        if isinstance(tree, SessionTree):
+        if isinstance(tree, RootSessionTree):
             return await get.read(request, tree, path)
         if isinstance(tree, QuestionTree) and (content := tree.text(path)) is not None:
             return PlainTextResponse(content[0], headers={"Cache-Control": "no-cache", "ETag": f'"{content[1]}"'})
@@ -305,7 +305,7 @@ async def _require_present(scope: Scope, mount: str, tree: Tree) -> None:
         raise past.unchangeable(below)
 
 
-def _require_write(tree: SessionTree | QuestionTree | RootTree | PastTree, path: str) -> None:
+def _require_write(tree: RootSessionTree | QuestionTree | RootTree | PastTree, path: str) -> None:
     """Raise the error of a PUT without the right to write, before its body is received."""
     try:
         tree.check(path)

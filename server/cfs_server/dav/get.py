@@ -17,7 +17,7 @@ from starlette.responses import Response
 from cfs.errors import NotFound, PreconditionFailed, RangeNotSatisfiable
 from cfs_server.dav.paths import ScratchPath, SessionPath
 from cfs_server.dav.put import is_davfs2
-from cfs_server.dav.sessions import MEDIA_TYPE, SessionTree
+from cfs_server.dav.sessions import MEDIA_TYPE, RootSessionTree
 from cfs_server.domain.history import rendered
 from cfs_server.http.disconnects import attend
 from cfs_server.http.errors import problem_response
@@ -50,7 +50,7 @@ _SAFE = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 _FOREIGN = {"Content-Security-Policy": "sandbox; default-src 'none'"}
 
 
-async def read(request: Request, tree: SessionTree, path: str, *, seconds: float = WAIT_SECONDS) -> Response:
+async def read(request: Request, tree: RootSessionTree, path: str, *, seconds: float = WAIT_SECONDS) -> Response:
     """Return the content at a path: a transcript, a scratch file, or the names in a collection, one per line.
 
     Raises `NotFound`, `Forbidden`, `InvalidIdentifier`, `PreconditionFailed` and `ClientLeft`.
@@ -65,7 +65,7 @@ async def read(request: Request, tree: SessionTree, path: str, *, seconds: float
             return response
         case ScratchPath():
             file = tree.scratch(path)
-            representation = _Shown(f'"{file.etag}"', file.changed_at, "application/octet-stream", _FOREIGN)
+            representation = _Representation(f'"{file.etag}"', file.changed_at, "application/octet-stream", _FOREIGN)
             return _answer(request, representation, len(file.data), lambda: file.data)
     if tree.look(path) is None:
         raise NotFound(f"there is nothing at {path!r}")
@@ -92,8 +92,8 @@ async def read_session(
             await attend(request, _lasting(min(min_seconds, seconds), settled))
     history = session.history
 
-    def shown() -> _Shown:
-        return _Shown(session.etag, history.changed_at, MEDIA_TYPE, headers | {"X-CFS-State": session.state})
+    def shown() -> _Representation:
+        return _Representation(session.etag, history.changed_at, MEDIA_TYPE, headers | {"X-CFS-State": session.state})
 
     if _is_head(request) or _is_known(request.headers, shown()):  # the messages need not be in memory
         return _answer(request, shown(), history.size, bytes)
@@ -110,7 +110,7 @@ async def _lasting(seconds: float, wait: Callable[[], Awaitable[object]]) -> Non
     await asyncio.sleep(end - asyncio.get_running_loop().time())
 
 
-class _Shown:
+class _Representation:
     """A version of a content, and its response headers."""
 
     def __init__(self, etag: str, changed_at: float, media_type: str, headers: dict[str, str]) -> None:
@@ -120,7 +120,7 @@ class _Shown:
         self.headers = {"ETag": etag, "Last-Modified": http_date(changed_at)} | _SAFE | headers
 
 
-def _answer(request: Request, representation: _Shown, size: int, read_all: Callable[[], bytes]) -> Response:
+def _answer(request: Request, representation: _Representation, size: int, read_all: Callable[[], bytes]) -> Response:
     """Return the content, the requested range of it, or 304 if the client already has it."""
     if _is_known(request.headers, representation):
         return Response(status_code=304, headers=representation.headers)
@@ -141,7 +141,7 @@ def _answer(request: Request, representation: _Shown, size: int, read_all: Calla
     return LongText(memoryview(data)[part.start : part.stop], 206, headers, representation.media_type)
 
 
-def _is_known(headers: Headers, representation: _Shown) -> bool:
+def _is_known(headers: Headers, representation: _Representation) -> bool:
     """Return whether the client already has this version (RFC 9110, 13.2.2). Raises `PreconditionFailed`."""
     if (if_match := headers.get("if-match")) is not None and not matches(if_match, representation.etag):
         raise PreconditionFailed(f"If-Match: {if_match} does not hold: the version is {representation.etag}")
@@ -155,7 +155,7 @@ def _not_since(date: str | None, changed_at: float) -> bool:
     return since is not None and int(changed_at) <= since
 
 
-def _listing(tree: SessionTree, path: str) -> Response:
+def _listing(tree: RootSessionTree, path: str) -> Response:
     names = sorted(
         f"{entry.path.rpartition('/')[2]}{'/' if entry.collection else ''}\n" for entry in tree.members(path)
     )

@@ -16,7 +16,7 @@ from cfs.errors import Forbidden, NotFound
 from cfs_filesystem import FileSystemError
 from cfs_server.dav.fixed import FixedTree
 from cfs_server.http.file_content import content_of
-from cfs_server.http.version_folders import PastEntry, VersionFolders
+from cfs_server.http.version_folders import VersionFolderEntry, VersionFolders
 from cfs_webdav import Entry, Tree
 from cfs_webdav.tree import media_type_of
 
@@ -77,7 +77,7 @@ def unchangeable(path: str) -> Forbidden:
 class PastTree(FixedTree):
     """One entry of the past and what is directly in it, as they were when the request came."""
 
-    def __init__(self, path: str, entry: PastEntry, members: Iterable[PastEntry]) -> None:
+    def __init__(self, path: str, entry: VersionFolderEntry, members: Iterable[VersionFolderEntry]) -> None:
         self._path = path
         self._entry = entry
         self._members = members
@@ -99,7 +99,7 @@ class PastTree(FixedTree):
         return BytesIO()
 
 
-def _shown(path: str, entry: PastEntry) -> Entry:
+def _shown(path: str, entry: VersionFolderEntry) -> Entry:
     if entry.folder:
         return Entry(path, collection=True, modified=entry.at or None)
     return Entry(path, False, entry.size, entry.at, entry.version, media_type_of(path))

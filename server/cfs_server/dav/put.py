@@ -24,7 +24,7 @@ from cfs_server.dav.new_files import RENAME_WAIT_SECONDS, NewFiles
 from cfs_server.domain.history import History, rendered_in_thread
 from cfs_server.domain.loop_bridge import AT_ONCE_BYTES, LoopBridge
 from cfs_server.domain.message_sizes import decode_message
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.domain.transcripts import SizedMessages, read_history
 from cfs_server.domain.turns import TurnRequest
 from cfs_server.http.etags import strong_tags, unchanged
@@ -135,7 +135,7 @@ _MOST = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class TranscriptVersion:
     """The transcript at a version."""
 
     number: int
@@ -154,7 +154,7 @@ class SentBytes:
         return len(body) >= self.size and digest(memoryview(body)[: self.size]) == self.hash
 
 
-View = Version | SentBytes
+View = TranscriptVersion | SentBytes
 
 
 def digest(data: bytes | memoryview) -> str:
@@ -178,7 +178,7 @@ def read(tag: str, nonce: str, version: int) -> View | None:
     if match is None or match["nonce"] != nonce or int(match["version"]) > version:
         return None
     number = int(match["version"])
-    return Version(number) if match["hash"] is None else SentBytes(number, int(match["size"]), match["hash"])
+    return TranscriptVersion(number) if match["hash"] is None else SentBytes(number, int(match["size"]), match["hash"])
 
 
 GATHERED_BYTES = 64 << 20
@@ -187,7 +187,7 @@ GATHERED_BYTES = 64 << 20
 _ATTEMPTS = 5
 
 
-def largest(limits: Limits, transcript: int) -> int:
+def largest(limits: StoreLimits, transcript: int) -> int:
     """Return the maximum size in bytes of a body for a session with a transcript of this size."""
     return transcript + limits.message_bytes + GATHERED_BYTES
 
@@ -202,7 +202,7 @@ def require_size(gate: AuthorizedSessions, session_id: str, size: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionVersion:
+class ComparedSession:
     """A session as the input of a comparison. `bases` identify the texts that the client may have had before."""
 
     etag: str | None
@@ -279,7 +279,7 @@ class Put:
                 result = on_loop(partial(self._later, result, verdict, self._read(verdict, result)))
             return result if isinstance(result, str) else on_loop(self._in_one_piece)
 
-    def _read(self, verdict: Verdict, sight: SessionVersion) -> SizedMessages | None:
+    def _read(self, verdict: Verdict, sight: ComparedSession) -> SizedMessages | None:
         """Parse the transcript of a verdict. Runs in the thread."""
         if isinstance(verdict, Import | Replace):
             existing = sight.messages if isinstance(verdict, Replace) else ()
@@ -290,7 +290,7 @@ class Put:
         session, sight = self._look()
         return self._do(session, sight, sight.judge(self._body))
 
-    def _at_once(self, bound: int) -> str | SessionVersion:
+    def _at_once(self, bound: int) -> str | ComparedSession:
         session, sight = self._look()
         if len(self._body) + len(sight.text) > bound:
             return sight
@@ -300,12 +300,12 @@ class Put:
         session = self._gate.find(self._id, "write")
         return session.history if session is not None and self._gate.may("read_binary", self._id) else None
 
-    def _later(self, judged: SessionVersion, verdict: Verdict, history: SizedMessages | None) -> str | SessionVersion:
+    def _later(self, judged: ComparedSession, verdict: Verdict, history: SizedMessages | None) -> str | ComparedSession:
         session, sight = self._look()
         same = (sight.etag, sight.readable, sight.replaceable) == (judged.etag, judged.readable, judged.replaceable)
         return self._do(session, sight, verdict, history) if same else sight
 
-    def _look(self) -> tuple[Session | None, SessionVersion]:
+    def _look(self) -> tuple[Session | None, ComparedSession]:
         """Return the current session. Raises errors that apply to every body, whatever it means."""
         require_size(self._gate, self._id, len(self._body))
         session = self._gate.find(self._id, "write")
@@ -317,7 +317,7 @@ class Put:
         messages = session.history.messages if session and readable else ()
         limits = self._gate.limits
         maxima = limits.message_bytes, limits.messages
-        return session, SessionVersion(etag, text, messages, bases, replaceable, readable, *maxima)
+        return session, ComparedSession(etag, text, messages, bases, replaceable, readable, *maxima)
 
     def _require(self, session: Session | None) -> None:
         """Raise `PreconditionFailed` unless the conditions of the request are true (RFC 9110, 13.1)."""
@@ -347,7 +347,7 @@ class Put:
         return tuple(bases), replaceable
 
     def _do(
-        self, session: Session | None, sight: SessionVersion, verdict: Verdict, history: SizedMessages | None = None
+        self, session: Session | None, sight: ComparedSession, verdict: Verdict, history: SizedMessages | None = None
     ) -> str:
         new_files, is_new = self._clients.new_files, session is None
         session, is_message = self._apply(session, sight, verdict, history)
@@ -361,7 +361,7 @@ class Put:
         return self._name_of_sent(session)
 
     def _apply(
-        self, session: Session | None, sight: SessionVersion, verdict: Verdict, history: SizedMessages | None
+        self, session: Session | None, sight: ComparedSession, verdict: Verdict, history: SizedMessages | None
     ) -> tuple[Session, bool]:
         """Apply a verdict. Return the session, and whether it has got a message."""
         delay = self._clients.new_files.delay(session)

@@ -26,7 +26,7 @@ _MOST_BYTES = 1_024
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class QuestionsRoot:
     """The collection of the sessions with open questions."""
 
 
@@ -45,11 +45,11 @@ class QuestionPath:
     id: str
 
 
-def parse_path(path: str) -> Root | SessionQuestions | QuestionPath | None:
+def parse_path(path: str) -> QuestionsRoot | SessionQuestions | QuestionPath | None:
     """Parse a path of the mount, where a sub-session is called `main%2Fcoder`; None if nothing can exist there."""
     match path.strip("/").split("/"):
         case [""]:
-            return Root()
+            return QuestionsRoot()
         case [name] if (session := _session_of(name)) is not None:
             return SessionQuestions(session)
         case [name, question] if (session := _session_of(name)) is not None:
@@ -162,7 +162,7 @@ class QuestionTree(FixedTree):
 
     def _look(self, path: str) -> Entry | None:
         match parse_path(path):
-            case Root():
+            case QuestionsRoot():
                 return Entry("/", collection=True)
             case SessionQuestions(name):
                 session = self._gate.known(name)
@@ -178,7 +178,7 @@ class QuestionTree(FixedTree):
 
     def _members(self, path: str) -> list[Entry]:
         match parse_path(path):
-            case Root():
+            case QuestionsRoot():
                 return [
                     Entry(f"/{file_name_of(session.id)}", collection=True, modified=session.updated_at)
                     for session in self._gate.active(limit=1 << 40)

@@ -100,7 +100,7 @@ def _reason(error: ValidationError | InvalidSettings) -> str:
 MEDIA_TYPE = "text/plain; charset=utf-8"
 
 
-class Row(NamedTuple):
+class ListedSession(NamedTuple):
     """A session at one moment."""
 
     id: str
@@ -116,11 +116,11 @@ class Row(NamedTuple):
         return Entry(path, False, self.size, self.changed_at, self.etag, MEDIA_TYPE)
 
 
-def row_of(session: Session) -> Row:
+def row_of(session: Session) -> ListedSession:
     """Return the current row of a session. Runs on the event loop."""
     history = session.history
     queued = len(session.queue)
-    return Row(
+    return ListedSession(
         session.id, history.size, history.changed_at, session.etag[1:-1], session.state, queued, session.settings
     )
 
@@ -133,7 +133,7 @@ def scratch_entry(path: str, file: Scratch) -> Entry:
 _NO_CONDITIONS = Conditions()
 
 
-class SessionTree(Tree):
+class RootSessionTree(Tree):
     """The root sessions that one caller may use, for one request. Used by threads and on the loop.
 
     A caller with any right at a session can see that it exists. Its size and version require the right to list or to
@@ -168,7 +168,7 @@ class SessionTree(Tree):
         self._scratch = state.scratch
         self._clients = state.clients
         self._user_agent = user_agent
-        self._rows: dict[str, Row] = {}  # the sessions that the caller may see, as first read
+        self._rows: dict[str, ListedSession] = {}  # the sessions that the caller may see, as first read
         self._properties: dict[str, Mapping[str, str]] = {}
 
     def look(self, path: str) -> Entry | None:
@@ -402,13 +402,13 @@ class SessionTree(Tree):
 
     def _below(
         self, target: MountPath | None, path: str
-    ) -> tuple[list[Row], list[tuple[str, float]], list[tuple[str, Scratch]]]:
+    ) -> tuple[list[ListedSession], list[tuple[str, float]], list[tuple[str, Scratch]]]:
         mine = self._scratch.below(self._key(path).rstrip("/") + "/")
         files = [(key.removeprefix(self._mount), file) for key, file in mine]
         files = [(where, file) for where, file in files if isinstance(self.resolve(where), ScratchPath)]
         return [row_of(session) for session in self._listed(target)], self._collections(target), files
 
-    def _row_of(self, session_id: str) -> Row | None:
+    def _row_of(self, session_id: str) -> ListedSession | None:
         session = self.gate.known(session_id)
         return None if session is None else row_of(session)
 
@@ -514,7 +514,7 @@ class SessionTree(Tree):
 # `/dav/sub_sessions`: for each root session a flat collection of everything below it (W3).
 
 
-class SubSessionTree(SessionTree):
+class SubSessionTree(RootSessionTree):
     """The sub-sessions that one caller may use, for one request.
 
     `/main/coder.tester` is the session `main/coder/tester`. Writing to it steers its agent. The listing contains the

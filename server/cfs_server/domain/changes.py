@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from cfs.wire import AgentWork, CallDecision, FinishReason, Message, Origin, Settings, Usage
 from cfs_server.domain.authors import Author
-from cfs_server.domain.events import Event
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.domain.history import History, Window
 from cfs_server.domain.questions import Question, oldest_closed
 from cfs_server.domain.state import EventDraft, SessionState, cost_of_work, shared
@@ -28,7 +28,7 @@ NO_MESSAGES, WHOLE = SizedMessages(), Window()
 _NO_TOKENS = Usage()
 
 
-class Change(Protocol):
+class SessionChange(Protocol):
     """One change of a session."""
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:
@@ -43,8 +43,8 @@ class Record(NamedTuple):
 
     key: str
     at: float
-    change: Change
-    events: tuple[Event, ...] = ()
+    change: SessionChange
+    events: tuple[LoggedEvent, ...] = ()
     author: Author | None = None
     number: int = 0
     position: int = 0

@@ -29,7 +29,7 @@ from cfs.errors import InvalidRequest
 from cfs.wire import EventType
 from cfs_server.base.broadcast import Broadcast
 from cfs_server.domain.message_sizes import cost_of_value
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 
 EVENT_COST = 512
 """Measured memory of an event in bytes without its data: the object, its places in logs, its wire form."""
@@ -39,7 +39,7 @@ _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, eq=False)
-class Event:
+class LoggedEvent:
     """One event; see `cfs.wire.Event` for the fields."""
 
     type: EventType
@@ -80,7 +80,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class EventArchive:
     """The events in the journal. The first argument of the functions is a session's key; None is the common log.
 
     `events` returns those after a number, up to about some bytes, or None if they are not available. `last_of` returns
@@ -91,7 +91,7 @@ class Archive:
     epoch: str
     life: str
     position: int
-    events: Callable[[str | None, int, int], Awaitable[list[Event] | None]]
+    events: Callable[[str | None, int, int], Awaitable[list[LoggedEvent] | None]]
     last_of: Callable[[str, str | None], Awaitable[int | None]]
     settled: Callable[[int | None], Awaitable[None]]
 
@@ -113,7 +113,7 @@ def new_nonce() -> str:
     return secrets.token_hex(4)
 
 
-_NO_EVENTS: deque[Event] = deque(maxlen=0)
+_NO_EVENTS: deque[LoggedEvent] = deque(maxlen=0)
 """The events of all empty logs. A deque of its own costs 760 bytes."""
 
 
@@ -144,10 +144,10 @@ class EventLog:
         self,
         capacity: int,
         size: int,
-        number_of: Callable[[Event], int],
+        number_of: Callable[[LoggedEvent], int],
         life: str | None = None,
         *,
-        archive: Archive | None = None,
+        archive: EventArchive | None = None,
         key: str | None = None,
         last: int = 0,
     ) -> None:
@@ -169,7 +169,7 @@ class EventLog:
         """The number of the newest event; 0 before the first."""
         return self._first + len(self._events) - 1
 
-    def append(self, event: Event) -> None:
+    def append(self, event: LoggedEvent) -> None:
         """Add the event with the next number and wake the readers."""
         if not self._events:
             self._events = deque()
@@ -199,14 +199,14 @@ class EventLog:
         self.closed, self.goodbye = True, goodbye
         self.broadcast.fire()
 
-    def since(self, after: int, most: float = inf) -> list[Event] | Stale:
+    def since(self, after: int, most: float = inf) -> list[LoggedEvent] | Stale:
         """Return the events after a number, or `Stale` if this log does not contain them.
 
         The list ends with the event that reaches `most` bytes.
         """
         if not self._first - 1 <= after <= self.last:
             return Stale(after, self.last)
-        events: list[Event] = []
+        events: list[LoggedEvent] = []
         size = 0
         for at in range(after - self._first + 1, len(self._events)):
             events.append(self._events[at])
@@ -242,7 +242,7 @@ class EventLog:
         """Return the cursor that resumes after the event with this number."""
         return f"{self.life}.{self._epoch}-{number}" if self._epoch else f"{self.life}-{number}"
 
-    async def follow(self, after: int) -> AsyncGenerator[list[Event] | Stale]:
+    async def follow(self, after: int) -> AsyncGenerator[list[LoggedEvent] | Stale]:
         """Yield the events after a number in batches as they arrive, until the log is closed.
 
         Events are durable when they are yielded, except the pieces of a reply.
@@ -270,7 +270,7 @@ class EventLog:
             else:
                 await self.broadcast.wait()
 
-    async def _earlier(self, after: int) -> list[Event] | None:
+    async def _earlier(self, after: int) -> list[LoggedEvent] | None:
         """Return events after a number that have left the memory, or None."""
         if self._archive is None or not 0 <= after < self._first:
             return None
@@ -286,7 +286,7 @@ class EventLog:
             raise AssertionError(f"{self.bytes} bytes are counted for {len(numbers)} events")
 
 
-def _number(event: Event) -> int:
+def _number(event: LoggedEvent) -> int:
     return event.number
 
 
@@ -297,8 +297,8 @@ class EventBus:
     may still hold. The oldest ones are also dropped from the log of their session.
     """
 
-    def __init__(self, limits: Limits | None = None, archive: Archive | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, limits: StoreLimits | None = None, archive: EventArchive | None = None) -> None:
+        self._limits = limits or StoreLimits()
         self._archive = archive
         self.log = EventLog(
             self._limits.all_events,
@@ -310,7 +310,9 @@ class EventBus:
         )
         self.bytes = 0
         self._most_bytes = self._limits.all_event_bytes
-        self._held: deque[tuple[ReferenceType[EventLog], Event]] = deque()  # does not keep a deleted session's log
+        self._held: deque[tuple[ReferenceType[EventLog], LoggedEvent]] = (
+            deque()
+        )  # does not keep a deleted session's log
 
     def share_limits(self, stores: int) -> None:
         """Use a part of the memory from now on, because this many stores share it."""
@@ -325,9 +327,9 @@ class EventBus:
 
     def publish(
         self, log: EventLog, kind: EventType, session: str, data: dict[str, Any], at: float | None = None
-    ) -> Event:
+    ) -> LoggedEvent:
         """Number an event and add it to the log of its session and to the common log. `at` defaults to now."""
-        event = Event(kind, session, log.last + 1, self.log.last + 1, time.time() if at is None else at, data)
+        event = LoggedEvent(kind, session, log.last + 1, self.log.last + 1, time.time() if at is None else at, data)
         log.append(event)
         self.log.append(event)
         self._held.append((ref(log), event))

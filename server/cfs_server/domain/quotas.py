@@ -9,7 +9,7 @@ from cfs_server.domain.spending import NO_LIMIT, SpendingLimit
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StoreLimits:
     """Limits of one store. A message and a body are in bytes of UTF-8, their total in bytes of memory.
 
     If the store is durable, idle sessions leave the memory beyond `memory`, and the others have `busy_bytes` at most.

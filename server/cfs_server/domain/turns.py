@@ -17,7 +17,7 @@ from cfs.completions import UNREADABLE, read_arguments, write_arguments
 from cfs.errors import CfsError, EngineError
 from cfs.wire import EventType, FinishReason, Message, Settings, SettingsPatch, TokenLogprob, ToolCall, Usage
 from cfs_server.domain.authors import Author
-from cfs_server.domain.events import Event
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.domain.ids import family_of, parent_of
 from cfs_server.domain.message_sizes import cost_of
 from cfs_server.domain.transcripts import SizedMessages
@@ -292,7 +292,7 @@ TURN_EVENTS: frozenset[EventType] = frozenset(
 """The events from which an ended turn is rebuilt."""
 
 
-def has_ended(own: Sequence[Event], number: int) -> bool:
+def has_ended(own: Sequence[LoggedEvent], number: int) -> bool:
     """Return whether the events of a turn up to this number show its end.
 
     A message that requires a reply is followed immediately by the start of its turn.
@@ -303,7 +303,7 @@ def has_ended(own: Sequence[Event], number: int) -> bool:
     return number > own[-1].number
 
 
-def ended_turn(turn_id: str, events: Iterable[Event]) -> Turn | None:
+def ended_turn(turn_id: str, events: Iterable[LoggedEvent]) -> Turn | None:
     """Rebuild a turn that has ended from the events of its session; None if its message is not among them.
 
     It has no settings and no log-probabilities. Its pieces are those that were streamed, if they make its reply.
@@ -352,13 +352,13 @@ def ended_turn(turn_id: str, events: Iterable[Event]) -> Turn | None:
     return turn
 
 
-def _opening(events: Sequence[Event]) -> int | None:
+def _opening(events: Sequence[LoggedEvent]) -> int | None:
     """Return the index of a turn's own message: the last one that was added before the reply began."""
     before = takewhile(lambda event: event.type != "turn.started", events)
     return max((event.data["index"] for event in before if event.type == "message.added"), default=None)
 
 
-def _streamed(events: Iterable[Event]) -> list[Delta]:
+def _streamed(events: Iterable[LoggedEvent]) -> list[Delta]:
     """Return the pieces of a turn's reply. A turn that began again has dropped those before."""
     deltas: list[Delta] = []
     for event in events:

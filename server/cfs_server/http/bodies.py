@@ -18,7 +18,7 @@ from cfs.errors import (
     UnsupportedMedia,
 )
 from cfs_server.domain.loop_bridge import AT_ONCE_BYTES, aside
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.http.caller import Caller, Me
 from cfs_server.http.errors import invalid
 
@@ -59,7 +59,7 @@ async def apart(request: Request, work: Callable[[], _T]) -> _T:
     return await aside(len(await request.body()), request.scope["cfs.principal"].name, work)
 
 
-def most_values(limits: Limits) -> int:
+def most_values(limits: StoreLimits) -> int:
     """Return how many values a long JSON body may contain: enough for the maximum number of messages."""
     return max(_LEAST_VALUES, _VALUES_A_MESSAGE * limits.messages)
 

@@ -18,7 +18,7 @@ from cfs_server.access.auth import Principal, Principals
 from cfs_server.access.shares import Shares
 from cfs_server.completions.run import AuthorizedCompletions, EphemeralCompletions
 from cfs_server.completions.stored import StoredResponses, UnnamedSessions
-from cfs_server.config.settings import Settings
+from cfs_server.config.settings import ServerSettings
 from cfs_server.connect.manager import ModelConnections
 from cfs_server.domain.authors import author
 from cfs_server.domain.ids import WORKSPACES, family_of, has_workspace
@@ -34,7 +34,7 @@ from cfs_server.http.metrics import Metrics
 from cfs_server.http.middleware import CONTEXT
 from cfs_server.journal.journal import Journal
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.rewinding import Plan
+from cfs_server.sessions.rewinding import RewindPlan
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces.file_index import FileMatch
@@ -52,7 +52,7 @@ CURSOR_PATTERN = r"^([0-9a-f]{8}(\.[0-9a-f]{8})?-)?[0-9]{1,18}$"
 class Context:
     """What answers requests for one store of sessions. Most routes get a `Caller`; this is for those of operators."""
 
-    settings: Settings
+    settings: ServerSettings
     engine: Engine
     model: ModelInfo | None
     store: SessionStore
@@ -173,7 +173,7 @@ class Caller:
         """Whether versions of files are kept."""
         return self._parts.rewinds is not None
 
-    def file_rewind(self, plan: Plan, others: ForeignChanges) -> CallersFileRewind | None:
+    def file_rewind(self, plan: RewindPlan, others: ForeignChanges) -> CallersFileRewind | None:
         """Return what lets the files of a workspace follow a rewind of sessions.
 
         None if no versions are kept, or if the principal may not change the workspace.
@@ -359,7 +359,7 @@ async def _context(request: Request) -> Context:
     return context_of(request.scope)
 
 
-def settings_of(request: Request) -> Settings:
+def settings_of(request: Request) -> ServerSettings:
     """Return the server's settings."""
     return context_of(request.scope).settings
 

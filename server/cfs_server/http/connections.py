@@ -40,7 +40,7 @@ _DROPPED_BYTES = 128 << 20
 _CLOSE = (b"connection", b"close")
 
 
-class _Refused(Exception):
+class _RefusedRequest(Exception):
     """Raised in the parser's callbacks to reject the request."""
 
     def __init__(self, status: int, error: CfsError) -> None:
@@ -54,22 +54,22 @@ class Connections:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
-        self._unfinished: dict[Connection, None] = {}
+        self._unfinished: dict[HttpConnection, None] = {}
         self._of_address: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._unfinished)
 
-    def protocol(self, **parts: Any) -> "Connection":
+    def protocol(self, **parts: Any) -> "HttpConnection":
         """Create the protocol of a new connection. Called by uvicorn."""
-        return Connection(self, **parts)
+        return HttpConnection(self, **parts)
 
-    def begin(self, connection: "Connection") -> None:
+    def begin(self, connection: "HttpConnection") -> None:
         """Start to count a connection that sends, or will send, a request."""
         self._unfinished[connection] = None
         self._of_address[connection.address] += 1
 
-    def end(self, connection: "Connection") -> None:
+    def end(self, connection: "HttpConnection") -> None:
         """Stop counting a connection."""
         if connection in self._unfinished:
             del self._unfinished[connection]
@@ -109,7 +109,7 @@ class Connections:
         return str(address) if address.version == 4 else address.packed[:8].hex()
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """uvicorn's HTTP protocol with limits.
 
     `since` is the time at which the connection began to wait for the current request. `_overhead` is the number of
@@ -162,11 +162,11 @@ class Connection(HttpToolsProtocol):
                 self._refuse_overhead()
             if self._in_head and self._overhead and self._connections.crowded(self.address):
                 self.refuse_crowd()
-        except _Refused as refused:
+        except _RefusedRequest as refused:
             self.refuse(refused.status, refused.error)
         except httptools.HttpParserError as error:
             cause = error.__context__
-            if isinstance(cause, _Refused):
+            if isinstance(cause, _RefusedRequest):
                 self.refuse(cause.status, cause.error)
             else:
                 self.refuse(400, InvalidRequest("this is no valid HTTP/1.1 request"))
@@ -212,7 +212,7 @@ class Connection(HttpToolsProtocol):
         self._fields += 1
         self._size += len(name) + len(value) + 4
         if self._fields > self._limits.head_fields:
-            raise _Refused(431, TooLarge(f"a request has {self._limits.head_fields} header fields at most"))
+            raise _RefusedRequest(431, TooLarge(f"a request has {self._limits.head_fields} header fields at most"))
         if self._in_head:
             super().on_header(name, value)
 
@@ -223,17 +223,19 @@ class Connection(HttpToolsProtocol):
         try:
             self.headers[:] = one_reading(self.headers)
         except InvalidRequest as error:
-            raise _Refused(400, error) from None
+            raise _RefusedRequest(400, error) from None
         if self.parser.get_http_version() not in _VERSIONS:
-            raise _Refused(400, InvalidRequest("this server speaks HTTP/1.1 and HTTP/1.0"))
+            raise _RefusedRequest(400, InvalidRequest("this server speaks HTTP/1.1 and HTTP/1.0"))
         offers = [value.lower() for name, value in self.headers if name == b"upgrade"]
         if offers and self.parser.should_upgrade():
             if any(b"websocket" in offer for offer in offers):
-                raise _Refused(400, InvalidRequest("there are no WebSockets here: events come as server-sent events"))
+                raise _RefusedRequest(
+                    400, InvalidRequest("there are no WebSockets here: events come as server-sent events")
+                )
             self._declined = self._head_without_offer()
             return
         if len(self.pipeline) >= _PIPELINED:
-            raise _Refused(429, TooMany(f"{_PIPELINED} requests at most are taken ahead of their answers"))
+            raise _RefusedRequest(429, TooMany(f"{_PIPELINED} requests at most are taken ahead of their answers"))
         self._in_head, self._overhead = False, 0
         self._progress = self.loop.time()
         self.scope[CONNECTION] = self  # type: ignore[literal-required]
@@ -367,8 +369,8 @@ class Connection(HttpToolsProtocol):
     def _refuse_overhead(self) -> None:
         max_bytes = self._limits.head_bytes
         if self._in_head:
-            raise _Refused(431, TooLarge(f"the head of a request has {max_bytes} bytes at most"))
-        raise _Refused(400, InvalidRequest(f"extensions of a chunk and trailers have {max_bytes} bytes at most"))
+            raise _RefusedRequest(431, TooLarge(f"the head of a request has {max_bytes} bytes at most"))
+        raise _RefusedRequest(400, InvalidRequest(f"extensions of a chunk and trailers have {max_bytes} bytes at most"))
 
     def _head_without_offer(self) -> bytes:
         """Return the head of the current request without the fields that offer another protocol."""

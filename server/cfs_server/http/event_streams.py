@@ -16,8 +16,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from cfs.errors import StorageFull, TooMany, Unavailable
 from cfs_server.access.auth import Principal
-from cfs_server.config.settings import Settings
-from cfs_server.domain.events import Event, EventLog, Stale
+from cfs_server.config.settings import ServerSettings
+from cfs_server.domain.events import EventLog, LoggedEvent, Stale
 from cfs_server.domain.turns import Turn
 from cfs_server.http.representations import detail
 from cfs_server.sessions.authorized import AuthorizedSessions
@@ -34,7 +34,7 @@ Frames = AsyncIterator[bytes]
 class Streams:
     """Creates the streams of one application and counts the open ones (H7)."""
 
-    def __init__(self, settings: Settings, gauge: Gauge) -> None:
+    def __init__(self, settings: ServerSettings, gauge: Gauge) -> None:
         self.open = 0
         self._settings = settings
         self._gauge = gauge
@@ -80,7 +80,7 @@ class EventStream(EventSourceResponse):
         frames: Frames,
         streams: Streams,
         principal: Principal,
-        settings: Settings,
+        settings: ServerSettings,
         close: Callable[[], Awaitable[None]] | None = None,
         left: Callable[[], None] | None = None,
         *,
@@ -148,7 +148,7 @@ class View(Protocol):
     async def stale(self, stale: Stale) -> str | None:
         """Return the event about lost events; None if the reader may no longer see the log and the stream ends."""
 
-    def visible(self, events: list[Event]) -> tuple[list[Event], bool]:
+    def visible(self, events: list[LoggedEvent]) -> tuple[list[LoggedEvent], bool]:
         """Return the visible events, and whether the stream continues after them."""
 
 
@@ -169,7 +169,7 @@ class SessionView:
             state = detail(self._session, self._sessions).model_dump_json()
         return f'{{"asked":{stale.asked},"last":{stale.last},"session":{state}}}'
 
-    def visible(self, events: list[Event]) -> tuple[list[Event], bool]:
+    def visible(self, events: list[LoggedEvent]) -> tuple[list[LoggedEvent], bool]:
         """Return the events under names that the caller may see. The stream ends at a hidden name."""
         return self._sessions.visible(events), self._sessions.may("read_binary", self._session.id)
 
@@ -186,7 +186,7 @@ class AllView:
         """Return the event about lost events. The reader must list the sessions again."""
         return f'{{"asked":{stale.asked},"last":{stale.last}}}'
 
-    def visible(self, events: list[Event]) -> tuple[list[Event], bool]:
+    def visible(self, events: list[LoggedEvent]) -> tuple[list[LoggedEvent], bool]:
         """Return the events that the caller may see."""
         return self._sessions.visible(events), True
 
@@ -219,20 +219,20 @@ async def follow(log: EventLog, after: int, view: View, turn: Turn | None = None
         yield frame(log, after, "goodbye", f'{{"last":{after}}}')
 
 
-def _of_turn(events: list[Event], turn: Turn) -> tuple[list[Event], bool]:
+def _of_turn(events: list[LoggedEvent], turn: Turn) -> tuple[list[LoggedEvent], bool]:
     """Return the events of a turn up to its last one, and whether the last one is among them."""
     turn_events = [event for event in events if _belongs(event, turn)]
     end = next((index for index, event in enumerate(turn_events, 1) if _ends(event, turn)), None)
     return turn_events[:end], end is not None
 
 
-def _belongs(event: Event, turn: Turn) -> bool:
+def _belongs(event: LoggedEvent, turn: Turn) -> bool:
     if event.type == "session.deleted":
         return "renamed_to" not in event.data
     return event.data.get("turn") == turn.id
 
 
-def _ends(event: Event, turn: Turn) -> bool:
+def _ends(event: LoggedEvent, turn: Turn) -> bool:
     if event.type in ("turn.finished", "turn.failed", "session.deleted"):
         return True
     return not turn.generate and event.type == "message.added"

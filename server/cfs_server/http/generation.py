@@ -27,8 +27,8 @@ from cfs.errors import (
     UpstreamRefused,
 )
 from cfs_server.completions.requests import CompletionSpec
-from cfs_server.completions.run import Started
-from cfs_server.domain.quotas import Limits
+from cfs_server.completions.run import RunningCompletion
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.engine.contract.interface import Delta, Finished
 from cfs_server.http.bodies import apart
 from cfs_server.http.caller import Caller
@@ -82,7 +82,7 @@ async def begin(
     ticket: Ticket,
     session: str | None,
     model: str,
-    read: Callable[[Limits], CompletionSpec],
+    read: Callable[[StoreLimits], CompletionSpec],
 ) -> "StartedCompletion":
     """Begin a completion, in a session if one is named. A request that was carried out before begins nothing.
 
@@ -111,7 +111,7 @@ class StartedCompletion:
     `recorded` says where it is recorded, if so.
     """
 
-    def __init__(self, started: Started) -> None:
+    def __init__(self, started: RunningCompletion) -> None:
         self.recorded = started.recorded
         self.model = started.model
         self._session = started.session

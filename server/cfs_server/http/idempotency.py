@@ -94,7 +94,7 @@ class BoundTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningRequest:
     """A request that is carried out now. `done` resolves at its end."""
 
     owner: str
@@ -126,7 +126,7 @@ class Requests:
     def __init__(self, documents: Documents, clock: Callable[[], float] = time.time) -> None:
         self._documents = documents
         self._clock = clock
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, RunningRequest] = {}
         self._kept: dict[str, OrderedDict[str, CompletedRequest]] = {}
         self._bytes: dict[str, int] = {}
         stored = [(json.loads(document), name, document) for name, document in documents.kept(SPACE).items()]
@@ -135,20 +135,20 @@ class Requests:
         for owner in list(self._kept):
             self._drop_old(owner)
 
-    def find(self, owner: str, key: str) -> Running | CompletedRequest | None:
+    def find(self, owner: str, key: str) -> RunningRequest | CompletedRequest | None:
         """Return the request that a principal sent with this key."""
         self._drop_old(owner)
         name = _name(owner, key)
         return self._running.get(name) or self._kept.get(owner, _NONE).get(name)
 
-    def begin(self, owner: str, key: str, fingerprint: str, rights: str = "") -> Running:
+    def begin(self, owner: str, key: str, fingerprint: str, rights: str = "") -> RunningRequest:
         """Add a request that is carried out now, by a caller with these rights."""
         done = asyncio.get_running_loop().create_future()
-        request = Running(owner, _name(owner, key), fingerprint, rights, self._clock(), done)
+        request = RunningRequest(owner, _name(owner, key), fingerprint, rights, self._clock(), done)
         self._running[request.name] = request
         return request
 
-    def keep(self, request: Running, what: Mapping[str, Any]) -> None:
+    def keep(self, request: RunningRequest, what: Mapping[str, Any]) -> None:
         """Store what a request did."""
         properties = {name: getattr(request, name) for name in ("owner", "fingerprint", "rights", "at")}
         document = json.dumps({**properties, **what}, ensure_ascii=False, separators=(",", ":"))
@@ -156,7 +156,7 @@ class Requests:
         self._add(request.owner, CompletedRequest(request.name, request.fingerprint, request.at, document))
         self._drop_old(request.owner)
 
-    def end(self, request: Running) -> None:
+    def end(self, request: RunningRequest) -> None:
         """Note that a request is no longer carried out."""
         if self._running.get(request.name) is request:  # its key was free before its end, and may be in use again
             del self._running[request.name]
@@ -196,7 +196,7 @@ class Ticket:
     """
 
     def __init__(
-        self, requests: Requests | None = None, request: Running | None = None, bound: BoundTurn | None = None
+        self, requests: Requests | None = None, request: RunningRequest | None = None, bound: BoundTurn | None = None
     ) -> None:
         self.bound = bound
         self._requests = requests

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from cfs.wire import Usage
-from cfs_server.domain.events import Event
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.engine.contract.interface import Engine, EnginePlan, EngineStats
 from cfs_server.journal.journal import Journal
 from cfs_server.sessions.store import SessionStore
@@ -113,7 +113,7 @@ class _TurnMetrics:
         self._spent_tokens.labels(model, principal).inc(max(0, usage.tokens))
         self._cost.labels(model, principal).inc(usage.cost or 0.0)
 
-    def count(self, event: Event) -> None:
+    def count(self, event: LoggedEvent) -> None:
         self._turns.labels(event.data["finish_reason"]).inc()
         usage = event.data["usage"]
         for kind in ("prompt", "cached", "completion"):

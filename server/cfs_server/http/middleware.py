@@ -165,14 +165,14 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = Exchange(scope, send)
+        exchange = HttpExchange(scope, send)
         context: RequestContext = scope.setdefault(CONTEXT, scope["app"].state.cfs)
         exchange.traced = tracing.is_on()
         recorded = request_tracing.request(scope, exchange.path) if exchange.traced else nullcontext()
         with recorded as exchange.span:
             await self._handle(exchange, context, scope, receive)
 
-    async def _handle(self, exchange: "Exchange", context: RequestContext, scope: Scope, receive: Receive) -> None:
+    async def _handle(self, exchange: "HttpExchange", context: RequestContext, scope: Scope, receive: Receive) -> None:
         inner = dict(scope, method="GET") if scope["method"] == "HEAD" else scope
         inner["cfs.head"] = scope["method"] == "HEAD"
         try:
@@ -207,7 +207,7 @@ class RequestMiddleware:
         return _DAV_BYTES if path.startswith(_DAV) else self._body_bytes
 
     def _admit(
-        self, exchange: "Exchange", principals: Principals, headers: MutableMapping[bytes, bytes], scope: Scope
+        self, exchange: "HttpExchange", principals: Principals, headers: MutableMapping[bytes, bytes], scope: Scope
     ) -> None:
         """Authenticate the caller and check its rate limit. Most paths require a caller (G9)."""
         principal = principals.authenticate(credentials_of(headers))
@@ -221,7 +221,7 @@ class RequestMiddleware:
         author.set(Author(principal.name, _given(agent), _given(call)))
         principal.traffic.rate.take()
 
-    def _done(self, exchange: "Exchange", metrics: Metrics, scope: Scope) -> None:
+    def _done(self, exchange: "HttpExchange", metrics: Metrics, scope: Scope) -> None:
         route = getattr(scope.get("route"), "path_format", "none")
         answered = exchange.answered_at or time.perf_counter()
         seconds = answered - exchange.began_at
@@ -257,7 +257,7 @@ def _given(value: bytes | None) -> str | None:
     return unquote(value.decode("latin-1"), errors="replace")[:_AUTHOR_CHARACTERS] if value else None
 
 
-class Exchange:
+class HttpExchange:
     """One request and its response. What it has changed is durable before the response begins."""
 
     def __init__(self, scope: Scope, send: Send) -> None:

@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class PastEntry:
+class VersionFolderEntry:
     """A file or a folder of the past. `at` is when it was made; `mode` holds the permission bits, none to write."""
 
     name: str
@@ -71,7 +71,7 @@ class VersionFolders:
         self._caller = caller
         self._handle: FsHandle = caller.principal.handle
 
-    async def look(self, path: str) -> PastEntry:
+    async def look(self, path: str) -> VersionFolderEntry:
         """Return the file or folder at a path."""
         match [part for part in path.split("/") if part]:
             case [] | ["sessions"] | ["workspaces"]:
@@ -90,7 +90,7 @@ class VersionFolders:
                 return _folder(name, max((entry.at for entry in entries.values()), default=0.0))
         raise _nothing(path)
 
-    async def members(self, path: str) -> list[PastEntry]:
+    async def members(self, path: str) -> list[VersionFolderEntry]:
         """Return what is directly in a folder."""
         match [part for part in path.split("/") if part]:
             case []:
@@ -141,7 +141,7 @@ class VersionFolders:
             return await self._caller.sessions.past(check_id(id_of_file_name(name) or ""))
         raise _nothing(name)
 
-    def _sessions(self) -> Iterator[PastEntry]:
+    def _sessions(self) -> Iterator[VersionFolderEntry]:
         gate = self._caller.sessions
         roots = {root.id: root for root in (*gate.page(limit=1 << 40), *gate.roots_with_children())}
         for root in roots.values():
@@ -149,8 +149,8 @@ class VersionFolders:
                 if gate.may("read_binary", session.id):
                     yield _folder(file_name_of(session.id), session.history.changed_at)
 
-    async def _transcripts(self, session: Session, past: Past) -> list[PastEntry]:
-        def entries() -> list[PastEntry]:
+    async def _transcripts(self, session: Session, past: Past) -> list[VersionFolderEntry]:
+        def entries() -> list[VersionFolderEntry]:
             size, listing = 0, []
             for version in past.versions:
                 if version.messages is not None:
@@ -162,14 +162,14 @@ class VersionFolders:
 
         return await aside(session.history.size, self._caller.principal.name, entries)
 
-    async def _transcript_entry(self, session: Session, past: Past, version: Version, name: str) -> PastEntry:
+    async def _transcript_entry(self, session: Session, past: Past, version: Version, name: str) -> VersionFolderEntry:
         owner = self._caller.principal.name
         size = (await aside(session.history.size, owner, partial(past.messages, version.number))).size
         return _of_version(session, version, name, size)
 
     # Files of workspaces.
 
-    def _workspaces(self) -> list[PastEntry]:
+    def _workspaces(self) -> list[VersionFolderEntry]:
         members = self._handle.scan(WORKSPACES)
         return [
             _folder(meta["path"].removeprefix(WORKSPACES), meta["updated_at"].timestamp())
@@ -186,7 +186,7 @@ class VersionFolders:
             raise await self._in_thread(partial(self._nothing_at, logical))
         return entries
 
-    async def _versions(self, logical: Path) -> list[PastEntry]:
+    async def _versions(self, logical: Path) -> list[VersionFolderEntry]:
         """Return the versions at a path, and the names of what was ever directly in it."""
         _, inside = split(logical)
         entries = await self._entries(logical)
@@ -210,7 +210,7 @@ class VersionFolders:
                 folders[name] = max(entry.at, folders.get(name, 0.0))
         return listing + [_folder(name, at) for name, at in sorted(folders.items())]
 
-    def _look_at(self, logical: Path, moment: int | datetime, name: str) -> PastEntry:
+    def _look_at(self, logical: Path, moment: int | datetime, name: str) -> VersionFolderEntry:
         past = self._at(moment)
         workspace, inside = split(logical)
         with _numbers_as_names():
@@ -222,7 +222,7 @@ class VersionFolders:
                 return self._entry(workspace, inside, moment, name)
         raise self._nothing_at(logical)
 
-    def _members_at(self, logical: Path, moment: int | datetime) -> list[PastEntry]:
+    def _members_at(self, logical: Path, moment: int | datetime) -> list[VersionFolderEntry]:
         with _numbers_as_names():
             members = self._at(moment).scan(logical)
         return [
@@ -232,7 +232,7 @@ class VersionFolders:
     def _at(self, moment: int | datetime) -> FsHandle:
         return self._handle.on(PastFileSystem(self._caller.files.history.store, WORKSPACES, moment))
 
-    def _entry(self, workspace: str, inside: str, moment: int | datetime, name: str) -> PastEntry:
+    def _entry(self, workspace: str, inside: str, moment: int | datetime, name: str) -> VersionFolderEntry:
         store = self._caller.files.history.store
         number = moment if isinstance(moment, int) else store.number_at(workspace, moment.timestamp())
         if inside and (entry := store.at(workspace, inside, number)) is not None:
@@ -293,16 +293,16 @@ def _author(author: Author, kind: Kind) -> str:
     return "outside" if kind is Kind.OUTSIDE else author.agent or author.principal or "unknown"
 
 
-def _of_version(session: Session, version: Version, name: str, size: int) -> PastEntry:
-    return PastEntry(name, False, version.at, size, _FILE, f"{session.nonce}-{version.number}")
+def _of_version(session: Session, version: Version, name: str, size: int) -> VersionFolderEntry:
+    return VersionFolderEntry(name, False, version.at, size, _FILE, f"{session.nonce}-{version.number}")
 
 
-def _of_file(entry: Entry, name: str) -> PastEntry:
-    return PastEntry(name, False, entry.at, entry.size, entry.mode & 0o555 | 0o444, entry.digest[:32])
+def _of_file(entry: Entry, name: str) -> VersionFolderEntry:
+    return VersionFolderEntry(name, False, entry.at, entry.size, entry.mode & 0o555 | 0o444, entry.digest[:32])
 
 
-def _folder(name: str, at: float) -> PastEntry:
-    return PastEntry(name, True, at, mode=_FOLDER)
+def _folder(name: str, at: float) -> VersionFolderEntry:
+    return VersionFolderEntry(name, True, at, mode=_FOLDER)
 
 
 def _is_legal(path: Path) -> bool:

@@ -24,7 +24,7 @@ import structlog
 from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message
 from cfs_server.domain.changes import Record
-from cfs_server.domain.events import Event
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.domain.past import PastChange
 from cfs_server.domain.state import Head
 from cfs_server.domain.words import Criteria
@@ -584,13 +584,13 @@ class Journal:
         """Return stored messages that may match, newest first; see `Backend.search`."""
         return await self._reading(lambda backend: backend.search(criteria, keys, before, max_hits))
 
-    async def events(self, key: str | None, after: int, most: int) -> list[Event] | None:
+    async def events(self, key: str | None, after: int, most: int) -> list[LoggedEvent] | None:
         """Return stored events after a number of a session's log, or after a position of the common log.
 
         Stops after about `most` bytes. None if some of these events have been pruned.
         """
 
-        def read(backend: Backend) -> list[Event] | None:
+        def read(backend: Backend) -> list[LoggedEvent] | None:
             rows = backend.events(key, after, most)
             if rows is None:
                 return None

@@ -116,7 +116,7 @@ logging.getLogger("psycopg").setLevel(logging.ERROR)  # its warnings repeat what
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedDatabase:
     """A database that can be used. `slots` is the number of its slots, which was fixed when it was created."""
 
     slots: int
@@ -124,7 +124,7 @@ class Prepared:
     """What does not prevent a start, but weakens what an answer promises. One sentence each."""
 
 
-def prepare(url: str, slots: int = 1) -> Prepared:
+def prepare(url: str, slots: int = 1) -> PreparedDatabase:
     """Check a database, and create its tables or migrate them. Several replicas may do so at once.
 
     `slots` counts only for a database without tables. Raises `StoreFailed` with one line for the operator.
@@ -134,7 +134,7 @@ def prepare(url: str, slots: int = 1) -> Prepared:
         _require_sessions(connection, url)
         count = _create(connection, url, slots)
         _require_rights(connection, url)
-        return Prepared(count, tuple(_warnings(connection)))
+        return PreparedDatabase(count, tuple(_warnings(connection)))
 
 
 def _require_primary(connection: Connection, database: str) -> None:

@@ -19,8 +19,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from cfs.wire import EventType, Message, Settings, TurnSettings
 from cfs_server.domain import changes
 from cfs_server.domain.authors import Author
-from cfs_server.domain.changes import Change, Record
-from cfs_server.domain.events import Event
+from cfs_server.domain.changes import Record, SessionChange
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.domain.past import HistoryChange, PastChange
 from cfs_server.domain.state import Head
 from cfs_server.domain.transcripts import SizedMessages
@@ -135,10 +135,10 @@ def decode(row: Row) -> Record:
     return Record(row.session, row.at, change, tuple(decode_events(row)), author, row.number, row.position)
 
 
-def decode_change(row: Row) -> Change:
+def decode_change(row: Row) -> SessionChange:
     """Return the change of a row. Raises `UnknownRecord`, or `ValueError` for damaged data."""
     require_known(row)
-    change: Change = _read(KINDS[row.kind], row.body)
+    change: SessionChange = _read(KINDS[row.kind], row.body)
     return change
 
 
@@ -159,20 +159,20 @@ def _read(kind: type[Any], text: str) -> Any:
         return _ADAPTERS[kind].validate_python(json.loads(text))  # pydantic's parser refuses lone surrogates
 
 
-def decode_events(row: Row) -> list[Event]:
+def decode_events(row: Row) -> list[LoggedEvent]:
     """Return the events of a row."""
     if not row.events:
         return []
     written: list[tuple[EventType, str, dict[str, Any]]] = json.loads(row.events)
     body: Any = None
     first, position = row.number - len(written) + 1, row.position - len(written) + 1
-    events: list[Event] = []
+    events: list[LoggedEvent] = []
     for at, (kind, session, data) in enumerate(written):
         for key, value in data.items():
             if isinstance(value, dict) and value.keys() == {"$"}:
                 body = json.loads(row.body) if body is None else body
                 data[key] = _at(body, value["$"])
-        events.append(Event(kind, session, first + at, position + at, row.at, data))
+        events.append(LoggedEvent(kind, session, first + at, position + at, row.at, data))
     return events
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from cfs.wire import Message, Settings
 from cfs_server.domain.changes import Created, Record, Renamed, SettingsChanged
-from cfs_server.domain.events import Event, new_nonce
+from cfs_server.domain.events import LoggedEvent, new_nonce
 from cfs_server.domain.ids import ancestors_of
 from cfs_server.domain.quotas import Quota, StorageUsage
 from cfs_server.domain.state import Head, SessionState
@@ -42,7 +42,7 @@ from cfs_server.journal.sqlite_pages import UNREADABLE, Pages
 _CREATED = HISTORY[0]
 
 
-class _Content:
+class _SalvagedRows:
     """The rows of all tables. A session has a number in the file, and perhaps several keys in damaged rows."""
 
     def __init__(self, pages: Pages) -> None:
@@ -129,7 +129,7 @@ class Salvaged:
 class _Writer:
     """Numbers the rows of sessions that begin again after all others."""
 
-    def __init__(self, content: _Content) -> None:
+    def __init__(self, content: _SalvagedRows) -> None:
         rows = [row for rows in content.rows.values() for row in rows.values()]
         self._seq = max((row.seq for row in rows), default=0)
         self._seq = max([self._seq, *(head.seq for head in content.heads.values())])
@@ -144,7 +144,7 @@ class _Writer:
         blank = SessionState()
         blank.account = StorageUsage(owner, Quota())
         (draft,) = change.apply(blank, at)
-        event = Event(draft.type, draft.session, 1, self._position, at, draft.data)
+        event = LoggedEvent(draft.type, draft.session, 1, self._position, at, draft.data)
         return encode(self._seq, Record(change.key, at, change, (event,), None, 1, self._position))
 
 
@@ -178,7 +178,7 @@ def _remains(head: Head | None, rows: Sequence[Row]) -> tuple[str, str, Settings
 
 def salvage(path: Path) -> Salvaged:
     """Read all sessions that a damaged file contains. Deleted ones stay deleted. Raises `OSError`."""
-    content = _Content(Pages(path))
+    content = _SalvagedRows(Pages(path))
     writer, batches, names = _Writer(content), list[Batch](), set[str]()
     broken: list[tuple[str, Head | None, list[Row]]] = []
     for key in content.sessions - content.gone:

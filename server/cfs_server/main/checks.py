@@ -13,7 +13,7 @@ from cfs.errors import CfsError
 from cfs.transports.http import Client
 from cfs_server.config import models_file
 from cfs_server.config.models_file import ModelEntry
-from cfs_server.config.settings import ConfigurationError, Settings, load
+from cfs_server.config.settings import ConfigurationError, ServerSettings, load
 from cfs_server.connect.engines import make_listed_upstream, make_upstream
 from cfs_server.engine.contract.interface import Engine, ModelInfo, ModelLoadError
 from cfs_server.engine.host import models
@@ -46,20 +46,20 @@ def checks() -> Iterator[Check]:
     yield _port(settings)
 
 
-def _embedded(settings: Settings) -> Check:
+def _embedded(settings: ServerSettings) -> Check:
     """Load the embedded model as the server does. This finds faults that version numbers do not show."""
-    from cfs_server.engine.contract.protocol import Options
+    from cfs_server.engine.contract.protocol import WorkerOptions
     from cfs_server.engine.host.supervisor import LlamaEngine
 
     what = "llama.cpp"
     try:
-        model = asyncio.run(_start(LlamaEngine(options=Options(kv_type=settings.kv_type))))
+        model = asyncio.run(_start(LlamaEngine(options=WorkerOptions(kv_type=settings.kv_type))))
     except ModelLoadError as error:
         return needed(what, str(error), "reinstall: pip install --force-reinstall 'cfs-local[server]'")
     return fine(what, "; ".join([f"runs the embedded model {model.name}: {model.engine}", *model.notes]))
 
 
-def _models(settings: Settings, path: Path) -> Iterator[Check]:
+def _models(settings: ServerSettings, path: Path) -> Iterator[Check]:
     """Check each model of the file: its upstream, or the file that it is in."""
     try:
         file = models_file.read(path)
@@ -74,7 +74,7 @@ def _models(settings: Settings, path: Path) -> Iterator[Check]:
             yield _entry(settings, entry, what, f"correct {path}, or the upstream")
 
 
-def _entry(settings: Settings, entry: ModelEntry, what: str, advice: str) -> Check:
+def _entry(settings: ServerSettings, entry: ModelEntry, what: str, advice: str) -> Check:
     """Connect to the upstream of a model as the server does."""
     try:
         model = asyncio.run(_start(make_listed_upstream(settings, entry, check=True)))
@@ -84,7 +84,7 @@ def _entry(settings: Settings, entry: ModelEntry, what: str, advice: str) -> Che
     return fine(what, f"{urls} has {_described(model)}")
 
 
-def _upstream(settings: Settings) -> Check:
+def _upstream(settings: ServerSettings) -> Check:
     """Connect to the configured upstream as the server does: check its address, its key and the model."""
     what = "upstream"
     try:
@@ -137,7 +137,7 @@ def _disk(folder: Path, limit: int) -> Check:
     return fine(what, used)
 
 
-def _store(settings: Settings) -> Iterator[Check]:
+def _store(settings: ServerSettings) -> Iterator[Check]:
     """Look at the file of the sessions, and at what repairs and restores have set aside."""
     from cfs_server.backups.backup import Layout
     from cfs_server.journal.journal import StoreFailed, StoreInUse
@@ -199,7 +199,7 @@ def _databases(urls: Iterable[str]) -> Iterator[Check]:
             yield needed(what, str(error), "correct CFS_STORE; docs/replicas.md shows what the database needs")
 
 
-def _port(settings: Settings) -> Check:
+def _port(settings: ServerSettings) -> Check:
     what = f"port {settings.port}"
     try:
         with listen(settings.host, settings.port, settings.send_timeout) as listener:
@@ -210,7 +210,7 @@ def _port(settings: Settings) -> Check:
         return needed(what, str(error), "end what listens there, or choose another port: cfs serve --port")
 
 
-def _version_of_server(settings: Settings) -> str | None:
+def _version_of_server(settings: ServerSettings) -> str | None:
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "") else settings.host  # noqa: S104 - compared only
     url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
     index = api.Call(api.Request("GET", "/"), lambda answer: json.loads(answer.body))

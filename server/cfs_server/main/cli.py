@@ -384,7 +384,7 @@ def serve() -> None:
 
 def _with_flags() -> Any:
     """Create `cfs serve` with a flag for each setting."""
-    from cfs_server.config.settings import CONFIG_VARIABLE, ConfigurationError, Settings, load
+    from cfs_server.config.settings import CONFIG_VARIABLE, ConfigurationError, ServerSettings, load
 
     def run(**flags: Any) -> None:
         config = flags.pop("config")
@@ -397,7 +397,7 @@ def _with_flags() -> Any:
         raise typer.Exit(serve.run(settings))
 
     config = typer.Option("--config", envvar=CONFIG_VARIABLE, help="TOML file of settings.", show_default=False)
-    parameters = [_flag(name) for name in Settings.model_fields]
+    parameters = [_flag(name) for name in ServerSettings.model_fields]
     parameters.append(
         inspect.Parameter(
             "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, config]
@@ -411,9 +411,9 @@ def _with_flags() -> Any:
 
 
 def _flag(name: str) -> inspect.Parameter:
-    from cfs_server.config.settings import Settings, flag_of
+    from cfs_server.config.settings import ServerSettings, flag_of
 
-    field = Settings.model_fields[name]
+    field = ServerSettings.model_fields[name]
     default = "on" if field.default is True else "" if field.default in (None, "") else str(field.default)
     text = f"{field.description} [default: {default}]" if default not in ("", "False") else field.description
     flag = f"{flag_of(name)}/--no-{flag_of(name)[2:]}" if field.annotation is bool else flag_of(name)
@@ -427,7 +427,7 @@ def _flag(name: str) -> inspect.Parameter:
 
 
 def _plain(annotation: Any) -> Any:
-    """Return the type that typer reads from the command line. `Settings` validates the value again."""
+    """Return the type that typer reads from the command line. `ServerSettings` validates the value again."""
     if get_origin(annotation) is Annotated:
         return _plain(get_args(annotation)[0])
     if annotation in (bool, int, float, Path):

@@ -20,7 +20,7 @@ from cfs.errors import CfsError, ServerError, Unreachable
 
 if TYPE_CHECKING:
     from cfs_server.config.models_file import ModelEntry, ModelsFile
-    from cfs_server.config.settings import Settings
+    from cfs_server.config.settings import ServerSettings
     from cfs_server.connect.trials import Trial
 
 _NOTHING = (
@@ -91,7 +91,7 @@ def connect(
     _report(path, url, token_file)
 
 
-def _settings() -> "tuple[Settings, Path]":
+def _settings() -> "tuple[ServerSettings, Path]":
     """Return the settings of `cfs serve` without flags, and its file of models. Exits if it would read none."""
     from cfs_server.config.settings import CONFIG_VARIABLE, ConfigurationError, load
 
@@ -109,7 +109,7 @@ def _settings() -> "tuple[Settings, Path]":
 
 
 def _connect(
-    settings: "Settings",
+    settings: "ServerSettings",
     path: Path,
     target: str | None,
     model: str | None,
@@ -147,7 +147,7 @@ def _connect(
     connections.add(path, chosen, default)
 
 
-async def _trials(settings: "Settings", target: str | None, model: str | None, seconds: float) -> "list[Trial]":
+async def _trials(settings: "ServerSettings", target: str | None, model: str | None, seconds: float) -> "list[Trial]":
     from cfs_server.connect import search
     from cfs_server.connect.trials import try_all
     from cfs_server.engine.contract.interface import ModelLoadError

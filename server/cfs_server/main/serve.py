@@ -23,7 +23,7 @@ from cfs.transports import tracing
 from cfs_server.access import tokens
 from cfs_server.app import create_app
 from cfs_server.base.limits import ConnectionLimits
-from cfs_server.config.settings import ConfigurationError, Settings
+from cfs_server.config.settings import ConfigurationError, ServerSettings
 from cfs_server.connect import search
 from cfs_server.connect.engines import make_engine
 from cfs_server.context import opened
@@ -49,7 +49,7 @@ _SWITCH_SECONDS = 0.001
 """The switch interval of threads in seconds. Python's default of 0.005 makes the loop slow during long reads."""
 
 
-class Server(uvicorn.Server):
+class UvicornServer(uvicorn.Server):
     """uvicorn without its signal handlers. `serve` installs its own, which let turns finish."""
 
     def __init__(self, config: "Config", on_started: Callable[[], None]) -> None:
@@ -75,7 +75,7 @@ class Server(uvicorn.Server):
         yield
 
 
-def run(settings: Settings) -> int:
+def run(settings: ServerSettings) -> int:
     """Serve until a signal arrives. Returns the exit code of the process."""
     logs.configure(settings.log_format, settings.log_level)
     try:
@@ -116,7 +116,7 @@ def _start_tracing() -> None:
         raise ConfigurationError(error.detail) from None
 
 
-def check_access(settings: Settings) -> None:
+def check_access(settings: ServerSettings) -> None:
     """Check that the tokens can be read. Without tokens, refuse to listen on a public address (G9).
 
     Raises `ConfigurationError`.
@@ -141,7 +141,7 @@ def check_access(settings: Settings) -> None:
     )
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: ServerSettings) -> None:
     """Bind the address, start the engine, then listen and serve until a signal arrives.
 
     Raises `ConfigurationError` or `ModelLoadError` before it listens. The address is bound before the model is loaded,
@@ -171,7 +171,7 @@ async def serve(settings: Settings) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _workspaces(settings: Settings) -> AsyncIterator[Workspaces]:
+async def _workspaces(settings: ServerSettings) -> AsyncIterator[Workspaces]:
     """Open the workspaces. Raises `ConfigurationError` if they cannot be used."""
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -184,7 +184,9 @@ async def _workspaces(settings: Settings) -> AsyncIterator[Workspaces]:
         yield workspaces
 
 
-async def _serve_with(settings: Settings, journal: Journal, workspaces: Workspaces, listener: socket.socket) -> None:
+async def _serve_with(
+    settings: ServerSettings, journal: Journal, workspaces: Workspaces, listener: socket.socket
+) -> None:
     engine = make_engine(settings, journal)
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
@@ -204,7 +206,7 @@ async def _serve_with(settings: Settings, journal: Journal, workspaces: Workspac
         await engine.stop()
 
 
-async def _serve_replica(settings: Settings, workspaces: Workspaces, listener: socket.socket) -> None:
+async def _serve_replica(settings: ServerSettings, workspaces: Workspaces, listener: socket.socket) -> None:
     """Serve as one of the replicas of a database. Raises as `serve`."""
     try:
         from cfs_server.cluster.app import Cluster
@@ -227,7 +229,7 @@ async def _serve_replica(settings: Settings, workspaces: Workspaces, listener: s
         await engine.stop()
 
 
-def backend_of(settings: Settings) -> Backend:
+def backend_of(settings: ServerSettings) -> Backend:
     """Return the backend that the settings name."""
     if settings.store_file is None:
         return MemoryBackend()
@@ -299,7 +301,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 async def _serve(
-    settings: Settings,
+    settings: ServerSettings,
     engine: Engine,
     model: ModelInfo,
     app: ASGIApp,
@@ -307,7 +309,7 @@ async def _serve(
     listener: socket.socket,
 ) -> None:
     url = url_of(listener)
-    server = Server(server_config(app, settings.connection_limits), lambda: _announce(url, model, settings))
+    server = UvicornServer(server_config(app, settings.connection_limits), lambda: _announce(url, model, settings))
     ending = asyncio.create_task(_end_on_signal(settings, engine, server, drain))
     hinting = asyncio.create_task(_hint(settings, model))
     try:
@@ -324,7 +326,7 @@ async def _serve(
     _log.info("stopped")
 
 
-async def _hint(settings: Settings, model: ModelInfo) -> None:
+async def _hint(settings: ServerSettings, model: ModelInfo) -> None:
     """Log which models could answer in place of the embedded one."""
     if settings.models_path is not None and model.embedded and (names := await search.hints(os.environ)):
         _log.info("models can be connected: run `cfs connect`", sources=", ".join(names))
@@ -363,7 +365,7 @@ def _say(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discard the line
 
 
-def _announce(url: str, model: ModelInfo, settings: Settings) -> None:
+def _announce(url: str, model: ModelInfo, settings: ServerSettings) -> None:
     _say(f"listening on {url}")
     store = str(settings.store_file or ("postgresql" if settings.databases else "memory"))
     models = {"models": str(settings.models_path)} if settings.models_path and not model.embedded else {}
@@ -379,7 +381,10 @@ def _announce(url: str, model: ModelInfo, settings: Settings) -> None:
 
 
 async def _end_on_signal(
-    settings: Settings, engine: Engine, server: Server, drain: Callable[[float], Coroutine[None, None, None]]
+    settings: ServerSettings,
+    engine: Engine,
+    server: UvicornServer,
+    drain: Callable[[float], Coroutine[None, None, None]],
 ) -> None:
     """Wait for a signal, let turns finish and streams end, then close. A second signal ends the server at once."""
     loop = asyncio.get_running_loop()

@@ -14,7 +14,7 @@ from cfs.completions.models import Number
 from cfs.errors import InvalidParameters
 from cfs.wire import FunctionName, FunctionSpec, Message, NamedTool, ToolCall, ToolSpec
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, read_tools, refusal
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.contract.reply_options import ReplyOptions, ToolChoice
 
@@ -201,7 +201,7 @@ class MessagesRequest(TokenCountRequest):
         return self.thinking is None or self.thinking.type != "disabled"
 
 
-def read_request(request: MessagesRequest, limits: Limits) -> CompletionSpec:
+def read_request(request: MessagesRequest, limits: StoreLimits) -> CompletionSpec:
     """Convert a request. Raises `InvalidParameters` for what is not supported, and `TooLarge`."""
     messages = conversation_of(request, limits)
     if messages[-1].role == "assistant":
@@ -229,7 +229,7 @@ def read_request(request: MessagesRequest, limits: Limits) -> CompletionSpec:
     )
 
 
-def conversation_of(request: TokenCountRequest, limits: Limits) -> tuple[Message, ...]:
+def conversation_of(request: TokenCountRequest, limits: StoreLimits) -> tuple[Message, ...]:
     """Convert the messages and the system prompt. Raises `InvalidParameters` and `TooLarge`."""
     _require_possible(request.model_extra or {})
     messages = [Message(role="system", content=_joined(request.system))] if request.system else []

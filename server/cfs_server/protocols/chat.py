@@ -22,7 +22,7 @@ from cfs.completions import (
 )
 from cfs.wire import FinishReason
 from cfs_server.completions.requests import CompletionSpec, messages_of, patch_of, read_tools, refusal, schema_of
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.contract.interface import CallDelta, Delta, Finished
 from cfs_server.engine.contract.reply_options import ReplyOptions
@@ -30,7 +30,7 @@ from cfs_server.engine.contract.reply_options import ReplyOptions
 # Requests
 
 
-def read_chat(request: ChatRequest, limits: Limits) -> CompletionSpec:
+def read_chat(request: ChatRequest, limits: StoreLimits) -> CompletionSpec:
     """Convert a request. Raises `InvalidParameters` for unsupported parameters, and `TooLarge` as `messages_of`."""
     _refuse_unsupported(request)
     tools, choice = read_tools(request.tools, request.tool_choice)

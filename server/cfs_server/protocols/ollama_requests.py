@@ -12,7 +12,7 @@ from cfs.completions.messages import Open
 from cfs.completions.models import LogitOptions, Number
 from cfs.wire import Message, SettingsPatch, ToolCall, ToolSpec
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, read_tools, refusal
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.protocols.ollama_context import read_context
@@ -147,7 +147,7 @@ _MOST_SYSTEM = 262_144
 
 
 def read_request(
-    request: OllamaChatRequest | OllamaGenerateRequest, limits: Limits, *, recorded: bool = False
+    request: OllamaChatRequest | OllamaGenerateRequest, limits: StoreLimits, *, recorded: bool = False
 ) -> CompletionSpec:
     """Convert a request. Raises `InvalidParameters` for what is not supported, and `TooLarge`.
 

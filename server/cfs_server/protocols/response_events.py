@@ -11,7 +11,7 @@ from cfs.wire import FinishReason, TokenLogprob, Usage
 from cfs_server.engine.contract.interface import CallDelta, Delta, Finished
 from cfs_server.protocols.errors import code_of
 from cfs_server.protocols.response_items import call_item, custom_call_item, item_id, reasoning_item
-from cfs_server.protocols.response_tools import HostedTool, Toolset, custom_input
+from cfs_server.protocols.response_tools import HostedTool, RequestTools, custom_input
 from cfs_server.protocols.responses import ResponsesRequest
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
@@ -85,7 +85,7 @@ class ResponseWriter:
         self._created_at = created_at
         self._asked = asked
         self._recorded = recorded
-        self._tools = Toolset(asked.tools if asked else None)
+        self._tools = RequestTools(asked.tools if asked else None)
         self._warnings: tuple[str, ...] = asked.warnings if asked else ()
         self._counts: Counter[str] = Counter()
         """The number of items of each kind so far."""

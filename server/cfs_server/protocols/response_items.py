@@ -16,7 +16,7 @@ from cfs.completions import read_arguments, write_arguments
 from cfs.completions.messages import Open
 from cfs.wire import Message, ToolCall
 from cfs_server.completions.requests import checked, refusal
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.protocols.response_tools import custom_arguments, function_name
 
 
@@ -283,7 +283,7 @@ NO_MESSAGE = "there is no message, call or result in it"
 """Why items are refused that are all left out."""
 
 
-def read_items(items: str | Sequence[Item], limits: Limits) -> tuple[Message, ...]:
+def read_items(items: str | Sequence[Item], limits: StoreLimits) -> tuple[Message, ...]:
     """Convert items to messages. Raises `TooLarge`."""
     if isinstance(items, str):
         return checked((Message(role="user", content=items),), limits)

@@ -162,7 +162,7 @@ class ToolOrigin:
     custom: bool = False
 
 
-class Toolset:
+class RequestTools:
     """The tools of a request: the functions that the model is offered, and the client's names for them."""
 
     def __init__(self, tools: Iterable[Tool] | None) -> None:

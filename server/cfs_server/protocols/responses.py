@@ -7,8 +7,8 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, WithJsonSchem
 
 from cfs.completions.messages import Open
 from cfs.completions.models import LogitOptions, Number
-from cfs_server.completions.requests import CompletionSpec, Place, patch_of, refusal
-from cfs_server.domain.quotas import Limits
+from cfs_server.completions.requests import CompletionSpec, ResponseParent, patch_of, refusal
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.protocols.response_items import (
@@ -20,7 +20,7 @@ from cfs_server.protocols.response_items import (
     read_items,
     text_or_parts,
 )
-from cfs_server.protocols.response_tools import Choice, Tools, Toolset, left_out
+from cfs_server.protocols.response_tools import Choice, RequestTools, Tools, left_out
 
 
 class TextFormat(Open):
@@ -92,11 +92,11 @@ class ResponsesRequest(LogitOptions):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences about parts of the request that have no effect here."""
-        kinds = {"tools": Toolset(self.tools).hosted, "items": hosted_items(self.input)}
+        kinds = {"tools": RequestTools(self.tools).hosted, "items": hosted_items(self.input)}
         return tuple(left_out(what, names) for what, names in kinds.items() if names)
 
 
-def place_of(request: ResponsesRequest, session: str | None) -> Place:
+def place_of(request: ResponsesRequest, session: str | None) -> ResponseParent:
     """Return where the response belongs. `session` is that of the header. Raises `InvalidParameters`."""
     conversation, previous = request.conversation_id, request.previous_response_id
     if conversation is not None and previous is not None:
@@ -108,7 +108,7 @@ def place_of(request: ResponsesRequest, session: str | None) -> Place:
         raise refusal("store", "a conversation holds its responses: leave `store` out")
     if not stores and request.background:
         raise refusal("store", "a response in the background is stored: leave `store` out")
-    return Place(session, conversation, previous, stores, _sessions_of(request.input))
+    return ResponseParent(session, conversation, previous, stores, _sessions_of(request.input))
 
 
 def _sessions_of(items: str | Sequence[Item]) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ def _sessions_of(items: str | Sequence[Item]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(response_id.session for response_id in ids))
 
 
-def read_request(request: ResponsesRequest, limits: Limits) -> CompletionSpec:
+def read_request(request: ResponsesRequest, limits: StoreLimits) -> CompletionSpec:
     """Convert a request. Raises `InvalidParameters` for what is not supported, and `TooLarge`.
 
     A text is added to the conversation; items are the whole conversation, unless what they follow is named.
@@ -133,7 +133,7 @@ def read_request(request: ResponsesRequest, limits: Limits) -> CompletionSpec:
         raise refusal("input", NO_MESSAGE)
     if messages[-1].role == "assistant":
         raise refusal("input", "the last item is the user's, or the result of a call")
-    tools, choice = Toolset(request.tools).offered(request.tool_choice)
+    tools, choice = RequestTools(request.tools).offered(request.tool_choice)
     patch = patch_of(
         max_tokens=request.max_output_tokens,
         temperature=request.temperature,

@@ -17,7 +17,7 @@ from cfs.completions.messages import Open
 from cfs.completions.models import LogitOptions, Number
 from cfs.wire import FinishReason, Message, TokenLogprob
 from cfs_server.completions.requests import CompletionSpec, checked, patch_of, refusal
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.engine.contract.interface import Delta, Finished
 from cfs_server.engine.contract.reply_options import ReplyOptions
@@ -71,7 +71,7 @@ class TextCompletionRequest(LogitOptions):
     suffix: Annotated[str | None, WithJsonSchema({"enum": [None, ""]})] = None
 
 
-def read_completion(request: TextCompletionRequest, limits: Limits, *, recorded: bool = False) -> CompletionSpec:
+def read_completion(request: TextCompletionRequest, limits: StoreLimits, *, recorded: bool = False) -> CompletionSpec:
     """Convert a request. Raises `InvalidParameters` for what is not supported, and `TooLarge`.
 
     A prompt that a session records continues that session.

@@ -38,7 +38,7 @@ from cfs_server.http.etags import content_etag, matches, seconds_of, unchanged
 from cfs_server.http.file_content import SAFE, content_of, headers_of
 from cfs_server.http.openapi import FILE_HEADERS, LIST_HEADERS, NOT_MODIFIED, answer, body, problems
 from cfs_server.http.representations import as_json
-from cfs_server.http.version_folders import PastEntry, VersionFolders
+from cfs_server.http.version_folders import VersionFolderEntry, VersionFolders
 from cfs_server.workspaces.file_service import Condition, Files, etag_of, received
 
 router = APIRouter(tags=["files"])
@@ -312,7 +312,7 @@ async def read_past(
     return content_of(request, name, opened, range_, if_range, if_none_match)
 
 
-def _past_entry(entry: PastEntry) -> wire.PastEntry:
+def _past_entry(entry: VersionFolderEntry) -> wire.PastEntry:
     return wire.PastEntry(
         name=entry.name,
         type="folder" if entry.folder else "file",

@@ -164,13 +164,13 @@ async def backup(parts: AppContext, me: Me) -> Response:
     )
 
 
-def _archived(folder: Path, workspaces: Workspaces) -> archive.Archive:
+def _archived(folder: Path, workspaces: Workspaces) -> archive.BackupArchive:
     """Add the workspaces to the copy of the sessions in a folder."""
     sessions = describe(folder / archive.SESSIONS).sessions
-    return archive.Archive(folder, sessions, workspaces.backup(folder / archive.VERSIONS))
+    return archive.BackupArchive(folder, sessions, workspaces.backup(folder / archive.VERSIONS))
 
 
-async def _pieces(copy: archive.Archive) -> AsyncIterator[bytes]:
+async def _pieces(copy: archive.BackupArchive) -> AsyncIterator[bytes]:
     with copy:
         pieces = copy.pieces()
         while piece := await asyncio.to_thread(next, pieces, b""):

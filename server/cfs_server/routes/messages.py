@@ -26,7 +26,7 @@ from cfs.errors import (
 from cfs_server.completions.requests import read_tools, refusal, schema_of
 from cfs_server.domain.history import rendered
 from cfs_server.domain.message_sizes import check_content, decode_message
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.domain.turns import Turn, TurnRequest, TurnResult
 from cfs_server.engine.contract.reply_options import ReplyOptions
 from cfs_server.http import negotiation as media
@@ -132,7 +132,7 @@ async def post_message(
     return _accepted(session, turn, bound.event, bound.size)
 
 
-def _read(data: bytes, request: Request, limits: Limits) -> TurnRequest | None:
+def _read(data: bytes, request: Request, limits: StoreLimits) -> TurnRequest | None:
     """Parse a body as a message; None if it is empty."""
     if not is_json(request):
         require_text(request)

@@ -30,7 +30,7 @@ from cfs_server.http.etags import require_match
 from cfs_server.http.openapi import answer, body, problems
 from cfs_server.http.representations import as_json
 from cfs_server.http.session_paths import SessionId
-from cfs_server.sessions.rewinding import Numbered, Plan, Step
+from cfs_server.sessions.rewinding import Numbered, RewindPlan, RewindStep
 from cfs_server.sessions.session import Session
 from cfs_server.workspaces.rewinding import CallersFileRewind, FilePlan
 
@@ -121,7 +121,7 @@ async def redo(
 
 async def _carried_out(
     me: Caller,
-    plan: Plan,
+    plan: RewindPlan,
     files: CallersFileRewind | None,
     check: Callable[[Session], None],
     *,
@@ -181,7 +181,7 @@ def _kind(version: Version) -> wire.VersionKind:
     return "replaced" if version.number else "created"
 
 
-def _step(step: Step) -> wire.RewoundSession:
+def _step(step: RewindStep) -> wire.RewoundSession:
     return wire.RewoundSession(
         session=step.session.id,
         version=step.session.history.version,

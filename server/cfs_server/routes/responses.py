@@ -14,7 +14,7 @@ from cfs.completions import Recorded
 from cfs.errors import AlreadyExists, CfsError, Conflict, Gone, InvalidRequest, NotFound
 from cfs_server.completions.requests import refusal
 from cfs_server.completions.stored import ResponseId, Stored
-from cfs_server.domain.events import Event
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.domain.turns import TurnState
 from cfs_server.engine.contract.interface import Delta, Finished
 from cfs_server.http.bodies import apart, json_body
@@ -90,7 +90,7 @@ async def _begun(
         response = await stored.find(str(name), "write", "read_binary")
     else:
 
-        def submitted(new: Stored, _: Event) -> None:
+        def submitted(new: Stored, _: LoggedEvent) -> None:
             ticket.bind(BoundTurn(new.id.session, new.id.turn, new.id.event + 1))
 
         target = protocol.place_of(payload, session)

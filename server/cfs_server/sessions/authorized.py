@@ -30,18 +30,18 @@ from cfs.errors import (
 )
 from cfs.wire import SettingsPatch
 from cfs_filesystem import OPERATIONS, InvalidPathError, Operation, Path
-from cfs_server.domain.events import Event, EventLog
+from cfs_server.domain.events import EventLog, LoggedEvent
 from cfs_server.domain.ids import SESSIONS, copy_ids, id_of, is_within, new_id, parent_of, path_of
 from cfs_server.domain.past import Past
-from cfs_server.domain.quotas import Limits, StorageUsage
+from cfs_server.domain.quotas import StorageUsage, StoreLimits
 from cfs_server.domain.rights import SETTINGS, Right
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import TURN_EVENTS, Turn, TurnRequest, ended_turn, has_ended
 from cfs_server.domain.words import Criteria
 from cfs_server.sessions.authorization import Access, Authorization
 from cfs_server.sessions.index import difference
-from cfs_server.sessions.rewinding import FileRewind, Plan, carry_out, plan_redo, plan_rewind
-from cfs_server.sessions.search import Matches
+from cfs_server.sessions.rewinding import FileRewind, RewindPlan, carry_out, plan_redo, plan_rewind
+from cfs_server.sessions.search import MatchPage
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 
@@ -73,7 +73,7 @@ class AuthorizedSessions:
         return self._account.owner
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> StoreLimits:
         """The limits of sessions."""
         return self._store.limits
 
@@ -170,9 +170,9 @@ class AuthorizedSessions:
             raise Gone(f"the turn has ended, and its events are no longer kept: read session {session.id!r}")
         return ended
 
-    async def events_of(self, session: Session, turn_id: str, after: int) -> list[Event]:
+    async def events_of(self, session: Session, turn_id: str, after: int) -> list[LoggedEvent]:
         """Return the events of a turn so far. `after` is the number of an event before it."""
-        last, turn_events = session.log.last, list[Event]()
+        last, turn_events = session.log.last, list[LoggedEvent]()
         async with aclosing(session.log.follow(after)) as batches:
             while after < last and isinstance(events := await anext(batches), list):
                 after = events[-1].number
@@ -247,7 +247,7 @@ class AuthorizedSessions:
             roots = sorted(_existing(self._store, named), key=lambda session: session.id)
         return [root for root in roots if self._store.children(root) and (SESSIONS in scopes or self.below(root.id))]
 
-    async def search(self, criteria: Criteria, prefix: str, root: str, limit: int) -> Matches:
+    async def search(self, criteria: Criteria, prefix: str, root: str, limit: int) -> MatchPage:
         """Return the best matches in sessions that the caller may read.
 
         Their ids begin with `prefix`, and they are the session `root` or below it. An empty text selects all.
@@ -292,7 +292,7 @@ class AuthorizedSessions:
         self._require_new(session_id)
         return self._store.open(session_id, self._account)
 
-    def submit(self, session_id: str, request: TurnRequest) -> tuple[Session, Turn, Event]:
+    def submit(self, session_id: str, request: TurnRequest) -> tuple[Session, Turn, LoggedEvent]:
         """Accept a message; see `SessionStore.submit`. A view that would replace the history requires more rights."""
         self._require_new(session_id)
         self._require_settings(session_id, request.settings)
@@ -383,19 +383,19 @@ class AuthorizedSessions:
 
     async def plan_rewind(
         self, session_id: str, to: float, *, sub_sessions: bool, messages: bool, check: Callable[[Session], None]
-    ) -> Plan:
+    ) -> RewindPlan:
         """Plan to take a session back to a version or a time; see `sessions.rewinding`. `check` is a precondition."""
         members = self._members(session_id) if sub_sessions else [self.get(session_id, *_REWIND)]
         check(members[0])
         return await plan_rewind(self._store, members, to, messages=messages)
 
-    async def plan_redo(self, session_id: str, *, check: Callable[[Session], None]) -> Plan:
+    async def plan_redo(self, session_id: str, *, check: Callable[[Session], None]) -> RewindPlan:
         """Plan to undo the last rewind of a session, and of those that were rewound together with it."""
         members = self._members(session_id)
         check(members[0])
         return await plan_redo(self._store, members)
 
-    async def carry_out(self, plan: Plan, files: FileRewind | None, *, check: Callable[[Session], None]) -> None:
+    async def carry_out(self, plan: RewindPlan, files: FileRewind | None, *, check: Callable[[Session], None]) -> None:
         """Carry out a plan to rewind sessions, and let their files follow."""
         for step in plan.steps:
             self.require_still(step.session, step.session.id, *_REWIND)
@@ -471,14 +471,14 @@ class AuthorizedSessions:
         """The events of all sessions. Only events from `visible` may be shown."""
         return self._store.bus.log
 
-    def visible(self, events: Sequence[Event]) -> list[Event]:
+    def visible(self, events: Sequence[LoggedEvent]) -> list[LoggedEvent]:
         """Return the events of sessions that the caller may read, without the names of hidden sessions (S11)."""
         if SESSIONS in self._handle.scopes("read_binary", SESSIONS):
             return list(events)
         readable = {session: self.may("read_binary", session) for session in {event.session for event in events}}
         return [self._without_names(event) for event in events if readable[event.session]]
 
-    def _without_names(self, event: Event) -> Event:
+    def _without_names(self, event: LoggedEvent) -> LoggedEvent:
         named = {key: event.data[key] for key in _ORIGINS if key in event.data}
         if "origin" in event.data:
             named["origin"] = event.data["origin"]["session"]

@@ -8,10 +8,10 @@ from itertools import chain, islice
 
 from cfs.wire import CostRow
 from cfs_server.domain.past import Past
-from cfs_server.domain.quotas import Limits
+from cfs_server.domain.quotas import StoreLimits
 from cfs_server.domain.words import Criteria
 from cfs_server.engine.contract.interface import Engine
-from cfs_server.sessions.search import Matches, joined
+from cfs_server.sessions.search import MatchPage, joined
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.spending import newest_first
 from cfs_server.sessions.store import Part, SessionStore
@@ -21,7 +21,7 @@ class JointStore(SessionStore):
     """Reads the sessions of several stores. It has none of its own, and its part says what a creation raises."""
 
     def __init__(
-        self, engine: Engine, limits: Limits, part: Part | None, stores: Callable[[], Sequence[SessionStore]]
+        self, engine: Engine, limits: StoreLimits, part: Part | None, stores: Callable[[], Sequence[SessionStore]]
     ) -> None:
         """`stores` returns the stores as they are now. A session is in one of them."""
         super().__init__(engine, limits, part=part)
@@ -65,7 +65,7 @@ class JointStore(SessionStore):
         """Return what was spent in all stores, the newest day first."""
         return newest_first(chain.from_iterable(store.costs() for store in self._stores()))
 
-    async def search(self, sessions: Sequence[Session], criteria: Criteria, limit: int, owner: str) -> Matches:
+    async def search(self, sessions: Sequence[Session], criteria: Criteria, limit: int, owner: str) -> MatchPage:
         """Return the best matches in some sessions; see `SessionStore.search`. Each store reads its own journal."""
         stores = self._stores()
         groups: list[list[Session]] = [[] for _ in stores]

@@ -29,7 +29,7 @@ Numbered = tuple[tuple[int, Message], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RewindStep:
     """What a rewind does to one session; see `cfs.wire.RewoundSession`."""
 
     session: Session
@@ -62,14 +62,14 @@ _WRITING_FILES = frozenset({"write_file", "edit_file"})
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RewindPlan:
     """The steps of a rewind, that of the session itself first.
 
     `at` is the time to which everything goes back. `undone` is the rewind that a redo undoes, made at that time.
     Without `messages` the histories stay as they are.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[RewindStep, ...]
     operation: str
     at: float
     undone: Rewind | None = None
@@ -104,7 +104,7 @@ class FileRewind(Protocol):
         """Do what is noted. Raises `StorageFull` if the disk has no room for it."""
 
 
-async def plan_rewind(store: SessionStore, members: Sequence[Session], to: float, *, messages: bool) -> Plan:
+async def plan_rewind(store: SessionStore, members: Sequence[Session], to: float, *, messages: bool) -> RewindPlan:
     """Plan to take the first session to a version (an `int`), or to a time, and the others to the same time.
 
     Raises `NotFound` if the session has no such version.
@@ -117,10 +117,10 @@ async def plan_rewind(store: SessionStore, members: Sequence[Session], to: float
         past = await store.past(member)
         version = past.at_time(at)
         steps.append(_step(member, past, None if version is None else version.number, messages=messages))
-    return Plan(tuple(steps), uuid.uuid4().hex[:12], at, messages=messages)
+    return RewindPlan(tuple(steps), uuid.uuid4().hex[:12], at, messages=messages)
 
 
-async def plan_redo(store: SessionStore, members: Sequence[Session]) -> Plan:
+async def plan_redo(store: SessionStore, members: Sequence[Session]) -> RewindPlan:
     """Plan to undo the last rewind of the first session, in all members that it changed.
 
     Raises `Conflict` if there is none, or if something was said in one of them since.
@@ -138,10 +138,10 @@ async def plan_redo(store: SessionStore, members: Sequence[Session]) -> Plan:
         if rewound[-1] is not past.current:
             raise Conflict(f"session {member.id!r} has changed since the rewind: rewind it on its own")
         steps.append(_step(member, past, rewound[-1].number - 1, messages=rewind.messages))
-    return Plan(tuple(steps), rewind.operation, last.at, rewind, rewind.messages)
+    return RewindPlan(tuple(steps), rewind.operation, last.at, rewind, rewind.messages)
 
 
-async def carry_out(store: SessionStore, plan: Plan, files: FileRewind | None) -> None:
+async def carry_out(store: SessionStore, plan: RewindPlan, files: FileRewind | None) -> None:
     """Cancel the turns of the sessions, put the planned histories in the place of theirs, and let the files follow.
 
     Raises `Conflict` if the turns do not end or if others have changed the files, or `StorageFull`; then no history and
@@ -184,13 +184,13 @@ async def _end_turns(sessions: Sequence[Session]) -> None:
         raise Conflict("a turn did not end in time after it was cancelled: try again") from None
 
 
-def _step(session: Session, past: Past, target: int | None, *, messages: bool) -> Step:
+def _step(session: Session, past: Past, target: int | None, *, messages: bool) -> RewindStep:
     now = past.messages(past.current.number)
     history = now if not messages else SizedMessages() if target is None else past.messages(target)
     pairs = zip(now.messages, history.messages, strict=False)
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     turns = [turn for turn in (session.running, *session.queue) if turn is not None]
-    return Step(
+    return RewindStep(
         session,
         target,
         history,

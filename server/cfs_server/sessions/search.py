@@ -25,7 +25,7 @@ _MAX_PAGES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class SearchMatch:
     """A message that contains the words, or a title: then `message` is None. `index` is its place in the history."""
 
     session: Session
@@ -37,10 +37,10 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Matches:
+class MatchPage:
     """The best matches first, whether there may be more, and whether the index is still being built."""
 
-    matches: Sequence[Match] = ()
+    matches: Sequence[SearchMatch] = ()
     more: bool = False
     indexing: bool = False
 
@@ -54,11 +54,11 @@ class _Candidate:
     text: str
     score: float
 
-    def match(self, query: SearchQuery) -> Match | None:
+    def match(self, query: SearchQuery) -> SearchMatch | None:
         excerpt = query.match(self.text)
         if excerpt is None:
             return None
-        return Match(self.session, self.index, self.time, self.message, self.score, excerpt)
+        return SearchMatch(self.session, self.index, self.time, self.message, self.score, excerpt)
 
 
 async def search(
@@ -68,7 +68,7 @@ async def search(
     limit: int,
     owner: str,
     with_key: Callable[[str], Session | None] | None = None,
-) -> Matches:
+) -> MatchPage:
     """Return the best matches in some sessions. If they are all of the store, `with_key` finds one by its key."""
     titles = [] if criteria.role else _titles(sessions, criteria)
     if journal is None or not journal.durable_store:
@@ -87,12 +87,12 @@ async def search(
     return joined([_best(titles, criteria, limit), stored], limit)
 
 
-def joined(results: Iterable[Matches], limit: int) -> Matches:
+def joined(results: Iterable[MatchPage], limit: int) -> MatchPage:
     """Return the best of several results."""
     parts = list(results)
     matches = sorted((match for part in parts for match in part.matches), key=_order, reverse=True)
     more = len(matches) > limit or any(part.more for part in parts)
-    return Matches(matches[:limit], more, any(part.indexing for part in parts))
+    return MatchPage(matches[:limit], more, any(part.indexing for part in parts))
 
 
 _order = attrgetter("score", "time", "index")
@@ -131,15 +131,15 @@ def _candidate(session: Session, index: int, time: float, message: Message, crit
     return _Candidate(session, index, time, message, message.content, score) if score else None
 
 
-def _best(candidates: Iterable[_Candidate], criteria: Criteria, limit: int) -> Matches:
+def _best(candidates: Iterable[_Candidate], criteria: Criteria, limit: int) -> MatchPage:
     """Compare the best candidates exactly, until there are enough."""
-    matches: list[Match] = []
+    matches: list[SearchMatch] = []
     for candidate in sorted(candidates, key=_order, reverse=True):
         if match := candidate.match(criteria.query):
             if len(matches) == limit:
-                return Matches(matches, more=True)
+                return MatchPage(matches, more=True)
             matches.append(match)
-    return Matches(matches)
+    return MatchPage(matches)
 
 
 async def _stored(
@@ -149,9 +149,9 @@ async def _stored(
     criteria: Criteria,
     limit: int,
     owner: str,
-) -> Matches:
+) -> MatchPage:
     """Search in the store, a pool of messages at a time: commits come in between."""
-    results: list[Matches] = []
+    results: list[MatchPage] = []
     before: int | None = None
     behind = False
     for _ in range(_MAX_PAGES):
@@ -162,10 +162,12 @@ async def _stored(
         if before is None or results[-1].more or sum(len(result.matches) for result in results) > limit:
             break
     matches = joined(results, limit)
-    return Matches(matches.matches, matches.more or before is not None, behind)
+    return MatchPage(matches.matches, matches.more or before is not None, behind)
 
 
-def _best_of(hits: Iterable[Hit], with_key: Callable[[str], Session | None], criteria: Criteria, limit: int) -> Matches:
+def _best_of(
+    hits: Iterable[Hit], with_key: Callable[[str], Session | None], criteria: Criteria, limit: int
+) -> MatchPage:
     return _best(_read(hits, with_key, criteria), criteria, limit)
 
 

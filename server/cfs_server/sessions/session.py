@@ -49,7 +49,6 @@ from cfs_server.domain.authors import author
 from cfs_server.domain.changes import (
     CallDecided,
     CancelRequested,
-    Change,
     Created,
     Deleted,
     HistoryReplaced,
@@ -62,6 +61,7 @@ from cfs_server.domain.changes import (
     Renamed,
     ReplyExtended,
     Rewind,
+    SessionChange,
     SettingsChanged,
     StateAnnounced,
     TurnEnded,
@@ -70,11 +70,11 @@ from cfs_server.domain.changes import (
     TurnStarted,
     WorkReported,
 )
-from cfs_server.domain.events import Event, EventBus, EventLog
+from cfs_server.domain.events import EventBus, EventLog, LoggedEvent
 from cfs_server.domain.history import History, error_reply
 from cfs_server.domain.message_sizes import MESSAGE_COST, cost_of, cost_of_value
 from cfs_server.domain.questions import MOST_OPEN, Question, QuestionState, already_closed, open_questions
-from cfs_server.domain.quotas import Limits, StorageUsage
+from cfs_server.domain.quotas import StorageUsage, StoreLimits
 from cfs_server.domain.state import Head, SessionState, cost_of_work, shared
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.domain.turns import CANCELLED, Lease, Turn, TurnRequest, TurnResult, TurnState, kind_of
@@ -102,7 +102,7 @@ class Services:
 
     engine: Engine
     bus: EventBus
-    limits: Limits
+    limits: StoreLimits
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     state_changed: Callable[["Session"], None]
     tools_changed: Callable[["Session"], None]
@@ -188,7 +188,7 @@ class Session(SessionState):
             self.work,
         )
 
-    def apply(self, change: Change) -> Event | None:
+    def apply(self, change: SessionChange) -> LoggedEvent | None:
         """Apply a change: the only way to change a session's state. Return the last event of the change."""
         at, bus = self._services.clock(), self._services.bus
         events = [bus.publish(self.log, draft.type, draft.session, draft.data, at) for draft in change.apply(self, at)]
@@ -209,7 +209,7 @@ class Session(SessionState):
         if isinstance(record.change, Created | HistoryReplaced):
             self.begins_at = seq
 
-    def publish_state(self, turn: str | None = None) -> Event:
+    def publish_state(self, turn: str | None = None) -> LoggedEvent:
         """Publish the current state, and wake the waiters for a settled session (S7, S13)."""
         attended = self.state == "waiting_for_agent" and self._services.attended(self)
         event = self.apply(StateAnnounced(turn, attended))
@@ -276,7 +276,7 @@ class Session(SessionState):
         if not self.idle:
             raise Conflict(f"session {self.id!r} is generating: {consequence}; wait for it, or cancel its turns")
 
-    def accept(self, request: TurnRequest) -> tuple[Turn, Event]:
+    def accept(self, request: TurnRequest) -> tuple[Turn, LoggedEvent]:
         """Accept a message. Return its turn and the event that announces it. The turn starts in the order of the queue
         (S4).
 
@@ -469,9 +469,9 @@ class Session(SessionState):
             self._fail(turn, EngineError(reason))
         self.publish_state()
 
-    def advance(self) -> Event | None:
+    def advance(self) -> LoggedEvent | None:
         """Start the next turn if none runs. Return the event of the first message that this adds."""
-        first: Event | None = None
+        first: LoggedEvent | None = None
         while self.running is None and self.queue:
             turn = self.queue[0]
             if turn.delayed or (turn.generate and self.settings.driver == "agent"):
@@ -482,12 +482,12 @@ class Session(SessionState):
                 turn.task = self._services.spawn(self._services.answer(self, turn, self._services))
         return first
 
-    def _begin(self, turn: Turn, lease: Lease | None = None) -> Event | None:
+    def _begin(self, turn: Turn, lease: Lease | None = None) -> LoggedEvent | None:
         """Add the message of the first queued turn to the history (once), and start the turn if it requires a reply.
 
         Returns the event of the message. A refused turn ends here and changes nothing else.
         """
-        added: Event | None = None
+        added: LoggedEvent | None = None
         turn.delayed = False
         if turn.base is None:
             if (refusal := self._refusal(turn.request)) is not None:
@@ -502,7 +502,7 @@ class Session(SessionState):
         self.publish_state()
         return added
 
-    def _open(self, turn: Turn) -> Event | None:
+    def _open(self, turn: Turn) -> LoggedEvent | None:
         """Add the message of a turn to the history, in the name of its writer. Return its event."""
         token = author.set(turn.request.author)
         try:

@@ -25,7 +25,7 @@ _DAYS = 92
 """How long counts are stored."""
 
 
-class _Key(NamedTuple):
+class _SpendingKey(NamedTuple):
     day: str
     principal: str
     session: str
@@ -60,14 +60,14 @@ class Spending:
         self._model_of = model_of
         self._elsewhere = elsewhere
         self._substitute = substitute
-        self._rows: dict[_Key, CostRow] = {}
+        self._rows: dict[_SpendingKey, CostRow] = {}
         self._totals: dict[tuple[str, str], Spent] = {}
         """By day and principal."""
         self._pruned = ""
         self.on_counted: Callable[[str, str, Usage], None] = lambda _principal, _model, _usage: None
         """Called with each count: the principal, the model and the usage."""
         for name, text in ({} if journal is None else journal.kept(SPACE)).items():
-            self._put(_Key(*json.loads(name)), CostRow.model_validate_json(text))
+            self._put(_SpendingKey(*json.loads(name)), CostRow.model_validate_json(text))
 
     def price(self, usage: Usage, model: str | None) -> Usage:
         """Return the usage of a turn with its cost by the present price of its model."""
@@ -85,7 +85,7 @@ class Spending:
         """Add a usage to the counts of today."""
         day = day_of(self._clock())
         session_key, session_id = ("", "") if session is None else (session.key, session.id)
-        key = _Key(day, principal, session_key, model)
+        key = _SpendingKey(day, principal, session_key, model)
         before = self._rows.get(key) or CostRow(day=day, principal=principal, session=session_id, model=model)
         row = before.plus(usage).model_copy(update={"session": session_id})
         self._put(key, row, spent_of(usage))
@@ -95,7 +95,7 @@ class Spending:
             self._journal.keep(TOTALS, f"{day}/{principal}", json.dumps(total))
             self._prune(day)
 
-    def _put(self, key: _Key, row: CostRow, more: Spent | None = None) -> None:
+    def _put(self, key: _SpendingKey, row: CostRow, more: Spent | None = None) -> None:
         self._rows[key] = row
         total = self._totals.get(key[:2], Spent())
         self._totals[key[:2]] = total.plus(Spent(row.tokens, row.cost) if more is None else more)

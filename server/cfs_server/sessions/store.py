@@ -33,12 +33,12 @@ from cfs_server.domain.changes import (
     Rewind,
     TokensSpent,
 )
-from cfs_server.domain.events import Archive, Event, EventBus, new_nonce
+from cfs_server.domain.events import EventArchive, EventBus, LoggedEvent, new_nonce
 from cfs_server.domain.history import Window
 from cfs_server.domain.ids import ancestors_of, copy_ids, family_of, is_within, new_id, parent_of
 from cfs_server.domain.message_sizes import check_content
 from cfs_server.domain.past import Past, PastChange, RecentPast
-from cfs_server.domain.quotas import Limits, Quota, StorageUsage, Used
+from cfs_server.domain.quotas import Quota, StorageUsage, StoreLimits, Used
 from cfs_server.domain.spending import Spent
 from cfs_server.domain.transcripts import SizedMessages, read_history
 from cfs_server.domain.turns import Turn, TurnRequest, kind_of
@@ -52,7 +52,7 @@ from cfs_server.sessions.former import FormerNames
 from cfs_server.sessions.hints import Hints
 from cfs_server.sessions.history_cache import HistoryCache
 from cfs_server.sessions.index import LookAlikes, SessionIndex
-from cfs_server.sessions.search import Matches, search
+from cfs_server.sessions.search import MatchPage, search
 from cfs_server.sessions.session import Services, Session
 from cfs_server.sessions.spending import Spending
 
@@ -80,9 +80,9 @@ class Part:
     """Returns the time that all stores share, in seconds since 1970."""
 
 
-def _archive(journal: Journal) -> Archive:
+def _archive(journal: Journal) -> EventArchive:
     opened = journal.opened
-    return Archive(opened.epoch, opened.life, opened.position, journal.events, journal.last_of, journal.settled)
+    return EventArchive(opened.epoch, opened.life, opened.position, journal.events, journal.last_of, journal.settled)
 
 
 class SessionStore:
@@ -91,7 +91,7 @@ class SessionStore:
     def __init__(
         self,
         engine: Engine,
-        limits: Limits | None = None,
+        limits: StoreLimits | None = None,
         defaults: Settings | None = None,
         journal: Journal | None = None,
         part: Part | None = None,
@@ -106,7 +106,7 @@ class SessionStore:
         The shutdown of the store is not recorded. If the journal is durable, histories leave the memory when they are
         not used, and are read from it again.
         """
-        self.limits = limits or Limits()
+        self.limits = limits or StoreLimits()
         self.bus = EventBus(self.limits, None if journal is None else _archive(journal))
         self._defaults = defaults or Settings()
         self._part = part or Part()
@@ -257,7 +257,7 @@ class SessionStore:
         """Return what was spent on models, the newest day first."""
         return self.spending.rows()
 
-    async def search(self, sessions: Sequence[Session], criteria: Criteria, limit: int, owner: str) -> Matches:
+    async def search(self, sessions: Sequence[Session], criteria: Criteria, limit: int, owner: str) -> MatchPage:
         """Return the best matches in some sessions."""
         with_key = self.with_key if len(sessions) == len(self._sessions) else None
         return await search(sessions, self.journal, criteria, limit, owner, with_key)
@@ -302,7 +302,7 @@ class SessionStore:
 
     def submit(
         self, session_id: str, request: TurnRequest, account: StorageUsage | None = None
-    ) -> tuple[Session, Turn, Event]:
+    ) -> tuple[Session, Turn, LoggedEvent]:
         """Accept a message for a session, which is created if it is new (S3, S4).
 
         Returns the session, the turn of the message and the event that announces it.

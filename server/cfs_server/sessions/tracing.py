@@ -14,7 +14,7 @@ from cfs.errors import CfsError
 from cfs.transports import tracing
 from cfs.transports.tracing import SECONDS
 from cfs.wire import Message, Usage
-from cfs_server.domain.changes import Change, Deleted, LeaseExpired, TurnEnded, TurnQueued, TurnStarted
+from cfs_server.domain.changes import Deleted, LeaseExpired, SessionChange, TurnEnded, TurnQueued, TurnStarted
 from cfs_server.domain.state import SessionState
 from cfs_server.engine.contract.interface import (
     Delta,
@@ -34,17 +34,17 @@ _FIRST_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.
 _PROVIDER = "cfs"
 
 
-class _Turn(NamedTuple):
+class _TurnSpan(NamedTuple):
     span: "Span"
     key: str
     session: str
 
 
-_turns: dict[str, _Turn] = {}
+_turns: dict[str, _TurnSpan] = {}
 """The spans of the turns that have not ended, by the id of the turn."""
 
 
-def changed(session: SessionState, change: Change) -> None:
+def changed(session: SessionState, change: SessionChange) -> None:
     """Follow the turns of a session by its changes. A turn that outlived a restart gets a trace of its own."""
     if not tracing.is_on():
         return
@@ -79,7 +79,7 @@ def _end_all(session: SessionState, result: str) -> None:
         _turns.pop(turn).span.end()
 
 
-def _begin(session: SessionState, turn: str) -> _Turn:
+def _begin(session: SessionState, turn: str) -> _TurnSpan:
     attributes = {
         "gen_ai.conversation.id": session.id,
         "cfs.turn.id": turn,
@@ -87,7 +87,7 @@ def _begin(session: SessionState, turn: str) -> _Turn:
     }
     span = tracing.begin("turn", attributes)
     assert span is not None  # noqa: S101 - spans are recorded
-    _turns[turn] = _Turn(span, session.key, session.id)
+    _turns[turn] = _TurnSpan(span, session.key, session.id)
     return _turns[turn]
 
 

@@ -121,7 +121,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenEntry:
     """A stored entry, and whether it is known to be new."""
 
     meta: EntryMeta
@@ -137,7 +137,7 @@ class Read(Generic[_T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ChangePage:
     """A page of changes, whether there are older ones, and the oldest and the last number that can be read.
 
     `targets` has the targets of links that the caller may read, by their digest.
@@ -186,7 +186,7 @@ class Files:
             raise Unsupported(f"versions of files are not kept here: {self._usage.versions_absent} (docs/versions.md)")
         return self._usage.history
 
-    async def changes(self, path: Path, before: int | None, limit: int) -> Changes:
+    async def changes(self, path: Path, before: int | None, limit: int) -> ChangePage:
         """Return the changes of a workspace, or at and below a path in it, the newest first.
 
         Each has only the paths for which the caller has the right `file`; changes without any are left out. What
@@ -196,7 +196,7 @@ class Files:
             self._translate_errors, "file", path, partial(self._changes, path, before, limit)
         )
 
-    def _changes(self, path: Path, before: int | None, limit: int) -> Changes:
+    def _changes(self, path: Path, before: int | None, limit: int) -> ChangePage:
         if not self._handle.scopes("file", path):
             self._handle.require("file", path)
         workspace, name = split(path.removesuffix("/"))
@@ -223,7 +223,7 @@ class Files:
                 for path, entry in change.entries.items()
                 if entry is not None and entry.type is EntryType.LINK and self._may("read_binary", workspace, path)
             }
-        return Changes(changes, len(collected) > limit, store.oldest(workspace), store.last(workspace), targets)
+        return ChangePage(changes, len(collected) > limit, store.oldest(workspace), store.last(workspace), targets)
 
     async def paths_with_versions(self, path: Path) -> dict[str, Entry]:
         """Return the newest entry of each path at and below `path` that has a version, also of what was deleted since.
@@ -308,7 +308,7 @@ class Files:
         read = partial(self._handle.read_re, path, pattern, overlap)
         return await self._threaded("read_re", path, lambda: self._read("read_re", path, read))
 
-    async def write(self, path: Path, body: BinaryIO, *, overwrite: bool, condition: Condition | None) -> Written:
+    async def write(self, path: Path, body: BinaryIO, *, overwrite: bool, condition: Condition | None) -> WrittenEntry:
         """Store the content if the condition is true; otherwise raise `PreconditionFailed`."""
         return await self._run("write", path, partial(self._write, path, body, overwrite, condition))
 
@@ -348,14 +348,14 @@ class Files:
     def _current_entry(self, path: Path) -> EntryMeta | None:
         return self._handle.file(path) if self._handle.allows("file", path) else None
 
-    def _write(self, path: Path, body: BinaryIO, overwrite: bool, condition: Condition | None) -> Written:
+    def _write(self, path: Path, body: BinaryIO, overwrite: bool, condition: Condition | None) -> WrittenEntry:
         self._handle.require("write", path)
         self._require(path, condition)
         new = self._handle.allows("file", path) and self._etag(path) is None
         if not path.startswith(WORKSPACES):
-            return Written(self._handle.write(path, body.read(), overwrite=overwrite), new)
+            return WrittenEntry(self._handle.write(path, body.read(), overwrite=overwrite), new)
         with self._usage.room(path, body.seek(0, SEEK_END), self._limit):
-            return Written(self._replace(path, body, overwrite, condition), new)
+            return WrittenEntry(self._replace(path, body, overwrite, condition), new)
 
     def _replace(self, path: Path, body: BinaryIO, overwrite: bool, condition: Condition | None) -> EntryMeta:
         """Store the body. If another server changes the entry after the condition was checked, check it again."""

@@ -19,7 +19,7 @@ from cfs_filesystem.versions.lineage import changes_since
 from cfs_server.domain.authors import author
 from cfs_server.domain.changes import FilesRewound
 from cfs_server.journal.journal import Journal
-from cfs_server.sessions.rewinding import Plan
+from cfs_server.sessions.rewinding import RewindPlan
 from cfs_server.workspaces.history import WorkspaceHistory
 from cfs_server.workspaces.workspaces import Workspaces
 
@@ -137,7 +137,7 @@ def _named(by: Author) -> str:
 class CallersFileRewind:
     """The files that go back with the sessions of a plan, for one caller."""
 
-    def __init__(self, rewinds: "FileRewinds", plan: Plan, workspace: str, others: ForeignChanges) -> None:
+    def __init__(self, rewinds: "FileRewinds", plan: RewindPlan, workspace: str, others: ForeignChanges) -> None:
         self._rewinds = rewinds
         self._plan = plan
         self._workspace = workspace

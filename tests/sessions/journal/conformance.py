@@ -8,16 +8,16 @@ import pytest
 
 from cfs.wire import Message, Settings
 from cfs_server.domain.changes import (
-    Change,
     Created,
     Deleted,
     HistoryReplaced,
     MessageAdded,
     Record,
     ReplyExtended,
+    SessionChange,
     StateAnnounced,
 )
-from cfs_server.domain.events import Event
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.domain.history import HistoryHead, Window
 from cfs_server.domain.state import Head
 from cfs_server.domain.transcripts import SizedMessages
@@ -37,14 +37,14 @@ class Writer:
         self.position = opened.position if opened else 0
         self.numbers: dict[str, int] = {}
 
-    def row(self, key: str, change: Change, *events: str) -> Row:
+    def row(self, key: str, change: SessionChange, *events: str) -> Row:
         """Return the next row, which publishes events of these types."""
         self.seq += 1
         published = []
         for kind in events:
             self.position += 1
             self.numbers[key] = self.numbers.get(key, 0) + 1
-            published.append(Event(kind, key, self.numbers[key], self.position, 1.5, {"n": self.position}))  # type: ignore[arg-type]
+            published.append(LoggedEvent(kind, key, self.numbers[key], self.position, 1.5, {"n": self.position}))  # type: ignore[arg-type]
         number = self.numbers.get(key, 0)
         return encode(self.seq, Record(key, 1.5, change, tuple(published), None, number, self.position))
 

@@ -10,8 +10,8 @@ import pytest
 
 from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message, Settings
-from cfs_server.domain.changes import Change, Created, Deleted, MessageAdded, Record
-from cfs_server.domain.events import Event
+from cfs_server.domain.changes import Created, Deleted, MessageAdded, Record, SessionChange
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.journal.journal import Backend, Batch, Journal, Opened, StoreFailed
 from cfs_server.journal.sqlite import SqliteBackend
 from tests.disks import Mount, fill, mount
@@ -43,11 +43,11 @@ class Records:
     def __init__(self, opened: Opened) -> None:
         self.number, self.position = 0, opened.position
 
-    def next(self, change: Change, *events: str) -> Record:
+    def next(self, change: SessionChange, *events: str) -> Record:
         published = []
         for kind in events:
             self.number, self.position = self.number + 1, self.position + 1
-            published.append(Event(kind, "a", self.number, self.position, 1.5, {}))  # type: ignore[arg-type]
+            published.append(LoggedEvent(kind, "a", self.number, self.position, 1.5, {}))  # type: ignore[arg-type]
         return Record("a", 1.5, change, tuple(published), None, self.number, self.position)
 
     def created(self) -> Record:

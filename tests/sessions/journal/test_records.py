@@ -28,8 +28,8 @@ from cfs.wire import (
 )
 from cfs_server.domain import changes
 from cfs_server.domain.authors import Author
-from cfs_server.domain.changes import Change, Record
-from cfs_server.domain.events import Event
+from cfs_server.domain.changes import Record, SessionChange
+from cfs_server.domain.events import LoggedEvent
 from cfs_server.domain.history import HistoryHead, Window
 from cfs_server.domain.questions import Question, QuestionState
 from cfs_server.domain.state import Head
@@ -139,7 +139,7 @@ def records(draw: st.DrawFn) -> Record:
     key, at = draw(st.uuids()).hex, draw(st.floats(0, 1 << 33))
     last = len(drafts) - 1
     events = tuple(
-        Event(kind, "main", number - last + n, position - last + n, at, dict(data))  # type: ignore[arg-type]
+        LoggedEvent(kind, "main", number - last + n, position - last + n, at, dict(data))  # type: ignore[arg-type]
         for n, (kind, data) in enumerate(drafts)
     )
     return Record(key, at, change, events, draw(st.none() | any_of(Author)), number, position)
@@ -284,7 +284,7 @@ DECISION = CallDecision(
     digest=f"sha256:{'5f' * 32}",
 )
 ASKING = replace(HEAD, questions=(QUESTION.closed("deny", "bob", terminal=True), replace(QUESTION, id="5e" * 16)))
-CHANGES: Mapping[str, Change] = {
+CHANGES: Mapping[str, SessionChange] = {
     "session.created": changes.Created(
         "main/coder",
         "1a" * 16,
@@ -338,7 +338,7 @@ EVENTS: Mapping[str, dict[str, Any]] = {
 def golden_record(kind: str) -> Record:
     """Return the record of a golden file: all fields of the change differ from their defaults."""
     at = 1_700_000_003.125
-    events = (Event("token", "main/coder", 12, 77, at, EVENTS[kind]),) if kind in EVENTS else ()
+    events = (LoggedEvent("token", "main/coder", 12, 77, at, EVENTS[kind]),) if kind in EVENTS else ()
     return Record("1a" * 16, at, CHANGES[kind], events, Author("alice", "coder", "call_9"), 12, 77)
 
 

@@ -64,14 +64,14 @@ _MOST_TRIED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedSchema:
     """A schema for llguidance, and the parts that `BEST_EFFORT` omitted."""
 
     schema: dict[str, Any]
     left_out: tuple[str, ...] = ()
 
 
-def prepare(schema: Schema) -> Prepared:
+def prepare(schema: Schema) -> PreparedSchema:
     """Rewrite a schema; raises `ValueError` if it is none, or if it cannot be enforced."""
     try:
         flat = flattened(schema)
@@ -85,7 +85,7 @@ def prepare(schema: Schema) -> Prepared:
         raise ValueError("the schema is false")
     rewriter.check_references()
     root = {} if root is True else root
-    return Prepared(root | {"$defs": rewriter.definitions}, tuple(sorted(rewriter.left_out)))
+    return PreparedSchema(root | {"$defs": rewriter.definitions}, tuple(sorted(rewriter.left_out)))
 
 
 class _Rewriter:

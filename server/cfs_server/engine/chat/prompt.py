@@ -25,7 +25,7 @@ from cfs_server.engine.chat.reply_parser import THINK
 from cfs_server.engine.chat.template_abilities import Abilities, abilities_of, takes_later_systems
 from cfs_server.engine.contract.fitting import leading_systems
 from cfs_server.engine.contract.history_forms import (
-    Form,
+    HistoryForm,
     calls_as_text,
     in_form,
     results_as_user,
@@ -128,7 +128,7 @@ class PromptBuilder:
         yield _system_as_user(rows)
         count = leading_systems(messages)
         system = "\n\n".join(message.content for message in messages[:count])
-        for form in (Form.STRICT, Form.TEXT):
+        for form in (HistoryForm.STRICT, HistoryForm.TEXT):
             turns = with_system(in_form(messages[count:], form), system)
             rows = self._rows(turns, settings, can, short_ids=True)
             yield rows

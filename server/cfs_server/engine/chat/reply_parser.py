@@ -13,14 +13,14 @@ from typing import Any
 
 from cfs.wire import FinishReason
 from cfs_server.engine.chat.json_calls import FoundCall
-from cfs_server.engine.chat.tool_call_formats import ANYWHERE, FencedBlock, Form, Parameters, Plain
+from cfs_server.engine.chat.tool_call_formats import ANYWHERE, CallFormat, FencedBlock, Parameters, Plain
 from cfs_server.engine.contract.interface import CallDelta, Delta
 
 THINK, END_THINK = "<think>", "</think>"
 MARKS = (THINK, END_THINK, *(form.MARK for form in ANYWHERE), "</tool_call>", "[ARGS]", "[CALL_ID]")
 """Marks that are special tokens of some models; they must be seen here although such tokens are not text."""
 
-_BY_MARK: dict[str, type[Form]] = {form.MARK: form for form in ANYWHERE}
+_BY_MARK: dict[str, type[CallFormat]] = {form.MARK: form for form in ANYWHERE}
 _FENCE = re.compile(r"(?m:^)[ \t]*(?=```)")
 _MARK = re.compile("|".join(map(re.escape, _BY_MARK)))
 _ID_CHARACTERS = string.ascii_letters + string.digits
@@ -47,7 +47,7 @@ class ReplyReader:
         self._most = most_calls
         self._new_id = new_id
         self._held = ""
-        self._form: Form | None = None
+        self._form: CallFormat | None = None
         self._stage: Callable[[bool], bool] = self._begin
         self._unmarked: Callable[[bool], bool] = self._start
         self._answer, self._thinking = _Stripped(), _Stripped()
@@ -159,7 +159,7 @@ class ReplyReader:
         self._stage = self._text if self._answer.begun else self._begin
         return True
 
-    def _next_mark(self) -> tuple[int, Form | None]:
+    def _next_mark(self) -> tuple[int, CallFormat | None]:
         match = _MARK.search(self._held)
         fence = self._next_fence(match.start() if match else len(self._held))
         if fence is not None:

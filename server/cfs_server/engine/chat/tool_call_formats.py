@@ -18,7 +18,7 @@ _SPACE = re.compile(r"\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ParsedCalls:
     """The calls at the beginning of a text, and the index after them. Without calls the part up to it is text."""
 
     calls: tuple[FoundCall, ...]
@@ -73,7 +73,7 @@ def _properties_of(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class Form:
+class CallFormat:
     """A format of calls; one object parses one place of one reply."""
 
     parameters: Parameters
@@ -84,16 +84,16 @@ class Form:
     MARK: ClassVar[str]
     """The beginning of the text."""
 
-    def read(self, text: str, *, last: bool) -> Verdict | None:
+    def read(self, text: str, *, last: bool) -> ParsedCalls | None:
         """Judge the text, which begins with the mark; None while more of it is needed, and never for the `last`."""
         raise NotImplementedError
 
-    def _none(self) -> Verdict:
+    def _none(self) -> ParsedCalls:
         """The mark is only text; the text after it is parsed separately."""
-        return Verdict((), len(self.MARK))
+        return ParsedCalls((), len(self.MARK))
 
-    def _some(self, end: int) -> Verdict:
-        return Verdict(tuple(self._calls), end) if self._calls else self._none()
+    def _some(self, end: int) -> ParsedCalls:
+        return ParsedCalls(tuple(self._calls), end) if self._calls else self._none()
 
     def _unmarked(self, text: str) -> None:
         """Read JSON that no mark calls a call: it is one only of tools that were given."""
@@ -112,7 +112,7 @@ class Form:
 
 
 @dataclass(slots=True)
-class Tagged(Form):
+class Tagged(CallFormat):
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as Hermes and Qwen write it.
 
     There may be several objects between the tags, or `<function=NAME><parameter=KEY>VALUE</parameter></function>`. The
@@ -122,7 +122,7 @@ class Tagged(Form):
     MARK: ClassVar[str] = "<tool_call>"
     CLOSE: ClassVar[str] = "</tool_call>"
 
-    def read(self, text: str, *, last: bool) -> Verdict | None:
+    def read(self, text: str, *, last: bool) -> ParsedCalls | None:
         """Read the objects one after the other, then the closing tag."""
         behind = self._at or len(self.MARK)
         while True:
@@ -171,7 +171,7 @@ def _end_of_function(text: str, start: int) -> int | None:
 
 
 @dataclass(slots=True)
-class Listed(Form):
+class Listed(CallFormat):
     """`[TOOL_CALLS][{"name": ..., "arguments": {...}}]`, or `[TOOL_CALLS]NAME[ARGS]{...}`, as Mistral's models do."""
 
     MARK: ClassVar[str] = "[TOOL_CALLS]"
@@ -180,7 +180,7 @@ class Listed(Form):
     )
     _PART: ClassVar[re.Pattern[str]] = re.compile(r"([A-Za-z_][\w.-]{0,127})?(?:\[[A-Z_]*\]?[^\[\]{]{0,64}){0,2}\s*")
 
-    def read(self, text: str, *, last: bool) -> Verdict | None:
+    def read(self, text: str, *, last: bool) -> ParsedCalls | None:
         """Read a list, or a name and an object."""
         start = _skip(text, len(self.MARK))
         head = self._HEAD.match(text, start)
@@ -198,7 +198,7 @@ class Listed(Form):
 
 
 @dataclass(slots=True)
-class Bracketed(Form):
+class Bracketed(CallFormat):
     """`[CALL:NAME(1, key='text')]`: literals, as transcripts show calls (C8)."""
 
     MARK: ClassVar[str] = "[CALL:"
@@ -207,7 +207,7 @@ class Bracketed(Form):
     _ENDS: ClassVar[int] = 32
     _tried: int = 0
 
-    def read(self, text: str, *, last: bool) -> Verdict | None:
+    def read(self, text: str, *, last: bool) -> ParsedCalls | None:
         """Try each `)]` as the end, until the arguments before one are some."""
         head = self._HEAD.match(text)
         if head is None:
@@ -221,7 +221,7 @@ class Bracketed(Form):
                 return None if more and not last else self._none()
             self._tried, self._at = self._tried + 1, end
             if (arguments := self._arguments(head[1], text[head.end() : end])) is not None:
-                return Verdict((FoundCall(head[1], arguments),), end + len(")]"))
+                return ParsedCalls((FoundCall(head[1], arguments),), end + len(")]"))
         return self._none()
 
     def _arguments(self, tool: str, text: str) -> dict[str, Any] | None:
@@ -242,12 +242,12 @@ class Bracketed(Form):
 
 
 @dataclass(slots=True)
-class Python(Form):
+class Python(CallFormat):
     """`<|python_tag|>{"name": ..., "parameters": {...}}`, as Llama 3 writes it, several with `;` in between."""
 
     MARK: ClassVar[str] = "<|python_tag|>"
 
-    def read(self, text: str, *, last: bool) -> Verdict | None:
+    def read(self, text: str, *, last: bool) -> ParsedCalls | None:
         """Read objects for as long as a semicolon follows."""
         behind = self._at or len(self.MARK)
         while True:
@@ -269,12 +269,12 @@ class Python(Form):
 
 
 @dataclass(slots=True)
-class Plain(Form):
+class Plain(CallFormat):
     """A JSON object with a name and arguments, or a list of such, with which a reply begins."""
 
     MARK: ClassVar[str] = "{"  # or "["
 
-    def read(self, text: str, *, last: bool) -> Verdict | None:
+    def read(self, text: str, *, last: bool) -> ParsedCalls | None:
         """Parse it, unless its first key shows that it is not a call."""
         if not may_be_call(text):
             return self._none()
@@ -286,14 +286,14 @@ class Plain(Form):
 
 
 @dataclass(slots=True)
-class FencedBlock(Form):
+class FencedBlock(CallFormat):
     """The same in a fence of three backticks, which begins a line."""
 
     MARK: ClassVar[str] = "```"
     _HEAD: ClassVar[re.Pattern[str]] = re.compile(r"```(?:json|tool_calls?)?\s*(?=[{\[])")
     _INFO: ClassVar[tuple[str, ...]] = ("json", "tool_calls")
 
-    def read(self, text: str, *, last: bool) -> Verdict | None:
+    def read(self, text: str, *, last: bool) -> ParsedCalls | None:
         """Read the JSON, then the fence that closes it."""
         head = self._HEAD.match(text)
         if head is None:
@@ -325,5 +325,5 @@ def _skip(text: str, place: int) -> int:
     return match.end() if match else place
 
 
-ANYWHERE: tuple[type[Form], ...] = (Tagged, Listed, Bracketed, Python)
+ANYWHERE: tuple[type[CallFormat], ...] = (Tagged, Listed, Bracketed, Python)
 """Forms whose mark begins a call at any position."""

@@ -30,7 +30,7 @@ from typing import Any
 from cfs.wire import Message, ToolCall
 
 
-class Form(IntEnum):
+class HistoryForm(IntEnum):
     """A form of a history; a greater one satisfies more servers, and says less in their own terms."""
 
     PLAIN = 0
@@ -53,12 +53,12 @@ _HASHED = 6
 _Tool = dict[str, Any]
 
 
-def in_form(messages: Sequence[Message], form: Form) -> list[Message]:
+def in_form(messages: Sequence[Message], form: HistoryForm) -> list[Message]:
     """Put a history into a form. System messages at its beginning belong elsewhere: leave them out before."""
     pairs = paired(messages)
-    if form is Form.PLAIN:
+    if form is HistoryForm.PLAIN:
         return pairs
-    return _strict(map(_as_text, pairs) if form is Form.TEXT else pairs)
+    return _strict(map(_as_text, pairs) if form is HistoryForm.TEXT else pairs)
 
 
 def paired(messages: Sequence[Message]) -> list[Message]:

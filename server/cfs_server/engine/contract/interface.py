@@ -252,7 +252,7 @@ GAUGES = ("running", "waiting", "sequences_resident", "sequences_parked", "cells
 
 
 @dataclass(frozen=True, slots=True)
-class TokenCounts:
+class EngineTokenCounts:
     """The token counts of some texts, and of a conversation's prompt if it was requested."""
 
     texts: tuple[int, ...]
@@ -265,7 +265,7 @@ class CountsTokens(Protocol):
 
     async def count_tokens(
         self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
-    ) -> TokenCounts:
+    ) -> EngineTokenCounts:
         """Count the tokens of texts, and of a conversation's prompt; raises `EngineError` or `Unavailable`."""
         ...
 

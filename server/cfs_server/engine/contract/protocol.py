@@ -31,7 +31,7 @@ Speculation = Literal["auto", "on", "off", "always"]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class WorkerOptions:
     """How the worker runs its model; zeros mean "choose for this machine and model"."""
 
     parallel: int = 8
@@ -77,12 +77,12 @@ class Load:
 
     path: str
     name: str
-    options: Options
+    options: WorkerOptions
     extra_buffers: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class HistoryPart:
     """To the worker: a part of a long history; the key's messages are now the first `keep` it has, and `messages`."""
 
     cache_key: str
@@ -119,7 +119,7 @@ _SENT_OPTIONS = tuple(name for name in REPLY_OPTIONS if name in Generate.__slots
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class CancelTurn:
     """To the worker: end this turn at the next step."""
 
     id: str
@@ -274,7 +274,7 @@ class Rank(NamedTuple):
     logprob: float
 
 
-class Text(NamedTuple):
+class TextDelta(NamedTuple):
     """New text of one turn and the number of tokens behind it: plain tuples, as there is one for each token.
 
     `logprobs` has, for each token whose text is shown with this, that token's rank and those of the alternatives.
@@ -287,7 +287,7 @@ class Text(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class TurnDequeued:
     """A turn left the queue; `cached_tokens` of its prompt need no evaluation.
 
     With `thinking` its reply begins in the middle of the model's thinking.
@@ -363,8 +363,8 @@ class Step:
     """From the worker: all results of one engine step, and the waiting work after it."""
 
     counters: Counters
-    started: list[Started] = field(default_factory=list)
-    texts: list[Text] = field(default_factory=list)
+    started: list[TurnDequeued] = field(default_factory=list)
+    texts: list[TextDelta] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
     backlog: Backlog = field(default_factory=Backlog)
     logs: list[TokenLogDelta] = field(default_factory=list)
@@ -418,8 +418,8 @@ class Log:
 
 
 QuickCommand = (
-    History
-    | Cancel
+    HistoryPart
+    | CancelTurn
     | Pause
     | Resume
     | Forget
@@ -438,15 +438,15 @@ FromWorker = Ready | LoadFailed | Step | Stats | CountedTokens | Embedded | Log 
 Frame = ToWorker | FromWorker
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Frame)}
-_PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters, "plan": EnginePlan, "backlog": Backlog}
+_PARTS: dict[str, type[Any]] = {"options": WorkerOptions, "counters": Counters, "plan": EnginePlan, "backlog": Backlog}
 
 
-def _text(identity: str, text: str, tokens: int, logprobs: list[list[list[Any]]] | None) -> Text:
+def _text(identity: str, text: str, tokens: int, logprobs: list[list[list[Any]]] | None) -> TextDelta:
     ranks = None if logprobs is None else [[Rank(*rank) for rank in token] for token in logprobs]
-    return Text(identity, text, tokens, ranks)
+    return TextDelta(identity, text, tokens, ranks)
 
 
-_LISTS: dict[str, Callable[..., Any]] = {"started": Started, "texts": _text, "ended": Ended, "logs": TokenLogDelta}
+_LISTS: dict[str, Callable[..., Any]] = {"started": TurnDequeued, "texts": _text, "ended": Ended, "logs": TokenLogDelta}
 
 
 def _plain_value(value: Any) -> list[Any]:
@@ -512,9 +512,9 @@ def send(connection: socket.socket, frame: Frame) -> None:
 
 # Only the server decides. For the life of one worker it records the messages sent for each key. Each turn states how
 # many of them stay (`Generate.keep`). Frames also state when to drop a history (`DropHistory`, `Forget`). A long
-# history is sent in several parts (`History`). The worker follows the frames in order and has no limit of its own, so
-# its messages always match the server's record. A new worker has no messages. The server then starts a new record and
-# sends everything again.
+# history is sent in several parts (`HistoryPart`). The worker follows the frames in order and has no limit of its own,
+# so its messages always match the server's record. A new worker has no messages. The server then starts a new record
+# and sends everything again.
 
 CHARACTERS = 32 << 20
 """Text that the worker holds of all histories together; the least recently used go first, and may be sent again."""
@@ -581,7 +581,7 @@ class KnownHistories:
     def __len__(self) -> int:
         return len(self._known)
 
-    def take(self, order: Generate | History) -> Sequence[Message]:
+    def take(self, order: Generate | HistoryPart) -> Sequence[Message]:
         """Update a history and return it; the key's next turn changes it.
 
         Raises `ValueError` if the server refers to messages that are not here. This is a defect and needs a restart.
@@ -617,10 +617,10 @@ def _encode_request(request: GenerationRequest, keep: int, waited: float) -> byt
 
 
 def _encode_part(key: str, keep: int, messages: Sequence[Message]) -> bytes:
-    return _json(History(key, keep, [_plain_message(message) for message in messages]))
+    return _json(HistoryPart(key, keep, [_plain_message(message) for message in messages]))
 
 
-def _json(frame: Generate | History) -> bytes:
+def _json(frame: Generate | HistoryPart) -> bytes:
     try:
         return encode(frame)
     except (TypeError, ValueError, RecursionError) as error:

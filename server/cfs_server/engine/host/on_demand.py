@@ -27,13 +27,13 @@ from cfs_server.engine.contract.interface import (
     EmbeddingRequest,
     Embeddings,
     EngineStats,
+    EngineTokenCounts,
     Finished,
     GenerationRequest,
     Hint,
     Kind,
     ModelInfo,
     ModelLoadError,
-    TokenCounts,
     delayed,
 )
 from cfs_server.engine.host import models
@@ -216,7 +216,7 @@ class OnDemandEngine:
 
     async def count_tokens(
         self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
-    ) -> TokenCounts:
+    ) -> EngineTokenCounts:
         """Count the tokens of texts, and of a conversation's prompt; raises `EngineError` or `Unavailable`."""
         engine = await self._acquire("")
         assert engine is not None  # noqa: S101 - only turns are cancelled

@@ -9,7 +9,7 @@ from cfs.errors import EngineError, WorkerCrashed
 from cfs.wire import FinishReason, TokenAlternative, TokenLogprob, Usage
 from cfs_server.engine.chat.reply_parser import ReplyReader
 from cfs_server.engine.contract.interface import Delta, GenerationRequest, WorkerLost
-from cfs_server.engine.contract.protocol import Ended, Rank, Started, Text
+from cfs_server.engine.contract.protocol import Ended, Rank, TextDelta, TurnDequeued
 
 NOTHING = Delta("", 0)
 REPLAYS = 1
@@ -70,7 +70,7 @@ class TurnStream:
         """Seconds since the turn was handed over."""
         return time.monotonic() - self._submitted
 
-    def start(self, started: Started) -> None:
+    def start(self, started: TurnDequeued) -> None:
         """Note that the turn left the worker's queue."""
         self._started = time.monotonic()
         self._prompt_tokens = started.prompt_tokens
@@ -104,7 +104,7 @@ class TurnStream:
         self._ranks.clear()
         self._tokens = self._characters = 0
 
-    def add(self, text: Text) -> None:
+    def add(self, text: TextDelta) -> None:
         """Add new text."""
         if self._first is None:
             self._first, self._first_tokens = time.monotonic(), text.tokens

@@ -29,6 +29,7 @@ from cfs_server.engine.contract.interface import (
     Embeddings,
     EngineState,
     EngineStats,
+    EngineTokenCounts,
     Finished,
     GenerationRequest,
     Hint,
@@ -36,7 +37,6 @@ from cfs_server.engine.contract.interface import (
     ModelInfo,
     ModelLoadError,
     RestartReason,
-    TokenCounts,
 )
 from cfs_server.engine.host import models
 from cfs_server.engine.host.embeddings import embed
@@ -76,7 +76,7 @@ class LlamaEngine:
     def __init__(
         self,
         model: str | None = None,
-        options: protocol.Options | None = None,
+        options: protocol.WorkerOptions | None = None,
         *,
         probing: ProbePolicy | None = None,
         backpressure: BackpressureLimits | None = None,
@@ -93,7 +93,7 @@ class LlamaEngine:
         self._models_folder = models_folder
         self._backpressure = backpressure or BackpressureLimits()
         self._spec = model
-        self._options = options or protocol.Options()
+        self._options = options or protocol.WorkerOptions()
         self._probing = probing or ProbePolicy()
         self._command = command
         self._state: EngineState = "starting"
@@ -197,7 +197,7 @@ class LlamaEngine:
         finally:
             self._streams.pop(request.id, None)
             if not stream.over:
-                self._tell(protocol.Cancel(request.id))
+                self._tell(protocol.CancelTurn(request.id))
 
     def cancel(self, request_id: str) -> None:
         """Stop a generation within one step; unknown ids are ignored."""
@@ -208,7 +208,7 @@ class LlamaEngine:
         if self._worker is None:
             stream.end("cancelled")
         else:
-            self._tell(protocol.Cancel(request_id))
+            self._tell(protocol.CancelTurn(request_id))
 
     def forget(self, cache_key: str) -> None:
         """Free everything stored for a deleted session."""
@@ -254,7 +254,7 @@ class LlamaEngine:
 
     async def count_tokens(
         self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
-    ) -> TokenCounts:
+    ) -> EngineTokenCounts:
         """Count the tokens of texts, and of a conversation's prompt; raises `EngineError` or `Unavailable`."""
         documents = [message.model_dump(mode="json", exclude_defaults=True) for message in messages or ()]
         answer = await self._ask(
@@ -264,7 +264,7 @@ class LlamaEngine:
             raise WorkerCrashed("the engine's worker process has ended; try again in a moment")
         if answer.error:
             raise EngineError(answer.error)
-        return TokenCounts(tuple(answer.counts), answer.prompt)
+        return EngineTokenCounts(tuple(answer.counts), answer.prompt)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Make the vectors of some texts; see `Embeds.embed`."""

@@ -26,7 +26,7 @@ from cfs_server.engine.kvcache.radix_tree import (
     owner_of,
     spelled,
 )
-from cfs_server.engine.kvcache.state_file import Piece
+from cfs_server.engine.kvcache.state_file import StatePiece
 from cfs_server.engine.llama.ffi import LlamaContext, Tokens
 
 PIECE_BYTES = 16 << 20
@@ -534,7 +534,7 @@ class _Copied:
 
     def __init__(self, node: Node) -> None:
         self.node, self.start, self.end = node, node.start, node.end
-        self.pieces: list[Piece] = []
+        self.pieces: list[StatePiece] = []
 
     @property
     def place(self) -> int:

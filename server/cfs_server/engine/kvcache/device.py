@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from cfs_server.engine.kvcache.radix_tree import Blob, Node
-from cfs_server.engine.kvcache.state_file import Piece
+from cfs_server.engine.kvcache.state_file import StatePiece
 from cfs_server.engine.llama.ffi import LlamaContext
 
 
@@ -148,7 +148,7 @@ class Pool:
             raise ValueError("only what is on the device can be saved")
         if not self._context.partial:
             state = self._context.save(node.device)
-            return Blob(0, node.end, state.nbytes, (Piece(0, node.end, state),))
+            return Blob(0, node.end, state.nbytes, (StatePiece(0, node.end, state),))
         pieces = tuple(self._save_pieces(node.device, node.start, node.end))
         return Blob(node.start, node.end, sum(piece.state.nbytes for piece in pieces), pieces)
 
@@ -157,13 +157,13 @@ class Pool:
         """Whether a part of a sequence can be saved separately."""
         return self._context.partial
 
-    def save_part(self, node: Node, start: int, end: int) -> tuple[Piece, ...]:
+    def save_part(self, node: Node, start: int, end: int) -> tuple[StatePiece, ...]:
         """Copy the state of some of a node's positions out of the pool; only where there are parts."""
         if node.device is None:
             raise ValueError("only what is on the device can be saved")
         return tuple(self._save_pieces(node.device, start, end))
 
-    def _save_pieces(self, sequence: int, start: int, end: int) -> "Iterator[Piece]":
+    def _save_pieces(self, sequence: int, start: int, end: int) -> "Iterator[StatePiece]":
         """Save a run in pieces no longer than a window: the library saves nothing that lies before the window."""
         step = self._context.window or end
         edges = [start, *range((start // step + 1) * step, end, step), end]
@@ -171,7 +171,7 @@ class Pool:
             self._context.share(sequence, self._scratch, left, right)
             state = self._context.save(self._scratch)
             self._context.clear(self._scratch)
-            yield Piece(left, right, state)
+            yield StatePiece(left, right, state)
 
     def restore(self, nodes: Sequence[Node], handle: SequenceHandle) -> bool:
         """Copy the state of nodes that were saved as one back, for a handle to hold; false when there is no room."""

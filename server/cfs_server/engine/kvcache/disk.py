@@ -14,9 +14,9 @@ import llama_cpp
 import numpy as np
 from llama_cpp import llama_cpp as lib
 
-from cfs_server.engine.kvcache.radix_tree import Blob, Disk, Node, StateFile, owner_of, spelled
-from cfs_server.engine.kvcache.state_archive import Archive, Done, Write
-from cfs_server.engine.kvcache.state_file import Head
+from cfs_server.engine.kvcache.radix_tree import Blob, DiskUsage, Node, StateFile, owner_of, spelled
+from cfs_server.engine.kvcache.state_archive import Done, StateArchive, StateWrite
+from cfs_server.engine.kvcache.state_file import StateHeader
 from cfs_server.engine.kvcache.state_folder import LEAST_FREE, Folder, FolderRefused, SavedState, label_of, new_name
 from cfs_server.engine.llama.model import LoadedModel
 
@@ -31,8 +31,8 @@ _HEAD_BYTES, _PIECE_BYTES = 512, 64
 class DiskTier:
     """Records the files and sends jobs to their thread; without an archive nothing is ever on disk."""
 
-    def __init__(self, archive: Archive | None = None, limit: int = 0) -> None:
-        self.books = Disk(limit)
+    def __init__(self, archive: StateArchive | None = None, limit: int = 0) -> None:
+        self.books = DiskUsage(limit)
         self.reads = self.problems = 0
         self._archive = archive
         self._named: dict[str, StateFile] = {}
@@ -99,7 +99,7 @@ class DiskTier:
         if size > self.books.limit:
             return
         name = new_name()
-        order = Write(name, owner_of(node), tuple(sorted(node.sessions)), blob.start, tokens, blob.data, size)
+        order = StateWrite(name, owner_of(node), tuple(sorted(node.sessions)), blob.start, tokens, blob.data, size)
         if self._archive.write(order):
             entry = self._named[name] = StateFile(blob.start, blob.end, size, name)
             self.books.add(entry, node)
@@ -175,7 +175,7 @@ def _blob(entry: StateFile, done: Done) -> Blob | None:
     return Blob(head.start, head.end, size, done.pieces, users=0)
 
 
-def _fits(entry: StateFile, head: Head) -> bool:
+def _fits(entry: StateFile, head: StateHeader) -> bool:
     node = max(entry.nodes, key=lambda each: each.end)
     tokens = spelled(node)
     same = np.array_equal(head.tokens[: len(tokens)], tokens)
@@ -209,7 +209,7 @@ def open_disk(model: LoadedModel, wake: Callable[[], None], warn: Callable[[str]
             patience=_PATIENCE_SECONDS,
             least_free=LEAST_FREE,
         )
-        archive = Archive(folder, wake, options.disk_rate)
+        archive = StateArchive(folder, wake, options.disk_rate)
     except (FolderRefused, OSError) as error:
         warn(f"nothing is kept on disk: {error}")
         return DiskTier()

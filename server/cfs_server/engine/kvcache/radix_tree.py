@@ -34,7 +34,7 @@ class StateFile:
     written: bool = False
 
 
-class Disk:
+class DiskUsage:
     """Counts the bytes of all files, and returns the least recently used one."""
 
     def __init__(self, limit: int) -> None:
@@ -227,7 +227,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class PrefixMatch:
     """The matched part of a prompt: its nodes, of which the last may match only in part."""
 
     nodes: tuple[Node, ...]
@@ -242,7 +242,7 @@ class PrefixTree:
         self._ends: dict[str, Node] = {}
         self._on_split = on_split
 
-    def match(self, owner: str, tokens: Tokens) -> Match:
+    def match(self, owner: str, tokens: Tokens) -> PrefixMatch:
         """Find the longest known beginning of some tokens."""
         nodes: list[Node] = []
         position = 0
@@ -255,7 +255,7 @@ class PrefixTree:
             nodes.append(child)
             position += same
             node = child if same == len(child.tokens) else None
-        return Match(tuple(nodes), position)
+        return PrefixMatch(tuple(nodes), position)
 
     def insert(self, owner: str, tokens: Tokens) -> Node | None:
         """Make sure that a node ends exactly where these tokens do, and return it; `None` for no tokens."""

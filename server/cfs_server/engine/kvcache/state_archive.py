@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cfs_server.engine.kvcache.state_file import BadFile, Head, Piece, describe
+from cfs_server.engine.kvcache.state_file import BadFile, StateHeader, StatePiece, describe
 from cfs_server.engine.kvcache.state_folder import Folder, SavedState
 
 MOST_PENDING = 256 << 20
@@ -22,7 +22,7 @@ MOST_PENDING = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class StateWrite:
     """State to be written, and whose it is."""
 
     name: str
@@ -30,12 +30,14 @@ class Write:
     sessions: tuple[str, ...]
     start: int
     tokens: NDArray[np.int32]
-    pieces: Sequence[Piece]
+    pieces: Sequence[StatePiece]
     size: int
 
-    def head(self, fingerprint: str, pieces: Sequence[Piece]) -> Head:
+    def head(self, fingerprint: str, pieces: Sequence[StatePiece]) -> StateHeader:
         """Make the head of a file with these pieces."""
-        return Head(fingerprint, self.owner, self.sessions, self.start, len(self.tokens), self.tokens, describe(pieces))
+        return StateHeader(
+            fingerprint, self.owner, self.sessions, self.start, len(self.tokens), self.tokens, describe(pieces)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,8 @@ class Done:
     """The result for a file: it was written (no `head`), read, or there is a `problem`."""
 
     name: str
-    head: Head | None = None
-    pieces: tuple[Piece, ...] = ()
+    head: StateHeader | None = None
+    pieces: tuple[StatePiece, ...] = ()
     problem: str = ""
 
 
@@ -52,7 +54,7 @@ class _Removed(Exception):
     """The file that is being written is not wanted any more."""
 
 
-class Archive:
+class StateArchive:
     """Takes tasks from the engine's thread; `wake` is called when a result is there.
 
     `rate` is the number of bytes that are written in a second at most; 0 is no limit.
@@ -72,7 +74,7 @@ class Archive:
         self._paid = 0.0
         """When the bytes that were written so far are within the rate."""
         self._changed = threading.Condition()
-        self._writes: OrderedDict[str, Write] = OrderedDict()
+        self._writes: OrderedDict[str, StateWrite] = OrderedDict()
         """Files to write; the first may be half done."""
         self._urgent: deque[tuple[Literal["read", "remove"], str]] = deque()
         self._busy = self._hurry = self._closing = False
@@ -83,7 +85,7 @@ class Archive:
         self.found, self.refused = folder.sweep()
         self._thread.start()
 
-    def write(self, order: Write) -> bool:
+    def write(self, order: StateWrite) -> bool:
         """Write a file in time; false when too much waits already."""
         with self._changed:
             if self._pending and self._pending + order.size > self._most_pending:
@@ -166,7 +168,7 @@ class Archive:
         self._done.append(done)
         self.wake()
 
-    def _write(self, order: Write) -> Done:
+    def _write(self, order: StateWrite) -> Done:
         problem = ""
         try:
             head = order.head(self._folder.fingerprint, order.pieces)

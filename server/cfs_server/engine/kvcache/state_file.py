@@ -38,7 +38,7 @@ class BadFile(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StatePiece:
     """Saved state of the positions from `start` to `end`."""
 
     start: int
@@ -47,7 +47,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class StateHeader:
     """The metadata of a file."""
 
     fingerprint: str
@@ -73,7 +73,7 @@ class Head:
         return start + hashlib.sha256(start).digest()
 
 
-def describe(pieces: Sequence[Piece]) -> tuple[tuple[int, int, int, int], ...]:
+def describe(pieces: Sequence[StatePiece]) -> tuple[tuple[int, int, int, int], ...]:
     """Sum up pieces for a head."""
     return tuple((piece.start, piece.end, len(piece.state), _checksum(piece.state)) for piece in pieces)
 
@@ -85,7 +85,7 @@ def slices(state: State) -> Iterator[memoryview]:
         yield view[offset : offset + SLICE]
 
 
-def read_head(file: FileIO) -> Head:
+def read_head(file: FileIO) -> StateHeader:
     """Read the head of a file; raises `BadFile`."""
     try:
         return _read_head(file)
@@ -93,7 +93,7 @@ def read_head(file: FileIO) -> Head:
         raise BadFile(f"the head makes no sense: {error}") from error
 
 
-def _read_head(file: FileIO) -> Head:
+def _read_head(file: FileIO) -> StateHeader:
     start = _exactly(file, len(MAGIC) + _LENGTH.size)
     if not start.startswith(MAGIC):
         raise BadFile("it is no state file of this version")
@@ -109,13 +109,13 @@ def _read_head(file: FileIO) -> Head:
         raise BadFile("the head is damaged")
     tokens = np.frombuffer(raw, dtype="<i4").astype(np.int32)
     rows = tuple((int(left), int(right), int(size), int(check)) for left, right, size, check in pieces)
-    head = Head(str(fingerprint), str(owner), tuple(map(str, sessions)), int(begin), int(end), tokens, rows)
+    head = StateHeader(str(fingerprint), str(owner), tuple(map(str, sessions)), int(begin), int(end), tokens, rows)
     if not 0 <= head.start < head.end == len(tokens):
         raise BadFile("the head makes no sense")
     return head
 
 
-def read_pieces(file: FileIO, head: Head) -> Iterator[Piece]:
+def read_pieces(file: FileIO, head: StateHeader) -> Iterator[StatePiece]:
     """Read the state behind a head; raises `BadFile`."""
     for start, end, size, check in head.pieces:
         state = np.empty(size, dtype=np.uint8)
@@ -124,7 +124,7 @@ def read_pieces(file: FileIO, head: Head) -> Iterator[Piece]:
             _fill(file, view[offset : offset + SLICE])
         if _checksum(state) != check:
             raise BadFile("the state is damaged")
-        yield Piece(start, end, state)
+        yield StatePiece(start, end, state)
 
 
 def _checksum(state: State) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from cfs_server.engine.kvcache.state_file import BadFile, Head, Piece, read_head, read_pieces, slices
+from cfs_server.engine.kvcache.state_file import BadFile, StateHeader, StatePiece, read_head, read_pieces, slices
 
 NAME = "cfs-engine-state"
 """The folder that is made inside of the one that is configured."""
@@ -44,7 +44,7 @@ class SavedState:
 
     name: str
     size: int
-    head: Head
+    head: StateHeader
 
 
 def new_name() -> str:
@@ -131,7 +131,11 @@ class Folder:
         return [file for _, file in sorted(files, key=lambda entry: entry[0])], removed
 
     def write(
-        self, head: Head, pieces: Sequence[Piece], name: str, wrote: Callable[[int], None] = lambda _bytes: None
+        self,
+        head: StateHeader,
+        pieces: Sequence[StatePiece],
+        name: str,
+        wrote: Callable[[int], None] = lambda _bytes: None,
     ) -> None:
         """Write a file; it has its name when all of it is there. Raises `OSError`, and what `wrote` raises.
 
@@ -153,7 +157,7 @@ class Folder:
             unfinished.unlink(missing_ok=True)
             raise
 
-    def read(self, name: str) -> tuple[Head, tuple[Piece, ...]]:
+    def read(self, name: str) -> tuple[StateHeader, tuple[StatePiece, ...]]:
         """Read a file and check all of it; raises `BadFile`, `OSError`."""
         path = self.path / (name + _SUFFIX)
         with self._open(path) as file:
@@ -181,7 +185,7 @@ class Folder:
                 raise BadFile("it is torn")
         return SavedState(path.stem, size, head)
 
-    def _own(self, head: Head) -> Head:
+    def _own(self, head: StateHeader) -> StateHeader:
         if head.fingerprint != self.fingerprint:
             raise BadFile("it is of another model, build or setting")
         return head

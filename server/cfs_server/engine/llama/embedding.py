@@ -14,7 +14,7 @@ from llama_cpp import llama_cpp as lib
 from numpy.typing import NDArray
 
 from cfs.errors import EngineError
-from cfs_server.engine.llama.ffi import Batch, DecodeResult, LlamaContext, Tokens
+from cfs_server.engine.llama.ffi import DecodeResult, LlamaContext, TokenBatch, Tokens
 
 Vector = NDArray[np.float32]
 _MOST_TEXT = 128
@@ -54,7 +54,7 @@ def _metadata(model: Any, key: str) -> str:
     return buffer.value.decode(errors="replace") if size >= 0 else ""
 
 
-class Pool:
+class TextPooling:
     """Pools the vectors of a text's tokens, which arrive in pieces."""
 
     def __init__(self, pooling: str) -> None:
@@ -104,7 +104,7 @@ class EmbeddingContext:
             raise EngineError("there is no memory for the embedding of a text of this length")
         self._context = LlamaContext(raw, model)
         self._pooling = pooling
-        self._batch = Batch(batch)
+        self._batch = TokenBatch(batch)
         self._size = int(lib.llama_model_n_embd_out(model))
 
     def vectors(self, texts: Sequence[Tokens]) -> list[Vector]:
@@ -116,14 +116,14 @@ class EmbeddingContext:
             if self._pooling.whole:
                 vector = np.ctypeslib.as_array(lib.llama_get_embeddings_seq(self._context.raw, number), (self._size,))
             else:
-                pool = Pool(self._pooling.name)
+                pool = TextPooling(self._pooling.name)
                 pool.add(rows[start : start + len(text)])
                 vector = pool.vector()
             vectors.append(normalized(vector))
             start += len(text)
         return vectors
 
-    def add(self, pool: Pool, tokens: Tokens, position: int) -> None:
+    def add(self, pool: TextPooling, tokens: Tokens, position: int) -> None:
         """Compute the next piece of one text."""
         pool.add(self._rows([(tokens, position)]))
 

@@ -42,7 +42,7 @@ class DecodeResult(Enum):
 _OUTCOMES = {0: DecodeResult.DONE, 1: DecodeResult.NO_ROOM, 2: DecodeResult.ABORTED}
 
 
-class Batch:
+class TokenBatch:
     """Tokens of several sequences that are computed together."""
 
     def __init__(self, capacity: int) -> None:
@@ -158,7 +158,7 @@ class LlamaContext:
         self.state_bytes = state_bytes
         self.tiled = tiled
 
-    def decode(self, batch: Batch) -> DecodeResult:
+    def decode(self, batch: TokenBatch) -> DecodeResult:
         """Compute a batch; logits of its outputs are valid until the next call."""
         self.abort_flag.clear()
         return _OUTCOMES.get(lib.llama_decode(self.raw, batch.raw), DecodeResult.FAILED)

@@ -11,16 +11,16 @@ from llama_cpp import llama_cpp as lib
 from numpy.typing import NDArray
 
 from cfs_server.engine.contract.interface import EnginePlan, ModelLoadError
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.llama.cost_model import TILE
 from cfs_server.engine.llama.embedding import Pooling, attends_both_ways
-from cfs_server.engine.llama.ffi import AbortFlag, Batch, DecodeResult, LlamaContext, NativeLog
+from cfs_server.engine.llama.ffi import AbortFlag, DecodeResult, LlamaContext, NativeLog, TokenBatch
 from cfs_server.engine.llama.model_plan import (
     LEAST_BYTES,
     MOST_BYTES,
     ModelArchitecture,
     Name,
-    Plan,
+    StatePlan,
     check_kv_type,
     make_plan,
     set_kv_type,
@@ -79,7 +79,7 @@ def _has_parts(context: LlamaContext, wanted: "np.ndarray[Any, np.dtype[np.float
 
 def _decode(context: LlamaContext, sequence: int, start: int, count: int) -> "tuple[np.ndarray[Any, Any], int]":
     """Compute some tokens; returns the logits after the last, and the bytes of the sequence's state."""
-    batch = Batch(count)
+    batch = TokenBatch(count)
     index = batch.add(sequence, list(range(start, start + count)), start, output=True)
     if context.decode(batch) is not DecodeResult.DONE:
         raise ArithmeticError("the model cannot compute")
@@ -112,7 +112,7 @@ class LoadedModel:
     template: str | None
     parameters: int
     context_tokens: int
-    options: Options
+    options: WorkerOptions
     plan: EnginePlan
     log: NativeLog  # kept as long as the model: the library calls back into it
     pooling: Pooling | None = None
@@ -128,12 +128,12 @@ class LoadedEncoder:
     vocabulary: Vocabulary
     parameters: int
     context_tokens: int
-    options: Options
+    options: WorkerOptions
     log: NativeLog
     pooling: Pooling
 
 
-def load(path: str, options: Options, log: NativeLog, *, extra_buffers: bool) -> LoadedModel:
+def load(path: str, options: WorkerOptions, log: NativeLog, *, extra_buffers: bool) -> LoadedModel:
     """Load a model that makes texts; raises `ModelLoadError` with one line."""
     model = load_any(path, options, log, extra_buffers=extra_buffers)
     if isinstance(model, LoadedEncoder):
@@ -141,7 +141,7 @@ def load(path: str, options: Options, log: NativeLog, *, extra_buffers: bool) ->
     return model
 
 
-def load_any(path: str, options: Options, log: NativeLog, *, extra_buffers: bool) -> LoadedModel | LoadedEncoder:
+def load_any(path: str, options: WorkerOptions, log: NativeLog, *, extra_buffers: bool) -> LoadedModel | LoadedEncoder:
     """Load the file at `path`; raises `ModelLoadError` with one line."""
     lib.llama_backend_init()
     model = load_weights(path, log, extra_buffers=extra_buffers)
@@ -243,7 +243,7 @@ def _threads(model: Any) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def budget_of(options: Options, memory: int, weights: int, context: int) -> int:
+def budget_of(options: WorkerOptions, memory: int, weights: int, context: int) -> int:
     """Return the memory for the pool in bytes: the given one, or what suits the machine's memory and the model.
 
     `weights` are the bytes of the model, and `context` those of one context of full length. A pool that is much larger
@@ -258,7 +258,7 @@ def _memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _examine(path: str, model: Any, options: Options, log: NativeLog) -> ModelArchitecture:
+def _examine(path: str, model: Any, options: WorkerOptions, log: NativeLog) -> ModelArchitecture:
     """Detect the architecture in a small separate context; this also touches weights and threads once."""
     small = replace(options, pool_tokens=_EXAMINED_TOKENS, step_tokens=_EXAMINED_BATCH)
     abort_flag = AbortFlag()
@@ -271,7 +271,7 @@ def _examine(path: str, model: Any, options: Options, log: NativeLog) -> ModelAr
         lib.llama_free(raw)
 
 
-def _main_context(path: str, model: Any, options: Options, plan: Plan, log: NativeLog) -> LlamaContext:
+def _main_context(path: str, model: Any, options: WorkerOptions, plan: StatePlan, log: NativeLog) -> LlamaContext:
     abort_flag = AbortFlag()
     architecture = plan.architecture
     guarded = architecture.window if plan.full_window else 0
@@ -287,7 +287,7 @@ def _main_context(path: str, model: Any, options: Options, plan: Plan, log: Nati
         state_bytes=architecture.state_bytes,
         tiled=options.flash_attention and not log.no_flash_attention and not lib.llama_supports_gpu_offload(),
     )
-    batch = Batch(1)
+    batch = TokenBatch(1)
     batch.add(0, [0], 0, output=True)
     context.decode(batch)  # touch all buffers once
     context.clear(0)
@@ -310,7 +310,7 @@ def _logits(context: LlamaContext, batches: list[list[int]], size: int) -> NDArr
     """Return the logits after each token of a text, one row each, computed in these batches."""
     rows, position = [], 0
     for tokens in batches:
-        batch = Batch(len(tokens))
+        batch = TokenBatch(len(tokens))
         batch.add(0, tokens, position, output=True, all_outputs=True)
         context.decode(batch)
         rows.append(context.outputs(len(tokens), size).copy())
@@ -320,7 +320,14 @@ def _logits(context: LlamaContext, batches: list[list[int]], size: int) -> NDArr
 
 
 def _new_context(
-    path: str, model: Any, options: Options, log: NativeLog, abort_flag: AbortFlag, *, sequences: int, full_window: bool
+    path: str,
+    model: Any,
+    options: WorkerOptions,
+    log: NativeLog,
+    abort_flag: AbortFlag,
+    *,
+    sequences: int,
+    full_window: bool,
 ) -> Any:
     params = lib.llama_context_default_params()
     params.n_ctx = options.pool_tokens

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from llama_cpp import llama_cpp as lib
 
 from cfs_server.engine.contract.interface import EnginePlan, KvType, ModelLoadError
-from cfs_server.engine.contract.protocol import Options
+from cfs_server.engine.contract.protocol import WorkerOptions
 
 Name = Literal["attention", "sliding window", "recurrent", "hybrid"]
 
@@ -32,14 +32,14 @@ KV_TYPES: dict[KvType, NumberType] = {
 }
 
 
-def set_kv_type(params: Any, options: Options) -> None:
+def set_kv_type(params: Any, options: WorkerOptions) -> None:
     """Set the type of keys and values, and flash attention, in the parameters of a context."""
     flash, plain = lib.LLAMA_FLASH_ATTN_TYPE_AUTO, lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.flash_attn_type = flash if options.flash_attention else plain
     params.type_k = params.type_v = KV_TYPES[options.kv_type].number
 
 
-def check_kv_type(path: str, options: Options, name: Name, heads: tuple[int, int]) -> None:
+def check_kv_type(path: str, options: WorkerOptions, name: Name, heads: tuple[int, int]) -> None:
     """Raise `ModelLoadError` for a type that a model with keys and values of these sizes cannot have."""
     block, wanted = KV_TYPES[options.kv_type].block, f"{path}: --kv-type {options.kv_type} cannot be used"
     if block == 1:
@@ -78,7 +78,7 @@ class ModelArchitecture:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StatePlan:
     """How the state of an architecture is kept on this machine."""
 
     architecture: ModelArchitecture
@@ -96,7 +96,7 @@ class Plan:
         window = 0 if self.full_window else architecture.window * architecture.window_bytes
         return self.pool_tokens * cell + self.sequences * (window + architecture.state_bytes)
 
-    def describe(self, options: Options, *, flash_attention: bool, extra_buffers: bool) -> EnginePlan:
+    def describe(self, options: WorkerOptions, *, flash_attention: bool, extra_buffers: bool) -> EnginePlan:
         """Describe the chosen settings."""
         architecture, window = self.architecture, "none"
         if architecture.window:
@@ -119,7 +119,7 @@ class Plan:
         return "a whole context would not fit" if self.architecture.parts else "its state has no parts"
 
 
-def make_plan(architecture: ModelArchitecture, options: Options, trained_tokens: int, budget: int) -> Plan:
+def make_plan(architecture: ModelArchitecture, options: WorkerOptions, trained_tokens: int, budget: int) -> StatePlan:
     """Choose; `budget` is the memory that the pool may take unless its size is given, in bytes."""
     context = min(options.context_tokens or trained_tokens, trained_tokens)
     whole_context_fits = (options.pool_tokens or context) * architecture.cell_bytes <= budget
@@ -127,7 +127,7 @@ def make_plan(architecture: ModelArchitecture, options: Options, trained_tokens:
     ranges = architecture.parts and (not architecture.window or full_window)
     cell = architecture.cell_bytes - (0 if ranges else architecture.window_bytes)
     affordable = budget // cell if cell else context * options.parallel
-    return Plan(
+    return StatePlan(
         architecture=architecture,
         context_tokens=context,
         pool_tokens=options.pool_tokens or max(min(context * options.parallel, affordable), min(context, LEAST_TOKENS)),

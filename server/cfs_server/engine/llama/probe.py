@@ -96,20 +96,20 @@ def _decode(path: str) -> int:
     """Compute two tokens of the model together."""
     import numpy as np
 
-    from cfs_server.engine.contract.protocol import Options
+    from cfs_server.engine.contract.protocol import WorkerOptions
     from cfs_server.engine.llama.embedding import EmbeddingContext
-    from cfs_server.engine.llama.ffi import Batch, NativeLog
+    from cfs_server.engine.llama.ffi import NativeLog, TokenBatch
     from cfs_server.engine.llama.model import LoadedEncoder, load_any
 
     log = NativeLog(lambda _level, _text: None)
-    options = Options(parallel=1, pool_tokens=256, context_tokens=256, step_tokens=64)
+    options = WorkerOptions(parallel=1, pool_tokens=256, context_tokens=256, step_tokens=64)
     model = load_any(path, options, log, extra_buffers=True)
     if isinstance(model, LoadedEncoder):
         sizes = {"tokens": 64, "batch": 64, "sequences": 1, "threads": model.options.threads}
         context = EmbeddingContext(model.raw, model.pooling, **sizes, flash=options.flash_attention)
         context.vectors([np.array([0, 1], dtype=np.int32)])
         return 0
-    batch = Batch(2)
+    batch = TokenBatch(2)
     batch.add(0, [0, 1], 0, output=True)
     model.context.decode(batch)
     return 0

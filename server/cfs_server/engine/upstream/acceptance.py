@@ -12,7 +12,7 @@ from cachetools import LRUCache
 
 from cfs.errors import ContextTooLong, EngineError
 from cfs_server.engine.contract.fitting import TARGET, count_within, estimated_tokens, exchanges, leading_systems
-from cfs_server.engine.contract.history_forms import Form
+from cfs_server.engine.contract.history_forms import HistoryForm
 from cfs_server.engine.contract.interface import GenerationRequest, HistoryRefused
 from cfs_server.engine.upstream.failures import NO_REASON, Failure
 
@@ -39,12 +39,12 @@ class Acceptance:
     """The form that the upstream wants, and the longest prompt that it has accepted."""
 
     def __init__(self) -> None:
-        self.form = Form.PLAIN
+        self.form = HistoryForm.PLAIN
         self._accepted = _NEVER_TOO_LONG
         self._helped = 0
         self._useless: LRUCache[str, None] = LRUCache(_MOST_USELESS)
 
-    def accepted(self, request: GenerationRequest, form: Form, refusal: Failure | None) -> None:
+    def accepted(self, request: GenerationRequest, form: HistoryForm, refusal: Failure | None) -> None:
         """Note that a request was answered, perhaps after the `refusal` of another form.
 
         A server that has failed without a reason may have been in trouble, so one time is not enough then.
@@ -58,17 +58,19 @@ class Acceptance:
             self.form = form
             _log.warning("upstream.form", form=form.name.lower(), said=refusal.said)
 
-    def other_forms(self, request: GenerationRequest, form: Form, failure: Failure, *, last: bool) -> Iterator[Form]:
+    def other_forms(
+        self, request: GenerationRequest, form: HistoryForm, failure: Failure, *, last: bool
+    ) -> Iterator[HistoryForm]:
         """Yield the forms that may help after a failure, the `last` one of this turn or not."""
         about = bool(_ABOUT_HISTORY.search(failure.said))
         if not (refuses(failure) or (failure.status == 500 and last)) or isinstance(failure.error, ContextTooLong):
             return
         if _gist(failure) in self._useless:
             return
-        yield from _forms(form, Form.STRICT)
+        yield from _forms(form, HistoryForm.STRICT)
         # It may be shorter than the others, so a prompt that is too long for them may pass in it.
         if about or estimated_tokens(request.messages) <= self._accepted:
-            yield from _forms(max(form, Form.STRICT), Form.TEXT)
+            yield from _forms(max(form, HistoryForm.STRICT), HistoryForm.TEXT)
 
     def helps_nothing(self, failure: Failure) -> None:
         """Note that no form was accepted instead of a refused one."""
@@ -100,9 +102,9 @@ def refuses(failure: Failure) -> bool:
     return failure.status in _REFUSED or (failure.status in (404, 500) and bool(_ABOUT_HISTORY.search(failure.said)))
 
 
-def _forms(after: Form, last: Form) -> Iterator[Form]:
+def _forms(after: HistoryForm, last: HistoryForm) -> Iterator[HistoryForm]:
     """Yield the forms between one, which is not included, and the last one."""
-    return (form for form in Form if after < form <= last)
+    return (form for form in HistoryForm if after < form <= last)
 
 
 def _gist(failure: Failure) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cfs.errors import EngineError
 from cfs.wire import Message
-from cfs_server.engine.contract.history_forms import NOTHING, Form, portable_name, short_id
+from cfs_server.engine.contract.history_forms import NOTHING, HistoryForm, portable_name, short_id
 from cfs_server.engine.contract.interface import GenerationRequest
 from cfs_server.engine.contract.schema_references import FlatSchema, flattened, portable
 from cfs_server.engine.upstream.affinity import value_of
@@ -56,7 +56,7 @@ class AnthropicDialect:
         """Make the headers of every request."""
         return {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
 
-    def body(self, request: GenerationRequest, form: Form = Form.PLAIN) -> dict[str, Any]:
+    def body(self, request: GenerationRequest, form: HistoryForm = HistoryForm.PLAIN) -> dict[str, Any]:
         """Make the body of a turn's request."""
         talk = conversation_of(request, form)
         thinking = self._thinking(request)
@@ -128,8 +128,8 @@ class AnthropicDialect:
             values["temperature"] = min(values["temperature"], _HOTTEST)
         return values
 
-    def _blocks(self, request: GenerationRequest, message: Message, form: Form) -> list[Block]:
-        strict = form is not Form.PLAIN
+    def _blocks(self, request: GenerationRequest, message: Message, form: HistoryForm) -> list[Block]:
+        strict = form is not HistoryForm.PLAIN
         if message.role == "tool":
             answered = _id(message.tool_call_id or "") if strict else message.tool_call_id
             return [{"type": "tool_result", "tool_use_id": answered, "content": message.content}]
@@ -199,12 +199,12 @@ def _loop(messages: Sequence[Message]) -> list[Message]:
     return result
 
 
-def _tools(request: GenerationRequest, messages: Iterable[Message], form: Form) -> list[Block]:
+def _tools(request: GenerationRequest, messages: Iterable[Message], form: HistoryForm) -> list[Block]:
     """Describe the tools; include tools that only the history calls, as the protocol requires."""
     tools = [_tool(tool.get("function", tool)) for tool in request.options.tools]
     names = {tool["name"] for tool in tools}
     called = {call.name for message in messages for call in message.tool_calls}
-    called = set(map(portable_name, called)) if form is not Form.PLAIN else called
+    called = set(map(portable_name, called)) if form is not HistoryForm.PLAIN else called
     tools += [{"name": name, "input_schema": _ANYTHING} for name in sorted(called - names)]
     if (schema := request.options.json_schema) is not None:
         schema = _ANYTHING | portable(schema) if _is_object(schema) else _wrapped(schema)

@@ -13,7 +13,7 @@ from cfs.wire import FinishReason
 from cfs_server.engine.contract.interface import Delta
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.answers import ending, objects_of, or_nothing
-from cfs_server.engine.upstream.calls import CallPiece, CallReader, arguments_text
+from cfs_server.engine.upstream.calls import CallReader, UpstreamCallPiece, arguments_text
 from cfs_server.engine.upstream.protocol import UpstreamUsage
 from cfs_server.engine.upstream.signed_replies import Block
 
@@ -231,9 +231,9 @@ class AnthropicReply:
             return [*deltas, *self._grow(part, _Change(text=block.text, thinking=block.thinking))]
         part.call = len(self._calls)
         part.block["id"] = block.id or f"toolu_{secrets.token_hex(8)}"
-        return [*deltas, *self._called(CallPiece(part.call, part.block["id"], block.name or ""))]
+        return [*deltas, *self._called(UpstreamCallPiece(part.call, part.block["id"], block.name or ""))]
 
-    def _called(self, piece: CallPiece, tokens: int = 1) -> list[Delta]:
+    def _called(self, piece: UpstreamCallPiece, tokens: int = 1) -> list[Delta]:
         calls = self._calls.feed([piece])
         return [Delta("", tokens, calls=calls)] if calls else []
 
@@ -251,7 +251,7 @@ class AnthropicReply:
             case "thinking":
                 return [Delta("", 1, thinking=piece)]
             case "tool_use" if part.call is not None:
-                return self._called(CallPiece(part.call, arguments=piece))
+                return self._called(UpstreamCallPiece(part.call, arguments=piece))
             case "tool_use":
                 return [] if self._wrapped else [Delta(piece, 1)]
             case "text" if self._answer is None:
@@ -265,7 +265,7 @@ class AnthropicReply:
         part.is_open = False
         text = "".join(part.pieces).strip()
         if part.call is not None:
-            return [] if text else self._called(CallPiece(part.call, arguments=part.arguments), tokens=0)
+            return [] if text else self._called(UpstreamCallPiece(part.call, arguments=part.arguments), tokens=0)
         if self._wrapped:
             return [Delta(_unwrapped(part.arguments), 1)]
         return [] if text else [Delta(part.arguments, 1)]

@@ -22,7 +22,7 @@ _PLACEHOLDER = "{}"
 
 
 @dataclass(frozen=True, slots=True)
-class CallPiece:
+class UpstreamCallPiece:
     """A piece of a call, as it was sent."""
 
     index: int | None = None
@@ -64,7 +64,7 @@ class _Call:
         except (ValueError, RecursionError):
             return False
 
-    def begins_another(self, piece: CallPiece) -> bool:
+    def begins_another(self, piece: UpstreamCallPiece) -> bool:
         """Whether a piece that seems to belong to this call begins another one."""
         other_id = piece.id not in ("", self.given_id)
         if not self.name:
@@ -77,7 +77,7 @@ class _Call:
             return False
         return bool(piece.name) or not (self.is_placeholder or piece.arguments == self.text)
 
-    def add(self, piece: CallPiece) -> None:
+    def add(self, piece: UpstreamCallPiece) -> None:
         """Add a piece; one that says everything again is dropped (mudler/cogito#66)."""
         self.given_id = self.given_id or piece.id
         self.name = self.name or piece.name
@@ -115,7 +115,7 @@ class CallReader:
         """Return the number of calls so far."""
         return len(self._calls)
 
-    def feed(self, pieces: Iterable[CallPiece]) -> tuple[CallDelta, ...]:
+    def feed(self, pieces: Iterable[UpstreamCallPiece]) -> tuple[CallDelta, ...]:
         """Process pieces; return the new output."""
         for piece in pieces:
             self._call_of(piece).add(piece)
@@ -133,7 +133,7 @@ class CallReader:
                 call.pieces.append(_PLACEHOLDER)
         return tuple(self._release(last=True))
 
-    def _call_of(self, piece: CallPiece) -> _Call:
+    def _call_of(self, piece: UpstreamCallPiece) -> _Call:
         number = len(self._calls) - 1 if piece.index is None else self._open.get(piece.index, -1)
         if number < 0 and self._calls and not piece.name:  # Nebius and Cerebras count pieces (dirac-run/dirac#215)
             last = self._calls[-1]
@@ -146,7 +146,7 @@ class CallReader:
             return call
         return self._begin(piece, "" if piece.id else call.name)
 
-    def _begin(self, piece: CallPiece, name: str = "") -> _Call:
+    def _begin(self, piece: UpstreamCallPiece, name: str = "") -> _Call:
         """Begin a call. One without a name and an id, right behind another one, is of the same tool."""
         number = len(self._calls)
         if number == _MOST_CALLS:

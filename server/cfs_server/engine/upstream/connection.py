@@ -32,7 +32,7 @@ _CALL_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class UpstreamResponse:
     """The answer to a request that is not a turn."""
 
     status: int
@@ -95,13 +95,13 @@ class Link:
                 trust_env=False,
             )
 
-    async def get(self, path: str) -> Answer:
+    async def get(self, path: str) -> UpstreamResponse:
         """Send a request that is not a turn; raises `Failure` when there is no answer."""
         with self._failures_of_library():
             async with self._http.stream("GET", path) as answer:
                 return self._answer(answer, await _beginning(answer, _LIST_BYTES))
 
-    async def post(self, path: str, body: dict[str, Any], most: int) -> Answer:
+    async def post(self, path: str, body: dict[str, Any], most: int) -> UpstreamResponse:
         """Send a request that is not a turn, and read so many bytes of its answer at most.
 
         The request belongs to the active trace, if there is one. Raises `Failure` when there is no answer.
@@ -148,8 +148,8 @@ class Link:
         masked = self._options.masked(event.data)
         return event if masked is event.data else replace(event, data=masked)
 
-    def _answer(self, answer: httpx.Response, body: str) -> Answer:
-        return Answer(answer.status_code, self._options.masked(body), answer.headers.get("retry-after"))
+    def _answer(self, answer: httpx.Response, body: str) -> UpstreamResponse:
+        return UpstreamResponse(answer.status_code, self._options.masked(body), answer.headers.get("retry-after"))
 
     @contextlib.contextmanager
     def _failures_of_library(self) -> Iterator[None]:
@@ -199,7 +199,7 @@ class _Provider(BaseModel):
     context_length: int | None = None
 
 
-class Model(BaseModel):
+class UpstreamModel(BaseModel):
     """A model in a catalogue; each server has another name for the size of its context."""
 
     id: str
@@ -231,16 +231,16 @@ class Model(BaseModel):
 
 
 class _Page(BaseModel):
-    data: tuple[Model, ...]
+    data: tuple[UpstreamModel, ...]
 
 
-async def listed(link: Link) -> tuple[Model, ...] | None:
+async def listed(link: Link) -> tuple[UpstreamModel, ...] | None:
     """List the models of an upstream; None if it has no list. Raises `Failure` as `find` does."""
     page = _read(_Page.model_validate_json, await link.get("models"), "")
     return None if page is None else page.data
 
 
-async def find(link: Link, name: str | None) -> Model:
+async def find(link: Link, name: str | None) -> UpstreamModel:
     """Look for a model; without a name it is the only one that there is.
 
     Raises `ModelLoadError` when there is none, and `Failure` when the upstream does not answer or refuses the key.
@@ -249,7 +249,7 @@ async def find(link: Link, name: str | None) -> Model:
     if listed is None:
         if name is None:
             raise ModelLoadError("the upstream does not list its models: name one with --upstream-model")
-        return Model(id=name)
+        return UpstreamModel(id=name)
     names = [model.id for model in listed.data]
     if name is None:
         if len(names) != 1:
@@ -258,12 +258,14 @@ async def find(link: Link, name: str | None) -> Model:
     if (match := next((model for model in listed.data if model.id == name), None)) is not None:
         return match
     # Aliases and models on later pages are in no list.
-    if (alias := _read(Model.model_validate_json, await link.get(f"models/{quote(name, safe='')}"), name)) is not None:
+    if (
+        alias := _read(UpstreamModel.model_validate_json, await link.get(f"models/{quote(name, safe='')}"), name)
+    ) is not None:
         return alias.model_copy(update={"id": name})
     raise ModelLoadError(f"the upstream has no model {name!r}: {_which(names)}")
 
 
-def _read(parse: Callable[[str], T], answer: Answer, name: str) -> T | None:
+def _read(parse: Callable[[str], T], answer: UpstreamResponse, name: str) -> T | None:
     if answer.status in _NO_CATALOGUE:
         return None
     if answer.status != 200:

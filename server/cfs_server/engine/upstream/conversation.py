@@ -6,7 +6,7 @@ from cfs.contract.transcript import PREFIXES, render, reply_stops
 from cfs.errors import EngineError
 from cfs.wire import Message
 from cfs_server.engine.contract.fitting import leading_systems
-from cfs_server.engine.contract.history_forms import Form, in_form
+from cfs_server.engine.contract.history_forms import HistoryForm, in_form
 from cfs_server.engine.contract.interface import GenerationRequest
 
 MOST_STOPS = 4
@@ -14,7 +14,7 @@ MOST_STOPS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class UpstreamConversation:
     """The instruction, the messages, and the strings that end the reply."""
 
     system: str
@@ -22,7 +22,7 @@ class Conversation:
     stops: tuple[str, ...]
 
 
-def conversation_of(request: GenerationRequest, form: Form = Form.PLAIN) -> Conversation:
+def conversation_of(request: GenerationRequest, form: HistoryForm = HistoryForm.PLAIN) -> UpstreamConversation:
     """Prepare the history of a turn (S8), in a form that the upstream takes.
 
     With `prompt_style=transcript` it becomes one message that the model continues. Raises `EngineError` when that
@@ -35,11 +35,11 @@ def conversation_of(request: GenerationRequest, form: Form = Form.PLAIN) -> Conv
         leading = (Message(role="system", content=settings.system),) if settings.system else ()
         text = render([*leading, *request.messages]) + PREFIXES["assistant"]
         stops = reply_stops(settings.stop)[: max(MOST_STOPS, len(settings.stop or ()))]
-        return Conversation("", (Message(role="user", content=text),), stops)
+        return UpstreamConversation("", (Message(role="user", content=text),), stops)
     count = leading_systems(request.messages)
     leading_messages, rest = request.messages[:count], request.messages[count:]
     system = "\n\n".join(text for text in (settings.system or "", *(m.content for m in leading_messages)) if text)
-    return Conversation(system, tuple(in_form(rest, form)), settings.stop or ())
+    return UpstreamConversation(system, tuple(in_form(rest, form)), settings.stop or ())
 
 
 def stops_of(request: GenerationRequest) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import structlog
 from cfs.errors import ContextTooLong, EngineError, InvalidRequest, Unsupported
 from cfs.wire import Usage
 from cfs_server.engine.contract.fitting import LONGEST_UNKNOWN, check_bound, estimated_tokens
-from cfs_server.engine.contract.history_forms import Form, portable_tools
+from cfs_server.engine.contract.history_forms import HistoryForm, portable_tools
 from cfs_server.engine.contract.interface import (
     TOO_LONG,
     Delta,
@@ -111,7 +111,7 @@ class UpstreamEngine:
         return self._context_tokens
 
     @property
-    def history_form(self) -> Form:
+    def history_form(self) -> HistoryForm:
         """The form in which the upstream gets histories, as far as its refusals have shown."""
         return self._acceptance.form
 
@@ -195,13 +195,13 @@ class UpstreamEngine:
             gauges={"upstream_requests": self._requests, "upstream_requests_repeated": self._repeated},
         )
 
-    async def _find(self) -> connection.Model:
+    async def _find(self) -> connection.UpstreamModel:
         if not self._options.check:
             if self._options.model is None:
                 raise ModelLoadError(
                     "without asking the upstream its model is not known: name it with --upstream-model"
                 )
-            return connection.Model(id=self._options.model)
+            return connection.UpstreamModel(id=self._options.model)
         try:
             async for attempt in self._options.retries.attempts(lambda: True, self._note):
                 with attempt:
@@ -275,8 +275,8 @@ class UpstreamEngine:
                 return
 
     def _change(
-        self, request: GenerationRequest, form: Form, sent: dict[str, Any], failure: Failure, *, last: bool
-    ) -> tuple[GenerationRequest, Form, dict[str, Any]] | None:
+        self, request: GenerationRequest, form: HistoryForm, sent: dict[str, Any], failure: Failure, *, last: bool
+    ) -> tuple[GenerationRequest, HistoryForm, dict[str, Any]] | None:
         """Return the next request, its form and its body after a failure, or None.
 
         First it leaves out members that the upstream names, then it puts the history into another form.
@@ -302,14 +302,14 @@ class UpstreamEngine:
             return request
         return replace(request, settings=request.settings.model_copy(update={"max_tokens": max_tokens}))
 
-    def _body(self, request: GenerationRequest, form: Form) -> dict[str, Any]:
-        if form is not Form.PLAIN and request.options.tools:
+    def _body(self, request: GenerationRequest, form: HistoryForm) -> dict[str, Any]:
+        if form is not HistoryForm.PLAIN and request.options.tools:
             tools = portable_tools(request.options.tools)[0]
             request = replace(request, options=replace(request.options, tools=tools))
         return self._dialect.body(request, form)
 
-    async def _listen(self, turn: UpstreamTurn, body: dict[str, Any], form: Form) -> None:
-        names = portable_tools(turn.request.options.tools)[1] if form is not Form.PLAIN else {}
+    async def _listen(self, turn: UpstreamTurn, body: dict[str, Any], form: HistoryForm) -> None:
+        names = portable_tools(turn.request.options.tools)[1] if form is not HistoryForm.PLAIN else {}
         reply = self._dialect.reply(turn.request)
         self._requests += 1
         limit = ReplyLimit(self._options.reply_bytes)

@@ -88,7 +88,7 @@ class Failure(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class UpstreamProblem:
     """An error as an upstream words it, in either protocol."""
 
     kind: str
@@ -101,24 +101,24 @@ class Refusal:
         return f"{self.kind} {self.param} {self.message}"
 
 
-def refusal_of(body: str) -> Refusal:
+def refusal_of(body: str) -> UpstreamProblem:
     """Parse the body of an error, or an error event; a text that is not JSON is the message."""
     try:
         document = json.loads(body)
     except ValueError:
-        return Refusal("", _line(body))
+        return UpstreamProblem("", _line(body))
     if isinstance(document, list) and document:  # Gemini's
         document = document[0]
     inner = (document.get("error") or document) if isinstance(document, dict) else document
     if not isinstance(inner, dict):
-        return Refusal("", _line(str(inner)))
+        return UpstreamProblem("", _line(str(inner)))
     kinds = (str(inner[key]) for key in ("code", "type") if inner.get(key) not in (None, "", "error"))
     message = next((inner[key] for key in ("message", "detail") if inner.get(key) is not None), None)
     message = json.dumps(inner, ensure_ascii=False) if message is None else message
     metadata = inner.get("metadata")
     if isinstance(metadata, dict) and metadata.get("raw"):  # the provider's own words, at OpenRouter
         message = f"{message}: {metadata['raw']}"
-    return Refusal(" ".join(kinds), _line(str(message)), str(inner.get("param") or ""))
+    return UpstreamProblem(" ".join(kinds), _line(str(message)), str(inner.get("param") or ""))
 
 
 def of_status(status: int, body: str, retry_after: str | None, model: str) -> Failure:
@@ -135,7 +135,7 @@ def of_status(status: int, body: str, retry_after: str | None, model: str) -> Fa
     return Failure(error, repeat, after if repeat else None, said=refusal.text, status=status)
 
 
-def of_event(refusal: Refusal) -> Failure:
+def of_event(refusal: UpstreamProblem) -> Failure:
     """Return the failure for an error in a stream, as if it had come with its status."""
     if _TOO_LONG.search(refusal.text):
         too_long = ContextTooLong(f"the conversation is too long for the upstream's model: {refusal.message}")
@@ -149,7 +149,7 @@ def of_event(refusal: Refusal) -> Failure:
     return Failure(error, repeat, said=refusal.text)
 
 
-def _error(status: int, reason: str, refusal: Refusal, after: float | None, *, repeat: bool) -> EngineError:
+def _error(status: int, reason: str, refusal: UpstreamProblem, after: float | None, *, repeat: bool) -> EngineError:
     if status == 429 and repeat:
         return UpstreamBusy(reason, retry_after=after)
     if 400 <= status < 500 and not repeat:
@@ -196,7 +196,7 @@ def seconds_of(retry_after: str | None) -> float | None:
     return max(0.0, (due.replace(tzinfo=due.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
 
-def _reason(status: int, refusal: Refusal, model: str) -> str:
+def _reason(status: int, refusal: UpstreamProblem, model: str) -> str:
     match status:
         case 401:
             return f"the upstream refuses the key that this server has for it: {refusal.message}"
@@ -220,7 +220,7 @@ def _line(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Retries:
+class RetryPolicy:
     """How often to send a request again, and the pauses before that in seconds.
 
     Pauses are random up to a bound that begins at `first` and doubles up to `longest`. An upstream that names a time

@@ -15,13 +15,13 @@ from pydantic import BaseModel, ConfigDict, WrapValidator
 from cfs.contract.sse import ServerSentEvent
 from cfs.errors import UpstreamRefused
 from cfs.wire import FinishReason, Message
-from cfs_server.engine.contract.history_forms import Form, portable_name, short_id
+from cfs_server.engine.contract.history_forms import HistoryForm, portable_name, short_id
 from cfs_server.engine.contract.interface import Delta, GenerationRequest, Sampling
 from cfs_server.engine.contract.schema_references import portable
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.affinity import member_of
 from cfs_server.engine.upstream.answers import ending, objects_of, or_nothing
-from cfs_server.engine.upstream.calls import CallPiece, CallReader, arguments_text
+from cfs_server.engine.upstream.calls import CallReader, UpstreamCallPiece, arguments_text
 from cfs_server.engine.upstream.conversation import MOST_STOPS, conversation_of
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.optional_fields import NEUTRAL, Instead, OptionalFields
@@ -59,9 +59,9 @@ class _Piece(_Lenient):
     id: str | None = None
     function: _Function | None = None
 
-    def read(self) -> CallPiece:
+    def read(self) -> UpstreamCallPiece:
         function = self.function or _Function()
-        return CallPiece(self.index, self.id or "", function.name or "", arguments_text(function.arguments))
+        return UpstreamCallPiece(self.index, self.id or "", function.name or "", arguments_text(function.arguments))
 
 
 class _Delta(_Lenient):
@@ -75,7 +75,7 @@ class _Delta(_Lenient):
     tool_calls: tuple[_Piece | None, ...] | None = None
     function_call: _Function | None = None
 
-    def pieces(self) -> list[CallPiece]:
+    def pieces(self) -> list[UpstreamCallPiece]:
         """Return the pieces of calls; there was one call at most in the protocol's older form."""
         if self.function_call is not None and not self.tool_calls:
             return [_Piece(index=0, function=self.function_call).read()]
@@ -283,7 +283,7 @@ class OpenAIDialect:
         """Make the headers of every request."""
         return {"Authorization": f"Bearer {key}"} if key else {}
 
-    def body(self, request: GenerationRequest, form: Form = Form.PLAIN) -> dict[str, Any]:
+    def body(self, request: GenerationRequest, form: HistoryForm = HistoryForm.PLAIN) -> dict[str, Any]:
         """Make the body of a turn's request."""
         talk = conversation_of(request, form)
         system = [{"role": "system", "content": talk.system}] if talk.system else []
@@ -340,8 +340,8 @@ class OpenAIDialect:
         values = {name: getattr(request.settings, name) for name in self._options.sampling}
         return {name: value for name, value in values.items() if value is not None and value != NEUTRAL.get(name)}
 
-    def _message(self, message: Message, form: Form) -> dict[str, Any]:
-        strict = form is not Form.PLAIN
+    def _message(self, message: Message, form: HistoryForm) -> dict[str, Any]:
+        strict = form is not HistoryForm.PLAIN
         if message.role == "tool":
             answered = short_id(message.tool_call_id or "") if strict else message.tool_call_id
             return {"role": "tool", "tool_call_id": answered, "content": message.content}

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from cfs.transports.proxies import is_here
 from cfs_server.engine.contract.interface import AffinityKind, Sampling, UpstreamKind
-from cfs_server.engine.upstream.failures import Retries
+from cfs_server.engine.upstream.failures import RetryPolicy
 
 LEAST_THINKING = 1024
 """Smallest thinking budget that the protocol of Anthropic takes."""
@@ -48,7 +48,7 @@ def _keep_nothing(name: str, text: str | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
+class PersistentTexts:
     """Small texts that outlive the process: those of earlier ones, and how to keep one. None deletes it."""
 
     kept: Mapping[str, str] = field(default_factory=dict)
@@ -77,8 +77,8 @@ class UpstreamOptions:
     reply_bytes: int = 4 << 20
     check: bool = True
     context_tokens: int = 0
-    retries: Retries = field(default_factory=Retries)
-    documents: Documents = field(default_factory=Documents)
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    documents: PersistentTexts = field(default_factory=PersistentTexts)
 
     def masked(self, text: str) -> str:
         """Replace the key in a text that others may read, such as an error of the upstream."""

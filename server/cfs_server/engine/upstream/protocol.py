@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from cfs.contract.sse import ServerSentEvent
 from cfs.wire import FinishReason
-from cfs_server.engine.contract.history_forms import Form
+from cfs_server.engine.contract.history_forms import HistoryForm
 from cfs_server.engine.contract.interface import Delta, GenerationRequest
 from cfs_server.engine.upstream.failures import Failure
 
@@ -23,7 +23,7 @@ class UpstreamUsage:
     completion: int | None = None
 
 
-class Reply(Protocol):
+class UpstreamReply(Protocol):
     """Reads the events of one answer."""
 
     @property
@@ -76,14 +76,14 @@ class Dialect(Protocol):
         """Make the headers of every request."""
         ...
 
-    def body(self, request: GenerationRequest, form: Form = Form.PLAIN) -> dict[str, Any]:
+    def body(self, request: GenerationRequest, form: HistoryForm = HistoryForm.PLAIN) -> dict[str, Any]:
         """Make the body of a turn's request; raises `EngineError` when this protocol cannot express it.
 
         In a strict `form`, ids and names of calls are those that all servers take.
         """
         ...
 
-    def reply(self, request: GenerationRequest) -> Reply:
+    def reply(self, request: GenerationRequest) -> UpstreamReply:
         """Make the reader of a turn's answer."""
         ...
 

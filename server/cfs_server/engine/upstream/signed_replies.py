@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cfs.wire import Message
-from cfs_server.engine.upstream.options import Documents
+from cfs_server.engine.upstream.options import PersistentTexts
 
 Block = dict[str, Any]
 
@@ -32,9 +32,9 @@ class SignedReplies:
     They are also kept as documents, which outlive the process.
     """
 
-    def __init__(self, documents: Documents | None = None, most: int = _MOST) -> None:
+    def __init__(self, documents: PersistentTexts | None = None, most: int = _MOST) -> None:
         self._most = most
-        self._documents = documents or Documents()
+        self._documents = documents or PersistentTexts()
         self._kept: OrderedDict[str, _SignedReply] = OrderedDict()
         for name, text in self._documents.kept.items():
             stored = json.loads(text)

@@ -9,7 +9,7 @@ from itertools import accumulate
 from cfs_server.engine.contract.protocol import Counters
 from cfs_server.engine.kvcache.cache import PrefixCache
 from cfs_server.engine.llama.cost_model import StepCost, counted, padding
-from cfs_server.engine.llama.ffi import Batch, DecodeResult
+from cfs_server.engine.llama.ffi import DecodeResult, TokenBatch
 from cfs_server.engine.llama.model import LoadedModel
 from cfs_server.engine.llama.prompt_budget import PromptBudget, attended_cells
 from cfs_server.engine.worker.generation import Generation
@@ -38,7 +38,7 @@ class Filling:
         return sum(map(len, self.drafts.values()))
 
 
-def fill(batch: Batch, shares: Mapping[Generation, int], drafts: "Mapping[Generation, array[int]]") -> Filling:
+def fill(batch: TokenBatch, shares: Mapping[Generation, int], drafts: "Mapping[Generation, array[int]]") -> Filling:
     """Write the next tokens of some turns into a batch, and the drafts of streams behind theirs."""
     batch.clear()
     speaking = [turn for turn, count in shares.items() if count == 1 == turn.pending and turn not in drafts]
@@ -88,7 +88,7 @@ class BatchRunner:
         self._log = model.log
         self._context = model.context
         self._vocabulary = model.vocabulary
-        self._batch = Batch(model.context.batch_size)
+        self._batch = TokenBatch(model.context.batch_size)
         self._queue = wait_queue
         self._cache = cache
         self._cost_alone = StepCost()

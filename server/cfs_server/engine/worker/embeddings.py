@@ -15,9 +15,9 @@ from llama_cpp import llama_cpp as lib
 
 from cfs.errors import CfsError, ContextTooLong, EngineError, TokenRefused
 from cfs_server.engine.contract.fairness import Fairness, Path
-from cfs_server.engine.contract.protocol import Embed, Embedded, Options, StopEmbedding
+from cfs_server.engine.contract.protocol import Embed, Embedded, StopEmbedding, WorkerOptions
 from cfs_server.engine.llama.cost_model import TILE, StepCost
-from cfs_server.engine.llama.embedding import EmbeddingContext, Pool, Vector, normalized
+from cfs_server.engine.llama.embedding import EmbeddingContext, TextPooling, Vector, normalized
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.model import LoadedEncoder, LoadedModel
 from cfs_server.engine.llama.tokenizer import Vocabulary
@@ -108,7 +108,7 @@ class EmbeddingPreparer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Text:
+class _JobText:
     job: EmbeddingJob
     index: int
 
@@ -121,9 +121,9 @@ class _Text:
 class _LongText:
     """A text that is computed alone, and how far it is."""
 
-    text: _Text
+    text: _JobText
     context: EmbeddingContext
-    pool: Pool
+    pool: TextPooling
     computed: int = 0
 
 
@@ -131,7 +131,7 @@ class _LongText:
 class EmbeddingStep:
     """What is computed next: short texts together, or so many tokens of one text that is longer."""
 
-    texts: list[_Text]
+    texts: list[_JobText]
     tokens: int
     is_piece: bool
 
@@ -142,12 +142,12 @@ class EmbeddingRunner:
     def __init__(self, model: "LoadedModel | LoadedEncoder") -> None:
         self.cost = StepCost()
         self._model = model.raw
-        self._options: Options = model.options
+        self._options: WorkerOptions = model.options
         self._pooling = model.pooling
         self._capacity = WHOLE_TOKENS if model.pooling and model.pooling.whole else PIECE_TOKENS
         self._fairness = Fairness()
         self._jobs: dict[int, EmbeddingJob] = {}
-        self._waiting: list[_Text] = []
+        self._waiting: list[_JobText] = []
         self._long: _LongText | None = None
         self._short: EmbeddingContext | None = None
 
@@ -160,7 +160,7 @@ class EmbeddingRunner:
         """Add a request."""
         self._jobs[job.number] = job
         self._fairness.join(job.share)
-        self._waiting += [_Text(job, index) for index in range(len(job.texts))]
+        self._waiting += [_JobText(job, index) for index in range(len(job.texts))]
 
     def stop(self, number: int) -> list[Embedded]:
         """Drop a request whose client has left, if it is still here."""
@@ -180,7 +180,7 @@ class EmbeddingRunner:
             return None
         elif len(order[0].tokens) > limit:
             return self._piece(order[0], 0, limit)
-        batch: list[_Text] = []
+        batch: list[_JobText] = []
         left = limit
         for text in order:
             if len(text.tokens) <= left:
@@ -218,10 +218,10 @@ class EmbeddingRunner:
         """Compare the records with each other; every line is a violation."""
         return self._fairness.check_integrity([job.share for job in self._jobs.values()])
 
-    def _rank(self, text: _Text) -> tuple[float, ...]:
+    def _rank(self, text: _JobText) -> tuple[float, ...]:
         return self._fairness.rank(text.job.share)
 
-    def _piece(self, text: _Text, computed: int, limit: int) -> EmbeddingStep:
+    def _piece(self, text: _JobText, computed: int, limit: int) -> EmbeddingStep:
         left = len(text.tokens) - computed
         whole = self._pooling is not None and self._pooling.whole
         return EmbeddingStep([text], left if whole else min(left, limit), is_piece=True)
@@ -241,7 +241,7 @@ class EmbeddingRunner:
             batch = max(step.tokens, self._capacity)
             context = self._context(len(text.tokens), batch, 1)
             self._waiting.remove(text)
-            self._long = _LongText(text, context, Pool(self._pooling.name if self._pooling else ""))
+            self._long = _LongText(text, context, TextPooling(self._pooling.name if self._pooling else ""))
         long = self._long
         if step.tokens == len(text.tokens):
             vectors = long.context.vectors([text.tokens])

@@ -9,7 +9,7 @@ import numpy as np
 
 from cfs.wire import FinishReason
 from cfs_server.engine.contract.fairness import Path as Share
-from cfs_server.engine.contract.protocol import Ended, Started, Text
+from cfs_server.engine.contract.protocol import Ended, TextDelta, TurnDequeued
 from cfs_server.engine.kvcache.device import Allocation
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.token_logs import TokenLog
@@ -55,7 +55,7 @@ COMPETING = QUEUED | {GenerationState.RUNNING}
 """States of turns whose accounts compete for the engine."""
 
 
-class InvalidTransition(RuntimeError):
+class InvalidGenerationTransition(RuntimeError):
     """A turn cannot go from its state to another one: a defect of the scheduler."""
 
 
@@ -152,18 +152,18 @@ class Generation:
             return "stop"
         return "length" if self.completion_tokens >= self.max_tokens else None
 
-    def take_text(self) -> Text | None:
+    def take_text(self) -> TextDelta | None:
         """Return the text since the last call, if there is any."""
         if not self.newest:
             return None
         text, self.newest = self.newest, ""
         self.said.append(text)
         tokens, self.told_tokens = self.completion_tokens - self.told_tokens, self.completion_tokens
-        return Text(self.id, text, tokens, self.reported.take(self.text) if self.reported else None)
+        return TextDelta(self.id, text, tokens, self.reported.take(self.text) if self.reported else None)
 
-    def start_notice(self) -> Started:
+    def start_notice(self) -> TurnDequeued:
         """Describe the beginning of the turn."""
-        return Started(self.id, self.prompt_tokens, self.computed, self.thinks)
+        return TurnDequeued(self.id, self.prompt_tokens, self.computed, self.thinks)
 
     def remember(self, vocabulary: Vocabulary) -> None:
         """Note the reply in the session's token log, so that the next prompt has these tokens again."""

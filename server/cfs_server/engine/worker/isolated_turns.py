@@ -14,7 +14,7 @@ from llama_cpp import llama_cpp as lib
 
 from cfs.errors import EngineError
 from cfs_server.engine.llama.cost_model import TILE
-from cfs_server.engine.llama.ffi import Batch, DecodeResult, LlamaContext
+from cfs_server.engine.llama.ffi import DecodeResult, LlamaContext, TokenBatch
 from cfs_server.engine.llama.model import LoadedModel
 from cfs_server.engine.llama.model_plan import set_kv_type
 from cfs_server.engine.worker.generation import Generation
@@ -59,7 +59,7 @@ class _Own:
         self.turn = turn
         self.computed = 0
         self.context = LlamaContext(raw, model.raw)
-        self._batch = Batch(PIECE)
+        self._batch = TokenBatch(PIECE)
 
     def next_size(self) -> int:
         """Tokens of the next step: pieces of the prompt, then the reply token by token."""

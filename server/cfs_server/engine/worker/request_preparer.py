@@ -23,14 +23,14 @@ from cfs_server.engine.contract.fitting import TARGET, check_bound, count_fittin
 from cfs_server.engine.contract.protocol import (
     AskStats,
     AskTokens,
-    Cancel,
+    CancelTurn,
     CountedTokens,
     DropHistory,
     Ended,
     Expect,
     Forget,
     Generate,
-    History,
+    HistoryPart,
     KnownHistories,
     Pause,
     QuickCommand,
@@ -197,7 +197,7 @@ class RequestPreparer:
         with self._lock:
             if isinstance(command, Generate):
                 self._preparing[command.id] = time.monotonic()
-            if isinstance(command, Cancel):
+            if isinstance(command, CancelTurn):
                 self._cancel(command)
                 return
             if isinstance(command, Pause | Resume):  # of a turn that is streaming: there is nothing to prepare
@@ -229,7 +229,7 @@ class RequestPreparer:
             barrier = _Barrier(command, len(self._lanes))
             for lane in self._lanes.values():
                 lane.commands.append(barrier)
-        elif isinstance(command, History | Forget | DropHistory | TokenLogRestore | TokenLogResync | Expect):
+        elif isinstance(command, HistoryPart | Forget | DropHistory | TokenLogRestore | TokenLogResync | Expect):
             busy = [lane for lane in self._lanes.values() if lane.has(command.cache_key)]
             if busy:
                 busy[0].commands.append(command)
@@ -265,7 +265,7 @@ class RequestPreparer:
 
     def _follow(self, command: QuickCommand) -> None:
         match command:
-            case History():
+            case HistoryPart():
                 self._histories.take(command)
             case DropHistory(key):
                 self._histories.drop(key)
@@ -283,7 +283,7 @@ class RequestPreparer:
     def _tokenize(self, text: str, trusted: bool) -> Tokens:
         return self._vocabulary.tokenize(text, special=trusted)
 
-    def _cancel(self, command: Cancel) -> None:
+    def _cancel(self, command: CancelTurn) -> None:
         if command.id in self._preparing:
             del self._preparing[command.id]
             self._deliver(Refused(Ended(command.id, "cancelled")))

@@ -26,7 +26,7 @@ from cfs_server.engine.contract.interface import TOO_LONG
 from cfs_server.engine.contract.protocol import (
     Alive,
     AskStats,
-    Cancel,
+    CancelTurn,
     Counters,
     Embedded,
     Ended,
@@ -38,12 +38,12 @@ from cfs_server.engine.contract.protocol import (
     Ping,
     Resume,
     Retain,
-    Started,
     Stats,
     Step,
     StopEmbedding,
-    Text,
+    TextDelta,
     TokenLogDelta,
+    TurnDequeued,
 )
 from cfs_server.engine.kvcache.cache import PrefixCache, tokens_of
 from cfs_server.engine.kvcache.device import Allocation
@@ -67,7 +67,7 @@ IDLE_SECONDS = 10.0
 Work = (
     Generation
     | Refused
-    | Cancel
+    | CancelTurn
     | Pause
     | Resume
     | Forget
@@ -101,7 +101,7 @@ class Scheduler:
         self._waiting = self._queue.waiting
         self._running = self._queue.running
         self._preemption = PreemptionPolicy(self._cache, self._queue)
-        self._compaction = Compaction(self._cache, self._queue)
+        self._compaction = PoolCompaction(self._cache, self._queue)
         self._output = StepOutput()
         self._deadlines = Deadlines()
         self._prompts = Prompts(self._cache)
@@ -179,7 +179,7 @@ class Scheduler:
                 self._prompts.arrive(work)
             case Refused(ended):
                 self._output.ended.append(ended)
-            case Cancel(turn):
+            case CancelTurn(turn):
                 for generation in self._named(turn):
                     self._end(generation, "cancelled")
             case Pause(turn):
@@ -469,8 +469,8 @@ def _depth(turn: Generation) -> int:
 class StepOutput:
     """The events since the last frame to the server, to be sent as one frame."""
 
-    started: list[Started] = field(default_factory=list)
-    texts: list[Text] = field(default_factory=list)
+    started: list[TurnDequeued] = field(default_factory=list)
+    texts: list[TextDelta] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
     logs: list[TokenLogDelta] = field(default_factory=list)
 
@@ -693,7 +693,7 @@ def reallocate(cache: PrefixCache, places: Sequence[RunningSequence]) -> list[Al
     return allocations
 
 
-class Compaction:
+class PoolCompaction:
     """Estimates how far the pool was filled, and decides whether moving pays."""
 
     def __init__(self, cache: PrefixCache, wait_queue: WaitQueue) -> None:

@@ -18,7 +18,7 @@ from cfs_server.engine.worker.generation import (
     TRANSITIONS,
     Generation,
     GenerationState,
-    InvalidTransition,
+    InvalidGenerationTransition,
 )
 
 _LEARNING_RATE = 0.1
@@ -53,13 +53,13 @@ class WaitQueue:
         self.waiting.append(turn)
 
     def move(self, turn: Generation, state: GenerationState, *, first: bool = False) -> None:
-        """Change the state of a turn, and with it its list and its account; raises `InvalidTransition`.
+        """Change the state of a turn, and with it its list and its account; raises `InvalidGenerationTransition`.
 
         A new waiting turn is the last among accounts with the same usage, or with `first` the first.
         """
         before = turn.state
         if state not in TRANSITIONS[before]:
-            raise InvalidTransition(f"turn {turn.id} is {before.value} and cannot become {state.value}")
+            raise InvalidGenerationTransition(f"turn {turn.id} is {before.value} and cannot become {state.value}")
         turn.state = state
         old, new = self._list(turn, before), self._list(turn, state)
         if old is not new:

@@ -35,7 +35,7 @@ _DRAIN_SECONDS = 0.4
 """Less than `process.LAST_MOMENT`, after which the server ends this process."""
 
 
-class Connection:
+class ServerSocket:
     """The socket to the server; several threads send."""
 
     def __init__(self, descriptor: int) -> None:
@@ -63,7 +63,7 @@ class Connection:
 def main() -> None:
     """Serve until the server closes the connection."""
     _die_with_parent()
-    connection = Connection(int(sys.argv[1]))
+    connection = ServerSocket(int(sys.argv[1]))
     command = connection.read()
     if not isinstance(command, protocol.Load):
         return
@@ -79,7 +79,7 @@ def main() -> None:
         _serve(connection, model)
 
 
-def _serve(connection: Connection, model: LoadedModel) -> None:
+def _serve(connection: ServerSocket, model: LoadedModel) -> None:
     prompts = _prompt_builder(connection, model.vocabulary, model.template)
     scheduler = Scheduler(model, connection.send)
     preparer = RequestPreparer(
@@ -117,7 +117,7 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
     _or_die(connection, "engine", scheduler.run_forever)
 
 
-def _serve_encoder(connection: Connection, model: LoadedEncoder) -> None:
+def _serve_encoder(connection: ServerSocket, model: LoadedEncoder) -> None:
     loop = EncoderLoop(model, connection.send)
     counter = Counter(model.vocabulary, _prompt_builder(connection, model.vocabulary, None), connection.send)
     embedder = EmbeddingPreparer(model.vocabulary, model.context_tokens, loop.inbox.put, connection.send)
@@ -146,19 +146,19 @@ def _serve_encoder(connection: Connection, model: LoadedEncoder) -> None:
     _or_die(connection, "engine", loop.run_forever)
 
 
-def _read(connection: Connection, take: Callable[[protocol.Frame], None], finish: Callable[[], None]) -> None:
+def _read(connection: ServerSocket, take: Callable[[protocol.Frame], None], finish: Callable[[], None]) -> None:
     while (frame := connection.read()) is not None:
         take(frame)
     finish()
     os._exit(0)  # not `return`: the native library's clean-up must not wait for a thread that computes
 
 
-def _start(connection: Connection, **threads: Callable[[], None]) -> None:
+def _start(connection: ServerSocket, **threads: Callable[[], None]) -> None:
     for name, target in threads.items():
         threading.Thread(target=_or_die, args=(connection, name, target), name=name, daemon=True).start()
 
 
-def _prompt_builder(connection: Connection, vocabulary: Vocabulary, template: str | None) -> PromptBuilder:
+def _prompt_builder(connection: ServerSocket, vocabulary: Vocabulary, template: str | None) -> PromptBuilder:
     names = {"begin_text": vocabulary.begin_text, "end_text": vocabulary.end_text}
     try:
         return PromptBuilder(template, **names, special=vocabulary.special_text)
@@ -167,7 +167,7 @@ def _prompt_builder(connection: Connection, vocabulary: Vocabulary, template: st
         return PromptBuilder(None, **names, special=vocabulary.special_text)
 
 
-def _or_die(connection: Connection, name: str, target: Callable[[], None]) -> None:
+def _or_die(connection: ServerSocket, name: str, target: Callable[[], None]) -> None:
     """Run a thread; if a defect ends it, end the process. The supervisor then starts a new one."""
     try:
         target()
