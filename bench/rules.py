@@ -10,7 +10,7 @@ import argparse
 import time
 from pathlib import Path
 
-from cfs_agents.guards.rules import Call, Scope
+from cfs_agents.guards.rules import GatedCall, Scope
 from cfs_agents.guards.rules.rules_file import parse_rules
 from cfs_agents.guards.rules.script import analyse
 
@@ -51,7 +51,7 @@ def measured(rounds: int, script: str, scope: Scope) -> str:
     for number in range(rounds):
         command = f"{script}# {number}".replace("def m", f"def m{number}_")
         begin = time.process_time()
-        RULES.decide(Call("execute_command", command, {"command": command}), scope)
+        RULES.decide(GatedCall("execute_command", command, {"command": command}), scope)
         times.append((time.process_time() - begin) * 1000)
     times.sort()
     return f"median {times[rounds // 2]:.2f} ms, p99 {times[rounds * 99 // 100]:.2f} ms"

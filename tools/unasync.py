@@ -25,7 +25,7 @@ WORDS = [
     (r"\bAwaitable, ", ""),
     (r"\bAwaitable\[(\w+)\]", r"\1"),
     (r"\bAsync(Iterator|ChatIterator|Generator|Iterable|Client|Session|Transport|ContextManager)", r"\1"),
-    (r"\bAsync(HttpTransport|FileTransport|Disk|Tail|Tree|Conformance)\b", r"\1"),
+    (r"\bAsync(HttpTransport|FileTransport|MountedFiles|GrowingFile|Tree|Conformance)\b", r"\1"),
     (r"\basync_run\b", "run"),
     (r"\basync_(http|file|session|tree|disk|rest|conformance)\b", r"\1"),
     (r"\baclosing\b", "closing"),

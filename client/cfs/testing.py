@@ -18,17 +18,17 @@ from types import TracebackType
 from typing import Self
 
 from cfs.contract.errors import CfsError, EngineError
-from cfs.contract.transcript import PREFIXES, Turn, parse, render
+from cfs.contract.transcript import PREFIXES, TranscriptMessage, parse, render
 from cfs.transports.attributes import CANCEL, read_settings
 from cfs.transports.disk import read_attributes, write_attribute
 
-Script = Callable[[Sequence[Turn]], Iterable[str]]
+Script = Callable[[Sequence[TranscriptMessage]], Iterable[str]]
 """Gives the pieces of a reply to a history; may raise `EngineError`, at once or between pieces, to fail the turn."""
 
 _LOOK_SECONDS = 0.002
 
 
-def echo(turns: Sequence[Turn]) -> Iterable[str]:
+def echo(turns: Sequence[TranscriptMessage]) -> Iterable[str]:
     """Answer with the words of the last message."""
     words = turns[-1].content.split()
     return [word if index == 0 else " " + word for index, word in enumerate(words)]
@@ -43,7 +43,7 @@ class AnsweringDirectory:
     def __init__(self, path: str | os.PathLike[str], script: Script = echo) -> None:
         self.path = Path(path)
         self.script = script
-        self._histories: dict[str, list[Turn]] = {}
+        self._histories: dict[str, list[TranscriptMessage]] = {}
         self._permits: int | None = None
         self._changed = threading.Condition()
         self._ended = False
@@ -104,9 +104,9 @@ class AnsweringDirectory:
         if new.endswith(b"\n"):
             content = new.decode().removesuffix("\n").removeprefix(PREFIXES["user"])
             write_attribute(str(path), CANCEL, None)
-            self._histories[name] = self._answer(path, [*history, Turn("user", content)])
+            self._histories[name] = self._answer(path, [*history, TranscriptMessage("user", content)])
 
-    def _answer(self, path: Path, turns: list[Turn]) -> list[Turn]:
+    def _answer(self, path: Path, turns: list[TranscriptMessage]) -> list[TranscriptMessage]:
         _rewrite(path, render(turns))
         limit = read_settings(read_attributes(str(path))).max_tokens
         text = ""
@@ -115,12 +115,12 @@ class AnsweringDirectory:
                 if count == limit or not self._may_speak(path):
                     break
                 text += piece
-                _rewrite(path, render([*turns, Turn("assistant", text.strip())]).rstrip("\n"))
+                _rewrite(path, render([*turns, TranscriptMessage("assistant", text.strip())]).rstrip("\n"))
             self._may_speak(path)
             reply = f"{text.strip()} [Cancelled]".lstrip() if _is_cancelled(path) else text.strip()
         except EngineError as error:
             reply = f"[Error: {error.detail}]"
-        answered = [*turns, Turn("assistant", reply)]
+        answered = [*turns, TranscriptMessage("assistant", reply)]
         _rewrite(path, render(answered))
         return answered
 
@@ -138,7 +138,7 @@ def _is_cancelled(path: Path) -> bool:
     return CANCEL in read_attributes(str(path))
 
 
-def _history_in(data: bytes) -> list[Turn]:
+def _history_in(data: bytes) -> list[TranscriptMessage]:
     """Read the conversation that a new file begins with, but for a last message that nothing answers.
 
     None where only users speak: that is one message.

@@ -25,9 +25,9 @@ from cfs_filesystem._errors import (
 )
 from cfs_filesystem._openat import (
     TEMPORARY,
-    Content,
+    DirectoryTree,
+    FileChunks,
     SourceFailed,
-    Tree,
     box,
     holds_nothing,
     move_directory,
@@ -54,10 +54,10 @@ class DiskEntries:
     ) -> None:
         self._prefix = prefix
         self._hard_links = hard_links
-        self._tree = Tree(root, private=private, durable=durable)
+        self._tree = DirectoryTree(root, private=private, durable=durable)
 
     @property
-    def tree(self) -> Tree:
+    def tree(self) -> DirectoryTree:
         """The directory itself."""
         return self._tree
 
@@ -237,7 +237,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
 
     def _store(self, path: Path, chunks: Iterable[bytes], *, overwrite: bool) -> EntryMeta:
         parts, durable = self._parts(path), self._durable
-        with Content(chunks) as content:
+        with FileChunks(chunks) as content:
 
             def write() -> EntryMeta:
                 with self._tree.made_parent(parts, durable=durable) as (directory, name):

@@ -187,7 +187,7 @@ class ObjectFileSystem(FileSystemBase):
         first, stored = self.store.read(key, 0, _FIRST_BYTES)
         if len(first) >= stored.size:
             return BytesIO(first)
-        return cast("BinaryIO", BufferedReader(_Content(self.store, path, stored, first), _BLOCK_BYTES))
+        return cast("BinaryIO", BufferedReader(_ObjectReader(self.store, path, stored, first), _BLOCK_BYTES))
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
         return self._put(path, [data], None if overwrite else ABSENT)
@@ -392,7 +392,7 @@ class ObjectFileSystem(FileSystemBase):
         return True
 
 
-class _Content(RawIOBase):
+class _ObjectReader(RawIOBase):
     """An object that is read in blocks. All of them are of the version that was opened, or reading fails."""
 
     def __init__(self, store: ObjectStore, path: Path, stored: StoredObject, first: bytes) -> None:

@@ -40,7 +40,7 @@ class SourceFailed(Exception):
         self.error = error
 
 
-class Content:
+class FileChunks:
     """The chunks of a file. The source is read once; a retry reads them back from the first file."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
@@ -82,7 +82,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def replace(
-    directory: int, name: str, content: Content, *, mode: Callable[[], int | None], overwrite: bool, durable: bool
+    directory: int, name: str, content: FileChunks, *, mode: Callable[[], int | None], overwrite: bool, durable: bool
 ) -> os.stat_result:
     """Write a file atomically and return its status.
 
@@ -222,7 +222,7 @@ def move_directory(source: int, name: str, target: int, new: str) -> None:
 def set_aside(directory: int, name: str, *, durable: bool) -> Iterator[None]:
     """Put what has a name aside while the block gives the name to something else, then remove it.
 
-    If the block raises, it gets its name back. If the process is killed in the block, `Tree.sweep` does that.
+    If the block raises, it gets its name back. If the process is killed in the block, `DirectoryTree.sweep` does that.
     """
     with box(directory, _ASIDE) as inside:
         os.rename(name, name, src_dir_fd=directory, dst_dir_fd=inside)
@@ -387,7 +387,7 @@ class Walk:
         return sorted(batch, key=lambda entry: entry.name)
 
 
-class Tree:
+class DirectoryTree:
     """A directory and everything below it. `parts` are the components of a path; they must be legal names.
 
     With `private` all created directories, including the root, are accessible to their owner only. With `durable` a

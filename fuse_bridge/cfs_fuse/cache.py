@@ -15,7 +15,7 @@ from cfs.state import SessionState, life_of
 from cfs.state.stream import StreamEvent
 from cfs.transports.http import Client
 from cfs.wire import Message, SessionInfo
-from cfs_fuse.server import Server, listing
+from cfs_fuse.server import SessionServer, listing
 
 # One session. No I/O; guarded by the cache's lock (F7).
 
@@ -31,7 +31,7 @@ class EventListener(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class Entry(SessionState):
+class CachedSession(SessionState):
     """A session in the cache. A renamed session keeps its object; a deleted and recreated one gets a new object.
 
     `version` increases with each change of the transcript, `edits` with each change that is not an append. `text` is
@@ -51,7 +51,7 @@ class Entry(SessionState):
     talked: threading.Condition | None = None
 
     @classmethod
-    def of(cls, info: SessionInfo) -> "Entry":
+    def of(cls, info: SessionInfo) -> "CachedSession":
         """Create an entry from an item of a listing."""
         entry = cls(id=info.id)
         entry.restore(info)
@@ -121,9 +121,9 @@ class Cache:
         self.listed = threading.Condition(self.lock)
         self.changed_at = 0.0
         self._away: CfsError | None = _NOT_YET
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, CachedSession] = {}
         self._families: dict[str, set[str]] = {}
-        self._moving: Entry | None = None
+        self._moving: CachedSession | None = None
         self.on_added: Callable[[str], None] = lambda _name: None
         """Called with the name of each session that is added; the lock is held."""
 
@@ -132,7 +132,7 @@ class Cache:
         """Whether the server is reachable."""
         return self._away is None
 
-    def get(self, session_id: str) -> Entry:
+    def get(self, session_id: str) -> CachedSession:
         """Return a session; raises `NotFound`, or the connection error while the server is unreachable."""
         self._require_server()
         entry = self._entries.get(session_id)
@@ -140,7 +140,7 @@ class Cache:
             raise NotFound(f"there is no session {session_id!r}")
         return entry
 
-    def find(self, session_id: str) -> Entry | None:
+    def find(self, session_id: str) -> CachedSession | None:
         """Return a session or None; raises the connection error while the server is unreachable."""
         self._require_server()
         return self._entries.get(session_id)
@@ -179,13 +179,13 @@ class Cache:
         with self.lock:
             return len(self._entries), sum(entry.size for entry in self._entries.values())
 
-    def check(self, entry: Entry) -> None:
+    def check(self, entry: CachedSession) -> None:
         """Raise `Gone` or the connection error if waiting for this session has become useless."""
         self._require_server()
         if entry.deleted:
             raise Gone(f"session {entry.id!r} has been deleted")
 
-    def settled(self, entry: Entry) -> bool:
+    def settled(self, entry: CachedSession) -> bool:
         """Return whether a session and all its sub-sessions are idle (S13), or no longer exist."""
         if self._away is not None or entry.deleted:
             return True
@@ -193,12 +193,12 @@ class Cache:
         family = self._families.get(entry.id.partition("/")[0], ())
         return entry.idle and all(self._entries[name].idle for name in family if name.startswith(below))
 
-    def moved(self, entry: Entry) -> threading.Condition:
+    def moved(self, entry: CachedSession) -> threading.Condition:
         """Return the condition that is notified when a session or a sub-session changes, except by generated text."""
         entry.moved = entry.moved or threading.Condition(self.lock)
         return entry.moved
 
-    def talked(self, entry: Entry) -> threading.Condition:
+    def talked(self, entry: CachedSession) -> threading.Condition:
         """Return the condition that is notified of every event of the session itself."""
         entry.talked = entry.talked or threading.Condition(self.lock)
         return entry.talked
@@ -211,7 +211,7 @@ class Cache:
             for info in infos:
                 entry = before.get(info.id)
                 if entry is None or not entry.is_life_of(info):
-                    entry = Entry.of(info)
+                    entry = CachedSession.of(info)
                 elif not resumed:
                     entry.restore(info)
                 self._add(entry)
@@ -256,7 +256,7 @@ class Cache:
         cached = self._entries.get(event.session)
         if cached is not None and (event.number <= cached.event or event.time < cached.created_at):
             return
-        entry = moving or Entry(id=event.session, created_at=event.time)
+        entry = moving or CachedSession(id=event.session, created_at=event.time)
         entry.id = event.session
         entry.event = event.number - 1  # it is new, or was renamed
         entry.apply(event)
@@ -287,17 +287,17 @@ class Cache:
             self._end(self._moving)
             self._moving = None
 
-    def _end(self, entry: Entry) -> None:
+    def _end(self, entry: CachedSession) -> None:
         entry.deleted = True
         entry.text = None
         self._wake(entry)
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: CachedSession) -> None:
         self._entries[entry.id] = entry
         self._families.setdefault(entry.id.partition("/")[0], set()).add(entry.id)
         self.on_added(entry.id)
 
-    def _tell(self, entry: Entry, event: StreamEvent) -> None:
+    def _tell(self, entry: CachedSession, event: StreamEvent) -> None:
         for listener in tuple(entry.listeners):
             listener.on_event(event)
         if entry.talked is not None:
@@ -313,7 +313,7 @@ class Cache:
                 entry.moved.notify_all()
             name = name.rpartition("/")[0]
 
-    def _wake(self, entry: Entry) -> None:
+    def _wake(self, entry: CachedSession) -> None:
         for condition in (entry.moved, entry.talked):
             if condition is not None:
                 condition.notify_all()
@@ -328,20 +328,20 @@ _LOCKS = 64
 class Transcripts:
     """Returns the transcripts of sessions and caches up to `CAP_BYTES` of the most recently read ones."""
 
-    def __init__(self, server: Server, cache: Cache) -> None:
+    def __init__(self, server: SessionServer, cache: Cache) -> None:
         self._server = server
         self._cache = cache
-        self._kept: OrderedDict[Entry, None] = OrderedDict()
+        self._kept: OrderedDict[CachedSession, None] = OrderedDict()
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
 
-    def begin(self, entry: Entry) -> None:
+    def begin(self, entry: CachedSession) -> None:
         """Cache the empty transcript of a session that was just created here; events will update it."""
         with self._cache.lock:
             if entry.size == 0 and entry.text is None and not entry.deleted:
                 entry.text = [b""]
                 self._keep(entry)
 
-    def get(self, entry: Entry) -> bytes:
+    def get(self, entry: CachedSession) -> bytes:
         """Return the current transcript. Concurrent readers share one request."""
         if (cached := self._look(entry)) is not None:
             return cached
@@ -356,7 +356,7 @@ class Transcripts:
                     self._keep(entry)
             return text
 
-    def _look(self, entry: Entry) -> bytes | None:
+    def _look(self, entry: CachedSession) -> bytes | None:
         with self._cache.lock:
             if entry.text is None:
                 return None
@@ -365,7 +365,7 @@ class Transcripts:
             self._keep(entry)
             return entry.text[0]
 
-    def _keep(self, entry: Entry) -> None:
+    def _keep(self, entry: CachedSession) -> None:
         self._kept[entry] = None
         self._kept.move_to_end(entry)
         while len(self._kept) > 1 and sum(transcript.size for transcript in self._kept) > CAP_BYTES:

@@ -91,12 +91,12 @@ def mount(
         if dav is not None:
             from cfs_fuse import davfs_mount
 
-            davfs_mount.run(davfs_mount.Options(directory, dav, token, shared=allow_other), ready, tell)
+            davfs_mount.run(davfs_mount.DavfsOptions(directory, dav, token, shared=allow_other), ready, tell)
         else:
-            from cfs_fuse.mount import Options, run
+            from cfs_fuse.mount import MountOptions, run
 
             run(
-                Options(
+                MountOptions(
                     directory,
                     url,
                     token,

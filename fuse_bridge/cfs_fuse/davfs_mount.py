@@ -70,7 +70,7 @@ _SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class DavfsFolder:
     """The folder and its files. Root owns it; the mount's process may enter it to reach its cache."""
 
     folder: Path
@@ -184,7 +184,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DavfsOptions:
     """What to mount where: the URL of a WebDAV folder or of a server; `shared` lets all users in."""
 
     directory: Path
@@ -204,7 +204,7 @@ class Options:
         return self.token or os.environ.get(TOKEN_VARIABLE)
 
 
-def run(options: Options, ready: Callable[[str], None], tell: Callable[[str], None]) -> None:
+def run(options: DavfsOptions, ready: Callable[[str], None], tell: Callable[[str], None]) -> None:
     """Mount, and wait for the unmount or a signal. `ready` is called with the URL when the mount can be used.
 
     If some files were not uploaded, `tell` is called with a message that names their directory. Raises
@@ -213,7 +213,7 @@ def run(options: Options, ready: Callable[[str], None], tell: Callable[[str], No
     seconds = check(options)
     directory = options.directory.resolve()
     owner = _owner(directory)
-    files = Files.make(_plain(options.address), options.password, _refresh(seconds))
+    files = DavfsFolder.make(_plain(options.address), options.password, _refresh(seconds))
     try:
         with _signals() as signals:
             process = _mount(options, directory, owner, files)
@@ -231,7 +231,7 @@ def run(options: Options, ready: Callable[[str], None], tell: Callable[[str], No
             tell(f"what was written and the server does not have is in {unsent}")
 
 
-def check(options: Options) -> float:
+def check(options: DavfsOptions) -> float:
     """Check all preconditions; raise `CannotMountError` or return how long a listing takes, in seconds."""
     check_machine()
     check_directory(options.directory)
@@ -265,7 +265,7 @@ def _refresh(seconds: float) -> int:
     return 0 if seconds < _QUICK_SECONDS else 1 + round(2 * seconds)
 
 
-def _check_server(options: Options) -> float:
+def _check_server(options: DavfsOptions) -> float:
     """List the folder as davfs2 will; return how long that takes."""
     if "@" in urlsplit(options.url).netloc:
         raise CannotMountError("other users can see a secret in a URL", "use --token-file or CFS_TOKEN")
@@ -301,7 +301,7 @@ def _check_former(directory: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _mount(options: Options, directory: Path, owner: tuple[int, int], files: Files) -> int:
+def _mount(options: DavfsOptions, directory: Path, owner: tuple[int, int], files: DavfsFolder) -> int:
     """Start davfs2 and return a descriptor of its process; raises `CannotMountError`."""
     directories, regular = ("777", "666") if options.shared else ("700", "600")
     flags = {"conf": files.configuration, "uid": owner[0], "gid": owner[1]}

@@ -18,14 +18,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 from cfs import api
-from cfs.contract.bodies import Append, Import, has_turns, judge
+from cfs.contract.bodies import Append, ImportedHistory, has_turns, judge
 from cfs.errors import Busy, CfsError, Forbidden, TooLarge, UnsupportedMedia
 from cfs.state import ShownText, TurnState
 from cfs.state.stream import StreamEvent
-from cfs_fuse.cache import Cache, Entry, Transcripts
+from cfs_fuse.cache import Cache, CachedSession, Transcripts
 from cfs_fuse.new_files import NewFiles
 from cfs_fuse.paths import Attributes, FileAttributes, MountPath, ScratchPath, SessionPath, parse_path
-from cfs_fuse.server import Server, Waiter
+from cfs_fuse.server import SessionServer, Waiter
 
 # Temporary files of editors and desktops: held in memory up to a limit, never sent to the server
 
@@ -141,7 +141,7 @@ SEEN_SECONDS = 2.0
 """How long to wait for the events of the bridge's own changes; they usually arrive within milliseconds."""
 
 
-class Handle(Protocol):
+class OpenFile(Protocol):
     """An open file of any kind."""
 
     def read(self, size: int, offset: int, *, blocking: bool) -> bytes | memoryview:
@@ -174,7 +174,7 @@ class BridgeContext:
 
     def __init__(
         self,
-        server: Server,
+        server: SessionServer,
         cache: Cache,
         waiter: Waiter,
         attributes: FileAttributes,
@@ -206,18 +206,18 @@ class BridgeContext:
                 return ScratchPath(name)
         return parsed
 
-    def hurry(self, entry: Entry) -> None:
+    def hurry(self, entry: CachedSession) -> None:
         """Begin the delayed turn of a new file: a reader waits for the reply."""
         if self.new_files.is_delayed(entry):
             with suppress(CfsError):
                 self.server.call(api.transcript(entry.id, wait=0.0))
 
-    def seen(self, entry: Entry, number: int) -> None:
+    def seen(self, entry: CachedSession, number: int) -> None:
         """Wait until an event of a session has arrived, so that the caller sees its own change."""
         with self.cache.lock:
             self.waiter.briefly(self.cache.moved(entry), lambda: entry.deleted or entry.event >= number, SEEN_SECONDS)
 
-    def settle(self, entry: Entry) -> None:
+    def settle(self, entry: CachedSession) -> None:
         """Wait for a limited time until a session is settled, before it is opened for reading.
 
         Reads wait anyway, but `tail` gets the size before it reads and would show the wrong end of a transcript that
@@ -231,7 +231,7 @@ class BridgeContext:
         with self.cache.lock:
             self.waiter.at_most(self.cache.moved(entry), lambda: self.cache.settled(entry), OPENING_SECONDS)
 
-    def write_over(self, entry: Entry, body: bytes, base: bytes) -> int:
+    def write_over(self, entry: CachedSession, body: bytes, base: bytes) -> int:
         """Interpret a body that may be the whole file by the rules of `cfs.contract.bodies`, and apply it.
 
         Returns how many turns it has.
@@ -240,21 +240,21 @@ class BridgeContext:
         verdict = judge(body, transcript, base=base)
         if isinstance(verdict, Append):
             return self.append(entry, verdict.text.encode())
-        if isinstance(verdict, Import):
+        if isinstance(verdict, ImportedHistory):
             etag, delay = self.server.text(entry.id).etag, self.new_files.delay(entry)
             replaced = self.server.call(api.replace(entry.id, verdict.transcript, etag, delay))
             self.seen(entry, replaced.event)
             return int(replaced.state != "idle")
         return 0
 
-    def append(self, entry: Entry, message: bytes) -> int:
+    def append(self, entry: CachedSession, message: bytes) -> int:
         """Append one message, and wait for its event. Returns how many turns it has."""
         accepted = self.server.append(entry.id, entry.life, message, self.new_files.delay(entry))
         entry.written_at = time.monotonic()
         self.seen(entry, accepted.event)
         return 1
 
-    def require_writable(self, entry: Entry) -> None:
+    def require_writable(self, entry: CachedSession) -> None:
         """Raise the error that prevents writes to a session. Asks the server unless it accepted a write just now."""
         if time.monotonic() - entry.written_at > TRUSTED_SECONDS:
             self.server.append(entry.id, entry.life, b"")
@@ -268,7 +268,7 @@ SEARCH_LINES = 100
 class SessionHandle:
     """An open session. Reads return one settled transcript; writes collect a message."""
 
-    def __init__(self, context: BridgeContext, entry: Entry, flags: int) -> None:
+    def __init__(self, context: BridgeContext, entry: CachedSession, flags: int) -> None:
         self._context = context
         self._entry = entry
         self._appends = bool(flags & os.O_APPEND)
@@ -455,7 +455,7 @@ MOST_EVENTS = 20_000
 class ControlHandle:
     """Base class of control files: read-only, of unknown size."""
 
-    def __init__(self, context: BridgeContext, entry: Entry) -> None:
+    def __init__(self, context: BridgeContext, entry: CachedSession) -> None:
         self._context = context
         self._entry = entry
 
@@ -484,7 +484,7 @@ class ControlHandle:
 class StatusHandle(ControlHandle):
     """The state of a session when the file was opened, as one line of JSON."""
 
-    def __init__(self, context: BridgeContext, entry: Entry) -> None:
+    def __init__(self, context: BridgeContext, entry: CachedSession) -> None:
         super().__init__(context, entry)
         self._data = status(context.cache, entry)
 
@@ -500,7 +500,7 @@ class StatusHandle(ControlHandle):
 class LiveHandle(ControlHandle):
     """The text of the running turn, or else of the next one, as it is generated."""
 
-    def __init__(self, context: BridgeContext, entry: Entry) -> None:
+    def __init__(self, context: BridgeContext, entry: CachedSession) -> None:
         super().__init__(context, entry)
         self._text = bytearray()
         self._shown = ShownText()
@@ -596,7 +596,7 @@ class LiveHandle(ControlHandle):
 class EventsHandle(ControlHandle):
     """All past and future events of a session, one JSON object per line; ends when the session is deleted."""
 
-    def __init__(self, context: BridgeContext, entry: Entry) -> None:
+    def __init__(self, context: BridgeContext, entry: CachedSession) -> None:
         super().__init__(context, entry)
         self._coming: deque[StreamEvent] = deque()
         self._start = 0
@@ -656,7 +656,7 @@ class EventsHandle(ControlHandle):
         return past_events
 
 
-def status(cache: Cache, entry: Entry) -> bytes:
+def status(cache: Cache, entry: CachedSession) -> bytes:
     """Return the state of a session as JSON; sizes are in bytes, times in seconds since the epoch."""
     with cache.lock:
         settled = cache.settled(entry)
@@ -675,7 +675,7 @@ def status(cache: Cache, entry: Entry) -> bytes:
     return (json.dumps(values, ensure_ascii=False) + "\n").encode()
 
 
-def _running(entry: Entry) -> TurnState | None:
+def _running(entry: CachedSession) -> TurnState | None:
     return entry.turn if entry.turn is not None and not entry.turn.ended else None
 
 

@@ -21,7 +21,7 @@ _library.fuse_session_exited.restype = ctypes.c_int
 _library.fuse_session_exited.argtypes = [ctypes.c_void_p]
 
 
-class Requests:
+class CurrentRequest:
     """The request that this thread is serving; usable only within its handler."""
 
     def interrupted(self) -> bool:

@@ -15,7 +15,7 @@ from cfs_fuse.cache import Cache, Watcher
 from cfs_fuse.checks import CannotMountError, check_device, check_directory, check_libfuse
 from cfs_fuse.handles import BridgeContext
 from cfs_fuse.paths import FileAttributes
-from cfs_fuse.server import Server, Waiter
+from cfs_fuse.server import SessionServer, Waiter
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _ENDED_EARLY = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class MountOptions:
     """What to mount where. `commit_writes` makes every write a message; `shared` allows other users.
 
     `rename_wait` is how long the first turn of a new session waits for a rename, in seconds.
@@ -40,21 +40,21 @@ class Options:
     rename_wait: float = 0.5
 
 
-def run(options: Options, ready: Callable[[str], None]) -> None:
+def run(options: MountOptions, ready: Callable[[str], None]) -> None:
     """Mount and serve until unmounted. `ready` is called with the server's URL when the mount can be used.
 
     Raises `CannotMountError`.
     """
     check(options)
-    from cfs_fuse.kernel import THREADS, VERSION, Fuse, Requests
+    from cfs_fuse.kernel import THREADS, VERSION, CurrentRequest, Fuse
     from cfs_fuse.operations import Operations
 
     with Client(options.url, options.token) as client:
-        waiter = Waiter(Requests(), THREADS // 2)
+        waiter = Waiter(CurrentRequest(), THREADS // 2)
         cache = Cache()
         watcher = Watcher(client, cache)
         context = BridgeContext(
-            Server(client, waiter),
+            SessionServer(client, waiter),
             cache,
             waiter,
             FileAttributes(shared=options.shared),
@@ -91,7 +91,7 @@ def run(options: Options, ready: Callable[[str], None]) -> None:
             watcher.stop()
 
 
-def check(options: Options) -> None:
+def check(options: MountOptions) -> None:
     """Raise `CannotMountError` for the first check that fails."""
     check_libfuse()
     check_device()

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from cfs.state.stream import StreamEvent
-from cfs_fuse.cache import Cache, Entry
+from cfs_fuse.cache import Cache, CachedSession
 
 NEW_SECONDS = 10.0
 """How long after its last write a file can be a temporary one, even if its turn has begun."""
@@ -28,7 +28,7 @@ class NewFile:
     `turns` counts the turns that these bytes have, `started` those that have begun, `messages` the messages of users.
     """
 
-    entry: Entry
+    entry: CachedSession
     restored: int
     written_at: float
     data: bytes = b""
@@ -61,9 +61,9 @@ class NewFiles:
         """Begin without files. The first turn of each waits `rename_wait` seconds for a rename, or for a reader."""
         self._lock = cache.lock
         self._rename_wait = rename_wait
-        self._files: OrderedDict[Entry, NewFile] = OrderedDict()
+        self._files: OrderedDict[CachedSession, NewFile] = OrderedDict()
 
-    def created(self, entry: Entry) -> None:
+    def created(self, entry: CachedSession) -> None:
         """Note an empty session that a program has created as a file."""
         now = time.monotonic()
         with self._lock:
@@ -72,18 +72,18 @@ class NewFiles:
             while self._is_full or now - next(iter(self._files.values())).written_at > NEW_SECONDS:
                 self._drop(next(iter(self._files)))
 
-    def delay(self, entry: Entry) -> float:
+    def delay(self, entry: CachedSession) -> float:
         """Return for how many seconds the turn of a message has to wait: only the first turn of a new file does."""
         file = self._files.get(entry)
         new = file is not None and not file.started and (file.is_temporary or not (file.data or file.messages))
         return self._rename_wait if new else 0.0
 
-    def is_delayed(self, entry: Entry) -> bool:
+    def is_delayed(self, entry: CachedSession) -> bool:
         """Return whether the turn of a new file waits."""
         file = self._files.get(entry)
         return file is not None and file.started < file.turns
 
-    def written(self, entry: Entry, data: bytes, offset: int, turns: int) -> None:
+    def written(self, entry: CachedSession, data: bytes, offset: int, turns: int) -> None:
         """Note bytes that were sent, and the turns that they have.
 
         Bytes that neither follow those before nor replace them are not how programs write temporary files.
@@ -97,12 +97,12 @@ class NewFiles:
             file.data, file.written_at = file.data[:offset] + data, time.monotonic()
             file.turns += turns
 
-    def data(self, entry: Entry) -> bytes | None:
+    def data(self, entry: CachedSession) -> bytes | None:
         """Return the bytes of a session that can be the temporary file of a program; None for any other session."""
         file = self._files.get(entry)
         return file.data if file is not None and file.is_temporary else None
 
-    def forget(self, entry: Entry) -> None:
+    def forget(self, entry: CachedSession) -> None:
         """Treat a session as an ordinary one from now on: it was read."""
         if entry in self._files:
             with self._lock:
@@ -113,6 +113,6 @@ class NewFiles:
         files = self._files.values()
         return len(files) > CAP_FILES or sum(len(file.data) for file in files) > CAP_BYTES
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: CachedSession) -> None:
         if (file := self._files.pop(entry, None)) is not None:
             entry.listeners.remove(file)

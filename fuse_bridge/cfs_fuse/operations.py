@@ -19,15 +19,15 @@ from cfs.contract.ids import name_below
 from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound, TooLarge, UnsupportedMedia
 from cfs.transports.attributes import CANCEL, LIFE, PREFIX, read_settings, write_settings
 from cfs.wire import Settings, SettingsPatch
-from cfs_fuse.cache import Entry
+from cfs_fuse.cache import CachedSession
 from cfs_fuse.handles import (
     MODE,
     SEEN_SECONDS,
     BridgeContext,
     ControlHandle,
     EventsHandle,
-    Handle,
     LiveHandle,
+    OpenFile,
     ScratchHandle,
     SearchHandle,
     SessionHandle,
@@ -60,12 +60,12 @@ from cfs_fuse.questions import QuestionHandle, attributes_of, questions_of, sess
 _log = logging.getLogger(__name__)
 
 
-def list_of(context: BridgeContext, entry: Entry) -> list[str]:
+def list_of(context: BridgeContext, entry: CachedSession) -> list[str]:
     """List the settings that have a value."""
     return list(_values(context, entry))
 
 
-def read(context: BridgeContext, entry: Entry, name: str) -> bytes:
+def read(context: BridgeContext, entry: CachedSession, name: str) -> bytes:
     """Return a setting as text; raises `OSError` (ENODATA)."""
     value = _values(context, entry).get(name)
     if value is None:
@@ -73,7 +73,7 @@ def read(context: BridgeContext, entry: Entry, name: str) -> bytes:
     return value
 
 
-def write(context: BridgeContext, entry: Entry, name: str, value: bytes) -> None:
+def write(context: BridgeContext, entry: CachedSession, name: str, value: bytes) -> None:
     """Change a setting, or cancel the running turn by `user.cfs.cancel`; raises `OSError` (EINVAL, EOPNOTSUPP)."""
     if not name.startswith(PREFIX):
         raise OSError(errno.EOPNOTSUPP, f"only {PREFIX}* can be set")
@@ -94,7 +94,7 @@ def write(context: BridgeContext, entry: Entry, name: str, value: bytes) -> None
         raise OSError(errno.EINVAL, reason) from None
 
 
-def remove(context: BridgeContext, entry: Entry, name: str) -> None:
+def remove(context: BridgeContext, entry: CachedSession, name: str) -> None:
     """Reset a setting to its default; raises `OSError` (ENODATA)."""
     if name == LIFE:
         raise OSError(errno.EPERM, f"{LIFE} can only be read")
@@ -102,12 +102,12 @@ def remove(context: BridgeContext, entry: Entry, name: str) -> None:
     _change(context, entry, {name.removeprefix(PREFIX): None})
 
 
-def _values(context: BridgeContext, entry: Entry) -> dict[str, bytes]:
+def _values(context: BridgeContext, entry: CachedSession) -> dict[str, bytes]:
     values = write_settings(SettingsPatch(**_settings(context, entry).model_dump()))
     return {LIFE: entry.life.encode()} | {name: value for name, value in values.items() if value is not None}
 
 
-def _settings(context: BridgeContext, entry: Entry) -> Settings:
+def _settings(context: BridgeContext, entry: CachedSession) -> Settings:
     """Return the settings from events, or fetch them once if no event has shown them."""
     if (cached := entry.settings) is not None:
         return cached
@@ -119,7 +119,7 @@ def _settings(context: BridgeContext, entry: Entry) -> Settings:
     return settings
 
 
-def _change(context: BridgeContext, entry: Entry, change: dict[str, Any]) -> None:
+def _change(context: BridgeContext, entry: CachedSession, change: dict[str, Any]) -> None:
     settings = context.server.call(api.configure(entry.id, SettingsPatch.model_validate(change)))
     with context.cache.lock:
         context.waiter.briefly(
@@ -129,7 +129,7 @@ def _change(context: BridgeContext, entry: Entry, change: dict[str, Any]) -> Non
         )
 
 
-def _cancel(context: BridgeContext, entry: Entry, text: str) -> None:
+def _cancel(context: BridgeContext, entry: CachedSession, text: str) -> None:
     if text not in ("1", "all"):
         raise ValueError("1 cancels the running turn, all also those that wait")
     context.server.call(api.cancel(entry.id, queued=text == "all"))
@@ -150,7 +150,7 @@ class NameOperations:
     def __init__(self, context: BridgeContext) -> None:
         self._context = context
 
-    def make(self, session_id: str, *, exclusive: bool) -> Entry:
+    def make(self, session_id: str, *, exclusive: bool) -> CachedSession:
         """Create a session unless it exists. The cache has it when this returns."""
         cache, created = self._context.cache, True
         try:
@@ -169,14 +169,14 @@ class NameOperations:
                 self._context.new_files.created(entry)
         return entry
 
-    def delete(self, entry: Entry) -> None:
+    def delete(self, entry: CachedSession) -> None:
         """Delete a session with its sub-sessions."""
         cache = self._context.cache
         self._context.server.call(api.delete(entry.id))
         with cache.lock:
             self._context.waiter.briefly(cache.moved(entry), lambda: entry.deleted, SEEN_SECONDS)
 
-    def rename(self, entry: Entry, target: str, *, replacing: bool) -> None:
+    def rename(self, entry: CachedSession, target: str, *, replacing: bool) -> None:
         """Rename a session. Onto an existing session, its text is handled like a write to that session.
 
         If it is the temporary file of a program, its text is what the program has written, and it gets no reply.
@@ -199,7 +199,7 @@ class NameOperations:
         self._context.write_over(existing, self._context.transcripts.get(entry), b"")
         self.delete(entry)
 
-    def _replace(self, existing: Entry, entry: Entry, data: bytes) -> None:
+    def _replace(self, existing: CachedSession, entry: CachedSession, data: bytes) -> None:
         """Save a file by a temporary one, which is deleted after the data has arrived: nothing is lost in between.
 
         A temporary file that is refused is no message. It stays as a file of the mount, as on a disk.
@@ -277,7 +277,7 @@ def accept(_operations: Any, path: str | None, *_: Any) -> int:
 NOMINAL_BYTES = 1 << 30
 RENAME_NOREPLACE = 1
 
-_CONTROL: dict[str, Callable[[BridgeContext, Entry], ControlHandle]] = {
+_CONTROL: dict[str, Callable[[BridgeContext, CachedSession], ControlHandle]] = {
     "live": LiveHandle,
     "status": StatusHandle,
     "events": EventsHandle,
@@ -296,7 +296,7 @@ class Operations:
         self._names = NameOperations(context)
         self._past = PastEntries(context)
         self._ready = ready
-        self._handles: dict[int, Handle] = {}
+        self._handles: dict[int, OpenFile] = {}
         self._directories: dict[int, MountPath] = {}
         self._numbers = itertools.count(1)
 
@@ -404,7 +404,7 @@ class Operations:
                     context.require_writable(entry)
                 elif not flags & os.O_NONBLOCK:
                     context.settle(entry)
-                handle: Handle = SessionHandle(context, entry, flags)
+                handle: OpenFile = SessionHandle(context, entry, flags)
             case ControlPath(kind, name):
                 if flags & os.O_ACCMODE != os.O_RDONLY:
                     raise OSError(errno.EACCES, "control files can only be read")
@@ -557,7 +557,7 @@ class Operations:
         remove(self._context, self._context.cache.get(target.id), name)
         return 0
 
-    def _keep(self, handle: Handle) -> int:
+    def _keep(self, handle: OpenFile) -> int:
         number = next(self._numbers)
         self._handles[number] = handle
         return number

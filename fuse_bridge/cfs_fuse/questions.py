@@ -9,7 +9,7 @@ from cfs.contract.ids import file_name_of
 from cfs.errors import Conflict, InvalidParameters, TooLarge, UnsupportedMedia
 from cfs.state.question_text import question_text
 from cfs.wire import Question
-from cfs_fuse.cache import Entry
+from cfs_fuse.cache import CachedSession
 from cfs_fuse.handles import SEEN_SECONDS, BridgeContext
 from cfs_fuse.paths import NAME_MAX, Attributes
 
@@ -58,7 +58,7 @@ class QuestionHandle:
 
     def __init__(self, context: BridgeContext, session: str, question_id: str, flags: int) -> None:
         self._context = context
-        self._entry: Entry = context.cache.get(session)
+        self._entry: CachedSession = context.cache.get(session)
         self._session = session
         self._lock = threading.Lock()
         self._written = bytearray()

@@ -114,14 +114,14 @@ PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TranscriptText:
     """A transcript as bytes, with its version."""
 
     data: bytes
     etag: str
 
 
-class Server:
+class SessionServer:
     """The server behind the mount; all methods raise `CfsError`, or `OSError` as `Waiter` does."""
 
     def __init__(self, client: Client, waiter: Waiter) -> None:
@@ -142,10 +142,13 @@ class Server:
         headers = {**call.request.headers, "If-Match": "*"} | ({api.LIFE: life} if life else {})
         return self.call(replace(call, request=replace(call.request, headers=headers)))
 
-    def text(self, session: str) -> Text:
+    def text(self, session: str) -> TranscriptText:
         """Read the current transcript."""
         return self.call(
-            api.Call(api.transcript(session).request, lambda answer: Text(answer.body, answer.headers.get("etag", "")))
+            api.Call(
+                api.transcript(session).request,
+                lambda answer: TranscriptText(answer.body, answer.headers.get("etag", "")),
+            )
         )
 
     def history(self, session: str) -> Generator[StreamEvent, None, None]:

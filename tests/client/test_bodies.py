@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs.contract.bodies import Append, Import, Nothing, Replace, Verdict, has_turns, judge
-from cfs.contract.transcript import PREFIXES, Turn, render, render_one
+from cfs.contract.bodies import Append, ImportedHistory, Nothing, Replace, Verdict, has_turns, judge
+from cfs.contract.transcript import PREFIXES, TranscriptMessage, render, render_one
 from cfs.errors import CfsError, Conflict, TooLarge, UnsupportedMedia
 
 T = b"User: hi\nAssistant: hello\n"
@@ -33,8 +33,8 @@ TABLE: list[tuple[str, bytes, bytes, bytes, Verdict | type[CfsError]]] = [
     ("5: the tail, base unknown", T + b"more\n", T, b"", Append("more\n")),
     ("5: the tail with a prefix", T + b"User: more\n", T, b"", Append("User: more\n")),
     ("5: the tail, base another one", GROWN + b"x\n", GROWN, b"User: other\n", Append("x\n")),
-    ("6: a conversation into an empty session", T, b"", b"", Import(T.decode())),
-    ("6: with a system message alone", b"System: be kind\n", b"", b"", Import("System: be kind\n")),
+    ("6: a conversation into an empty session", T, b"", b"", ImportedHistory(T.decode())),
+    ("6: with a system message alone", b"System: be kind\n", b"", b"", ImportedHistory("System: be kind\n")),
     ("6: a user's prefix alone is a message", b"User: hi\n", b"", b"", Append("User: hi\n")),
     ("6: no conversation", b"hi\n", b"", b"", Append("hi\n")),
     ("6: a quoted conversation", b"look:\nAssistant: x\n", b"", b"", Append("look:\nAssistant: x\n")),
@@ -44,14 +44,14 @@ TABLE: list[tuple[str, bytes, bytes, bytes, Verdict | type[CfsError]]] = [
     ("7: an escaped prefix is text", b"x\n\\Assistant: y\n", T, T, Append("x\n\\Assistant: y\n")),
     ("a byte order mark: the same", BOM + T, T, b"", Nothing()),
     ("a byte order mark: the tail", BOM + T + b"more\n", T, T, Append("more\n")),
-    ("a byte order mark: a conversation", BOM + T, b"", b"", Import(T.decode())),
+    ("a byte order mark: a conversation", BOM + T, b"", b"", ImportedHistory(T.decode())),
     ("a byte order mark: a message", BOM + b"User: hi\n", b"", b"", Append("User: hi\n")),
     ("a byte order mark: nothing", BOM, T, b"", Nothing()),
     ("CRLF: the same", DOS, T, T, Nothing()),
     ("CRLF: the same without the last line end", DOS[:-2], T, T, Nothing()),
     ("CRLF: the tail", DOS + b"User: more\r\n", T, T, Append("User: more\n")),
     ("CRLF: the tail, base unknown", BOM + DOS + b"more\r\n", T, b"", Append("more\n")),
-    ("CRLF: a conversation", DOS, b"", b"", Import(T.decode())),
+    ("CRLF: a conversation", DOS, b"", b"", ImportedHistory(T.decode())),
     ("CRLF: the past edited", DOS.replace(b"hello", b"HELLO"), T, T, Conflict),
     ("CRLF: a message keeps its bytes", b"a\r\nb\r\n", T, T, Append("a\r\nb\r\n")),
     ("CRLF: also with a prefix", b"User: a\r\nb\r\n", b"", b"", Append("User: a\r\nb\r\n")),
@@ -60,9 +60,9 @@ TABLE: list[tuple[str, bytes, bytes, bytes, Verdict | type[CfsError]]] = [
         b"User: a\r\nAssistant: b\n",
         b"",
         b"",
-        Import("User: a\r\nAssistant: b\n"),
+        ImportedHistory("User: a\r\nAssistant: b\n"),
     ),
-    ("CR: a conversation", OLD, b"", b"", Import(T.decode())),
+    ("CR: a conversation", OLD, b"", b"", ImportedHistory(T.decode())),
     ("CR: the tail", OLD + b"User: more\r", T, b"", Append("User: more\n")),
     ("CR: a message keeps its bytes", b"10%\r20%\r", T, T, Append("10%\r20%\r")),
     ("8: the past edited", b"User: hi\nAssistant: HELLO\n", T, T, Conflict),
@@ -102,13 +102,15 @@ def test_limit_is_that_of_the_message() -> None:
         judge(b"1234567", b"", limit=6)
 
 
-turns = st.builds(Turn, st.sampled_from(sorted(PREFIXES)), st.text().map(lambda text: text.replace("\r", "")))
+turns = st.builds(
+    TranscriptMessage, st.sampled_from(sorted(PREFIXES)), st.text().map(lambda text: text.replace("\r", ""))
+)
 histories = st.lists(turns, min_size=1, max_size=6)
 lines = st.text().filter(lambda text: text.strip())
 
 
 @given(histories, lines)
-def test_text_added_to_the_whole_file_is_the_message(history: list[Turn], added: str) -> None:
+def test_text_added_to_the_whole_file_is_the_message(history: list[TranscriptMessage], added: str) -> None:
     """Whatever the history and whatever is added, the tail arrives, as it was written."""
     text = render(history).encode()
     assert judge(text + added.encode(), text) == Append(added)
@@ -116,16 +118,16 @@ def test_text_added_to_the_whole_file_is_the_message(history: list[Turn], added:
 
 
 @given(histories)
-def test_copy_into_an_empty_session_is_an_import(history: list[Turn]) -> None:
+def test_copy_into_an_empty_session_is_an_import(history: list[TranscriptMessage]) -> None:
     """`cp chat1 chat2` makes the same history, unless only users speak in it."""
     text = render(history)
     verdict = judge(text.encode(), b"")
     spoken = any(turn.role != "user" for turn in history)
-    assert verdict == Import(text) if spoken else isinstance(verdict, Append | Nothing)
+    assert verdict == ImportedHistory(text) if spoken else isinstance(verdict, Append | Nothing)
 
 
 @given(histories, lines)
-def test_text_without_turns_is_a_message_for_any_session(history: list[Turn], text: str) -> None:
+def test_text_without_turns_is_a_message_for_any_session(history: list[TranscriptMessage], text: str) -> None:
     """`echo x > f` needs no look at what the session holds."""
     if has_turns(text.encode()):
         return
@@ -133,9 +135,9 @@ def test_text_without_turns_is_a_message_for_any_session(history: list[Turn], te
 
 
 @given(histories, st.data())
-def test_no_edit_of_the_past_becomes_a_message(history: list[Turn], data: st.DataObject) -> None:
+def test_no_edit_of_the_past_becomes_a_message(history: list[TranscriptMessage], data: st.DataObject) -> None:
     """Any turn but the last changed, removed or moved is refused: nothing is appended and nothing is lost."""
-    spoken = [Turn("user", "a"), Turn("assistant", "b"), *history]
+    spoken = [TranscriptMessage("user", "a"), TranscriptMessage("assistant", "b"), *history]
     place = data.draw(st.integers(0, len(spoken) - 2))
     edited = [*spoken[:place], *data.draw(st.lists(turns, max_size=2)), *spoken[place + 1 :]]
     before, after = render(spoken).encode(), render(edited).encode()
@@ -156,6 +158,6 @@ def test_every_body_has_a_verdict(body: bytes, transcript: bytes, base: bytes) -
 
 
 @given(turns)
-def test_rendered_turns_are_seen(turn: Turn) -> None:
+def test_rendered_turns_are_seen(turn: TranscriptMessage) -> None:
     """Every message that a transcript shows is seen as a turn."""
     assert has_turns(render_one(turn).encode())

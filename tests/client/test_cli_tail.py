@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs.contract.transcript import Turn, render_one
+from cfs.contract.transcript import TranscriptMessage, render_one
 from cfs.state.stream import StreamEvent
 from cfs.state.tail import EscapedText, Tail
 
@@ -15,7 +15,7 @@ PIECES = st.lists(st.sampled_from(["\n", "\\", "User: ", "Us", "er", ": ", "Tool
 def test_pieces_are_escaped_as_the_whole(pieces: list[str]) -> None:
     text = EscapedText()
     shown = "".join(map(text.feed, pieces)) + text.end()
-    assert "Assistant: " + shown == render_one(Turn("assistant", "".join(pieces)))
+    assert "Assistant: " + shown == render_one(TranscriptMessage("assistant", "".join(pieces)))
 
 
 @given(PIECES)
@@ -25,7 +25,7 @@ def test_nothing_that_is_shown_is_taken_back(pieces: list[str]) -> None:
     shown = ""
     for number, piece in enumerate(pieces, 1):
         shown += text.feed(piece)
-        whole = render_one(Turn("assistant", "".join(pieces[:number]))).removeprefix("Assistant: ")
+        whole = render_one(TranscriptMessage("assistant", "".join(pieces[:number]))).removeprefix("Assistant: ")
         assert whole.startswith(shown)
         assert "\n" not in whole[len(shown) :]
 

@@ -30,7 +30,7 @@ from cfs import (
 from cfs.state.replies import find_reply, settled, turns_of
 from cfs.testing import AnsweringDirectory
 from cfs.transports.attributes import read_settings, write_settings
-from cfs.transports.disk import AsyncDisk, Disk, error_from
+from cfs.transports.disk import AsyncMountedFiles, MountedFiles, error_from
 from cfs.transports.file import file_of
 from cfs.wire import SettingsPatch
 from tests.census import Census
@@ -193,9 +193,9 @@ async def test_a_read_that_would_wait_fails_at_once(tmp_path: Path) -> None:
     keep = os.open(pipe, os.O_RDWR)
     try:
         with pytest.raises(BlockingIOError):
-            Disk().read(str(pipe))
+            MountedFiles().read(str(pipe))
         with pytest.raises(BlockingIOError):
-            await AsyncDisk().read(str(pipe))
+            await AsyncMountedFiles().read(str(pipe))
     finally:
         os.close(keep)
 

@@ -8,7 +8,7 @@ import pytest
 
 from cfs import Forbidden, Gone, TooMany, Unavailable, Unreachable, api
 from cfs.contract.sse import ServerSentEvent
-from cfs.contract.transcript import Turn
+from cfs.contract.transcript import TranscriptMessage
 from cfs.state import TurnReader
 from cfs.state.stream import EventName, EventSource, StreamEvent, read_event
 from cfs.wire import NewMessage
@@ -144,7 +144,7 @@ def state(*history: tuple[str, str], partial: str | None = None) -> StreamEvent:
 
 
 def begun(*texts: str) -> TurnReader:
-    reader = TurnReader("a", Turn("user", "second"))
+    reader = TurnReader("a", TranscriptMessage("user", "second"))
     reader.feed(event("message.added", index=2))
     for text in texts:
         assert reader.feed(event("token", text=text)) == text
@@ -158,7 +158,7 @@ def test_a_turn_is_read_to_its_outcome() -> None:
     reader = begun("two", " three")
     reader.feed(event("message.added", index=3))
     assert reader.feed(event("turn.finished", reply="two three", finish_reason="stop", usage=USAGE)) == ""
-    history = [Turn(role, text) for role, text in (*BEFORE, ("assistant", "two three"), ("user", "later"))]
+    history = [TranscriptMessage(role, text) for role, text in (*BEFORE, ("assistant", "two three"), ("user", "later"))]
     outcome = reader.outcome(history)
     assert (outcome.reply, outcome.history, outcome.error) == ("two three", history[:4], None)
     assert outcome.usage is not None
@@ -192,12 +192,12 @@ def test_lost_events_of_a_finished_turn_are_made_up_for_by_its_reply(after: tupl
     assert reader.feed(stale) == "o three"
     assert reader.caught_up
     assert reader.outcome([]).reply == "two three"
-    assert len(reader.outcome([Turn("user", "x")] * 9).history) == 6
+    assert len(reader.outcome([TranscriptMessage("user", "x")] * 9).history) == 6
     reader = begun("something else")
     assert reader.feed(stale) == "\ntwo three", "the reply has begun again, and what was shown stays"
 
 
-@pytest.mark.parametrize("reader", [TurnReader("a", Turn("user", "second")), begun()])
+@pytest.mark.parametrize("reader", [TurnReader("a", TranscriptMessage("user", "second")), begun()])
 def test_where_too_much_is_lost_it_is_said(reader: TurnReader) -> None:
     with pytest.raises(Unavailable, match="read the session"):
         reader.feed(state())
@@ -219,7 +219,7 @@ def test_a_deleted_session_has_no_reply() -> None:
 )
 def test_what_was_shown_is_not_shown_twice(again: list[str], shown: list[str]) -> None:
     """After a restart of the server the reply begins again."""
-    reader = TurnReader("a", Turn("user", "hello"))
+    reader = TurnReader("a", TranscriptMessage("user", "hello"))
 
     def said(kind: EventName, **data: Any) -> str:
         return reader.feed(StreamEvent(kind, {"turn": "t", **data}))
@@ -234,7 +234,7 @@ def test_what_was_shown_is_not_shown_twice(again: list[str], shown: list[str]) -
 
 
 def test_a_turn_may_be_interrupted_again_before_it_came_as_far() -> None:
-    reader = TurnReader("a", Turn("user", "hello"))
+    reader = TurnReader("a", TranscriptMessage("user", "hello"))
     pieces = ["one two ", None, "one ", None, "one two ", "three"]
     found = [
         reader.feed(StreamEvent("turn.interrupted", {}) if piece is None else StreamEvent("token", {"text": piece}))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cfs.contract.transcript import Turn
+from cfs.contract.transcript import TranscriptMessage
 from cfs.state import SessionState, TurnReader, TurnState
 from cfs.state.stream import StreamEvent
 from cfs.wire import Event, SessionDetail, Settings
@@ -91,7 +91,7 @@ def test_who_does_not_follow_the_messages_keeps_none() -> None:
 def test_a_turn_is_read_from_the_same_events(name: str) -> None:
     """The SDK's reader gives the reply and the part of the history that the session had."""
     recording = read(next(path for path in FIXTURES if path.stem == name))
-    history = [Turn(message["role"], message["content"]) for message in recording["state"]["history"]]
+    history = [TranscriptMessage(message["role"], message["content"]) for message in recording["state"]["history"]]
     reader = TurnReader(name, history[0])
     text = "".join(map(reader.feed, events_of(recording)))
     outcome = reader.outcome(history)

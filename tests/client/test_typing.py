@@ -100,8 +100,8 @@ def test_type_checkers_find_typing_errors_of_settings_and_events(tmp_path: Path,
 
 
 def data_type(kind: str) -> type:
-    """The type of the data of an event, which is named after it."""
-    named: type = getattr(event_types, kind.title().replace(".", ""))
+    """The type of the data of an event, which is named after it: `turn.started` has `TurnStartedData`."""
+    named: type = getattr(event_types, f"{kind.title().replace('.', '')}Data")
     return named
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cfs.contract.wire import Message, ToolCall
 from cfs.conversations import claude_code, codex, opencode, pi
-from cfs.conversations.conversation import IMAGE, Conversation, Damage
+from cfs.conversations.conversation import IMAGE, Damage, ImportedConversation
 from tests.conversations.support import RECORDED
 
 PROJECT = RECORDED / "claude-code/-home-cfs-project"
@@ -19,7 +19,7 @@ def lines(*values: dict[str, Any]) -> str:
     return "".join(json.dumps(value) + "\n" for value in values)
 
 
-def brief(conversation: Conversation) -> list[tuple[str, str]]:
+def brief(conversation: ImportedConversation) -> list[tuple[str, str]]:
     """The messages by role and content, or the names of calls without one."""
     return [
         (message.role, message.content or " ".join(call.name for call in message.tool_calls))
@@ -265,7 +265,7 @@ def test_damaged_lines_are_named_and_the_rest_is_read(program: str) -> None:
     text[3:3] = ["{half", '"no object"', '{"type": 5}', "\x00\x00"]
     damaged = "\n".join(text) + '\n{"type": "mess'
 
-    def read(text: str) -> Conversation:
+    def read(text: str) -> ImportedConversation:
         match program:
             case "claude-code":
                 return claude_code.read(text, "name")[0]
@@ -308,7 +308,7 @@ def histories(draw: st.DrawFn) -> tuple[Message, ...]:
 def test_what_is_written_is_read_again(program: str, messages: tuple[Message, ...], title: str) -> None:
     """Messages, calls, results, times and titles; times are whole milliseconds in these formats."""
     times = tuple(1_700_000_000.0 + number for number in range(len(messages)))
-    conversation = Conversation("ses_1", messages, times, title=title)
+    conversation = ImportedConversation("ses_1", messages, times, title=title)
     match program:
         case "claude-code":
             (again,) = claude_code.read(claude_code.write(conversation, "/x"), "ses_1")

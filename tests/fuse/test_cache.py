@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from cfs.contract.transcript import Turn, render
+from cfs.contract.transcript import TranscriptMessage, render
 from cfs.errors import Gone, NotFound, Unauthorized, Unreachable
 from cfs.state.stream import EventName, StreamEvent
 from cfs.wire import SessionInfo, Settings
-from cfs_fuse.cache import Cache, Entry
+from cfs_fuse.cache import Cache, CachedSession
 
 SETTINGS = Settings().model_dump()
 
@@ -92,7 +92,7 @@ def test_a_turn(cache: Cache, source: Source) -> None:
     assert not cache.settled(entry)
     cache.apply(source.make("state.changed", "f", state="idle", queued=0))
     assert cache.settled(entry)
-    text = render([Turn("user", "hi\nUser: x"), Turn("assistant", "yes")])
+    text = render([TranscriptMessage("user", "hi\nUser: x"), TranscriptMessage("assistant", "yes")])
     assert b"".join(entry.text) == text.encode()
     assert (entry.size, entry.messages) == (len(text.encode()), 2)
     assert entry.turn.ended
@@ -250,7 +250,7 @@ def test_waiters_are_woken_and_only_by_what_concerns_them(cache: Cache, source: 
     """Tokens do not wake a reader that waits for the end."""
     for name in ("a", "a/b", "c"):
         cache.apply(source.make("session.created", name))
-    entry: Entry = cache.get("a")
+    entry: CachedSession = cache.get("a")
     woken: list[str] = []
     ready = threading.Barrier(2)
 

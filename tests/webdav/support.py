@@ -17,7 +17,7 @@ from cfs_server.domain.quotas import Quota, StoreLimits
 from cfs_server.engine.host.scripted import Script, echo
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_webdav.tree import Conditions, Entry, Tree
+from cfs_webdav.tree import Conditions, MountView, Resource
 from tests.filesystem.support import grant
 from tests.sessions.support import StoreHarness, running_store
 
@@ -76,11 +76,11 @@ class Caller:
         """Another program of the same principal, or the same one in another mount."""
         return Caller(self.server, self.principal, kind or self._kind, agent)
 
-    async def do(self, call: Callable[[Tree], T]) -> T:
+    async def do(self, call: Callable[[MountView], T]) -> T:
         """Let a thread make one call of a tree."""
         return await asyncio.to_thread(call, self.tree)
 
-    async def look(self, path: str) -> Entry | None:
+    async def look(self, path: str) -> Resource | None:
         """Describe what is at a path."""
         return await self.do(lambda tree: tree.look(path))
 
@@ -104,7 +104,7 @@ class Caller:
         """Read what is at a path now."""
         return await self.do(lambda tree: tree.open(path).read())
 
-    async def refused(self, status: int, call: Callable[[Tree], object]) -> str:
+    async def refused(self, status: int, call: Callable[[MountView], object]) -> str:
         """Make a call that must fail and change nothing; return the reason."""
         before = self.everything()
         with pytest.raises(CfsError) as caught:

@@ -14,8 +14,8 @@ import pytest
 from cfs import api
 from cfs.errors import Unavailable
 from cfs_server.dav.app import RootTree
-from cfs_webdav.app import Call, Mount
-from cfs_webdav.storage import Documents, Locks, Properties
+from cfs_webdav.app import Mount, WebDavRequest
+from cfs_webdav.storage import MountLocks, PersistentDocuments, Properties
 from tests.server.restarting import Restarting
 from tests.webdav.wire import Dav
 
@@ -108,9 +108,9 @@ def test_an_expired_lock_is_dropped_at_the_start() -> None:
     }
     there = {name: json.dumps(lock | {"token": name, "expire": time.time() + left}) for name, left in EXPIRIES.items()}
     changed: list[tuple[str, str | None]] = []
-    locks = Locks()
+    locks = MountLocks()
     locks.open()
-    locks.load(Documents(there, lambda name, value: changed.append((name, value))))
+    locks.load(PersistentDocuments(there, lambda name, value: changed.append((name, value))))
     assert changed == [("old", None)]
     assert locks.get("old") is None
     assert locks.get("new")["owner"] == b"<o/>"
@@ -134,7 +134,7 @@ def test_the_kept_properties_are_always_the_present_ones() -> None:
             there[name] = value
 
     properties = Properties()
-    properties.load(Documents({}, keep))
+    properties.load(PersistentDocuments({}, keep))
     properties.write_property("/d/a", "{x:}p", b"<p>1</p>")
     properties.write_property("/d/a", "{x:}q", b"<q/>", dry_run=True)
     properties.copy_all("/d/a", "/d/b", members=True)
@@ -144,7 +144,7 @@ def test_the_kept_properties_are_always_the_present_ones() -> None:
     properties.remove_property("/e/b", "{x:}p")
     properties.remove_properties("/e/c")
     again = Properties()
-    again.load(Documents(dict(there), keep))
+    again.load(PersistentDocuments(dict(there), keep))
     assert {url: again.get_properties(url) for url in ("/d/a", "/d/b", "/e/a", "/e/b")} == {
         "/d/a": [],
         "/d/b": [],
@@ -165,4 +165,4 @@ async def test_a_request_that_outlasts_the_server_is_refused() -> None:
     mount = Mount("/dav/files", lambda _status, _message, _cause: ("text/plain", b""))
     mount.close()
     with pytest.raises(Unavailable):
-        await mount({"method": "MOVE"}, unused, unused, Call("a", RootTree(("files",)), BytesIO(), 0))
+        await mount({"method": "MOVE"}, unused, unused, WebDavRequest("a", RootTree(("files",)), BytesIO(), 0))

@@ -8,7 +8,7 @@ import pytest
 from cfs.wire import SettingsPatch
 from cfs_filesystem import OPERATIONS, Grant, Operation
 from cfs_server.dav.sessions import SubSessionTree
-from cfs_webdav.tree import Entry, Tree
+from cfs_webdav.tree import MountView, Resource
 from tests.filesystem.support import grant
 from tests.webdav.support import Caller, mount, mounts, sub_mount
 
@@ -39,10 +39,10 @@ async def messages(ann: Caller, session: str) -> list[str]:
 
 async def test_a_session_looks_as_it_is_now() -> None:
     async with mount() as ann:
-        assert (await ann.look("/"), await ann.look("/chat1")) == (Entry("/", collection=True), None)
+        assert (await ann.look("/"), await ann.look("/chat1")) == (Resource("/", collection=True), None)
         session = ann.harness.store.create("chat1", transcript="Assistant: 你好\n")
         for _ in range(2):
-            assert await ann.look("/chat1") == Entry(
+            assert await ann.look("/chat1") == Resource(
                 "/chat1",
                 False,
                 len(session.history.text.encode()),
@@ -270,7 +270,7 @@ async def test_settings_are_properties() -> None:
             for dry_run in (True, False):
                 assert ann.everything() == before
 
-                def change(tree: Tree, name: str = name, value: str = value, *, dry: bool = dry_run) -> bool:
+                def change(tree: MountView, name: str = name, value: str = value, *, dry: bool = dry_run) -> bool:
                     return tree.set_property("/chat1", f"{{cfs:}}{name}", value, dry_run=dry)
 
                 assert await ann.do(change)
@@ -334,7 +334,7 @@ async def test_a_change_is_seen_by_the_request_that_made_it() -> None:
     async with mount() as ann:
         ann.harness.store.open("chat1")
 
-        def change(tree: Tree) -> list[str]:
+        def change(tree: MountView) -> list[str]:
             list(tree.members("/"))
             before = tree.properties("/chat1")["{cfs:}top_k"]
             tree.set_property("/chat1", "{cfs:}top_k", "7", dry_run=False)

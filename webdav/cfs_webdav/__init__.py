@@ -1,7 +1,7 @@
 """Serves a logical file system over WebDAV."""
 
-from cfs_webdav.app import Call, Mount
-from cfs_webdav.storage import Documents
-from cfs_webdav.tree import Conditions, Entry, HandleTree, Tree
+from cfs_webdav.app import Mount, WebDavRequest
+from cfs_webdav.storage import PersistentDocuments
+from cfs_webdav.tree import Conditions, HandleTree, MountView, Resource
 
-__all__ = ["Call", "Conditions", "Documents", "Entry", "HandleTree", "Mount", "Tree"]
+__all__ = ["Conditions", "HandleTree", "Mount", "MountView", "PersistentDocuments", "Resource", "WebDavRequest"]

@@ -14,9 +14,9 @@ from wsgidav.wsgidav_app import WsgiDAVApp
 
 from cfs.errors import CfsError, Unavailable
 from cfs_webdav import provider
-from cfs_webdav.provider import CREATED, TREE, Provider, reason_of
-from cfs_webdav.storage import Documents, Locks, Properties
-from cfs_webdav.tree import Tree
+from cfs_webdav.provider import CREATED, TREE, TreeProvider, reason_of
+from cfs_webdav.storage import MountLocks, PersistentDocuments, Properties
+from cfs_webdav.tree import MountView
 
 _THREADS = 16
 _PAGE = "text/plain; charset=utf-8"
@@ -34,11 +34,11 @@ Describe = Callable[[int, str, CfsError | None], tuple[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class WebDavRequest:
     """A request besides its headers: the caller, the tree that the caller sees, and the body as a file."""
 
     principal: str
-    tree: Tree
+    tree: MountView
     body: BinaryIO
     size: int
 
@@ -52,10 +52,10 @@ class Mount:
     def __init__(self, path: str, describe: Describe) -> None:
         self._describe = describe
         self._path = path
-        self._locks, self._properties = Locks(), Properties()
+        self._locks, self._properties = MountLocks(), Properties()
         self._dav = WsgiDAVApp(
             {
-                "provider_mapping": {path: Provider(self._locks)},
+                "provider_mapping": {path: TreeProvider(self._locks)},
                 "middleware_stack": [_Defects, RequestResolver],
                 "lock_storage": self._locks,
                 "property_manager": self._properties,
@@ -67,12 +67,12 @@ class Mount:
         self._wsgi = WSGIMiddleware(self._answer, workers=_THREADS)  # type: ignore[arg-type]
         self._closed = False
 
-    def load(self, locks: Documents, properties: Documents) -> None:
+    def load(self, locks: PersistentDocuments, properties: PersistentDocuments) -> None:
         """Restore the locks and dead properties of an earlier process, and keep changes from now on."""
         self._locks.load(locks)
         self._properties.load(properties)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, call: Call) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, call: WebDavRequest) -> None:
         """Answer one request. Its body has already been received. Raises `Unavailable` after `close`."""
         if self._closed:
             raise Unavailable("the server is shutting down", retry_after=5)
@@ -86,7 +86,7 @@ class Mount:
 
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Collect the whole response: it fits into memory, and the library may raise while it writes the body."""
-        call: Call = environ["asgi.scope"]["cfs_webdav.call"]
+        call: WebDavRequest = environ["asgi.scope"]["cfs_webdav.call"]
         environ |= {TREE: call.tree, "wsgidav.auth.user_name": call.principal}
         environ.setdefault("HTTP_HOST", "localhost")
         heads: list[tuple[str, _Headers]] = []
@@ -122,7 +122,7 @@ class Mount:
         return headers, body
 
 
-def _body(method: str, call: Call) -> tuple[BinaryIO, str]:
+def _body(method: str, call: WebDavRequest) -> tuple[BinaryIO, str]:
     if method not in _WITH_XML or call.size == 0:
         return call.body, str(call.size)
     document = provider.plain_xml(call.body.read())

@@ -24,8 +24,8 @@ from wsgidav.util import parse_if_header_dict
 from wsgidav.xml_tools import xml_to_bytes
 
 from cfs.errors import CfsError
-from cfs_webdav.storage import Locks, Properties
-from cfs_webdav.tree import Conditions, Entry, Tree, require
+from cfs_webdav.storage import MountLocks, Properties
+from cfs_webdav.tree import Conditions, MountView, Resource, require
 
 # Errors
 
@@ -44,7 +44,7 @@ class TreeError(DAVError):  # type: ignore[misc]
 
 
 @contextmanager
-def translate_errors(tree: Tree) -> Iterator[None]:
+def translate_errors(tree: MountView) -> Iterator[None]:
     """Raise a `CfsError` of a tree as a `TreeError`."""
     try:
         yield
@@ -87,11 +87,11 @@ RESOURCE_TYPE = "{DAV:}resourcetype"
 """The only live property whose value is not text: an empty element `collection`, or nothing."""
 
 
-def _nothing(entry: Entry) -> None:  # noqa: ARG001 - as the others
+def _nothing(entry: Resource) -> None:  # noqa: ARG001 - as the others
     return None
 
 
-LIVE: dict[str, Callable[[Entry], str | None]] = {
+LIVE: dict[str, Callable[[Resource], str | None]] = {
     "{DAV:}getcontentlength": lambda entry: None if entry.collection else str(entry.size),
     "{DAV:}getlastmodified": lambda entry: None if entry.modified is None else format_date_time(entry.modified),
     "{DAV:}getetag": lambda entry: None if entry.etag is None else f'"{entry.etag}"',
@@ -108,7 +108,7 @@ LIVE: dict[str, Callable[[Entry], str | None]] = {
 # which WsgiDAV would give the same response: live or unknown names, and a collection without conditions.
 
 _SAFE = "/!*'(),$-_|."
-_Part = tuple[str, str, Callable[[Entry], str | None] | None]
+_Part = tuple[str, str, Callable[[Resource], str | None] | None]
 """The XML of a property with a value, its XML without a value, and the function that returns the value."""
 
 
@@ -120,7 +120,7 @@ def asked_names(body: bytes) -> list[str] | None:
     return [child.tag for child in root[0]]
 
 
-def multistatus(prefix: str, names: Iterable[str], entries: Iterable[Entry]) -> bytes:
+def multistatus(prefix: str, names: Iterable[str], entries: Iterable[Resource]) -> bytes:
     """Write the properties of entries as a multistatus body. `prefix` is the path of the mount.
 
     Unknown properties are reported as 404.
@@ -129,7 +129,7 @@ def multistatus(prefix: str, names: Iterable[str], entries: Iterable[Entry]) -> 
     return "".join(_pieces(quote(prefix, safe=_SAFE), parts, entries)).encode()
 
 
-def _pieces(prefix: str, parts: list[_Part], entries: Iterable[Entry]) -> Iterator[str]:
+def _pieces(prefix: str, parts: list[_Part], entries: Iterable[Resource]) -> Iterator[str]:
     yield '<?xml version="1.0" encoding="utf-8"?>\n<D:multistatus xmlns:D="DAV:">'
     for entry in entries:
         slash = "/" if entry.collection and entry.path != "/" else ""
@@ -174,7 +174,7 @@ FAILED = "cfs_webdav.failed"
 """Key of the error of a DELETE, COPY or MOVE."""
 
 
-def resource(entry: Entry, environ: dict[str, Any]) -> "File | Collection":
+def resource(entry: Resource, environ: dict[str, Any]) -> "File | Collection":
     """Return the WsgiDAV resource of an entry."""
     return Collection(entry, environ) if entry.collection else File(entry, environ)
 
@@ -186,10 +186,10 @@ class _Resource(_DAVResource):  # type: ignore[misc]
     environ: dict[str, Any]
     provider: Any
 
-    def __init__(self, entry: Entry, environ: dict[str, Any]) -> None:
+    def __init__(self, entry: Resource, environ: dict[str, Any]) -> None:
         super().__init__(entry.path, environ)
         self.entry = entry
-        self.tree: Tree = environ[TREE]
+        self.tree: MountView = environ[TREE]
 
     def support_etag(self) -> bool:
         """Return True, also where there is no ETag: the library ignores conditions on entries that support none."""
@@ -327,7 +327,7 @@ def contains(path: str, other: str) -> bool:
     return other == path or other.startswith(path.rstrip("/") + "/")
 
 
-def _type(entry: Entry) -> Any:
+def _type(entry: Resource) -> Any:
     if not entry.collection:
         return ""
     element = etree.Element(RESOURCE_TYPE)
@@ -338,7 +338,7 @@ def _type(entry: Entry) -> Any:
 class File(_Resource, DAVNonCollection):  # type: ignore[misc]
     """A resource with content."""
 
-    def __init__(self, entry: Entry, environ: dict[str, Any]) -> None:
+    def __init__(self, entry: Resource, environ: dict[str, Any]) -> None:
         super().__init__(entry, environ)
         self._etag = entry.etag
 
@@ -392,18 +392,18 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
         """Create an empty entry for a LOCK. A PUT creates its entry when its body is accepted."""
         path = f"{self.path.rstrip('/')}/{name}"
         if self.environ["REQUEST_METHOD"] != "LOCK":
-            return File(Entry(path), self.environ)
+            return File(Resource(path), self.environ)
         with translate_errors(self.tree):
             self.tree.make(path)
             entry = self.tree.look(path)
-        return File(entry or Entry(path), self.environ)
+        return File(entry or Resource(path), self.environ)
 
     def create_collection(self, name: str) -> None:
         """Create an empty collection."""
         with translate_errors(self.tree):
             self.tree.make_collection(f"{self.path.rstrip('/')}/{name}")
 
-    def _members(self) -> list[Entry]:
+    def _members(self) -> list[Resource]:
         with translate_errors(self.tree):
             return list(self.tree.members(self.path))
 
@@ -441,10 +441,10 @@ def _xml_of(body: BinaryIO) -> Any:
 _Handler = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
-class Provider(DAVProvider):  # type: ignore[misc]
+class TreeProvider(DAVProvider):  # type: ignore[misc]
     """Finds resources in the tree of the request."""
 
-    def __init__(self, locks: Locks) -> None:
+    def __init__(self, locks: MountLocks) -> None:
         super().__init__()
         self._locks = locks
         self._locking = threading.Lock()
@@ -453,7 +453,7 @@ class Provider(DAVProvider):  # type: ignore[misc]
         """Return the resource at a path; None if there is none, or if the path is above the mount."""
         if path is None:
             return None
-        tree: Tree = environ[TREE]
+        tree: MountView = environ[TREE]
         with translate_errors(tree):
             entry = tree.look(plain(path))
         return None if entry is None else resource(entry, environ)
@@ -464,7 +464,7 @@ class Provider(DAVProvider):  # type: ignore[misc]
 
     def custom_request_handler(self, environ: dict[str, Any], start_response: Any, default_handler: _Handler) -> Any:
         """Make the checks that the library's handler leaves out."""
-        tree: Tree = environ[TREE]
+        tree: MountView = environ[TREE]
         path, method = plain(environ["PATH_INFO"]), environ["REQUEST_METHOD"]
         with translate_errors(tree):
             tree.check(path)
@@ -498,7 +498,7 @@ class Provider(DAVProvider):  # type: ignore[misc]
             raise error
         return answer
 
-    def _take_conditions(self, tree: Tree, path: str, environ: dict[str, Any]) -> None:
+    def _take_conditions(self, tree: MountView, path: str, environ: dict[str, Any]) -> None:
         """Check `If-Match` and `If-None-Match`, and take them out of the request.
 
         The library ignores them for entries without an ETag, such as collections, and compares them with the
@@ -521,14 +521,14 @@ class Provider(DAVProvider):  # type: ignore[misc]
             above = self.ref_url_of(path.rpartition("/")[0] or "/", collection=True)
             self.lock_manager.check_write_permission(url=above, depth="0", token_list=tokens, principal=principal)
 
-    def is_unknown(self, name: str, tree: Tree) -> bool:
+    def is_unknown(self, name: str, tree: MountView) -> bool:
         """Return whether no entry can have a property of this name."""
         in_namespace = tree.namespace is not None and name.startswith(tree.namespace)
         return not (in_namespace or name.startswith("{DAV:}") or self.prop_manager.has_any)
 
     def _listing(self, environ: dict[str, Any]) -> bytes | None:
         """Answer a PROPFIND of a collection's members without the library; None where the library has to do it."""
-        tree: Tree = environ[TREE]
+        tree: MountView = environ[TREE]
         if environ["HTTP_DEPTH"] != "1" or any(key.startswith("HTTP_IF") for key in environ):
             return None
         names = asked_names(environ["wsgi.input"].read())

@@ -1,6 +1,7 @@
 """Stores dead properties and write locks, with limits (RFC 4918, 4 and 6).
 
-They are in memory. `Documents` keeps a copy of each lock and of the properties of each entry for the next process.
+They are in memory. `PersistentDocuments` keeps a copy of each lock and of the properties of each entry for the next
+process.
 """
 
 import json
@@ -19,7 +20,7 @@ MOST_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
+class PersistentDocuments:
     """Small documents that outlive the process: those of an earlier one by name, and how to keep one.
 
     `keep` is called in threads, with None to delete a document. `clock` tells the time in which they are written.
@@ -30,7 +31,7 @@ class Documents:
     clock: Callable[[], float] = time.time
 
 
-_NOTHING = Documents({}, lambda name, value: None)  # noqa: ARG005 - it keeps nothing
+_NOTHING = PersistentDocuments({}, lambda name, value: None)  # noqa: ARG005 - it keeps nothing
 
 
 class Properties(PropertyManager):  # type: ignore[misc]
@@ -41,7 +42,7 @@ class Properties(PropertyManager):  # type: ignore[misc]
         self._lazy_open()
         self._documents = _NOTHING
 
-    def load(self, documents: Documents) -> None:
+    def load(self, documents: PersistentDocuments) -> None:
         """Restore what is kept, and keep changes from now on."""
         self._documents = documents
         for url, document in documents.kept.items():
@@ -128,14 +129,14 @@ MOST = 4_000
 MOST_OWNER_BYTES = 2_000
 
 
-class Locks(LockStorageDict):  # type: ignore[misc]
+class MountLocks(LockStorageDict):  # type: ignore[misc]
     """The locks of one mount, limited for each caller and in total."""
 
     def __init__(self) -> None:
         super().__init__()
         self._documents = _NOTHING
 
-    def load(self, documents: Documents) -> None:
+    def load(self, documents: PersistentDocuments) -> None:
         """Restore the kept locks that have not expired, and keep changes from now on."""
         self._documents = documents
         now = time.time()

@@ -15,7 +15,7 @@ from cfs_filesystem import ConflictError, EntryMeta, FsHandle, NotFoundError, Pa
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Resource:
     """A snapshot of a file or collection.
 
     `path` begins with `/` and does not end with one, except for the mount itself, whose path is `/`. `size` is in
@@ -38,7 +38,7 @@ class Conditions:
     if_none_match: str | None = None
 
 
-class Tree(ABC):
+class MountView(ABC):
     """A mount as one caller sees it, for one request. Entries that the caller may not see do not exist.
 
     Several threads call its methods. They raise `CfsError`; any other exception is a bug (500).
@@ -51,11 +51,11 @@ class Tree(ABC):
     """Prefix of the tree's own property names in Clark's notation, `{namespace}`; None if it has none."""
 
     @abstractmethod
-    def look(self, path: str) -> Entry | None:
+    def look(self, path: str) -> Resource | None:
         """Return the entry at a path; None if there is none."""
 
     @abstractmethod
-    def members(self, path: str) -> Iterable[Entry]:
+    def members(self, path: str) -> Iterable[Resource]:
         """Return the direct members of a collection."""
 
     @abstractmethod
@@ -158,17 +158,17 @@ _CHUNK_BYTES = 1 << 20
 _TYPES = MimeTypes()
 
 
-class HandleTree(Tree):
+class HandleTree(MountView):
     """The entries that a handle can see below a registered prefix, which ends in `/`."""
 
     def __init__(self, handle: FsHandle, prefix: Path) -> None:
         self._handle = handle
         self._prefix = prefix
 
-    def look(self, path: str) -> Entry | None:
+    def look(self, path: str) -> Resource | None:
         """Return the entry at a path, if the handle may see it."""
         if path == "/":
-            return Entry(path, collection=True)
+            return Resource(path, collection=True)
         logical = self._logical(path)
         if self._handle.allows("file", logical):
             with suppress(NotFoundError):
@@ -176,9 +176,9 @@ class HandleTree(Tree):
         elif self._handle.allows("list", logical):
             above = self.members(path.rpartition("/")[0] or "/")
             return next((entry for entry in above if entry.path == path), None)
-        return Entry(path, collection=True) if self._handle.is_directory(logical) else None
+        return Resource(path, collection=True) if self._handle.is_directory(logical) else None
 
-    def members(self, path: str) -> Iterator[Entry]:
+    def members(self, path: str) -> Iterator[Resource]:
         """Return the direct members of a directory."""
         return map(self._entry, self._handle.scan(self._logical(path)))
 
@@ -260,13 +260,13 @@ class HandleTree(Tree):
     def _logical(self, path: str) -> Path:
         return self._prefix + path[1:]
 
-    def _entry(self, meta: EntryMeta) -> Entry:
+    def _entry(self, meta: EntryMeta) -> Resource:
         path = "/" + meta["path"].removeprefix(self._prefix)
         if meta.get("directory"):
-            return Entry(path, collection=True, modified=meta["updated_at"].timestamp() or None)
+            return Resource(path, collection=True, modified=meta["updated_at"].timestamp() or None)
         version = meta.get("version")
         etag = version if isinstance(version, str) else None
-        return Entry(path, False, meta["size"], meta["updated_at"].timestamp(), etag, media_type_of(path))
+        return Resource(path, False, meta["size"], meta["updated_at"].timestamp(), etag, media_type_of(path))
 
 
 def _chunks(content: BinaryIO) -> Iterator[bytes]:

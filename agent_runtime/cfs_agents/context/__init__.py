@@ -1,6 +1,6 @@
 """The context of an agent: a conversation short enough for its model, and the rest of it on disk."""
 
-from cfs_agents.context.changes import Change
+from cfs_agents.context.changes import ConversationChange
 from cfs_agents.context.cleaning import CleaningPolicy, clean, clean_root, clean_sessions
 from cfs_agents.context.compaction import Compaction, SelectiveCompactionPolicy, Summarise
 from cfs_agents.context.conversation import Conversation
@@ -15,13 +15,13 @@ from cfs_agents.context.working import ContextUsage, WorkingContext
 __all__ = [
     "OFFLOAD_THRESHOLD",
     "CachedCounter",
-    "Change",
     "CleaningPolicy",
     "Compaction",
     "ContextFileSystem",
     "ContextItem",
     "ContextUsage",
     "Conversation",
+    "ConversationChange",
     "EphemeralPolicy",
     "EstimatingCounter",
     "ItemRecord",

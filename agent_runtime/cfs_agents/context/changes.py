@@ -15,7 +15,7 @@ from cfs_agents.context.items import ContextItem
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ConversationChange:
     """The difference of two conversations: removed ids, changed items, and new items with their positions."""
 
     removed: tuple[str, ...] = ()

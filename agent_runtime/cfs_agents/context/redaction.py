@@ -106,7 +106,7 @@ class Redacted:
         return str(self.value)
 
 
-class _Text(NamedTuple):
+class _EncodedText(NamedTuple):
     """A text in UTF-8, and the same with ASCII letters in lower case; positions are equal in both."""
 
     data: bytes
@@ -129,7 +129,7 @@ def redact(text: str) -> Redacted:
     pieces: list[bytes] = []
     counts: Counter[str] = Counter()
     end = 0
-    both = _Text(data, data.lower())
+    both = _EncodedText(data, data.lower())
     for span in sorted(span for rule in _RULES for span in rule(both)):
         if span.start < end:  # overlaps the last one
             end = max(end, span.end)
@@ -198,7 +198,7 @@ _RUNS = bytes(
 )
 
 
-def _keys(text: _Text) -> Iterator[_Span]:
+def _keys(text: _EncodedText) -> Iterator[_Span]:
     """Find keys. Long words are searched first: there are few, and one search finds them for all formats."""
     marks = [mark for mark in (b"-", b"_", b".", b"A") if mark in text.data]
     candidates = b" ".join(text.data[start:end] for start, end in _long_words(text.data)) if marks else b""
@@ -225,14 +225,14 @@ _AUTHORIZATION = re.compile(
 _URL = re.compile(rb"://[^\s/:@\"'<>]{0,128}:([^\s/@\"'<>]{1,256})@")
 
 
-def _headers(text: _Text) -> Iterator[_Span]:
+def _headers(text: _EncodedText) -> Iterator[_Span]:
     for match in _BEARER.finditer(text.lower) if text.may_hold(b"bearer") else ():
         yield _Span(*match.span(1), "bearer token")
     for match in _AUTHORIZATION.finditer(text.lower) if text.may_hold(b"authorization") else ():
         yield _Span(*match.span(1), "credentials")
 
 
-def _urls(text: _Text) -> Iterator[_Span]:
+def _urls(text: _EncodedText) -> Iterator[_Span]:
     for match in _URL.finditer(text.data) if b"@" in text.data else ():
         if is_secret_value("password", match[1], QUOTED):
             yield _Span(*match.span(1), "password")
@@ -244,7 +244,7 @@ _KEY_BODY = re.compile(rb"[A-Za-z0-9+/=\s\\]*")
 _LONGEST_KEY = 20_000
 
 
-def _private_keys(text: _Text) -> Iterator[_Span]:
+def _private_keys(text: _EncodedText) -> Iterator[_Span]:
     for match in _KEY_BEGINS.finditer(text.data) if text.may_hold(b"-private key") else ():
         dashes = text.data.find(b"-----", match.end(), match.end() + _LONGEST_KEY)
         end = _KEY_ENDS.match(text.data, dashes) if dashes >= 0 else None
@@ -266,7 +266,7 @@ _LONGEST_NAME = 64
 _OF_NAMES = (string.ascii_letters + string.digits + "_-").encode()
 
 
-def _assignments(text: _Text) -> Iterator[_Span]:
+def _assignments(text: _EncodedText) -> Iterator[_Span]:
     """Find `NAME=value`, `"name": "value"`, `name: value` and `--name value`.
 
     There are four searches, one for each word of which a name must contain one. They take a tenth of the time of a
@@ -315,4 +315,4 @@ def _end_of_bare(data: bytes, end: int) -> int:
     return rest.end() if rest else end
 
 
-_RULES: list[Callable[[_Text], Iterator[_Span]]] = [_private_keys, _keys, _headers, _urls, _assignments]
+_RULES: list[Callable[[_EncodedText], Iterator[_Span]]] = [_private_keys, _keys, _headers, _urls, _assignments]

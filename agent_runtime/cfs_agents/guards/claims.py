@@ -5,7 +5,7 @@ from typing import Any
 
 from cfs_agents.base.messages import Language, Messages, catalogue
 from cfs_agents.guards.ledger import ChangeLog
-from cfs_agents.guards.report import FileChange
+from cfs_agents.guards.report import ChangedFile
 from cfs_agents.tools.errors import ToolError
 from cfs_agents.tools.paths import WORKSPACE, escaped_name, file_path, unescaped_name
 
@@ -16,7 +16,11 @@ _MOST_NAMED = 5
 
 
 def check_claims(
-    details: Mapping[str, Any], agent_id: str, facts: Sequence[FileChange], ledger: ChangeLog, language: Language = "en"
+    details: Mapping[str, Any],
+    agent_id: str,
+    facts: Sequence[ChangedFile],
+    ledger: ChangeLog,
+    language: Language = "en",
 ) -> tuple[str, ...]:
     """Return the problems in the claims of an agent. Blocks: it reads the files."""
     say = catalogue(language)
@@ -45,7 +49,7 @@ def relative(path: str) -> str | None:
     return below if below != logical else None
 
 
-def _problem(path: str, agent_id: str, facts: Sequence[FileChange], ledger: ChangeLog, *, deleted: bool) -> str | None:
+def _problem(path: str, agent_id: str, facts: Sequence[ChangedFile], ledger: ChangeLog, *, deleted: bool) -> str | None:
     """Return the name of the message about the problem of one claimed path."""
     relative_path = relative(path) or _odd(path)
     if relative_path is None:

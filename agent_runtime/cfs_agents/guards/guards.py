@@ -21,7 +21,7 @@ from cfs_agents.guards.ledger import ChangeLog
 from cfs_agents.guards.limits import TreeLimits
 from cfs_agents.guards.locks import Locks
 from cfs_agents.guards.money import MoneyBudget
-from cfs_agents.guards.report import FileChange, Gap, Report
+from cfs_agents.guards.report import ChangedFile, Gap, Report
 from cfs_agents.guards.stale_writes import StaleWrites
 from cfs_agents.guards.watch import TaskWatch
 from cfs_agents.loop.claims import named_files
@@ -145,7 +145,7 @@ class Guards:
             reasons = (*reasons, catalogue(self._language).finished_twice)
         return replace(report, status=status, facts=facts, reasons=(*report.reasons, *reasons), gap=gap)
 
-    def _looked(self, report: Report) -> tuple[tuple[FileChange, ...], tuple[str, ...], Gap | None]:
+    def _looked(self, report: Report) -> tuple[tuple[ChangedFile, ...], tuple[str, ...], Gap | None]:
         facts = self.ledger.since(report.agent_id)
         gap = self.ledger.gap
         return facts, check_claims(report.details, report.agent_id, facts, self.ledger, self._language), gap

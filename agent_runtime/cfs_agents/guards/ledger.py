@@ -24,7 +24,7 @@ from typing import Any
 
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.repairs import Warn, usable_file, without_damage
-from cfs_agents.guards.report import ChangeKind, FileChange, Gap
+from cfs_agents.guards.report import ChangedFile, ChangeKind, Gap
 from cfs_agents.tools.paths import PASSED_OVER, escaped_name, unescaped_name
 from cfs_filesystem import Walk, open_beneath
 
@@ -146,7 +146,7 @@ class ChangeLog:
         self._file.touch()
         return self._file.stat().st_mtime_ns
 
-    def since(self, agent_id: str) -> tuple[FileChange, ...]:
+    def since(self, agent_id: str) -> tuple[ChangedFile, ...]:
         """Return the changes since an agent's mark, sorted; one that it and others made is attributed to it.
 
         A change without an author in a folder of `PASSED_OVER` is left out: it may just have been read first.
@@ -162,7 +162,7 @@ class ChangeLog:
         for path, entries in sorted(by_path.items()):
             if (kind := _kind(entries[0].before, entries[-1].after)) is not None:
                 is_own = any(entry.by == agent_id for entry in entries)
-                changes.append(FileChange(escaped_name(path), kind, agent_id if is_own else entries[-1].by))
+                changes.append(ChangedFile(escaped_name(path), kind, agent_id if is_own else entries[-1].by))
         return tuple(changes)
 
     def unmade(self, agent_id: str, names: Iterable[str], places: Mapping[str, str]) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ _WORDS: dict[Language, Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class FileChange:
+class ChangedFile:
     """A changed file of the workspace: its path relative to the workspace, and the agent that changed it.
 
     The path is text: bytes that are not text are escaped as `\\xff` in it (`escaped_name`).
@@ -92,7 +92,7 @@ class Report:
     status: ReportStatus
     summary: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
-    facts: tuple[FileChange, ...] = ()
+    facts: tuple[ChangedFile, ...] = ()
     reasons: tuple[str, ...] = ()
     usage: Usage = field(default_factory=Usage)
     gap: Gap | None = None
@@ -126,7 +126,7 @@ class Report:
         return "\n".join(line for line in lines if line)
 
 
-def _of_kind(kind: str, facts: Iterable[FileChange], agent_id: str, say: Mapping[str, str]) -> list[str]:
+def _of_kind(kind: str, facts: Iterable[ChangedFile], agent_id: str, say: Mapping[str, str]) -> list[str]:
     """Write one line for the agent's own changes, and one for each other agent with changes."""
     by_author: dict[str | None, list[str]] = {}
     for change in facts:

@@ -31,7 +31,7 @@ from cfs_agents.base.events import (
     Warned,
 )
 from cfs_agents.base.messages import catalogue, format_changes
-from cfs_agents.context import Change, CleaningPolicy, ContextFileSystem, Conversation, clean_root
+from cfs_agents.context import CleaningPolicy, ContextFileSystem, Conversation, ConversationChange, clean_root
 from cfs_agents.context.tokens import estimate
 from cfs_agents.loop.claims import named_files
 from cfs_agents.loop.config import AgentConfig, BackgroundJobs, FilesWatch, Outcome, SyncTurn, working_context
@@ -334,7 +334,7 @@ class Agent:
     async def _shortened(self, before: Conversation) -> list[AgentEvent]:
         """Record what has changed in the conversation while it was prepared; return the events about it."""
         events: list[AgentEvent] = []
-        if change := Change.between(before, self.context.context):
+        if change := ConversationChange.between(before, self.context.context):
             await self._recorder.shortened(change)
         if used := self._summaries.take_usage():
             self._count(used)

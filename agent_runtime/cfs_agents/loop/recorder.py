@@ -6,7 +6,7 @@ from typing import Protocol
 
 from cfs.wire import ToolCall, Usage
 from cfs_agents.base.events import Finished, ToolResult
-from cfs_agents.context import Change, ContextItem, Conversation
+from cfs_agents.context import ContextItem, Conversation, ConversationChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Recorder(Protocol):
         """
         ...
 
-    async def shortened(self, change: Change) -> None:
+    async def shortened(self, change: ConversationChange) -> None:
         """Store a change of the conversation: items were off-loaded or have left."""
         ...
 
@@ -59,7 +59,7 @@ class NullRecorder:
     async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
         """Do nothing."""
 
-    async def shortened(self, change: Change) -> None:
+    async def shortened(self, change: ConversationChange) -> None:
         """Do nothing."""
 
     async def begins(self, calls: Sequence[ToolCall]) -> None:

@@ -114,9 +114,9 @@ class Retries:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     outages: Outages = field(default_factory=Outages)
 
-    def request(self, forever: Callable[[], bool] = lambda: False) -> "Request":
+    def request(self, forever: Callable[[], bool] = lambda: False) -> "RepeatedRequest":
         """Begin a request; while `forever` returns true, an outage has no time limit."""
-        return Request(self, forever)
+        return RepeatedRequest(self, forever)
 
     async def call(self, action: Callable[[], Awaitable[T]], forever: Callable[[], bool] = lambda: False) -> T:
         """Repeat an action until it succeeds or its error is final."""
@@ -129,7 +129,7 @@ class Retries:
         raise AssertionError("unreachable")  # pragma: no cover
 
 
-class Request:
+class RepeatedRequest:
     """One request that may be made several times. Use it in `with`: it counts as waiting after its first outage."""
 
     def __init__(self, retries: Retries, forever: Callable[[], bool]) -> None:

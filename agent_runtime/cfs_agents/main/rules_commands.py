@@ -44,7 +44,7 @@ def check(
 
     The exit status is 0 if it is allowed, 3 if it is asked and 4 if it is denied.
     """
-    from cfs_agents.guards.rules import Call, Defaults, Remembered, Scope, Verdict, load_rules
+    from cfs_agents.guards.rules import Defaults, GatedCall, Remembered, Scope, Verdict, load_rules
 
     form = _CALL.fullmatch(call)
     if form is None:
@@ -53,7 +53,7 @@ def check(
     loaded = load_rules(workspace, files)
     _warn(loaded.warnings)
     answers = Remembered().answers(workspace)
-    decision = loaded.decide(Call(form[1], form[2]), Scope(workspace), Defaults(attended=not unattended), answers)
+    decision = loaded.decide(GatedCall(form[1], form[2]), Scope(workspace), Defaults(attended=not unattended), answers)
     if as_json:
         values = {
             "verdict": decision.verdict,

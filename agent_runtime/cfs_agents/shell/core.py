@@ -21,7 +21,7 @@ from cfs_agents.base.logs import get_logger
 from cfs_agents.shell import orders
 from cfs_agents.shell.census import awaits_input, kill_all, left_behind, members, new_cookie
 from cfs_agents.shell.errors import ShellClosed, ShellUnavailable
-from cfs_agents.shell.exchange import LAST_RESORT_SECONDS, Exchange
+from cfs_agents.shell.exchange import LAST_RESORT_SECONDS, CommandExchange
 from cfs_agents.shell.jobs import JobProcess
 from cfs_agents.shell.output import INSIDE, BackgroundOutputs, OutputStream, PrivateDirectory, Records
 from cfs_agents.shell.process import Bash, identity
@@ -77,7 +77,7 @@ class ShellCore:
         if "\0" in command:
             raise ValueError("a command cannot hold NUL")
         bash, fresh = yield from self._living()
-        exchange = Exchange(bash)
+        exchange = CommandExchange(bash)
         timed_out, prompt = False, None
         try:
             yield Work(partial(self._begin, exchange, command, directory, merge))
@@ -104,7 +104,7 @@ class ShellCore:
         )
         return result
 
-    def _followed(self, exchange: Exchange, seconds: float) -> Steps[str | None]:
+    def _followed(self, exchange: CommandExchange, seconds: float) -> Steps[str | None]:
         """Follow a command to its end or time limit; returns its question if it waits for input at a terminal.
 
         Commands have no terminal, but a program such as `script` gives one to its child, and that child waits for
@@ -125,7 +125,7 @@ class ShellCore:
             pause = min(2 * pause, _LAST_LOOK)
         return None
 
-    def _awaits_input(self, exchange: Exchange) -> bool:
+    def _awaits_input(self, exchange: CommandExchange) -> bool:
         return any(map(awaits_input, members(self._sessions(), self._cookie, exchange.ticks)))
 
     def background(self, command: str, directory: Path | None) -> Steps[Job]:
@@ -174,7 +174,7 @@ class ShellCore:
         if self._bash is not None:
             self._bash.kill()
 
-    def _begin(self, exchange: Exchange, command: str, directory: Path | None, merge: bool | None) -> None:
+    def _begin(self, exchange: CommandExchange, command: str, directory: Path | None, merge: bool | None) -> None:
         """Open the streams, write the script, and send the order."""
         bash, settings = exchange.bash, self.settings
         if directory is not None:
@@ -193,7 +193,7 @@ class ShellCore:
         bash.send(orders.order(self._shared("command"), pipes, bash.control_number, inner_directory) + exchange.report)
 
     def _settle(
-        self, exchange: Exchange, *, timed_out: bool = False, fresh: bool = False, asked: str | None = None
+        self, exchange: CommandExchange, *, timed_out: bool = False, fresh: bool = False, asked: str | None = None
     ) -> ShellResult:
         """Close the streams, or leave those that still have a writer to `BackgroundOutputs`; returns the result."""
         still = [stream for stream in exchange.streams if stream.descriptor is not None]
@@ -221,7 +221,7 @@ class ShellCore:
             asked=asked,
         )
 
-    def _ending(self, exchange: Exchange) -> tuple[int, str | None]:
+    def _ending(self, exchange: CommandExchange) -> tuple[int, str | None]:
         """Return a command's status, and why its shell ended, if it did."""
         if exchange.mark is None:
             return self._bury(exchange.bash) if exchange.report else (0, None)
@@ -253,9 +253,9 @@ class ShellCore:
 
     def _start(self) -> Steps[Bash]:
         """Start bash and send the first order. An exception meanwhile ends bash, so that none is left half started."""
-        started: Exchange | None = None
+        started: CommandExchange | None = None
         try:
-            started = Exchange((yield Work(self._spawn)))
+            started = CommandExchange((yield Work(self._spawn)))
             bash = started.bash
             bash.send(orders.opening(bash.limits) + orders.report(started.token, bash.control_number))
             yield from started.follow(LAST_RESORT_SECONDS)

@@ -25,7 +25,7 @@ _TRIES = 6
 _POLL_SECONDS = 0.02
 
 
-class Exchange:
+class CommandExchange:
     """One command in bash: reads its output and recognises or forces its end. Times are in seconds."""
 
     def __init__(self, bash: Bash) -> None:

@@ -53,7 +53,7 @@ class ToolArguments(Protocol):
         ...
 
 
-class Arguments:
+class ToolSignature:
     """The parameters of one tool by its signature. Raises `ToolDefinitionError` if it cannot be described."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
@@ -136,16 +136,16 @@ class Arguments:
         return {**self.schema["$defs"][name], **schema, "$ref": ""} if name else schema
 
 
-_OF_METHODS: WeakKeyDictionary[Any, dict[str, Arguments]] = WeakKeyDictionary()
+_OF_METHODS: WeakKeyDictionary[Any, dict[str, ToolSignature]] = WeakKeyDictionary()
 
 
-def arguments_of(name: str, function: Callable[..., Any]) -> Arguments:
+def arguments_of(name: str, function: Callable[..., Any]) -> ToolSignature:
     """Return the parameters of a tool; those of a method are computed once and shared by all its objects."""
     if not inspect.ismethod(function):
-        return Arguments(name, function)
+        return ToolSignature(name, function)
     cached = _OF_METHODS.setdefault(function.__func__, {})
     if name not in cached:
-        cached[name] = Arguments(name, function)
+        cached[name] = ToolSignature(name, function)
     return cached[name]
 
 

@@ -27,7 +27,7 @@ from cfs_agents.tree.fibre_tools import build_toolset
 from cfs_agents.tree.folder import TreeFolder
 from cfs_agents.tree.no_sessions import NoSessions
 from cfs_agents.tree.orchestrator import FibreOrchestrator, Models, ready
-from cfs_agents.tree.output import ChunkStream, MessageChunk
+from cfs_agents.tree.output import ChunkQueue, MessageChunk
 from cfs_agents.tree.published import PUBLISHED, PublishedWorkspace
 from cfs_agents.tree.record import InboxMessage, SubAgentRecord
 from cfs_agents.tree.server_sessions import ServerSessions
@@ -86,7 +86,7 @@ class FibreAgent:
         if client is not None:
             self._backend = ServerSessions(client, self.config.lease_seconds, retries or Retries())
         command_mode(self.config.commands, self.config.ask, elsewhere=client is not None)
-        self._chunks = ChunkStream()
+        self._chunks = ChunkQueue()
         self._busy = False
         self.warnings: list[str] = []
         """What was wrong with the files of the tree and has been put right, a sentence each."""

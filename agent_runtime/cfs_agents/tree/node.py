@@ -14,7 +14,7 @@ from cfs_agents.tree.branches import Branches, BranchFiles
 from cfs_agents.tree.clock import WorkClock
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.inbox import Inbox
-from cfs_agents.tree.output import ChunkStream, TurnOutput
+from cfs_agents.tree.output import ChunkQueue, TurnOutput
 from cfs_agents.tree.published import PublishedWorkspace
 from cfs_agents.tree.record import TRANSITIONS, SubAgentRecord, SubAgentState, report_of, state_at_rest
 from cfs_agents.tree.session_backend import SessionBackend
@@ -32,7 +32,7 @@ class TreeResources:
 
     config: FibreConfig
     backend: SessionBackend
-    chunks: ChunkStream
+    chunks: ChunkQueue
     guards: Guards
     models: Callable[[str], Model]
     published: PublishedWorkspace | None

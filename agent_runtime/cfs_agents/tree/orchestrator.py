@@ -29,7 +29,7 @@ from cfs_agents.tree.folder import TreeFolder
 from cfs_agents.tree.loading import StoredAgent, load_root, load_sub_agents
 from cfs_agents.tree.merging import finish_merge
 from cfs_agents.tree.node import TreeResources
-from cfs_agents.tree.output import ChunkStream
+from cfs_agents.tree.output import ChunkQueue
 from cfs_agents.tree.published import PublishedWorkspace
 from cfs_agents.tree.record import BranchRecord, InboxMessage, SubAgentRecord, SubAgentState
 from cfs_agents.tree.session_backend import ClaimedTurn, SessionBackend
@@ -57,7 +57,7 @@ class FibreOrchestrator:
         models: Models,
         config: FibreConfig,
         backend: SessionBackend,
-        chunks: ChunkStream,
+        chunks: ChunkQueue,
         toolset: BuildToolset,
         publish: Callable[[Guards], PublishedWorkspace | None],
     ) -> None:

@@ -41,7 +41,7 @@ class MessageChunk:
     name: str | None = None
 
 
-class ChunkStream:
+class ChunkQueue:
     """Brings the chunks of all agents to one reader, in the order in which they were sent."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class TurnOutput:
     Only the end of a turn waits for the server.
     """
 
-    def __init__(self, chunks: ChunkStream, session_id: str, agent_name: str) -> None:
+    def __init__(self, chunks: ChunkQueue, session_id: str, agent_name: str) -> None:
         self._chunks = chunks
         self._session_id = session_id
         self._agent_name = agent_name

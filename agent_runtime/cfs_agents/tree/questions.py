@@ -25,7 +25,7 @@ _NOT_ASKED = "no person could be asked whether this may run, and it was not run"
 _NOT_HELD = (NotFound, Forbidden, Conflict)
 
 
-class Lease(Protocol):
+class QuestionLease(Protocol):
     """What a question needs of the turn that it belongs to."""
 
     record: LeaseRecord
@@ -51,7 +51,13 @@ class ServerQuestion:
     """
 
     def __init__(
-        self, client: AsyncClient, session: str, lease: Lease, request: CommandRequest, key: str, retries: Retries
+        self,
+        client: AsyncClient,
+        session: str,
+        lease: QuestionLease,
+        request: CommandRequest,
+        key: str,
+        retries: Retries,
     ) -> None:
         self._client = client
         self._session = session

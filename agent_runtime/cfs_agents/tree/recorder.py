@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from cfs.wire import ToolCall, Usage
 from cfs_agents.base.events import Finished, ToolResult
-from cfs_agents.context import Change, ContextItem, Conversation
+from cfs_agents.context import ContextItem, Conversation, ConversationChange
 from cfs_agents.loop.recorder import NewContext
 from cfs_agents.tree.published import PublishedWorkspace
 from cfs_agents.tree.tool_names import CHANGES_NO_FILES, NEEDS_NO_FILES
@@ -30,14 +30,14 @@ class ResumePoint:
     failed_call: str = ""
 
 
-class Journal(Protocol):
+class StepJournal(Protocol):
     """The steps of one agent on disk. Each method returns when a kill cannot undo its step any more."""
 
     async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
         """Store a message (see `Recorder.added`)."""
         ...
 
-    async def shortened(self, change: Change) -> None:
+    async def shortened(self, change: ConversationChange) -> None:
         """Store a change of the conversation."""
         ...
 
@@ -69,7 +69,7 @@ class AgentRecorder:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: StepJournal,
         before_round: Callable[[], Coroutine[Any, Any, None]],
         published: PublishedWorkspace | None,
     ) -> None:

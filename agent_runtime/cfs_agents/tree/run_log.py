@@ -35,7 +35,7 @@ from cfs_agents.base.disk import (
 from cfs_agents.base.events import Finished
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.repairs import Warn, usable_file, without_damage
-from cfs_agents.context import Change, ContextItem, Conversation
+from cfs_agents.context import ContextItem, Conversation, ConversationChange
 from cfs_agents.tools import failure_of
 from cfs_agents.tree.operations import Operation
 from cfs_agents.tree.recorder import ResumePoint
@@ -158,7 +158,7 @@ class RunLog:
         """Write a message down; an answer is on the disk with the end, calls are with the intent of the first."""
         self._append({"kind": "item", "item": item.dump(), "broken": dict(broken)})
 
-    def change(self, change: Change) -> None:
+    def change(self, change: ConversationChange) -> None:
         """Write down what has become of the conversation; what a crash of the machine loses is done again."""
         self._append({"kind": "change", **change.dump()})
 
@@ -240,7 +240,7 @@ def _apply(state: RunState, record: Mapping[str, Any], number: int) -> None:
         if item.protected:
             state.last_call = None
     elif kind == "change":
-        state.context = Change.load(record).applied(state.context)
+        state.context = ConversationChange.load(record).applied(state.context)
     elif kind == "intent":
         state.begun.add(record["call"]["id"])
         state.end = None

@@ -11,7 +11,7 @@ from cfs.wire import Message, SessionInfo, ToolCall, Usage
 from cfs_agents.base.events import Finished, ToolResult
 from cfs_agents.base.messages import Language, catalogue
 from cfs_agents.base.threads import to_the_end
-from cfs_agents.context import Change, ContextItem, Conversation
+from cfs_agents.context import ContextItem, Conversation, ConversationChange
 from cfs_agents.loop.recorder import NewContext
 from cfs_agents.tree.record import LeaseRecord, SubAgentRecord
 from cfs_agents.tree.recorder import ResumePoint
@@ -189,7 +189,7 @@ class SessionJournal:
             await self.add(item.message)
         self._last = item.item_id
 
-    async def shortened(self, change: Change) -> None:  # noqa: ARG002 - as the protocol has it
+    async def shortened(self, change: ConversationChange) -> None:  # noqa: ARG002 - as the protocol has it
         """Store the shortened conversation."""
         await self.save()
 

@@ -7,7 +7,7 @@ from cfs_agents.base.disk import disk_errors
 from cfs_agents.base.events import Finished, ToolResult
 from cfs_agents.base.messages import after_sync
 from cfs_agents.base.threads import to_the_end
-from cfs_agents.context import Change, ContextItem, Conversation
+from cfs_agents.context import ContextItem, Conversation, ConversationChange
 from cfs_agents.loop.recorder import NewContext
 from cfs_agents.tools.plan import UPDATE_PLAN, Plan, plan_in, with_plan
 from cfs_agents.tree.directory import AgentRoot
@@ -72,7 +72,7 @@ class WindowJournal:
             cost = usage.model_dump(include={"prompt_tokens", "cached_tokens", "completion_tokens"})
             self._log.write(Operation(position, "model", cost, "replied", success=True))
 
-    async def shortened(self, change: Change) -> None:
+    async def shortened(self, change: ConversationChange) -> None:
         """Store a change of the conversation."""
         await to_the_end(lambda: self._run_log.change(change))
 

@@ -796,7 +796,7 @@ def up(
     When one of them exits, the other is ended, and the exit code is that of the first. With --tokens, the mount needs
     CFS_TOKEN or --token-file. With --background, `cfs logs` shows the log, and `cfs down` ends both.
     """
-    from cfs.cli.actions.up import Plan, refuse_second, start
+    from cfs.cli.actions.up import UpPlan, refuse_second, start
     from cfs.cli.base import background
 
     flags = list(arguments or ())
@@ -807,7 +807,7 @@ def up(
     refuse_second(flags)
     if in_background:
         raise typer.Exit(background.start())
-    raise typer.Exit(start(Plan(f"{__package__}.child", directory, tuple(flags), token_file, mount=mount)))
+    raise typer.Exit(start(UpPlan(f"{__package__}.child", directory, tuple(flags), token_file, mount=mount)))
 
 
 def down(url: Url = DEFAULT_URL) -> None:

@@ -72,7 +72,7 @@ class CompletionAccumulator:
         self._warnings: tuple[str, ...] | None = None
         self._text: list[str] = []
         self._thinking: list[str] = []
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _GrowingCall] = {}
         self._logprobs: list[ContentLogprob] = []
 
     @property
@@ -92,7 +92,7 @@ class CompletionAccumulator:
             self._text.append(choice.delta.content or "")
             self._thinking.append(choice.delta.reasoning_content or "")
             for piece in choice.delta.tool_calls or ():
-                call = self._calls.setdefault(piece.index, _Call())
+                call = self._calls.setdefault(piece.index, _GrowingCall())
                 call.id = piece.id or call.id
                 if piece.function is not None:
                     call.name += piece.function.name or ""
@@ -129,7 +129,7 @@ class CompletionAccumulator:
         )
 
 
-class _Call:
+class _GrowingCall:
     """A tool call that is being assembled."""
 
     def __init__(self) -> None:

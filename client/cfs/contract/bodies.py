@@ -25,7 +25,7 @@ from codecs import BOM_UTF8
 from dataclasses import dataclass
 
 from cfs.contract.errors import Conflict, TooLarge, UnsupportedMedia
-from cfs.contract.transcript import PREFIXES, Turn, from_elsewhere, parse
+from cfs.contract.transcript import PREFIXES, TranscriptMessage, from_elsewhere, parse
 
 _PREFIXES = tuple(prefix.encode() for prefix in PREFIXES.values())
 _OTHERS = tuple(prefix.encode() for role, prefix in PREFIXES.items() if role != "user")
@@ -45,7 +45,7 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
-class Import:
+class ImportedHistory:
     """The body is the history of a session that has none yet."""
 
     transcript: str
@@ -58,7 +58,7 @@ class Replace:
     transcript: str
 
 
-Verdict = Nothing | Append | Import | Replace
+Verdict = Nothing | Append | ImportedHistory | Replace
 
 
 def has_turns(body: bytes) -> bool:
@@ -91,7 +91,7 @@ def judge(
         verdict = judge(plain, transcript, base=base, may_replace=may_replace, limit=limit, most=most)
         return _message(text, limit) if verdict == Append(plain.decode()) else verdict
     if not transcript and not base:
-        return Import(text) if _is_conversation(body) else _message(text, limit)
+        return ImportedHistory(text) if _is_conversation(body) else _message(text, limit)
     if not (_first(body, _ASSISTANT) >= 0 or _turns(body, most) & (_turns(transcript) | _turns(base))):
         return _message(text, limit)
     if may_replace:
@@ -132,7 +132,7 @@ def _is_conversation(body: bytes) -> bool:
     return body.startswith(_PREFIXES) and _first(body, _OTHERS) >= 0
 
 
-def _turns(body: bytes, limit: int | None = None) -> set[Turn]:
+def _turns(body: bytes, limit: int | None = None) -> set[TranscriptMessage]:
     """The turns that a text holds, from its first line that reads as the beginning of one."""
     first = _first(body, _PREFIXES)
     return set(parse(body[first:].decode(), most=limit)) if first >= 0 else set()

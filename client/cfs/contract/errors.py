@@ -93,7 +93,7 @@ class CfsError(Exception):
         return self.passes and self.extra.get("should_retry") is not False
 
     @property
-    def _row(self) -> "Row":
+    def _row(self) -> "ErrorRow":
         return next(TABLE[kind] for kind in type(self).__mro__ if kind in TABLE)
 
 
@@ -424,7 +424,7 @@ class ServerError(CfsError):
     passes = True
 
 
-class Row(NamedTuple):
+class ErrorRow(NamedTuple):
     """HTTP status and errno of one class of errors; WebDAV uses the HTTP status."""
 
     slug: str
@@ -432,52 +432,52 @@ class Row(NamedTuple):
     errno: int
 
 
-TABLE: dict[type[CfsError], Row] = {
-    InvalidRequest: Row("invalid-request", 400, errno.EINVAL),
-    InvalidIdentifier: Row("invalid-identifier", 422, errno.EINVAL),
-    InvalidPath: Row("invalid-path", 400, errno.EINVAL),
-    InvalidSettings: Row("invalid-settings", 422, errno.EINVAL),
-    InvalidTranscript: Row("invalid-transcript", 422, errno.EINVAL),
-    InvalidParameters: Row("invalid-parameters", 422, errno.EINVAL),
-    KeyReused: Row("key-reused", 422, errno.EINVAL),
-    UnsupportedMedia: Row("unsupported-media", 415, errno.EILSEQ),
-    Unauthorized: Row("unauthorized", 401, errno.EACCES),
-    Forbidden: Row("forbidden", 403, errno.EACCES),
-    NotFound: Row("not-found", 404, errno.ENOENT),
-    NotGranted: Row("not-granted", 404, errno.ENOENT),
-    ModelNotFound: Row("model-not-found", 404, errno.ENOENT),
-    Gone: Row("gone", 410, errno.ESTALE),
-    SessionDeleted: Row("session-deleted", 410, errno.ESTALE),
-    SessionRenamed: Row("session-renamed", 410, errno.ESTALE),
-    SessionLost: Row("session-lost", 410, errno.ESTALE),
-    MethodNotAllowed: Row("method-not-allowed", 405, errno.EOPNOTSUPP),
-    NotAcceptable: Row("not-acceptable", 406, errno.EOPNOTSUPP),
-    Conflict: Row("conflict", 409, errno.EPERM),
-    AlreadyExists: Row("already-exists", 409, errno.EEXIST),
-    LooksAlike: Row("looks-alike", 409, getattr(errno, "ENOTUNIQ", errno.EEXIST)),
-    PreconditionFailed: Row("precondition-failed", 412, errno.ESTALE),
-    InProgress: Row("in-progress", 409, errno.EBUSY),
-    PreconditionRequired: Row("precondition-required", 428, errno.EPERM),
-    TooLarge: Row("too-large", 413, errno.EFBIG),
-    RangeNotSatisfiable: Row("range-not-satisfiable", 416, errno.EINVAL),
-    Busy: Row("busy", 409, errno.EAGAIN),
-    TooMany: Row("too-many", 429, errno.EAGAIN),
-    StorageFull: Row("storage-full", 507, errno.ENOSPC),
-    Unavailable: Row("unavailable", 503, errno.EAGAIN),
-    EngineError: Row("engine-error", 502, errno.EIO),
-    ContextTooLong: Row("context-too-long", 422, errno.EFBIG),
-    SchemaRefused: Row("schema-refused", 422, errno.EINVAL),
-    TokenRefused: Row("token-refused", 422, errno.EINVAL),
-    UpstreamRefused: Row("upstream-refused", 502, errno.EIO),
-    UpstreamBusy: Row("upstream-busy", 429, errno.EAGAIN),
-    WorkerCrashed: Row("worker-crashed", 502, errno.EIO),
-    Unreachable: Row("unreachable", 503, errno.ENOTCONN),
-    Timeout: Row("timeout", 504, errno.ETIMEDOUT),
-    Unsupported: Row("unsupported", 501, errno.EOPNOTSUPP),
-    InvalidReply: Row("invalid-reply", 502, errno.EBADMSG),
-    TooManyRounds: Row("too-many-rounds", 508, errno.ELOOP),
-    Unverified: Row("unverified", 502, errno.EBADMSG),
-    ServerError: Row("server-error", 500, errno.EIO),
+TABLE: dict[type[CfsError], ErrorRow] = {
+    InvalidRequest: ErrorRow("invalid-request", 400, errno.EINVAL),
+    InvalidIdentifier: ErrorRow("invalid-identifier", 422, errno.EINVAL),
+    InvalidPath: ErrorRow("invalid-path", 400, errno.EINVAL),
+    InvalidSettings: ErrorRow("invalid-settings", 422, errno.EINVAL),
+    InvalidTranscript: ErrorRow("invalid-transcript", 422, errno.EINVAL),
+    InvalidParameters: ErrorRow("invalid-parameters", 422, errno.EINVAL),
+    KeyReused: ErrorRow("key-reused", 422, errno.EINVAL),
+    UnsupportedMedia: ErrorRow("unsupported-media", 415, errno.EILSEQ),
+    Unauthorized: ErrorRow("unauthorized", 401, errno.EACCES),
+    Forbidden: ErrorRow("forbidden", 403, errno.EACCES),
+    NotFound: ErrorRow("not-found", 404, errno.ENOENT),
+    NotGranted: ErrorRow("not-granted", 404, errno.ENOENT),
+    ModelNotFound: ErrorRow("model-not-found", 404, errno.ENOENT),
+    Gone: ErrorRow("gone", 410, errno.ESTALE),
+    SessionDeleted: ErrorRow("session-deleted", 410, errno.ESTALE),
+    SessionRenamed: ErrorRow("session-renamed", 410, errno.ESTALE),
+    SessionLost: ErrorRow("session-lost", 410, errno.ESTALE),
+    MethodNotAllowed: ErrorRow("method-not-allowed", 405, errno.EOPNOTSUPP),
+    NotAcceptable: ErrorRow("not-acceptable", 406, errno.EOPNOTSUPP),
+    Conflict: ErrorRow("conflict", 409, errno.EPERM),
+    AlreadyExists: ErrorRow("already-exists", 409, errno.EEXIST),
+    LooksAlike: ErrorRow("looks-alike", 409, getattr(errno, "ENOTUNIQ", errno.EEXIST)),
+    PreconditionFailed: ErrorRow("precondition-failed", 412, errno.ESTALE),
+    InProgress: ErrorRow("in-progress", 409, errno.EBUSY),
+    PreconditionRequired: ErrorRow("precondition-required", 428, errno.EPERM),
+    TooLarge: ErrorRow("too-large", 413, errno.EFBIG),
+    RangeNotSatisfiable: ErrorRow("range-not-satisfiable", 416, errno.EINVAL),
+    Busy: ErrorRow("busy", 409, errno.EAGAIN),
+    TooMany: ErrorRow("too-many", 429, errno.EAGAIN),
+    StorageFull: ErrorRow("storage-full", 507, errno.ENOSPC),
+    Unavailable: ErrorRow("unavailable", 503, errno.EAGAIN),
+    EngineError: ErrorRow("engine-error", 502, errno.EIO),
+    ContextTooLong: ErrorRow("context-too-long", 422, errno.EFBIG),
+    SchemaRefused: ErrorRow("schema-refused", 422, errno.EINVAL),
+    TokenRefused: ErrorRow("token-refused", 422, errno.EINVAL),
+    UpstreamRefused: ErrorRow("upstream-refused", 502, errno.EIO),
+    UpstreamBusy: ErrorRow("upstream-busy", 429, errno.EAGAIN),
+    WorkerCrashed: ErrorRow("worker-crashed", 502, errno.EIO),
+    Unreachable: ErrorRow("unreachable", 503, errno.ENOTCONN),
+    Timeout: ErrorRow("timeout", 504, errno.ETIMEDOUT),
+    Unsupported: ErrorRow("unsupported", 501, errno.EOPNOTSUPP),
+    InvalidReply: ErrorRow("invalid-reply", 502, errno.EBADMSG),
+    TooManyRounds: ErrorRow("too-many-rounds", 508, errno.ELOOP),
+    Unverified: ErrorRow("unverified", 502, errno.EBADMSG),
+    ServerError: ErrorRow("server-error", 500, errno.EIO),
 }
 
 _BY_SLUG = {row.slug: kind for kind, row in TABLE.items()}

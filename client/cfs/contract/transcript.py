@@ -29,7 +29,7 @@ _FIRST = re.compile(_PREFIX)
 _OLD_TURN = re.compile(rf"\r(?={_PREFIX})")
 
 
-class Turn(NamedTuple):
+class TranscriptMessage(NamedTuple):
     """One message as the transcript shows it."""
 
     role: str
@@ -37,7 +37,7 @@ class Turn(NamedTuple):
 
 
 class _MessageLike(Protocol):
-    """Anything with a role and a content: a wire message, a stored one, or a `Turn`."""
+    """Anything with a role and a content: a wire message, a stored one, or a `TranscriptMessage`."""
 
     @property
     def role(self) -> str: ...
@@ -103,7 +103,7 @@ def reply_stops(own: tuple[str, ...] | None) -> tuple[str, ...]:
     return own + tuple(stop for stop in _ROLE_STOPS if not any(text in stop for text in own))
 
 
-def parse(text: str, *, most: int | None = None) -> list[Turn]:
+def parse(text: str, *, most: int | None = None) -> list[TranscriptMessage]:
     """Read a transcript back; one final newline is taken as the end of the last line.
 
     Raises `InvalidTranscript` when the text does not begin with a role's prefix, and `TooLarge` when it has more than
@@ -121,6 +121,6 @@ def parse(text: str, *, most: int | None = None) -> list[Turn]:
     return [_parse_one(text[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
-def _parse_one(block: str) -> Turn:
+def _parse_one(block: str) -> TranscriptMessage:
     name, _, content = block.partition(": ")
-    return Turn(name.lower(), _ESCAPED.sub("\n", content))
+    return TranscriptMessage(name.lower(), _ESCAPED.sub("\n", content))

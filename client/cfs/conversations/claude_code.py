@@ -12,9 +12,9 @@ from cfs.contract.wire import Message, ToolCall
 from cfs.conversations.conversation import (
     IMAGE,
     Builder,
-    Conversation,
     Damage,
-    Entry,
+    ImportedConversation,
+    LenientModel,
     failed,
     iso,
     json_lines,
@@ -24,7 +24,7 @@ from cfs.conversations.conversation import (
 )
 
 
-class _Block(Entry):
+class _Block(LenientModel):
     type: str
     text: str = ""
     thinking: str = ""
@@ -36,7 +36,7 @@ class _Block(Entry):
     is_error: bool | None = None
 
 
-class _Usage(Entry):
+class _Usage(LenientModel):
     input_tokens: int | None = 0
     output_tokens: int | None = 0
     cache_creation_input_tokens: int | None = 0
@@ -47,7 +47,7 @@ class _Usage(Entry):
         return sum(filter(None, (getattr(self, name) for name in _Usage.model_fields)))
 
 
-class _Message(Entry):
+class _Message(LenientModel):
     id: str = ""
     role: str = ""
     model: str = ""
@@ -55,7 +55,7 @@ class _Message(Entry):
     usage: _Usage | None = None
 
 
-class _Line(Entry):
+class _Line(LenientModel):
     type: str
     uuid: str = ""
     parentUuid: str | None = None  # noqa: N815 - the name in the file
@@ -81,7 +81,7 @@ class _Line(Entry):
         return {block.tool_use_id for block in self.blocks if block.type == "tool_result"}
 
 
-def read(text: str, name: str, parent: str | None = None, title: str | None = None) -> tuple[Conversation, ...]:
+def read(text: str, name: str, parent: str | None = None, title: str | None = None) -> tuple[ImportedConversation, ...]:
     """Read a session file, whose name is its id. Files of earlier versions contain their sub-agents."""
     damage: list[Damage] = []
     lines: list[_Line] = []
@@ -120,7 +120,7 @@ def _groups(side: Iterable[_Line]) -> list[list[_Line]]:
     return list(groups.values())
 
 
-def _conversation(lines: Iterable[_Line], name: str, **more: Any) -> Conversation:
+def _conversation(lines: Iterable[_Line], name: str, **more: Any) -> ImportedConversation:
     entries = [line for line in lines if line.uuid]
     builder = Builder()
     reply, counted = "", set()
@@ -192,7 +192,7 @@ def _text(builder: Builder, content: str | Iterable[_Block] | None) -> str:
     return "\n\n".join(pieces)
 
 
-def file_name(conversation: Conversation, folder: str) -> str:
+def file_name(conversation: ImportedConversation, folder: str) -> str:
     """Return where the file is below `~/.claude`."""
     project = f"projects/{re.sub(r'[^A-Za-z0-9]', '-', folder)}"
     if conversation.parent is None:
@@ -200,7 +200,7 @@ def file_name(conversation: Conversation, folder: str) -> str:
     return f"{project}/{conversation.parent}/subagents/agent-{conversation.id}.jsonl"
 
 
-def write(conversation: Conversation, folder: str) -> str:
+def write(conversation: ImportedConversation, folder: str) -> str:
     """Write a session file for a working folder, which `claude --resume ID` continues.
 
     Thoughts are left out: the API of Anthropic takes only its own, signed.

@@ -11,9 +11,9 @@ from cfs.contract.wire import Message, Role, ToolCall
 from cfs.conversations.conversation import (
     IMAGE,
     Builder,
-    Conversation,
     Damage,
-    Entry,
+    ImportedConversation,
+    LenientModel,
     arguments_of,
     iso,
     json_lines,
@@ -36,12 +36,12 @@ _CALLS = ("function_call", "custom_tool_call", "local_shell_call")
 _RESULTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
 
 
-class _Content(Entry):
+class _Content(LenientModel):
     type: str = ""
     text: str = ""
 
 
-class _Item(Entry):
+class _Item(LenientModel):
     type: str = ""
     role: str = ""
     content: str | tuple[_Content, ...] | None = None
@@ -56,11 +56,11 @@ class _Item(Entry):
     output: str | tuple[_Content, ...] | dict[str, Any] | None = None
 
 
-class _Instructions(Entry):
+class _Instructions(LenientModel):
     text: str = ""
 
 
-class _Meta(Entry):
+class _Meta(LenientModel):
     id: str = ""
     parent_thread_id: str | None = None
     cwd: str | None = None
@@ -77,7 +77,7 @@ class _Meta(Entry):
             return None
 
 
-class _Event(Entry):
+class _Event(LenientModel):
     type: str = ""
     thread_name: str | None = None
     num_turns: int = 0
@@ -86,10 +86,10 @@ class _Event(Entry):
     message: str = ""
 
 
-def read(text: str, name: str, title: str | None = None) -> Conversation:
+def read(text: str, name: str, title: str | None = None) -> ImportedConversation:
     """Read a rollout file. `name` is the id of a file that has none."""
     damage: list[Damage] = []
-    reader = _Reader()
+    reader = _RolloutReader()
     for number, value in json_lines(text, damage):
         try:
             reader.line(value)
@@ -106,7 +106,7 @@ def read(text: str, name: str, title: str | None = None) -> Conversation:
     )
 
 
-class _Reader:
+class _RolloutReader:
     """Goes through the lines of a file."""
 
     def __init__(self) -> None:
@@ -202,13 +202,13 @@ def _time(value: dict[str, Any]) -> str | None:
     return time if isinstance(time, str) else None
 
 
-def file_name(conversation: Conversation, folder: str) -> str:  # noqa: ARG001 - the working folder is in the file
+def file_name(conversation: ImportedConversation, folder: str) -> str:  # noqa: ARG001 - the working folder is in the file
     """Return where the file is below `~/.codex`."""
     start = datetime.fromtimestamp(min(conversation.times, default=0.0), UTC)
     return f"sessions/{start:%Y/%m/%d}/rollout-{start:%Y-%m-%dT%H-%M-%S}-{conversation.id}.jsonl"
 
 
-def write(conversation: Conversation, folder: str) -> str:
+def write(conversation: ImportedConversation, folder: str) -> str:
     """Write a rollout file for a working folder, which `codex resume ID` continues.
 
     Thoughts are left out: the API of OpenAI takes only its own, encrypted.

@@ -18,7 +18,7 @@ IMAGE = "[image]"
 """Stands in a message for a picture, which CFS does not store."""
 
 
-class Entry(BaseModel):
+class LenientModel(BaseModel):
     """A part of another program's file. Members that are not known are ignored: the programs change often."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -33,7 +33,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ImportedConversation:
     """The messages of one session of another program, with the time of each in seconds since 1970.
 
     `id` is the program's own, and `parent` that of the session that has started this one as a sub-agent. `tokens` are
@@ -93,10 +93,10 @@ class Builder:
         del self.messages[count:]
         del self.times[count:]
 
-    def build(self, id: str, **more: Any) -> Conversation:  # noqa: A002 - the name of the field
+    def build(self, id: str, **more: Any) -> ImportedConversation:  # noqa: A002 - the name of the field
         """Return the conversation, without messages that have nothing in them."""
         pairs = [pair for pair in zip(self.messages, self.times, strict=True) if not _is_empty(pair[0])]
-        return Conversation(
+        return ImportedConversation(
             id,
             tuple(message for message, _ in pairs),
             tuple(time for _, time in pairs),

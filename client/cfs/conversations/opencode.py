@@ -11,27 +11,27 @@ from cfs.contract.wire import Message, ToolCall
 from cfs.conversations.conversation import (
     IMAGE,
     Builder,
-    Conversation,
     Damage,
-    Entry,
+    ImportedConversation,
+    LenientModel,
     failed,
     reason_of,
     seconds,
 )
 
 
-class _Time(Entry):
+class _Time(LenientModel):
     created: float = 0
     start: float = 0
     end: float | None = None
 
 
-class _Cache(Entry):
+class _Cache(LenientModel):
     read: float = 0
     write: float = 0
 
 
-class _Tokens(Entry):
+class _Tokens(LenientModel):
     input: float = 0
     output: float = 0
     reasoning: float = 0
@@ -42,7 +42,7 @@ class _Tokens(Entry):
         return int(self.input + self.output + self.reasoning + self.cache.read + self.cache.write)
 
 
-class _State(Entry):
+class _State(LenientModel):
     status: str = ""
     input: dict[str, Any] = Field(default_factory=dict)
     output: str = ""
@@ -55,7 +55,7 @@ class _State(Entry):
         return self.output if self.status == "completed" else failed(self.error or "interrupted")
 
 
-class _Part(Entry):
+class _Part(LenientModel):
     type: str
     text: str = ""
     tool: str = ""
@@ -65,7 +65,7 @@ class _Part(Entry):
     filename: str | None = None
 
 
-class _Info(Entry):
+class _Info(LenientModel):
     id: str = ""
     role: str
     time: _Time = _Time()
@@ -74,11 +74,11 @@ class _Info(Entry):
     error: dict[str, Any] | None = None
 
 
-class _Revert(Entry):
+class _Revert(LenientModel):
     messageID: str = ""  # noqa: N815
 
 
-class _Session(Entry):
+class _Session(LenientModel):
     id: str
     revert: _Revert | None = None
     title: str | None = None
@@ -86,7 +86,7 @@ class _Session(Entry):
     directory: str | None = None
 
 
-def read(info: dict[str, Any], messages: Iterable[tuple[dict[str, Any], list[dict[str, Any]]]]) -> Conversation:
+def read(info: dict[str, Any], messages: Iterable[tuple[dict[str, Any], list[dict[str, Any]]]]) -> ImportedConversation:
     """Read a session: its `info`, and the `info` of each message with its parts, in order.
 
     Damage is counted by messages, beginning with 1. Raises `ValidationError` if the session itself is none.
@@ -156,12 +156,12 @@ def _text(builder: Builder, part: _Part) -> str:
     return part.text if part.type == "text" else ""
 
 
-def file_name(conversation: Conversation, folder: str) -> str:  # noqa: ARG001 - the working folder is in the file
+def file_name(conversation: ImportedConversation, folder: str) -> str:  # noqa: ARG001 - the working folder is in the file
     """Return a name for the file."""
     return f"{_identifier('ses', conversation.id)}.json"
 
 
-def write(conversation: Conversation, folder: str) -> str:
+def write(conversation: ImportedConversation, folder: str) -> str:
     """Write a session for a working folder, which `opencode import FILE` takes."""
     session = _identifier("ses", conversation.id)
     start = int(min(conversation.times, default=0.0) * 1000)

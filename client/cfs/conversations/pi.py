@@ -11,9 +11,9 @@ from cfs.contract.wire import Message, ToolCall
 from cfs.conversations.conversation import (
     IMAGE,
     Builder,
-    Conversation,
     Damage,
-    Entry,
+    ImportedConversation,
+    LenientModel,
     failed,
     iso,
     json_lines,
@@ -26,7 +26,7 @@ VERSION = 3
 """Of the files that are written here. Earlier ones are read, too."""
 
 
-class _Block(Entry):
+class _Block(LenientModel):
     type: str
     text: str = ""
     thinking: str = ""
@@ -35,11 +35,11 @@ class _Block(Entry):
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
-class _Usage(Entry):
+class _Usage(LenientModel):
     totalTokens: int = 0  # noqa: N815 - the name in the file
 
 
-class _Message(Entry):
+class _Message(LenientModel):
     role: str
     content: str | tuple[_Block, ...] = ""
     model: str = ""
@@ -52,7 +52,7 @@ class _Message(Entry):
     output: str = ""
 
 
-class _Line(Entry):
+class _Line(LenientModel):
     type: str
     id: str = ""
     parentId: str | None = None  # noqa: N815
@@ -64,7 +64,7 @@ class _Line(Entry):
     cwd: str | None = None
 
 
-def read(text: str, name: str) -> Conversation:
+def read(text: str, name: str) -> ImportedConversation:
     """Read a session file. `name` is the id of a file that has none."""
     damage: list[Damage] = []
     lines: list[_Line] = []
@@ -136,14 +136,14 @@ def _text(builder: Builder, content: str | Iterable[_Block]) -> str:
     return "\n\n".join(pieces)
 
 
-def file_name(conversation: Conversation, folder: str) -> str:
+def file_name(conversation: ImportedConversation, folder: str) -> str:
     """Return where the file is below `~/.pi/agent`."""
     start = re.sub(r"[:.]", "-", iso(min(conversation.times, default=0.0)))
     project = re.sub(r"[/:\\\\]", "-", folder.strip("/"))
     return f"sessions/--{project}--/{start}_{conversation.id}.jsonl"
 
 
-def write(conversation: Conversation, folder: str) -> str:
+def write(conversation: ImportedConversation, folder: str) -> str:
     """Write a session file for a working folder, which `pi --session FILE` continues."""
     start = iso(min(conversation.times, default=0.0))
     header = {"type": "session", "version": VERSION, "id": conversation.id, "timestamp": start, "cwd": folder}

@@ -14,7 +14,7 @@ TRIES = 3
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 
-class Form(Generic[Model]):
+class ReplyFormat(Generic[Model]):
     """The required format of a reply: JSON that a pydantic model accepts."""
 
     def __init__(self, model: type[Model]) -> None:

@@ -8,7 +8,7 @@ from typing_extensions import TypeVar
 from cfs.contract.errors import EngineError
 from cfs.contract.transcript import render_one
 from cfs.contract.wire import FinishReason, Message, ToolCall, Usage
-from cfs.state.replies import Outcome
+from cfs.state.replies import MessageOutcome
 
 Parsed = TypeVar("Parsed", default=None)
 
@@ -38,7 +38,7 @@ class Response(BaseModel, Generic[Parsed]):
             raise EngineError(self.error)
 
 
-def respond(session_id: str, outcome: Outcome, parsed: Parsed) -> Response[Parsed]:
+def respond(session_id: str, outcome: MessageOutcome, parsed: Parsed) -> Response[Parsed]:
     """Create a response from the outcome of a message."""
     return Response(
         session_id=session_id,

@@ -41,10 +41,10 @@ from cfs.contract.wire import (
     SettingsPatch,
     TurnSettings,
 )
-from cfs.session.formats import TRIES, Form
+from cfs.session.formats import TRIES, ReplyFormat
 from cfs.session.response import Response, respond
 from cfs.session.tools import MAX_ROUNDS, Tool, Toolbox
-from cfs.state.replies import Outcome
+from cfs.state.replies import MessageOutcome
 from cfs.transports.base import DEFAULT_MOUNT, Transport, resolve
 from cfs.transports.deadlines import Deadline
 
@@ -209,7 +209,7 @@ class Session:
             new = self._new(message, turn, box)
             outcome = self._converse(new, box, auto_tool, max_rounds, deadline, keys)
             return respond(self._id, outcome, None)
-        form = Form(response_format)
+        form = ReplyFormat(response_format)
         text = form.ask(message)
         for _ in range(TRIES):
             new = self._new(text, turn, box, form.response_format)
@@ -474,7 +474,7 @@ class Session:
 
     def _converse(
         self, new: NewMessage, box: Toolbox, auto_tool: bool, max_rounds: int, deadline: Deadline, keys: Keys
-    ) -> Outcome:
+    ) -> MessageOutcome:
         """Send a message, and then results of tools until the model makes no more calls."""
         outcome = self._transport.send(new, deadline, next(keys))
         self._exists = True
@@ -533,7 +533,7 @@ def _name(path: str | os.PathLike[str] | None, mount: str) -> str:
     return name.removeprefix(mount.rstrip("/") + "/")
 
 
-def _check_rounds(rounds: int, limit: int, outcome: Outcome) -> None:
+def _check_rounds(rounds: int, limit: int, outcome: MessageOutcome) -> None:
     if rounds >= limit:
         raise TooManyRounds(f"the model called tools {limit} times in a row", last_reply=outcome.reply)
 

@@ -15,7 +15,7 @@ from cfs.contract.errors import InvalidParameters
 from cfs.contract.text_values import read_texts
 from cfs.contract.tool_calls import ToolRequest, find_calls
 from cfs.contract.wire import FunctionSpec, ToolSpec
-from cfs.state.replies import Outcome
+from cfs.state.replies import MessageOutcome
 
 MAX_ROUNDS = 8
 """Maximum consecutive rounds of tool calls before the model must answer."""
@@ -95,7 +95,7 @@ class Toolbox:
         lines = [f"- {tool.name}{_signature(tool)}: {tool.description}" for tool in self._tools.values()]
         return "\n".join(["You can call these tools:", *lines, _HOW, "", message])
 
-    def calls(self, outcome: Outcome) -> list[ToolRequest]:
+    def calls(self, outcome: MessageOutcome) -> list[ToolRequest]:
         """Return the calls of a reply: those separate from its text, or else those in the text."""
         if not self._tools:
             return []

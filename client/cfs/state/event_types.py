@@ -49,7 +49,7 @@ class OriginData(TypedDict):
     messages: int
 
 
-class SessionCreated(TypedDict):
+class SessionCreatedData(TypedDict):
     """Data of `session.created`."""
 
     settings: SessionOptions
@@ -63,7 +63,7 @@ class SessionCreated(TypedDict):
     renamed_from: NotRequired[str]
 
 
-class MessageAdded(TypedDict):
+class MessageAddedData(TypedDict):
     """Data of `message.added`."""
 
     turn: str
@@ -73,19 +73,19 @@ class MessageAdded(TypedDict):
     title: NotRequired[str | None]
 
 
-class TurnStarted(TypedDict):
+class TurnStartedData(TypedDict):
     """Data of `turn.started`."""
 
     turn: str
 
 
-class TurnInterrupted(TypedDict):
+class TurnInterruptedData(TypedDict):
     """Data of `turn.interrupted`."""
 
     turn: str
 
 
-class Token(TypedDict):
+class TokenData(TypedDict):
     """Data of `token`."""
 
     turn: str
@@ -95,7 +95,7 @@ class Token(TypedDict):
     calls: NotRequired[list[ToolCallData]]
 
 
-class TurnFinished(TypedDict):
+class TurnFinishedData(TypedDict):
     """Data of `turn.finished`."""
 
     turn: str
@@ -105,13 +105,13 @@ class TurnFinished(TypedDict):
     warnings: NotRequired[list[str]]
 
 
-class TurnFailed(TurnFinished):
+class TurnFailedData(TurnFinishedData):
     """Data of `turn.failed`."""
 
     error: str
 
 
-class CallDecided(TypedDict):
+class CallDecidedData(TypedDict):
     """Data of `call.decided`: see `cfs.wire.CallDecision`; `principal` is the agent's."""
 
     turn: str
@@ -127,7 +127,7 @@ class CallDecided(TypedDict):
     digest: str
 
 
-class QuestionAsked(TypedDict):
+class QuestionAskedData(TypedDict):
     """Data of `question.asked`."""
 
     turn: str
@@ -140,7 +140,7 @@ class QuestionAsked(TypedDict):
     asker: str
 
 
-class QuestionAnswered(TypedDict):
+class QuestionAnsweredData(TypedDict):
     """Data of `question.answered`."""
 
     turn: str
@@ -181,14 +181,14 @@ class WorkData(TypedDict):
     budget: BudgetData | None
 
 
-class WorkReported(TypedDict):
+class WorkReportedData(TypedDict):
     """Data of `work.reported`."""
 
     turn: str
     work: WorkData
 
 
-class HistoryReplaced(TypedDict):
+class HistoryReplacedData(TypedDict):
     """Data of `history.replaced`."""
 
     messages: int
@@ -198,7 +198,7 @@ class HistoryReplaced(TypedDict):
     rewound_to: NotRequired[int | None]
 
 
-class ContextShifted(TypedDict):
+class ContextShiftedData(TypedDict):
     """Data of `context.shifted`."""
 
     turn: str
@@ -208,14 +208,14 @@ class ContextShifted(TypedDict):
     summary: NotRequired[str]
 
 
-class SettingsChanged(TypedDict):
+class SettingsChangedData(TypedDict):
     """Data of `settings.changed`."""
 
     settings: SessionOptions
     title: NotRequired[str | None]
 
 
-class StateChanged(TypedDict):
+class StateChangedData(TypedDict):
     """Data of `state.changed`."""
 
     state: State
@@ -224,13 +224,13 @@ class StateChanged(TypedDict):
     detail: NotRequired[str]
 
 
-class SessionDeleted(TypedDict):
+class SessionDeletedData(TypedDict):
     """Data of `session.deleted`."""
 
     renamed_to: NotRequired[str]
 
 
-class Stale(TypedDict, total=False):
+class StaleData(TypedDict, total=False):
     """Data of `stale`: numbers of events, and the present state as in `cfs.wire.SessionDetail`."""
 
     asked: int
@@ -238,11 +238,11 @@ class Stale(TypedDict, total=False):
     session: dict[str, Any]
 
 
-class Goodbye(TypedDict):
+class GoodbyeData(TypedDict):
     """Data of `goodbye`."""
 
 
-class Connected(TypedDict):
+class ConnectedData(TypedDict):
     """Data of `connected`."""
 
 
@@ -255,25 +255,25 @@ if TYPE_CHECKING:
         data: _Data
 
     SessionEvent = (
-        _EventOf[Literal["session.created"], SessionCreated]
-        | _EventOf[Literal["message.added"], MessageAdded]
-        | _EventOf[Literal["turn.started"], TurnStarted]
-        | _EventOf[Literal["turn.interrupted"], TurnInterrupted]
-        | _EventOf[Literal["token"], Token]
-        | _EventOf[Literal["turn.finished"], TurnFinished]
-        | _EventOf[Literal["turn.failed"], TurnFailed]
-        | _EventOf[Literal["call.decided"], CallDecided]
-        | _EventOf[Literal["question.asked"], QuestionAsked]
-        | _EventOf[Literal["question.answered"], QuestionAnswered]
-        | _EventOf[Literal["work.reported"], WorkReported]
-        | _EventOf[Literal["history.replaced"], HistoryReplaced]
-        | _EventOf[Literal["context.shifted"], ContextShifted]
-        | _EventOf[Literal["settings.changed"], SettingsChanged]
-        | _EventOf[Literal["state.changed"], StateChanged]
-        | _EventOf[Literal["session.deleted"], SessionDeleted]
-        | _EventOf[Literal["stale"], Stale]
-        | _EventOf[Literal["goodbye"], Goodbye]
-        | _EventOf[Literal["connected"], Connected]
+        _EventOf[Literal["session.created"], SessionCreatedData]
+        | _EventOf[Literal["message.added"], MessageAddedData]
+        | _EventOf[Literal["turn.started"], TurnStartedData]
+        | _EventOf[Literal["turn.interrupted"], TurnInterruptedData]
+        | _EventOf[Literal["token"], TokenData]
+        | _EventOf[Literal["turn.finished"], TurnFinishedData]
+        | _EventOf[Literal["turn.failed"], TurnFailedData]
+        | _EventOf[Literal["call.decided"], CallDecidedData]
+        | _EventOf[Literal["question.asked"], QuestionAskedData]
+        | _EventOf[Literal["question.answered"], QuestionAnsweredData]
+        | _EventOf[Literal["work.reported"], WorkReportedData]
+        | _EventOf[Literal["history.replaced"], HistoryReplacedData]
+        | _EventOf[Literal["context.shifted"], ContextShiftedData]
+        | _EventOf[Literal["settings.changed"], SettingsChangedData]
+        | _EventOf[Literal["state.changed"], StateChangedData]
+        | _EventOf[Literal["session.deleted"], SessionDeletedData]
+        | _EventOf[Literal["stale"], StaleData]
+        | _EventOf[Literal["goodbye"], GoodbyeData]
+        | _EventOf[Literal["connected"], ConnectedData]
     )
 else:
     SessionEvent = StreamEvent

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cfs.contract.errors import InvalidTranscript
-from cfs.contract.transcript import PREFIXES, Turn, parse
+from cfs.contract.transcript import PREFIXES, TranscriptMessage, parse
 from cfs.contract.wire import FinishReason, ToolCall, Usage
 
 _ERROR = re.compile(r"\[Error: (.*)\]", re.DOTALL)
@@ -35,7 +35,7 @@ def decode(data: bytes) -> str:
     return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
 
 
-def turns_of(text: str) -> list[Turn]:
+def turns_of(text: str) -> list[TranscriptMessage]:
     """Parse a transcript that may be changing; text that cannot be parsed has no turns yet."""
     try:
         return parse(text)
@@ -49,23 +49,23 @@ def settled(text: str) -> bool:
     return not text or (text.endswith("\n") and bool(turns) and turns[-1].role != "user")
 
 
-def asked_last(turns: Sequence[Turn], message: Turn) -> int | None:
+def asked_last(turns: Sequence[TranscriptMessage], message: TranscriptMessage) -> int | None:
     """Return the index of the last message of this role and content."""
     return next((n for n in range(len(turns) - 1, -1, -1) if turns[n] == message), None)
 
 
-def end_of_answer(turns: Sequence[Turn], asked: int) -> int:
+def end_of_answer(turns: Sequence[TranscriptMessage], asked: int) -> int:
     """Count the messages up to the end of the turn that a message began: to the next user's one."""
     return next((n for n in range(asked + 1, len(turns)) if turns[n].role == "user"), len(turns))
 
 
-def find_reply(text: str, turns: Sequence[Turn], message: str) -> Found | None:
+def find_reply(text: str, turns: Sequence[TranscriptMessage], message: str) -> Found | None:
     """Return the reply to the last user's message of this content; None if there is none yet.
 
     A raw message that would parse as several turns is not found at first. It is found once the transcript shows it
     escaped.
     """
-    index = asked_last(turns, Turn("user", message))
+    index = asked_last(turns, TranscriptMessage("user", message))
     if index is None:
         return None
     end = end_of_answer(turns, index)
@@ -81,11 +81,11 @@ def error_in(reply: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MessageOutcome:
     """The outcome of one message: the reply, and the history up to it. Unknown values are None."""
 
     reply: str
-    history: Sequence[Turn]
+    history: Sequence[TranscriptMessage]
     error: str | None = None
     finish_reason: FinishReason | None = None
     usage: Usage | None = None

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from cfs.api import life_in
 from cfs.contract.errors import Unavailable, departed
-from cfs.contract.transcript import Turn
+from cfs.contract.transcript import TranscriptMessage
 from cfs.contract.wire import (
     AgentWork,
     FinishReason,
@@ -23,7 +23,7 @@ from cfs.contract.wire import (
     ToolCall,
     Usage,
 )
-from cfs.state.replies import Outcome, asked_last, end_of_answer, error_in
+from cfs.state.replies import MessageOutcome, asked_last, end_of_answer, error_in
 from cfs.state.stream import StreamEvent
 
 IDLE = "idle"
@@ -113,7 +113,7 @@ class TurnReader:
     `caught_up` is true if the end of the turn was among lost events, so that no other event will report it.
     """
 
-    def __init__(self, session: str, message: Turn) -> None:
+    def __init__(self, session: str, message: TranscriptMessage) -> None:
         self.caught_up = False
         self._session = session
         self._message = message
@@ -152,12 +152,12 @@ class TurnReader:
                 return self._catch_up(event.data.get("session") or {})
         return ""
 
-    def outcome(self, history: Sequence[Turn]) -> Outcome:
+    def outcome(self, history: Sequence[TranscriptMessage]) -> MessageOutcome:
         """Return the reply, and the history at the end of the turn."""
         turn = self._turn
         reason = cast("FinishReason | None", turn.finish_reason)
         usage = None if turn.usage is None else Usage.model_validate(turn.usage)
-        return Outcome(turn.reply, history[: self._end], turn.error, reason, usage, self._calls)
+        return MessageOutcome(turn.reply, history[: self._end], turn.error, reason, usage, self._calls)
 
     def _add(self, text: str | None) -> str:
         self._turn.pieces.append(text or "")
@@ -165,7 +165,7 @@ class TurnReader:
 
     def _catch_up(self, session: Mapping[str, Any]) -> str:
         """Reconstruct lost events from the current state."""
-        history = [Turn(message["role"], message["content"]) for message in session.get("history", ())]
+        history = [TranscriptMessage(message["role"], message["content"]) for message in session.get("history", ())]
         begin = self._end or (asked_last(history, self._message) or 0) + 1
         if len(history) < begin:
             raise Unavailable(f"too many events of {self._session!r} were lost to follow the turn: read the session")

@@ -26,10 +26,10 @@ from cfs.contract.wire import (
     Settings,
     SettingsPatch,
 )
-from cfs.state.replies import Outcome, as_written, decode, error_in, find_reply, settled, turns_of
+from cfs.state.replies import MessageOutcome, as_written, decode, error_in, find_reply, settled, turns_of
 from cfs.transports.attributes import CANCEL, LIFE, PREFIX, read_settings, write_settings
 from cfs.transports.deadlines import Deadline, Pauses
-from cfs.transports.disk import AsyncDisk, AsyncTail, translated
+from cfs.transports.disk import AsyncGrowingFile, AsyncMountedFiles, translated
 
 _LATE = "the session is still busy; wait() or read() again, or cancel()"
 _QUESTIONS = "a file has no questions of agents; use the session over HTTP, by url=..."
@@ -60,7 +60,7 @@ class AsyncFileTransport:
         self._id = session
         self._mount = mount
         self._path = file_of(mount, session)
-        self._disk = AsyncDisk()
+        self._disk = AsyncMountedFiles()
         self._life: bytes | None = None
 
     async def open(self) -> None:
@@ -81,7 +81,7 @@ class AsyncFileTransport:
     async def close(self) -> None:
         """Do nothing: no file stays open."""
 
-    async def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> Outcome:
+    async def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> MessageOutcome:
         """Append a message; read the file until its reply is there."""
         _refuse(key)
         await self._write(message)
@@ -90,10 +90,12 @@ class AsyncFileTransport:
                 turns = turns_of(text)
                 match = find_reply(text, turns, message.content)
                 if match is not None and match.complete:
-                    return Outcome(match.text, turns[: match.end], error_in(match.text))
+                    return MessageOutcome(match.text, turns[: match.end], error_in(match.text))
         raise AssertionError("the texts have no end")  # pragma: no cover
 
-    async def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> AsyncGenerator[str | Outcome]:
+    async def stream(
+        self, message: NewMessage, deadline: Deadline, key: str | None
+    ) -> AsyncGenerator[str | MessageOutcome]:
         """Append a message; read `.live`, or else poll the growing file. Finally yield the outcome."""
         _refuse(key)
         sent = ""
@@ -113,7 +115,7 @@ class AsyncFileTransport:
                     sent += new
                     yield new
                 if match.complete:
-                    yield Outcome(match.text, ())
+                    yield MessageOutcome(match.text, ())
                     return
 
     async def read(self, deadline: Deadline) -> str:
@@ -307,7 +309,7 @@ class AsyncFileTransport:
         finally:
             await tail.close()
 
-    async def _listen(self) -> AsyncTail | None:
+    async def _listen(self) -> AsyncGrowingFile | None:
         """Open `.live` for the next turn; None if there is none, or if it would show another turn."""
         if not await self._is_mount():
             return None

@@ -14,7 +14,7 @@ import httpx
 
 from cfs import api
 from cfs.contract.errors import AlreadyExists, Busy, CfsError, EngineError, Timeout, Unreachable
-from cfs.contract.transcript import Turn, parse
+from cfs.contract.transcript import TranscriptMessage, parse
 from cfs.contract.wire import (
     MergedFiles,
     Message,
@@ -31,7 +31,7 @@ from cfs.contract.wire import (
 )
 from cfs.state import TurnReader
 from cfs.state.event_types import SessionEvent
-from cfs.state.replies import Outcome
+from cfs.state.replies import MessageOutcome
 from cfs.state.stream import EventSource, StreamEvent
 from cfs.transports.addresses import (
     ANSWER_SECONDS,
@@ -258,7 +258,7 @@ class AsyncHttpTransport:
         """Close the connections."""
         await self._client.close()
 
-    async def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> Outcome:
+    async def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> MessageOutcome:
         """Post a message and wait for its reply: first in the same request, then through events."""
         try:
             reply = await self._call(api.say(self._id, message, min(deadline.left, QUICK_SECONDS)), key)
@@ -267,11 +267,13 @@ class AsyncHttpTransport:
                 raise
             deadline.check(_LATE_REPLY)
             return await self._follow(str(late.extra["turn"]), message, deadline)
-        return Outcome(
+        return MessageOutcome(
             reply.reply, parse(reply.transcript or ""), reply.error, reply.finish_reason, reply.usage, reply.tool_calls
         )
 
-    async def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> AsyncGenerator[str | Outcome]:
+    async def stream(
+        self, message: NewMessage, deadline: Deadline, key: str | None
+    ) -> AsyncGenerator[str | MessageOutcome]:
         """Post a message and yield the text of its turn's events, then what came of it."""
         reader = TurnReader(self._id, _turn(message))
         async with aclosing(self._events(api.converse(self._id, message), deadline, key)) as events:
@@ -284,7 +286,7 @@ class AsyncHttpTransport:
             raise EngineError(reader.error)
         yield reader.outcome(())
 
-    async def _follow(self, turn: str, message: NewMessage, deadline: Deadline) -> Outcome:
+    async def _follow(self, turn: str, message: NewMessage, deadline: Deadline) -> MessageOutcome:
         reader = TurnReader(self._id, _turn(message))
         async with aclosing(self._events(api.turn_events(self._id, turn), deadline)) as events:
             async for event in events:
@@ -307,7 +309,7 @@ class AsyncHttpTransport:
         """Send a call for the session that was seen first; raises `Gone` if it was deleted or replaced."""
         return await self._client.call(self._life.call(call), idempotency_key=key)
 
-    async def _turns(self) -> list[Turn]:
+    async def _turns(self) -> list[TranscriptMessage]:
         return parse((await self._call(api.transcript(self._id))).text)
 
     async def read(self, deadline: Deadline) -> str:
@@ -393,5 +395,5 @@ class AsyncHttpTransport:
                 return
 
 
-def _turn(message: NewMessage) -> Turn:
-    return Turn(message.role, message.content)
+def _turn(message: NewMessage) -> TranscriptMessage:
+    return TranscriptMessage(message.role, message.content)

@@ -18,7 +18,7 @@ from cfs.contract.wire import (
     Settings,
     SettingsPatch,
 )
-from cfs.state.replies import Outcome
+from cfs.state.replies import MessageOutcome
 from cfs.transports.deadlines import Deadline
 
 URL_VARIABLE = "CFS_URL"
@@ -85,11 +85,11 @@ class Transport(Protocol):
         """Let go of connections; the session stays."""
         ...
 
-    def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> Outcome:
+    def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> MessageOutcome:
         """Write a message and wait for what comes of it. `key` is the caller's idempotency key."""
         ...
 
-    def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> Generator[str | Outcome]:
+    def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> Generator[str | MessageOutcome]:
         """Write a message and yield its reply as it is generated, then what came of it.
 
         Raises `EngineError` when the turn fails.
@@ -181,11 +181,11 @@ class AsyncTransport(Protocol):
         """Let go of connections; the session stays."""
         ...
 
-    async def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> Outcome:
+    async def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> MessageOutcome:
         """Write a message and wait for what comes of it. `key` is the caller's idempotency key."""
         ...
 
-    def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> AsyncGenerator[str | Outcome]:
+    def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> AsyncGenerator[str | MessageOutcome]:
         """Write a message and yield its reply as it is generated, then what came of it.
 
         Raises `EngineError` when the turn fails.

@@ -40,7 +40,7 @@ def translated(path: str) -> Iterator[None]:
         raise error_from(error, path) from error
 
 
-class Mark(NamedTuple):
+class FileStamp(NamedTuple):
     """Shows whether a file has changed: size in bytes, and time of the last change in nanoseconds."""
 
     size: int
@@ -83,7 +83,7 @@ def write_attribute(path: str, name: str, value: bytes | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class GrowingFile:
     """A file whose text comes bit by bit."""
 
     file: FileIO
@@ -97,7 +97,7 @@ class Tail:
         self.file.close()
 
 
-class Disk:
+class MountedFiles:
     """Files of a mount, by path. Everything raises `OSError`."""
 
     def read(self, path: str, *, waiting: bool = False) -> bytes:
@@ -124,10 +124,10 @@ class Disk:
         """Unlink a file."""
         os.unlink(path)  # noqa: PTH108
 
-    def mark(self, path: str) -> Mark:
+    def mark(self, path: str) -> FileStamp:
         """Look at a file without reading it."""
         status = os.stat(path)  # noqa: PTH116
-        return Mark(status.st_size, status.st_mtime_ns)
+        return FileStamp(status.st_size, status.st_mtime_ns)
 
     def is_directory(self, path: str) -> bool:
         """Whether there is such a directory."""
@@ -141,13 +141,13 @@ class Disk:
         """Set an extended attribute; None removes it."""
         write_attribute(path, name, value)
 
-    def tail(self, path: str) -> Tail:
+    def tail(self, path: str) -> GrowingFile:
         """Open a file whose text comes bit by bit."""
-        return Tail(open(path, "rb", buffering=0, opener=without_waiting))
+        return GrowingFile(open(path, "rb", buffering=0, opener=without_waiting))
 
 
 @dataclass(frozen=True, slots=True)
-class AsyncTail:
+class AsyncGrowingFile:
     """A file whose text comes bit by bit."""
 
     file: AsyncFileIO
@@ -161,7 +161,7 @@ class AsyncTail:
         await self.file.close()
 
 
-class AsyncDisk:
+class AsyncMountedFiles:
     """Files of a mount, by path. Everything raises `OSError`."""
 
     async def read(self, path: str, *, waiting: bool = False) -> bytes:  # noqa: ARG002 - a thread that waits cannot be cancelled
@@ -188,10 +188,10 @@ class AsyncDisk:
         """Unlink a file."""
         await aiofiles.os.unlink(path)
 
-    async def mark(self, path: str) -> Mark:
+    async def mark(self, path: str) -> FileStamp:
         """Look at a file without reading it."""
         status = await aiofiles.os.stat(path)
-        return Mark(status.st_size, status.st_mtime_ns)
+        return FileStamp(status.st_size, status.st_mtime_ns)
 
     async def is_directory(self, path: str) -> bool:
         """Whether there is such a directory."""
@@ -205,6 +205,6 @@ class AsyncDisk:
         """Set an extended attribute; None removes it."""
         await asyncio.to_thread(write_attribute, path, name, value)
 
-    async def tail(self, path: str) -> AsyncTail:
+    async def tail(self, path: str) -> AsyncGrowingFile:
         """Open a file whose text comes bit by bit."""
-        return AsyncTail(await aiofiles.open(path, "rb", buffering=0, opener=without_waiting))
+        return AsyncGrowingFile(await aiofiles.open(path, "rb", buffering=0, opener=without_waiting))

@@ -27,10 +27,10 @@ from cfs.contract.wire import (
     Settings,
     SettingsPatch,
 )
-from cfs.state.replies import Outcome, as_written, decode, error_in, find_reply, settled, turns_of
+from cfs.state.replies import MessageOutcome, as_written, decode, error_in, find_reply, settled, turns_of
 from cfs.transports.attributes import CANCEL, LIFE, PREFIX, read_settings, write_settings
 from cfs.transports.deadlines import Deadline, Pauses
-from cfs.transports.disk import Disk, Tail, translated
+from cfs.transports.disk import GrowingFile, MountedFiles, translated
 
 _LATE = "the session is still busy; wait() or read() again, or cancel()"
 _QUESTIONS = "a file has no questions of agents; use the session over HTTP, by url=..."
@@ -61,7 +61,7 @@ class FileTransport:
         self._id = session
         self._mount = mount
         self._path = file_of(mount, session)
-        self._disk = Disk()
+        self._disk = MountedFiles()
         self._life: bytes | None = None
 
     def open(self) -> None:
@@ -82,7 +82,7 @@ class FileTransport:
     def close(self) -> None:
         """Do nothing: no file stays open."""
 
-    def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> Outcome:
+    def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> MessageOutcome:
         """Append a message; read the file until its reply is there."""
         _refuse(key)
         self._write(message)
@@ -91,10 +91,10 @@ class FileTransport:
                 turns = turns_of(text)
                 match = find_reply(text, turns, message.content)
                 if match is not None and match.complete:
-                    return Outcome(match.text, turns[: match.end], error_in(match.text))
+                    return MessageOutcome(match.text, turns[: match.end], error_in(match.text))
         raise AssertionError("the texts have no end")  # pragma: no cover
 
-    def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> Generator[str | Outcome]:
+    def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> Generator[str | MessageOutcome]:
         """Append a message; read `.live`, or else poll the growing file. Finally yield the outcome."""
         _refuse(key)
         sent = ""
@@ -114,7 +114,7 @@ class FileTransport:
                     sent += new
                     yield new
                 if match.complete:
-                    yield Outcome(match.text, ())
+                    yield MessageOutcome(match.text, ())
                     return
 
     def read(self, deadline: Deadline) -> str:
@@ -308,7 +308,7 @@ class FileTransport:
         finally:
             tail.close()
 
-    def _listen(self) -> Tail | None:
+    def _listen(self) -> GrowingFile | None:
         """Open `.live` for the next turn; None if there is none, or if it would show another turn."""
         if not self._is_mount():
             return None

@@ -15,7 +15,7 @@ import httpx
 
 from cfs import api
 from cfs.contract.errors import AlreadyExists, Busy, CfsError, EngineError, Timeout, Unreachable
-from cfs.contract.transcript import Turn, parse
+from cfs.contract.transcript import TranscriptMessage, parse
 from cfs.contract.wire import (
     MergedFiles,
     Message,
@@ -32,7 +32,7 @@ from cfs.contract.wire import (
 )
 from cfs.state import TurnReader
 from cfs.state.event_types import SessionEvent
-from cfs.state.replies import Outcome
+from cfs.state.replies import MessageOutcome
 from cfs.state.stream import EventSource, StreamEvent
 from cfs.transports.addresses import (
     ANSWER_SECONDS,
@@ -255,7 +255,7 @@ class HttpTransport:
         """Close the connections."""
         self._client.close()
 
-    def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> Outcome:
+    def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> MessageOutcome:
         """Post a message and wait for its reply: first in the same request, then through events."""
         try:
             reply = self._call(api.say(self._id, message, min(deadline.left, QUICK_SECONDS)), key)
@@ -264,11 +264,11 @@ class HttpTransport:
                 raise
             deadline.check(_LATE_REPLY)
             return self._follow(str(late.extra["turn"]), message, deadline)
-        return Outcome(
+        return MessageOutcome(
             reply.reply, parse(reply.transcript or ""), reply.error, reply.finish_reason, reply.usage, reply.tool_calls
         )
 
-    def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> Generator[str | Outcome]:
+    def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> Generator[str | MessageOutcome]:
         """Post a message and yield the text of its turn's events, then what came of it."""
         reader = TurnReader(self._id, _turn(message))
         with closing(self._events(api.converse(self._id, message), deadline, key)) as events:
@@ -281,7 +281,7 @@ class HttpTransport:
             raise EngineError(reader.error)
         yield reader.outcome(())
 
-    def _follow(self, turn: str, message: NewMessage, deadline: Deadline) -> Outcome:
+    def _follow(self, turn: str, message: NewMessage, deadline: Deadline) -> MessageOutcome:
         reader = TurnReader(self._id, _turn(message))
         with closing(self._events(api.turn_events(self._id, turn), deadline)) as events:
             for event in events:
@@ -304,7 +304,7 @@ class HttpTransport:
         """Send a call for the session that was seen first; raises `Gone` if it was deleted or replaced."""
         return self._client.call(self._life.call(call), idempotency_key=key)
 
-    def _turns(self) -> list[Turn]:
+    def _turns(self) -> list[TranscriptMessage]:
         return parse((self._call(api.transcript(self._id))).text)
 
     def read(self, deadline: Deadline) -> str:
@@ -390,5 +390,5 @@ class HttpTransport:
                 return
 
 
-def _turn(message: NewMessage) -> Turn:
-    return Turn(message.role, message.content)
+def _turn(message: NewMessage) -> TranscriptMessage:
+    return TranscriptMessage(message.role, message.content)

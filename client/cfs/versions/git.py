@@ -30,7 +30,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class CommittedFile:
     """A file or link that a change left, with its content, or the target of the link."""
 
     path: str
@@ -57,12 +57,12 @@ class Repository:
     _tree: ObjectID
     _paths: set[bytes] = field(default_factory=set)
 
-    def add(self, change: FileChange, files: Iterable[Write | Removal]) -> None:
+    def add(self, change: FileChange, files: Iterable[CommittedFile | Removal]) -> None:
         """Add a commit with the files that a change left, all of whose paths git holds."""
         changes: dict[bytes, tuple[int | None, ObjectID | None]] = {}
         for file in files:
             path = file.path.encode()
-            if isinstance(file, Write):
+            if isinstance(file, CommittedFile):
                 blob = Blob.from_string(file.content)
                 self._git.object_store.add_object(blob)
                 mode = _LINK if file.is_link else _PROGRAM if file.mode & 0o100 else _FILE

@@ -6,20 +6,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 
 from cfs_filesystem._disk import stamp_of
-from cfs_filesystem._openat import Tree, box, move_directory, remove_at_once
+from cfs_filesystem._openat import DirectoryTree, box, move_directory, remove_at_once
 
 _CHUNK = 8 << 20
 
 
 @contextmanager
-def new_folder(tree: Tree, name: str, mode: int, *, durable: bool = False) -> Iterator[tuple[Tree, int]]:
+def new_folder(
+    tree: DirectoryTree, name: str, mode: int, *, durable: bool = False
+) -> Iterator[tuple[DirectoryTree, int]]:
     """Make a folder in the root of a tree; yield a tree with this folder alone, and its inode.
 
     It becomes visible when the block ends. Raises `FileExistsError` if the name is taken by then.
     """
     with tree.directory([]) as root, box(root) as inside:
         os.mkdir(name, 0o700, dir_fd=inside)
-        with closing(Tree(inside)) as hidden:
+        with closing(DirectoryTree(inside)) as hidden:
             yield hidden, hidden.stat([name]).st_ino
             with hidden.directory([name]) as descriptor:
                 os.fchmod(descriptor, mode)
@@ -30,17 +32,17 @@ def new_folder(tree: Tree, name: str, mode: int, *, durable: bool = False) -> It
             os.fsync(root)
 
 
-def remove_folder(tree: Tree, name: str) -> None:
+def remove_folder(tree: DirectoryTree, name: str) -> None:
     """Remove a folder in the root of a tree with everything in it."""
     with tree.directory([]) as root:
         remove_at_once(root, name)
 
 
 def copy_folder(
-    source: Tree,
+    source: DirectoryTree,
     start: Sequence[str],
     present: Iterable[tuple[str, os.stat_result]],
-    target: Tree,
+    target: DirectoryTree,
     new: Sequence[str],
     *,
     durable: bool = False,
@@ -72,7 +74,7 @@ def copy_folder(
     return stamps
 
 
-def _copy_file(source: Tree, parts: Sequence[str], directory: int, name: str, *, durable: bool) -> str:
+def _copy_file(source: DirectoryTree, parts: Sequence[str], directory: int, name: str, *, durable: bool) -> str:
     original = source.open(parts)
     try:
         status = os.fstat(original)

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from cfs_filesystem._disk import stamp_of
 from cfs_filesystem._errors import FileSystemError
-from cfs_filesystem._openat import TEMPORARY, Tree
+from cfs_filesystem._openat import TEMPORARY, DirectoryTree
 from cfs_filesystem.versions.copying import copy_folder
 from cfs_filesystem.versions.merging import Merge, path_beside
 from cfs_filesystem.versions.model import (
@@ -44,7 +44,7 @@ class FolderHistory:
         self,
         store: VersionStore,
         workspace: str,
-        tree: Tree,
+        tree: DirectoryTree,
         start: Iterable[str] = (),
         skip: frozenset[str] = SKIPPED,
     ) -> None:
@@ -193,7 +193,12 @@ class FolderHistory:
         return self._present("", frozenset())
 
     def copy(
-        self, present: Iterable[tuple[str, os.stat_result]], target: Tree, new: Sequence[str], *, durable: bool = False
+        self,
+        present: Iterable[tuple[str, os.stat_result]],
+        target: DirectoryTree,
+        new: Sequence[str],
+        *,
+        durable: bool = False,
     ) -> dict[str, Entry]:
         """Copy what is `present` to the folder `new` of a tree; see `copying.copy_folder`.
 
@@ -283,7 +288,7 @@ class FolderHistory:
         return [*self._start, *(path.split("/") if path else ())]
 
 
-def folders_in(tree: Tree) -> dict[str, int]:
+def folders_in(tree: DirectoryTree) -> dict[str, int]:
     """Return the names of the folders in a directory, with their permissions. Links are none."""
     with tree.directory(()) as directory, os.scandir(directory) as entries:
         return {

@@ -21,7 +21,7 @@ _MARK = ".conflict-"
 
 
 @dataclass(frozen=True, slots=True)
-class MergeConflict:
+class PathConflict:
     """A path that both sides have changed, why it could not be merged, and the paths that hold what both have.
 
     `reason` is `changed` if both changed the content, `type` if a file, folder or link has become something else,
@@ -43,7 +43,7 @@ class Merge:
 
     entries: Mapping[str, Entry | None]
     texts: Mapping[str, bytes]
-    conflicts: tuple[MergeConflict, ...]
+    conflicts: tuple[PathConflict, ...]
 
 
 def merge_trees(
@@ -67,7 +67,7 @@ class _Merger:
         self._read = read
         self._result = dict(target)
         self._texts: dict[str, bytes] = {}
-        self._conflicts: list[MergeConflict] = []
+        self._conflicts: list[PathConflict] = []
         self._aside: dict[str, str] = {}
         """Paths of the source that the target has something else at, and where they went."""
 
@@ -90,22 +90,22 @@ class _Merger:
             if _equal(target, base):
                 self._result.pop(path, None)
             elif target is not None and target.type is not EntryType.FOLDER:
-                self._conflicts.append(MergeConflict(path, "removed_by_source", (path,)))
+                self._conflicts.append(PathConflict(path, "removed_by_source", (path,)))
         elif target is None and base is not None and base.type is source.type is EntryType.FOLDER:
             pass  # only its permissions have changed; what is in it brings it back
         elif _equal(target, base) or (target is None and base is None):
             self._put(path, source)
         elif target is None:
             stored = self._put(path, source)
-            self._conflicts.append(MergeConflict(path, "removed", (stored,)))
+            self._conflicts.append(PathConflict(path, "removed", (stored,)))
         elif target.type is source.type and self._merged(path, base, target, source):
             pass
         elif target.type is EntryType.FOLDER or source.type is EntryType.FOLDER:
-            self._conflicts.append(MergeConflict(path, "type", (path, self._beside(path, source, 1))))
+            self._conflicts.append(PathConflict(path, "type", (path, self._beside(path, source, 1))))
         else:
             reason: Reason = "changed" if target.type is source.type else "type"
             files = (path, self._beside(path, target, 0), self._beside(path, source, 1))
-            self._conflicts.append(MergeConflict(path, reason, files))
+            self._conflicts.append(PathConflict(path, reason, files))
 
     def _merged(self, path: str, base: Entry | None, target: Entry, source: Entry) -> bool:
         """Merge permissions and, of text files, contents. Return whether this was possible."""
@@ -141,7 +141,7 @@ class _Merger:
             holder = self._result.get(above)
             if holder is not None and holder.type is not EntryType.FOLDER:
                 beside = self._beside(above, self._folder(above), 1)
-                self._conflicts.append(MergeConflict(above, "type", (above, beside)))
+                self._conflicts.append(PathConflict(above, "type", (above, beside)))
                 path = beside + path[len(above) :]
                 break
         for above in _above(path):
@@ -177,7 +177,7 @@ class _Merger:
                     self._result[above] = self._target[above]
                 elif holder.type is not EntryType.FOLDER:
                     self._result[above] = self._target[above]
-                    self._conflicts.append(MergeConflict(above, "type", (above, self._beside(above, holder, 1))))
+                    self._conflicts.append(PathConflict(above, "type", (above, self._beside(above, holder, 1))))
 
 
 def path_beside(path: str, name: str, number: int = 1) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from cfs_filesystem._openat import Content, Tree, replace
+from cfs_filesystem._openat import DirectoryTree, FileChunks, replace
 from cfs_filesystem.versions.model import Entry, EntryType
 from cfs_filesystem.versions.store import VersionStore
 
@@ -20,7 +20,7 @@ _GONE = (FileNotFoundError, NotADirectoryError)
 
 
 def restore(
-    tree: Tree,
+    tree: DirectoryTree,
     start: Sequence[str],
     store: VersionStore,
     workspace: str,
@@ -51,7 +51,7 @@ def restore(
     return refused
 
 
-def _make_way(tree: Tree, parts: list[str], entry: Entry | None, path: str, refused: list[str]) -> None:
+def _make_way(tree: DirectoryTree, parts: list[str], entry: Entry | None, path: str, refused: list[str]) -> None:
     """Remove what is at a path, unless it is a file and a file is to be put there."""
     with suppress(*_GONE), tree.parent(parts) as (directory, name):
         mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
@@ -66,7 +66,9 @@ def _make_way(tree: Tree, parts: list[str], entry: Entry | None, path: str, refu
             os.unlink(name, dir_fd=directory)
 
 
-def _put(tree: Tree, parts: list[str], store: VersionStore, workspace: str, entry: Entry, *, durable: bool) -> None:
+def _put(
+    tree: DirectoryTree, parts: list[str], store: VersionStore, workspace: str, entry: Entry, *, durable: bool
+) -> None:
     with tree.made_parent(parts, durable=durable) as (directory, name):
         if entry.type is EntryType.FOLDER:
             with suppress(FileExistsError):
@@ -74,5 +76,5 @@ def _put(tree: Tree, parts: list[str], store: VersionStore, workspace: str, entr
         elif entry.type is EntryType.LINK:
             os.symlink(store.read(workspace, entry), os.fsencode(name), dir_fd=directory)
         else:
-            with store.open(workspace, entry) as source, Content(iter(partial(source.read, _CHUNK), b"")) as content:
+            with store.open(workspace, entry) as source, FileChunks(iter(partial(source.read, _CHUNK), b"")) as content:
                 replace(directory, name, content, mode=lambda: entry.mode, overwrite=True, durable=durable)

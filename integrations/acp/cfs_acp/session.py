@@ -38,7 +38,7 @@ from cfs.errors import CfsError, Conflict, NotFound, Unavailable
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, QuestionKind, SessionDetail, ToolCall, Usage
 from cfs_acp import records
-from cfs_acp.turn import Shown, TurnOutput, repaired
+from cfs_acp.turn import Shown, TurnRecorder, repaired
 from cfs_acp.updates import CallIds, Update, call_finished, call_started, plan_of, replay
 from cfs_acp.workbench import Workbench
 from cfs_agents.base import tracing
@@ -289,7 +289,7 @@ class EditorSession:
     async def _do(self, turn: ClaimedTurn) -> PromptResponse:
         """Answer one turn."""
         self._lease = turn.lease
-        output = TurnOutput(turn, self._backend, self.id)
+        output = TurnRecorder(turn, self._backend, self.id)
         agent = await self._agent(output)
         record = turn.lease.record
         progress = Shown()
@@ -348,7 +348,7 @@ class EditorSession:
         text = system_text(self.paths.workspace, self._options.language)
         return Message(role="system", content=f"{text}\n\n{project}" if project else text)
 
-    async def _agent(self, output: TurnOutput) -> Agent:
+    async def _agent(self, output: TurnRecorder) -> Agent:
         options = self._options
         config = AgentConfig(
             tools=await self._tools(),
@@ -361,7 +361,7 @@ class EditorSession:
         agent.resume_at(Conversation((ContextItem.of(await self._system()), *self._items)))
         return agent
 
-    async def _show(self, event: AgentEvent, progress: Shown, output: TurnOutput) -> None:
+    async def _show(self, event: AgentEvent, progress: Shown, output: TurnRecorder) -> None:
         match event:
             case RoundStarted():
                 output.begin()

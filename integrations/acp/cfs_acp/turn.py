@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.base.events import Finished
 from cfs_agents.base.messages import Language, catalogue
-from cfs_agents.context import Change, ContextItem
+from cfs_agents.context import ContextItem, ConversationChange
 from cfs_agents.loop.config import Outcome
 from cfs_agents.loop.recorder import NewContext
 from cfs_agents.tools import ToolResult
@@ -14,7 +14,7 @@ from cfs_agents.tree.server_sessions import ServerSessions
 from cfs_agents.tree.session_backend import ClaimedTurn
 
 
-class TurnOutput:
+class TurnRecorder:
     """Sends what an agent does to its turn on the server; a `Recorder`.
 
     The last answer waits: it is the end of the turn, which sends it.
@@ -73,7 +73,7 @@ class TurnOutput:
         else:
             self._lease.message(message)
 
-    async def shortened(self, change: Change) -> None:
+    async def shortened(self, change: ConversationChange) -> None:
         """Do nothing: the session keeps all messages."""
 
     async def begins(self, calls: Sequence[ToolCall]) -> None:

@@ -19,7 +19,7 @@ from cfs.errors import CfsError, InvalidIdentifier, InvalidPath, NotFound, Preco
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import FileInfo, SessionDetail, SessionInfo
 from cfs_fsspec.files import CFSFile, FileChangedError
-from cfs_fsspec.views import SESSIONS, VIEWS, SessionPath, parse
+from cfs_fsspec.views import SESSIONS, VIEWS, ViewPath, parse
 
 T = TypeVar("T")
 Info = dict[str, Any]
@@ -108,7 +108,7 @@ class CFSFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no type
         entries.sort(key=lambda info: info["name"])
         return entries if detail else [info["name"] for info in entries]
 
-    async def _in_session(self, named: SessionPath, path: str) -> list[Info]:
+    async def _in_session(self, named: ViewPath, path: str) -> list[Info]:
         detail = await self._session(named.session, path)
         if named.view is not None:
             return [_view(detail, named.view)[0]]

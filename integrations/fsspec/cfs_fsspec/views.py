@@ -15,18 +15,18 @@ SESSIONS = "sessions"
 
 
 @dataclass(frozen=True, slots=True)
-class SessionPath:
+class ViewPath:
     """What a path below `sessions/` names: a session, or one of its files."""
 
     session: str
     view: str | None = None
 
 
-def parse(path: str) -> SessionPath:
+def parse(path: str) -> ViewPath:
     """Parse a path that begins with `sessions/`. Names of sub-sessions have no dots, so both never mean the same."""
     _, _, rest = path.partition("/")
     session, _, last = rest.rpartition("/")
-    return SessionPath(session, last) if session and last in VIEWS else SessionPath(rest)
+    return ViewPath(session, last) if session and last in VIEWS else ViewPath(rest)
 
 
 def as_lines(detail: SessionDetail) -> str:

@@ -21,7 +21,7 @@ Steps = Generator[api.Call[Any], Any, T]
 _PAGE = 10_000
 
 
-class Connection:
+class ServerConnections:
     """The connections to one server. They are opened when they are needed; threads share them, event loops do not."""
 
     def __init__(self, url: str | None, token: str | None) -> None:

@@ -33,7 +33,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from cfs import api
 from cfs.errors import InvalidRequest, PreconditionFailed
 from cfs_langgraph import records
-from cfs_langgraph.connection import Connection, Steps, content_of, deleted, paths_below
+from cfs_langgraph.connection import ServerConnections, Steps, content_of, deleted, paths_below
 from cfs_langgraph.paths import escape, unescape, workspace_of
 
 _FOLDER = "langgraph.d"  # no sub-session can have this name
@@ -58,7 +58,7 @@ class _Thread:
         return f"{self.folder}checkpoints/" + ("" if namespace is None else f"{_component(namespace)}/")
 
 
-class _Key(NamedTuple):
+class _CheckpointKey(NamedTuple):
     """What identifies a checkpoint. Ids grow with time."""
 
     id: str
@@ -93,7 +93,7 @@ class CFSSaver(BaseCheckpointSaver[int]):
         self, *, url: str | None = None, token: str | None = None, serde: SerializerProtocol | None = None
     ) -> None:
         super().__init__(serde=serde)
-        self._connection = Connection(url, token)
+        self._connection = ServerConnections(url, token)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return a checkpoint, or the newest one of the thread; None if there is none."""
@@ -146,9 +146,11 @@ class CFSSaver(BaseCheckpointSaver[int]):
             if not stored:
                 return None
             checkpoint = stored[0].id
-        return (yield from self._load(_Key(checkpoint, _namespace(config), _thread(config))))
+        return (yield from self._load(_CheckpointKey(checkpoint, _namespace(config), _thread(config))))
 
-    def _load(self, key: _Key, metadata_filter: dict[str, Any] | None = None) -> Steps[CheckpointTuple | None]:
+    def _load(
+        self, key: _CheckpointKey, metadata_filter: dict[str, Any] | None = None
+    ) -> Steps[CheckpointTuple | None]:
         """Read a checkpoint; None if it is gone or its metadata differ from what is wanted."""
         if (part := (yield from content_of(key.path))) is None:
             return None
@@ -204,7 +206,7 @@ class CFSSaver(BaseCheckpointSaver[int]):
     def _put(
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
     ) -> Steps[RunnableConfig]:
-        key = _Key(checkpoint["id"], _namespace(config), _thread(config))
+        key = _CheckpointKey(checkpoint["id"], _namespace(config), _thread(config))
         parent = get_checkpoint_id(config)
         sections: records.Sections = {
             "parent": {} if parent is None else {"checkpoint_id": parent},
@@ -220,7 +222,7 @@ class CFSSaver(BaseCheckpointSaver[int]):
     ) -> Steps[None]:
         if (checkpoint := get_checkpoint_id(config)) is None:
             raise InvalidRequest("writes of a task belong to a checkpoint: its config needs a checkpoint_id")
-        path = f"{_Key(checkpoint, _namespace(config), _thread(config)).writes}{escape(task_id)}{_SUFFIX}"
+        path = f"{_CheckpointKey(checkpoint, _namespace(config), _thread(config)).writes}{escape(task_id)}{_SUFFIX}"
         part: api.FilePart | None = None
         while True:
             sections: dict[str, dict[str, Any]] = {"channels": {}, "task_paths": {}, "values": {}}
@@ -286,18 +288,18 @@ class CFSSaver(BaseCheckpointSaver[int]):
                 continue
             stored = yield from _keys_below(_Thread(thread).checkpoints())
             newest = {key.namespace: key for key in sorted(stored)}
-            retained: set[_Key] = set()
+            retained: set[_CheckpointKey] = set()
             for key in newest.values():
                 retained |= yield from self._needed(key)
             for key in stored:
                 if key not in retained:
                     yield from _delete(key)
 
-    def _needed(self, key: _Key) -> Steps[set[_Key]]:
+    def _needed(self, key: _CheckpointKey) -> Steps[set[_CheckpointKey]]:
         """Return a checkpoint with those before it that are needed to restore its delta channels."""
-        needed: set[_Key] = set()
+        needed: set[_CheckpointKey] = set()
         deltas: set[str] | None = None
-        at: _Key | None = key
+        at: _CheckpointKey | None = key
         while at is not None and (part := (yield from content_of(at.path))):
             needed.add(at)
             record = records.read(self.serde, part.content, at.path)
@@ -329,7 +331,7 @@ class CFSSaver(BaseCheckpointSaver[int]):
         await self.aclose()
 
 
-def _pending(serde: SerializerProtocol, key: _Key) -> Steps[list[PendingWrite]]:
+def _pending(serde: SerializerProtocol, key: _CheckpointKey) -> Steps[list[PendingWrite]]:
     pending: list[tuple[tuple[str, str, int], PendingWrite]] = []
     for path in (yield from paths_below(key.writes)):
         if (part := (yield from content_of(path))) is None:
@@ -352,7 +354,7 @@ def _merge(sections: dict[str, dict[str, Any]], writes: Iterable[tuple[str, Any]
         sections["values"][str(index)] = value
 
 
-def _candidates(config: RunnableConfig | None, before: RunnableConfig | None) -> Steps[list[_Key]]:
+def _candidates(config: RunnableConfig | None, before: RunnableConfig | None) -> Steps[list[_CheckpointKey]]:
     """List the checkpoints that a config names, newest first."""
     folder, only = "/workspaces/", None
     if config is not None:
@@ -364,10 +366,10 @@ def _candidates(config: RunnableConfig | None, before: RunnableConfig | None) ->
     return sorted(candidates, reverse=True)
 
 
-def _keys_below(folder: str) -> Steps[list[_Key]]:
+def _keys_below(folder: str) -> Steps[list[_CheckpointKey]]:
     matches = [_CHECKPOINT.fullmatch(path) for path in (yield from paths_below(folder))]
     return [
-        _Key(unescape(match[3]), "" if match[2] == _ROOT else unescape(match[2]), unescape(match[1]))
+        _CheckpointKey(unescape(match[3]), "" if match[2] == _ROOT else unescape(match[2]), unescape(match[1]))
         for match in matches
         if match
     ]
@@ -379,7 +381,7 @@ def _delete_thread(thread_id: str) -> Steps[None]:
         yield from deleted(path)
 
 
-def _delete(key: _Key) -> Steps[None]:
+def _delete(key: _CheckpointKey) -> Steps[None]:
     for path in [*(yield from paths_below(key.writes)), key.path]:
         yield from deleted(path)
 

@@ -25,7 +25,7 @@ from langgraph.store.base import (
 
 from cfs import api, wire
 from cfs.errors import InvalidRequest, PreconditionFailed, Unsupported
-from cfs_langgraph.connection import Connection, Steps, content_of, deleted, files_below
+from cfs_langgraph.connection import ServerConnections, Steps, content_of, deleted, files_below
 from cfs_langgraph.paths import escape, unescape, workspace_of
 
 _SUFFIX = ".json"
@@ -54,7 +54,7 @@ class CFSStore(BaseStore):
 
     def __init__(self, name: str = "langgraph-store", *, url: str | None = None, token: str | None = None) -> None:
         self._folder = f"{workspace_of(name)}/"
-        self._connection = Connection(url, token)
+        self._connection = ServerConnections(url, token)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Carry out operations: those that read first, then those that write, each of them whole or not at all."""

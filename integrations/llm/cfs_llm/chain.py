@@ -19,7 +19,7 @@ METADATA = "cfs"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ChainSession:
     """A session, and the life that it has; empty where any will do."""
 
     session: str
@@ -31,7 +31,7 @@ class Place:
         return {METADATA: {"session": self.session, "life": self.life}}
 
     @classmethod
-    def of(cls, message: Message) -> "Place | None":
+    def of(cls, message: Message) -> "ChainSession | None":
         """Return where a message was recorded, if it was."""
         for part in message.parts:
             metadata = (getattr(part, "provider_metadata", None) or {}).get(METADATA)
@@ -41,7 +41,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ChainRequest:
     """What one prompt means for CFS: messages to be kept, then the one to be answered.
 
     `system` is the system prompt that the session is to have, None to leave it as it is. `guard` restricts the calls to
@@ -55,7 +55,7 @@ class Request:
     system: str | None
 
 
-def plan(messages: Sequence[Message], wanted: str | None, fallback: str, system: str | None) -> Request:
+def plan(messages: Sequence[Message], wanted: str | None, fallback: str, system: str | None) -> ChainRequest:
     """Find the session of a chain, and what it does not have yet.
 
     `wanted` is the session that the user has named: it gets the new input only, because its history is its own.
@@ -64,16 +64,16 @@ def plan(messages: Sequence[Message], wanted: str | None, fallback: str, system:
     if previous is not None and wanted in (None, previous.session):
         place, new = previous, messages[last + 1 :]
     elif wanted is not None:
-        place, new = Place(wanted), messages[_end_of_replies(messages) :]
+        place, new = ChainSession(wanted), messages[_end_of_replies(messages) :]
     else:
-        place, new = Place(fallback), messages
+        place, new = ChainSession(fallback), messages
     spoken = [entry for message in new for entry in _converted(message)]
     if not spoken or spoken[-1].role == "assistant":
         raise InvalidRequest("there is nothing to answer: give a prompt, or the results of tools")
     system_texts = [_text(message) for message in new if message.role == "system"]
     guard = Life()
     guard.saw(place.life)
-    return Request(
+    return ChainRequest(
         place.session, guard, spoken[:-1], spoken[-1], system or (system_texts[-1] if system_texts else None) or None
     )
 
@@ -95,9 +95,9 @@ def answerable(
     )
 
 
-def _last_place(messages: Sequence[Message]) -> tuple[int, Place | None]:
+def _last_place(messages: Sequence[Message]) -> tuple[int, ChainSession | None]:
     for index in reversed(range(len(messages))):
-        if messages[index].role == "assistant" and (place := Place.of(messages[index])) is not None:
+        if messages[index].role == "assistant" and (place := ChainSession.of(messages[index])) is not None:
             return index, place
     return -1, None
 

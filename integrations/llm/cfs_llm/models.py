@@ -14,16 +14,16 @@ from llm.parts import StreamEvent
 from pydantic import Field
 
 from cfs import api
-from cfs.contract.transcript import Turn
+from cfs.contract.transcript import TranscriptMessage
 from cfs.errors import AlreadyExists, CfsError
 from cfs.state import TurnReader
-from cfs.state.replies import Outcome
+from cfs.state.replies import MessageOutcome
 from cfs.state.stream import StreamEvent as SessionEvent
 from cfs.transports.async_http import AsyncClient
 from cfs.transports.base import TOKEN_VARIABLE, URL_VARIABLE
 from cfs.transports.http import Client
 from cfs.wire import SettingsPatch
-from cfs_llm.chain import Place, Request, answerable, plan
+from cfs_llm.chain import ChainRequest, ChainSession, answerable, plan
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _KEY = "cfs"
@@ -94,7 +94,7 @@ class CFS(_Shared, llm.KeyModel):  # type: ignore[misc]
                     with contextlib.suppress(AlreadyExists):
                         client.call(request.guard.call(call))
                 message = _asked(prompt, request)
-                reader = _Reader(request)
+                reader = _ReplyReader(request)
                 with closing(client.events(request.guard.stream(api.converse(request.session, message)))) as events:
                     for event in events:
                         yield from reader.feed(event)
@@ -122,7 +122,7 @@ class AsyncCFS(_Shared, llm.AsyncKeyModel):  # type: ignore[misc]
                     with contextlib.suppress(AlreadyExists):
                         await client.call(request.guard.call(call))
                 message = _asked(prompt, request)
-                reader = _Reader(request)
+                reader = _ReplyReader(request)
                 stream_ = request.guard.stream(api.converse(request.session, message))
                 async with aclosing(client.events(stream_)) as events:
                     async for event in events:
@@ -134,13 +134,13 @@ class AsyncCFS(_Shared, llm.AsyncKeyModel):  # type: ignore[misc]
                 yield piece
 
 
-class _Reader:
+class _ReplyReader:
     """Turns the events of a reply into those of `llm`."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ChainRequest) -> None:
         self._session = request.session
         self._guard = request.guard
-        self._turn = TurnReader(request.session, Turn(request.asked.role, request.asked.content))
+        self._turn = TurnReader(request.session, TranscriptMessage(request.asked.role, request.asked.content))
 
     @property
     def caught_up(self) -> bool:
@@ -158,7 +158,7 @@ class _Reader:
 
     def end(self, response: Any, model: str | None) -> Iterator[StreamEvent]:
         """Yield the calls of tools, and note what the reply has cost; raises the error of a failed turn."""
-        outcome: Outcome = self._turn.outcome(())
+        outcome: MessageOutcome = self._turn.outcome(())
         if outcome.error is not None:
             raise llm.ModelError(outcome.error)
         for call in outcome.calls:
@@ -179,7 +179,7 @@ class _Reader:
 
     @property
     def _metadata(self) -> dict[str, Any]:
-        return Place(self._session, self._guard.nonce).metadata
+        return ChainSession(self._session, self._guard.nonce).metadata
 
 
 @llm.hookimpl  # type: ignore[untyped-decorator]
@@ -206,12 +206,12 @@ def _url() -> str:
     return os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
 
-def _plan(prompt: llm.Prompt, response: Any, conversation: Any) -> Request:
+def _plan(prompt: llm.Prompt, response: Any, conversation: Any) -> ChainRequest:
     fallback = f"llm-{response.id if conversation is None else conversation.id}"
     return plan(prompt.messages, prompt.options.session, fallback, prompt.system or None)
 
 
-def _preparations(request: Request) -> Iterator[api.Call[Any]]:
+def _preparations(request: ChainRequest) -> Iterator[api.Call[Any]]:
     """Yield the calls before the message: the session with its system prompt, and what it has not seen."""
     if request.system is not None:
         patch = SettingsPatch(system=request.system)
@@ -222,7 +222,7 @@ def _preparations(request: Request) -> Iterator[api.Call[Any]]:
         yield api.post(request.session, message)
 
 
-def _asked(prompt: llm.Prompt, request: Request) -> Any:
+def _asked(prompt: llm.Prompt, request: ChainRequest) -> Any:
     tools = [tool for tool in prompt.tools if isinstance(tool, llm.Tool)]
     return answerable(request.asked, prompt.options.settings(), tools, prompt.schema)
 

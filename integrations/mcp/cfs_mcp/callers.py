@@ -36,7 +36,7 @@ def bearer(header: str) -> str:
     return header[len(_BEARER) :].strip() if header[: len(_BEARER)].lower() == _BEARER else ""
 
 
-class Caller:
+class CallerClient:
     """One token's client of the CFS server, and its subscriptions. `users` counts who needs it now."""
 
     def __init__(self, url: str, token: str | None) -> None:
@@ -54,13 +54,13 @@ class Caller:
         await self.client.close()
 
 
-class Callers:
+class CallerClients:
     """The callers that are known. Over stdio there is one, with the token that the program was given."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self._url = url
         self._token = token
-        self._known: dict[str | None, Caller] = {}
+        self._known: dict[str | None, CallerClient] = {}
 
     def token_of(self, context: ServerRequestContext[Any, Any]) -> str | None:
         """Return the token of a request. A request over HTTP never gets the token of this program."""
@@ -82,9 +82,9 @@ class Callers:
                     raise
 
     @asynccontextmanager
-    async def calling(self, token: str | None) -> AsyncIterator[Caller]:
+    async def calling(self, token: str | None) -> AsyncIterator[CallerClient]:
         """Return the caller with this token, which stays usable until the block ends."""
-        caller = self._known.pop(token, None) or Caller(self._url, token)
+        caller = self._known.pop(token, None) or CallerClient(self._url, token)
         self._known[token] = caller  # the last one is the one that was used last
         caller.users += 1
         try:

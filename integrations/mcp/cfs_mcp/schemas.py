@@ -191,7 +191,7 @@ class Waited(Result):
     questions: list[OpenQuestion] = Field([], description="What agents ask in it and below it, if it is not settled.")
 
 
-class Fork(Arguments):
+class ForkSession(Arguments):
     """Arguments of `fork`."""
 
     session: Session
@@ -207,7 +207,7 @@ class Forked(Result):
     origin: Origin | None
 
 
-class Merge(Arguments):
+class MergeSession(Arguments):
     """Arguments of `merge`."""
 
     source: str = Field(description="Name of the session whose files are merged, such as that of a copy.")
@@ -240,7 +240,7 @@ class Versions(Result):
     before: int | None
 
 
-class Rewind(Arguments):
+class RewindSession(Arguments):
     """Arguments of `rewind`."""
 
     session: Session
@@ -272,7 +272,7 @@ class WentBack(Result):
     lasting: list[str] = Field(description="What is not undone.")
 
 
-class Cancel(Arguments):
+class CancelTurns(Arguments):
     """Arguments of `cancel`."""
 
     session: Session
@@ -280,7 +280,7 @@ class Cancel(Arguments):
     cascade: bool = Field(False, description="Also the turns of sub-sessions.")
 
 
-class Cancelled(Result):
+class CancelledTurns(Result):
     """Result of `cancel`: how many turns were cancelled."""
 
     running: int
@@ -295,7 +295,7 @@ class Search(Arguments):
     limit: int = Field(20, ge=1, le=100)
 
 
-class Found(Result):
+class FoundMessages(Result):
     """Result of `search`: the best matches first."""
 
     results: list[SearchResult]
@@ -312,7 +312,7 @@ class WatchTree(Arguments):
     wait_seconds: float = Field(50, ge=0, le=MAX_WAIT_SECONDS, description="How long to wait for a change.")
 
 
-class Tree(Result):
+class WatchedTree(Result):
     """Result of `watch_tree`: the session itself, then what is below it, in the order of names."""
 
     version: str = Field(description="Identifies this state of the tree.")
@@ -374,7 +374,7 @@ class WriteFile(Arguments):
     new: bool = Field(False, description="Write only if there is no file at the path.")
 
 
-class Written(Result):
+class FileWritten(Result):
     """Result of `write_file`."""
 
     path: str

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cfs.errors import CfsError, InvalidRequest, Unauthorized, to_problem
-from cfs_mcp.callers import Callers, bearer, identity
+from cfs_mcp.callers import CallerClients, bearer, identity
 from cfs_mcp.lines import lines
 from cfs_mcp.server import Face, options_of
 
@@ -27,12 +27,12 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 def stdio(url: str, token: str | None) -> None:
     """Serve the program that has started this one, until it closes standard input and has its answers."""
     try:
-        asyncio.run(_stdio(Callers(url, token)))
+        asyncio.run(_stdio(CallerClients(url, token)))
     except* OSError:  # it has closed our output, too
         raise BrokenPipeError from None
 
 
-async def _stdio(callers: Callers) -> None:
+async def _stdio(callers: CallerClients) -> None:
     server = Face(callers).server()
     async with lines() as (read, write):
         await server.run(read, write, options_of(server))
@@ -44,7 +44,7 @@ def http(url: str, host: str, port: int) -> None:
 
 
 async def _http(url: str, host: str, port: int) -> None:
-    callers = Callers(url)
+    callers = CallerClients(url)
     if host not in _LOOPBACK and await _needs_no_token(callers):
         raise InvalidRequest(f"{url} requires no tokens, so anyone could use it by way of {host}: listen on 127.0.0.1")
     with _listening(host, port) as listener:
@@ -82,7 +82,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-async def _needs_no_token(callers: Callers) -> bool:
+async def _needs_no_token(callers: CallerClients) -> bool:
     try:
         await callers.admit("")
     except Unauthorized:
@@ -90,7 +90,7 @@ async def _needs_no_token(callers: Callers) -> bool:
     return True
 
 
-def app(callers: Callers, host: str = "127.0.0.1") -> ASGIApp:
+def app(callers: CallerClients, host: str = "127.0.0.1") -> ASGIApp:
     """Return the ASGI application: the endpoint `/mcp`, and the check of each caller's token before it.
 
     On loopback the names of the host and of a web page's origin are checked, too (DNS rebinding).
@@ -104,7 +104,7 @@ class Door:
     The library lets a connection be used with the credential only that has opened it.
     """
 
-    def __init__(self, inner: ASGIApp, callers: Callers) -> None:
+    def __init__(self, inner: ASGIApp, callers: CallerClients) -> None:
         self._inner = inner
         self._callers = callers
 

@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 
 from cfs.errors import CfsError, InvalidRequest, NotFound, Unsupported, to_problem
 from cfs_mcp import resources, tools
-from cfs_mcp.callers import Caller, Callers
+from cfs_mcp.callers import CallerClient, CallerClients
 from cfs_mcp.changes import Subscriber
 from cfs_mcp.prompts import PROMPTS
 from cfs_mcp.questions import Asking
@@ -43,7 +43,7 @@ R = TypeVar("R")
 class Face:
     """The handlers of the protocol's requests."""
 
-    def __init__(self, callers: Callers) -> None:
+    def __init__(self, callers: CallerClients) -> None:
         self._callers = callers
         self._schemas = {name: tool.arguments.schema_of() for name, tool in TOOLS.items()}
         self._tools = [tool.shown for tool in TOOLS.values()]
@@ -78,7 +78,9 @@ class Face:
             on_completion=self._as_caller(self._complete),
         )
 
-    def _as_caller(self, handler: Callable[[Caller, Context, P], Awaitable[R]]) -> Callable[[Context, P], Awaitable[R]]:
+    def _as_caller(
+        self, handler: Callable[[CallerClient, Context, P], Awaitable[R]]
+    ) -> Callable[[Context, P], Awaitable[R]]:
         """Return a handler that gets the caller of the request, and whose errors are those of the protocol."""
 
         async def handle(context: Context, params: P) -> R:
@@ -97,7 +99,7 @@ class Face:
         return types.ListToolsResult(tools=self._tools)
 
     async def _call_tool(
-        self, caller: Caller, context: Context, params: types.CallToolRequestParams
+        self, caller: CallerClient, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         tool = TOOLS.get(params.name)
         if tool is None:
@@ -111,7 +113,7 @@ class Face:
         try:
             asking = _asking(context)
             await asking.resume(caller.client, params)
-            result = await tool.call(tools.Call(caller.client, progress, asking), params.arguments or {})
+            result = await tool.call(tools.CallContext(caller.client, progress, asking), params.arguments or {})
         except CfsError as error:
             return types.CallToolResult(
                 content=[types.TextContent(text=f"{error.title}: {error.detail}")],
@@ -126,7 +128,7 @@ class Face:
         )
 
     async def _list_resources(
-        self, caller: Caller, context: Context, params: types.PaginatedRequestParams | None
+        self, caller: CallerClient, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         if not _is_modern(context):
             with suppress(CfsError):  # a list without notices is better than none
@@ -139,16 +141,18 @@ class Face:
         return types.ListResourceTemplatesResult(resource_templates=resources.TEMPLATES)
 
     async def _read_resource(
-        self, caller: Caller, _: Context, params: types.ReadResourceRequestParams
+        self, caller: CallerClient, _: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         return types.ReadResourceResult(contents=[await resources.read(caller.client, params.uri)])
 
-    async def _complete(self, caller: Caller, _: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+    async def _complete(
+        self, caller: CallerClient, _: Context, params: types.CompleteRequestParams
+    ) -> types.CompleteResult:
         completion = await resources.complete(caller.client, params.argument.name, params.argument.value)
         return types.CompleteResult(completion=completion)
 
     async def _listen(
-        self, caller: Caller, context: Context, params: types.SubscriptionsListenRequestParams
+        self, caller: CallerClient, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         requested = params.notifications
         uris = [uri for uri in requested.resource_subscriptions or () if _has_events(uri)]
@@ -162,7 +166,7 @@ class Face:
             await caller.changes.unwatch(*uris)
 
     async def _subscribe(
-        self, caller: Caller, context: Context, params: types.SubscribeRequestParams
+        self, caller: CallerClient, context: Context, params: types.SubscribeRequestParams
     ) -> types.EmptyResult:
         if session_in(params.uri) is None:
             raise Unsupported("only transcripts can be subscribed to: the server has no events of files")
@@ -170,12 +174,12 @@ class Face:
         return types.EmptyResult()
 
     async def _unsubscribe(
-        self, caller: Caller, context: Context, params: types.UnsubscribeRequestParams
+        self, caller: CallerClient, context: Context, params: types.UnsubscribeRequestParams
     ) -> types.EmptyResult:
         await (await self._subscriber(caller, context)).remove(params.uri)
         return types.EmptyResult()
 
-    async def _subscriber(self, caller: Caller, context: Context) -> Subscriber:
+    async def _subscriber(self, caller: CallerClient, context: Context) -> Subscriber:
         """Return the subscriptions of a connection, which end with it."""
         connection = context.session._connection  # noqa: SLF001 - the library shows it in no other way
         existing = connection.state.get(NAME)
@@ -190,7 +194,7 @@ class Face:
         return types.ListPromptsResult(prompts=[prompt.shown for prompt in PROMPTS.values()])
 
     async def _get_prompt(
-        self, caller: Caller, _: Context, params: types.GetPromptRequestParams
+        self, caller: CallerClient, _: Context, params: types.GetPromptRequestParams
     ) -> types.GetPromptResult:
         prompt = PROMPTS.get(params.name)
         if prompt is None:

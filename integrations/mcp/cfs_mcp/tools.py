@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from cfs import api, wire
 from cfs.contract.text_values import read_texts
-from cfs.contract.transcript import Turn
+from cfs.contract.transcript import TranscriptMessage
 from cfs.errors import CfsError, EngineError, InvalidParameters, RangeNotSatisfiable, Timeout
 from cfs.state import TurnReader
 from cfs.transports.async_http import AsyncClient
@@ -35,7 +35,7 @@ _POLL_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallContext:
     """Who calls a tool, how to report progress, and how to ask the person at the client."""
 
     client: AsyncClient
@@ -52,7 +52,7 @@ class ServerTool(Generic[A]):
     description: str
     arguments: type[A]
     result: type[Result]
-    run: Callable[[Call, A], Awaitable[Result]]
+    run: Callable[[CallContext, A], Awaitable[Result]]
     reads: bool = False
     destroys: bool = False
     repeatable: bool = False
@@ -74,7 +74,7 @@ class ServerTool(Generic[A]):
             ),
         )
 
-    async def call(self, call: Call, arguments: dict[str, Any]) -> Result:
+    async def call(self, call: CallContext, arguments: dict[str, Any]) -> Result:
         """Check the arguments and run the tool. Raises the errors of `cfs.errors`."""
         try:
             checked = self.arguments.model_validate(read_texts(arguments, self.arguments.schema_of()))
@@ -102,12 +102,12 @@ def _row(info: wire.SessionInfo) -> schemas.SessionRow:
     )
 
 
-async def _list_sessions(call: Call, of: schemas.ListSessions) -> schemas.SessionRows:
+async def _list_sessions(call: CallContext, of: schemas.ListSessions) -> schemas.SessionRows:
     page = await call.client.call(api.list_sessions(of.prefix, of.after, of.limit, active=of.active))
     return schemas.SessionRows(sessions=[_row(info) for info in page.sessions], next=page.next)
 
 
-async def _read_session(call: Call, of: schemas.ReadSession) -> schemas.ReadSessionResult:
+async def _read_session(call: CallContext, of: schemas.ReadSession) -> schemas.ReadSessionResult:
     session = await call.client.call(api.read(of.session, of.wait_seconds or None))
     first = max(of.first, len(session.history) - of.last if of.last is not None else 0)
     return schemas.ReadSessionResult(
@@ -130,12 +130,12 @@ async def _read_session(call: Call, of: schemas.ReadSession) -> schemas.ReadSess
     )
 
 
-async def _send_message(call: Call, of: schemas.SendMessage) -> schemas.Sent:
+async def _send_message(call: CallContext, of: schemas.SendMessage) -> schemas.Sent:
     message = wire.NewMessage(content=of.message, settings=of.settings)
     if not of.wait_seconds:
         posted = await call.client.call(api.post(of.session, message), idempotency_key=of.idempotency_key)
         return schemas.Sent(session=of.session, turn=posted.turn, finished=False, reply="")
-    turn = _Turn(call, of.session)
+    turn = _FollowedTurn(call, of.session)
     try:
         key = call.asking.key = of.idempotency_key or call.asking.key or uuid4().hex
         with anyio.move_on_after(of.wait_seconds):
@@ -149,10 +149,10 @@ async def _send_message(call: Call, of: schemas.SendMessage) -> schemas.Sent:
     return result.model_copy(update={"questions": await open_questions(call.client, of.session)})
 
 
-class _Turn:
+class _FollowedTurn:
     """The turn of one message, which is followed until it ends."""
 
-    def __init__(self, call: Call, session: str) -> None:
+    def __init__(self, call: CallContext, session: str) -> None:
         self._call = call
         self._session = session
         self._id: str | None = None
@@ -164,7 +164,7 @@ class _Turn:
 
     async def follow(self, message: wire.NewMessage, key: str | None) -> None:
         """Send the message and report its reply as it grows."""
-        self._reader = reader = TurnReader(self._session, Turn(message.role, message.content))
+        self._reader = reader = TurnReader(self._session, TranscriptMessage(message.role, message.content))
         stream = self._call.client.events(api.converse(self._session, message), idempotency_key=key)
         async with aclosing(stream) as events:
             async for event in events:
@@ -205,7 +205,7 @@ class _Turn:
         )
 
 
-async def _wait(call: Call, of: schemas.Wait) -> schemas.Waited:
+async def _wait(call: CallContext, of: schemas.Wait) -> schemas.Waited:
     settled = False
 
     async def wait() -> None:
@@ -231,27 +231,27 @@ async def _wait(call: Call, of: schemas.Wait) -> schemas.Waited:
     )
 
 
-async def _fork(call: Call, of: schemas.Fork) -> schemas.Forked:
+async def _fork(call: CallContext, of: schemas.ForkSession) -> schemas.Forked:
     copy = await call.client.call(api.fork(of.session, of.name, of.messages))
     return schemas.Forked(session=copy.id, messages=copy.messages, origin=copy.origin)
 
 
-async def _merge(call: Call, of: schemas.Merge) -> schemas.Merged:
+async def _merge(call: CallContext, of: schemas.MergeSession) -> schemas.Merged:
     merged = await call.client.call(api.merge_files(of.source, of.target, dry_run=of.dry_run))
     return schemas.Merged(**merged.model_dump(exclude={"source", "target"}))
 
 
-async def _list_versions(call: Call, of: schemas.ListVersions) -> schemas.Versions:
+async def _list_versions(call: CallContext, of: schemas.ListVersions) -> schemas.Versions:
     page = await call.client.call(api.versions(of.session, of.before, of.limit))
     return schemas.Versions(versions=list(page.versions), before=page.before)
 
 
-async def _rewind(call: Call, of: schemas.Rewind) -> schemas.WentBack:
+async def _rewind(call: CallContext, of: schemas.RewindSession) -> schemas.WentBack:
     how = wire.RewindRequest(**of.model_dump(exclude={"session"}))
     return _went_back(await call.client.call(api.rewind(of.session, how)))
 
 
-async def _redo(call: Call, of: schemas.Redo) -> schemas.WentBack:
+async def _redo(call: CallContext, of: schemas.Redo) -> schemas.WentBack:
     how = wire.RedoRequest(others=of.others, dry_run=of.dry_run)
     return _went_back(await call.client.call(api.redo(of.session, how)))
 
@@ -260,17 +260,17 @@ def _went_back(rewound: wire.Rewound) -> schemas.WentBack:
     return schemas.WentBack(**dict(rewound))
 
 
-async def _cancel(call: Call, of: schemas.Cancel) -> schemas.Cancelled:
+async def _cancel(call: CallContext, of: schemas.CancelTurns) -> schemas.CancelledTurns:
     cancelled = await call.client.call(api.cancel(of.session, queued=of.queued, cascade=of.cascade))
-    return schemas.Cancelled(running=cancelled.running, queued=cancelled.queued)
+    return schemas.CancelledTurns(running=cancelled.running, queued=cancelled.queued)
 
 
-async def _search(call: Call, of: schemas.Search) -> schemas.Found:
+async def _search(call: CallContext, of: schemas.Search) -> schemas.FoundMessages:
     reply = await call.client.call(api.search(of.words, of.prefix, of.limit))
-    return schemas.Found(results=list(reply.results), truncated=reply.truncated)
+    return schemas.FoundMessages(results=list(reply.results), truncated=reply.truncated)
 
 
-async def _watch_tree(call: Call, of: schemas.WatchTree) -> schemas.Tree:
+async def _watch_tree(call: CallContext, of: schemas.WatchTree) -> schemas.WatchedTree:
     tree = await _tree(call, of)
     if tree.changed or not of.wait_seconds:
         return tree
@@ -286,12 +286,12 @@ async def _watch_tree(call: Call, of: schemas.WatchTree) -> schemas.Tree:
     return tree
 
 
-async def _tree(call: Call, of: schemas.WatchTree) -> schemas.Tree:
+async def _tree(call: CallContext, of: schemas.WatchTree) -> schemas.WatchedTree:
     root = await call.client.call(api.sub_sessions(of.session))
     rows = [_row(info) for info in _flat(root)]
     facts = [row.model_dump(exclude={"updated_at"}) for row in rows]
     version = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-    return schemas.Tree(version=version, changed=version != of.seen, sessions=rows)
+    return schemas.WatchedTree(version=version, changed=version != of.seen, sessions=rows)
 
 
 def _flat(tree: wire.SessionTree) -> Iterator[wire.SessionTree]:
@@ -320,13 +320,13 @@ def text_of(content: bytes, *, whole: bool) -> str | None:
     return None
 
 
-async def _list_files(call: Call, of: schemas.ListFiles) -> schemas.FileRows:
+async def _list_files(call: CallContext, of: schemas.ListFiles) -> schemas.FileRows:
     page = await call.client.call(api.files(of.prefix, of.after, of.limit))
     rows = [schemas.FileRow(path=file.path, size=file.size, updated_at=file.updated_at) for file in page.files]
     return schemas.FileRows(files=rows, next=page.next)
 
 
-async def _read_file(call: Call, of: schemas.ReadFile) -> schemas.FileText:
+async def _read_file(call: CallContext, of: schemas.ReadFile) -> schemas.FileText:
     part = await read_part(call.client, of.path, of.offset, of.size)
     whole = of.offset + len(part.content) >= part.size
     text = text_of(part.content, whole=whole)
@@ -341,13 +341,13 @@ async def _read_file(call: Call, of: schemas.ReadFile) -> schemas.FileText:
     )
 
 
-async def _write_file(call: Call, of: schemas.WriteFile) -> schemas.Written:
+async def _write_file(call: CallContext, of: schemas.WriteFile) -> schemas.FileWritten:
     try:
         content = base64.b64decode(of.content, validate=True) if of.encoding == "base64" else of.content.encode()
     except (binascii.Error, UnicodeEncodeError) as error:
         raise InvalidParameters(f"content: {error}") from None
     written = await call.client.call(api.write_file(of.path, content, etag=of.version, new=of.new))
-    return schemas.Written(
+    return schemas.FileWritten(
         path=written.info.path, size=written.info.size, version=written.etag or None, created=written.new
     )
 
@@ -397,7 +397,7 @@ TOOLS: dict[str, ServerTool[Any]] = {
             "Copy a session",
             "Copy a session, or its first messages, to an independent one. To try another way, copy the messages before"
             " it and send something else.",
-            schemas.Fork,
+            schemas.ForkSession,
             schemas.Forked,
             _fork,
         ),
@@ -406,7 +406,7 @@ TOOLS: dict[str, ServerTool[Any]] = {
             "Merge the files of a copy",
             "Merge what a copy of a session has changed in its files into the original, or the reverse. Texts are"
             " merged by lines. Of what cannot be merged both contents stay, in files beside it that `conflicts` lists.",
-            schemas.Merge,
+            schemas.MergeSession,
             schemas.Merged,
             _merge,
             destroys=True,
@@ -425,7 +425,7 @@ TOOLS: dict[str, ServerTool[Any]] = {
             "Go back to a version",
             "Take a session, and the files that its agent has changed, back to an earlier version. Its turns are"
             " cancelled. Nothing is lost: `redo` undoes it.",
-            schemas.Rewind,
+            schemas.RewindSession,
             schemas.WentBack,
             _rewind,
             destroys=True,
@@ -443,8 +443,8 @@ TOOLS: dict[str, ServerTool[Any]] = {
             "cancel",
             "Cancel a reply",
             "Cancel the reply that is being generated in a session. What it says so far stays.",
-            schemas.Cancel,
-            schemas.Cancelled,
+            schemas.CancelTurns,
+            schemas.CancelledTurns,
             _cancel,
             destroys=True,
             repeatable=True,
@@ -454,7 +454,7 @@ TOOLS: dict[str, ServerTool[Any]] = {
             "Search in sessions",
             "Find the newest messages that contain some words, in all sessions that may be read.",
             schemas.Search,
-            schemas.Found,
+            schemas.FoundMessages,
             _search,
             reads=True,
         ),
@@ -464,7 +464,7 @@ TOOLS: dict[str, ServerTool[Any]] = {
             "Return the state of a session and all its sub-sessions. With the `version` of the last call in `seen`,"
             " first wait until something has changed.",
             schemas.WatchTree,
-            schemas.Tree,
+            schemas.WatchedTree,
             _watch_tree,
             reads=True,
         ),
@@ -492,7 +492,7 @@ TOOLS: dict[str, ServerTool[Any]] = {
             "Write a file of a workspace. With `version` nothing is overwritten that others have written since it was"
             " read.",
             schemas.WriteFile,
-            schemas.Written,
+            schemas.FileWritten,
             _write_file,
             destroys=True,
             repeatable=True,

@@ -149,7 +149,7 @@ async def test_callers_that_are_idle_make_room_and_busy_ones_stay(
     cfs_server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(callers, "MAX_CALLERS", 2)
-    known = callers.Callers(cfs_server.url)
+    known = callers.CallerClients(cfs_server.url)
     async with known.calling("busy") as busy:
         async with known.calling("idle") as idle:
             pass

@@ -99,7 +99,7 @@ class ScriptedServer:
 @contextmanager
 def serve() -> Iterator[ScriptedServer]:
     """Run a server on a free port until the block ends. It keeps nothing, and no setting of the user applies."""
-    running = _Running()
+    running = _ServerThread()
     thread = threading.Thread(target=running.run, name=_THREAD, daemon=True)
     processors = structlog.get_config()["processors"]
     structlog.configure(processors=[_without_server, *processors])
@@ -119,7 +119,7 @@ def _without_server(logger: Any, method: str, event: structlog.typing.EventDict)
     return event
 
 
-class _Running:
+class _ServerThread:
     """The thread of a server."""
 
     def __init__(self) -> None:

@@ -45,7 +45,7 @@ from cfs_server.http.version_folders import VersionFolders
 from cfs_server.journal.journal import Journal
 from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces.file_service import alone, problem_of, received, stored
-from cfs_webdav import Call, Documents, Entry, HandleTree, Mount, Tree
+from cfs_webdav import HandleTree, Mount, MountView, PersistentDocuments, Resource, WebDavRequest
 
 # The workspaces as a mount: real files, within the grants and limits of the caller (W3).
 
@@ -99,13 +99,13 @@ class RootTree(FixedTree):
     flat = True
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._mounts = [Entry(f"/{name}", collection=True) for name in names]
+        self._mounts = [Resource(f"/{name}", collection=True) for name in names]
 
-    def look(self, path: str) -> Entry | None:
+    def look(self, path: str) -> Resource | None:
         """Return the entry of the root. Paths below it belong to the mounts."""
-        return Entry(path, collection=True) if path == "/" else None
+        return Resource(path, collection=True) if path == "/" else None
 
-    def members(self, path: str) -> Iterable[Entry]:
+    def members(self, path: str) -> Iterable[Resource]:
         """Return the entries of the mounts."""
         return self._mounts if path == "/" else ()
 
@@ -206,11 +206,11 @@ class Dav:
         await self._write(scope, receive, send, self._mounts[mount], caller.principal, tree)
 
     async def _write(
-        self, scope: Scope, receive: Receive, send: Send, mount: Mount, principal: Principal, tree: Tree
+        self, scope: Scope, receive: Receive, send: Send, mount: Mount, principal: Principal, tree: MountView
     ) -> None:
         body, size = await received(receive)
         with body:
-            await mount(scope, receive, send, Call(principal.name, tree, body, size))
+            await mount(scope, receive, send, WebDavRequest(principal.name, tree, body, size))
 
     def _tree(self, mount: str, caller: Caller, user_agent: str, ticket: Ticket) -> MountTree:
         if mount in (SESSIONS, SUB_SESSIONS, QUESTIONS):
@@ -223,7 +223,7 @@ class Dav:
             return kind(caller.sessions, state, user_agent, on_loop, caller.fork)
         return WorkspaceTree(caller.principal) if mount == WORKSPACES_MOUNT else RootTree(_NAMES)
 
-    async def _read(self, request: Request, caller: Caller, tree: Tree, path: str) -> Response:
+    async def _read(self, request: Request, caller: Caller, tree: MountView, path: str) -> Response:
         if isinstance(tree, RootSessionTree):
             return await get.read(request, tree, path)
         if isinstance(tree, QuestionTree) and (content := tree.text(path)) is not None:
@@ -272,13 +272,15 @@ class _NotingBridge(LoopBridge):
                 self._ticket.begin()
 
 
-def _documents(store: SessionStore, journal: Journal, space: str, counts: Callable[[str], bool]) -> Documents:
+def _documents(store: SessionStore, journal: Journal, space: str, counts: Callable[[str], bool]) -> PersistentDocuments:
     """Return the documents of a space. Those that do not count are deleted."""
     on_loop, documents = LoopBridge(), journal.kept(space)
     for name in [name for name in documents if not counts(name)]:
         journal.keep(space, name, None)
         del documents[name]
-    return Documents(documents, lambda name, value: on_loop(partial(journal.keep, space, name, value)), store.clock)
+    return PersistentDocuments(
+        documents, lambda name, value: on_loop(partial(journal.keep, space, name, value)), store.clock
+    )
 
 
 def _exists(store: SessionStore, mount: str, url: str) -> bool:
@@ -290,14 +292,14 @@ def _exists(store: SessionStore, mount: str, url: str) -> bool:
     return mount == WORKSPACES_MOUNT or (isinstance(target, SessionPath) and store.find(target.id) is not None)
 
 
-async def _in_past(mount: str, path: str, tree: Tree) -> str | None:
+async def _in_past(mount: str, path: str, tree: MountView) -> str | None:
     """Return the path in the past that a request names; None if it is about the present."""
     if mount == SESSIONS:
         return past.past_in_sessions(path)
     return await past.past_in_workspaces(path, tree) if mount == WORKSPACES_MOUNT else None
 
 
-async def _require_present(scope: Scope, mount: str, tree: Tree) -> None:
+async def _require_present(scope: Scope, mount: str, tree: MountView) -> None:
     """Raise `Forbidden` for a copy or move into the past."""
     path = unquote(urlsplit(Headers(scope=scope).get("destination", "")).path)
     below = path.removeprefix(mount)
@@ -314,19 +316,19 @@ def _require_write(tree: RootSessionTree | QuestionTree | RootTree | PastTree, p
         raise tree.refusal(error) from None
 
 
-async def _threaded(look: Callable[[Tree, str], T], tree: Tree, path: str) -> T:
+async def _threaded(look: Callable[[MountView, str], T], tree: MountView, path: str) -> T:
     try:
         return await to_thread.run_sync(look, tree, path)
     except FileSystemError as error:
         raise tree.refusal(error) from None
 
 
-def _is_collection(tree: Tree, path: str) -> bool:
+def _is_collection(tree: MountView, path: str) -> bool:
     entry = tree.look(path)
     return entry is not None and entry.collection
 
 
-def _listing(tree: Tree, path: str) -> Response:
+def _listing(tree: MountView, path: str) -> Response:
     names = [entry.path.rpartition("/")[2] + "/" * entry.collection for entry in tree.members(path)]
     return PlainTextResponse("".join(f"{name}\n" for name in names), headers={"Cache-Control": "no-cache"})
 

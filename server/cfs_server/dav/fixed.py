@@ -4,10 +4,10 @@ from abc import abstractmethod
 from typing import BinaryIO
 
 from cfs.errors import CfsError
-from cfs_webdav import Conditions, Tree
+from cfs_webdav import Conditions, MountView
 
 
-class FixedTree(Tree):
+class FixedTree(MountView):
     """Refuses every change. A subclass may accept the writes of some files."""
 
     @abstractmethod

@@ -17,7 +17,7 @@ from cfs_filesystem import FileSystemError
 from cfs_server.dav.fixed import FixedTree
 from cfs_server.http.file_content import content_of
 from cfs_server.http.version_folders import VersionFolderEntry, VersionFolders
-from cfs_webdav import Entry, Tree
+from cfs_webdav import MountView, Resource
 from cfs_webdav.tree import media_type_of
 
 _READING = ("OPTIONS", "PROPFIND")
@@ -31,7 +31,7 @@ def past_in_sessions(path: str) -> str | None:
     return None
 
 
-async def past_in_workspaces(path: str, tree: Tree) -> str | None:
+async def past_in_workspaces(path: str, tree: MountView) -> str | None:
     """Return the path in the past that a path of `/dav/workspaces` names; None if it names something else.
 
     A workspace that has a file or folder of this name shows that one.
@@ -86,11 +86,11 @@ class PastTree(FixedTree):
         """Return why nothing can be changed at a path."""
         return unchangeable(path)
 
-    def look(self, path: str) -> Entry | None:
+    def look(self, path: str) -> Resource | None:
         """Return the entry of the request."""
         return _shown(path, self._entry) if path == self._path else None
 
-    def members(self, path: str) -> Iterable[Entry]:
+    def members(self, path: str) -> Iterable[Resource]:
         """Return what is in the folder of the request."""
         return [_shown(f"{path}/{member.name}", member) for member in self._members]
 
@@ -99,13 +99,13 @@ class PastTree(FixedTree):
         return BytesIO()
 
 
-def _shown(path: str, entry: VersionFolderEntry) -> Entry:
+def _shown(path: str, entry: VersionFolderEntry) -> Resource:
     if entry.folder:
-        return Entry(path, collection=True, modified=entry.at or None)
-    return Entry(path, False, entry.size, entry.at, entry.version, media_type_of(path))
+        return Resource(path, collection=True, modified=entry.at or None)
+    return Resource(path, False, entry.size, entry.at, entry.version, media_type_of(path))
 
 
-def _look(tree: Tree, path: str) -> Entry | None:
+def _look(tree: MountView, path: str) -> Resource | None:
     try:
         tree.check(path)
         return tree.look(path)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from cfs.contract.bodies import Append, Import, Nothing, Replace, Verdict, has_turns, judge
+from cfs.contract.bodies import Append, ImportedHistory, Nothing, Replace, Verdict, has_turns, judge
 from cfs.errors import Forbidden, PreconditionFailed, TooLarge
 from cfs.wire import Message
 from cfs_server.dav.new_files import RENAME_WAIT_SECONDS, NewFiles
@@ -281,7 +281,7 @@ class Put:
 
     def _read(self, verdict: Verdict, sight: ComparedSession) -> SizedMessages | None:
         """Parse the transcript of a verdict. Runs in the thread."""
-        if isinstance(verdict, Import | Replace):
+        if isinstance(verdict, ImportedHistory | Replace):
             existing = sight.messages if isinstance(verdict, Replace) else ()
             return read_history(verdict.transcript, self._gate.limits.messages, existing)
         return None
@@ -371,7 +371,7 @@ class Put:
                 if content is not None:
                     request = TurnRequest(Message(role="user", content=content), delay=delay)
                     return self._gate.submit(self._id, request)[0], True
-            case Import(transcript):
+            case ImportedHistory(transcript):
                 return self._gate.fill(self._id, history or transcript, delay), False
             case Replace(transcript) if sight.etag is not None:
                 return self._gate.replace(self._id, history or transcript, sight.etag), False

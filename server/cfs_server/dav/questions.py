@@ -17,7 +17,7 @@ from cfs_server.domain.questions import Question, QuestionState, already_closed,
 from cfs_server.domain.rights import Right
 from cfs_server.http.caller import Caller
 from cfs_server.http.representations import question as represented
-from cfs_webdav import Conditions, Entry
+from cfs_webdav import Conditions, Resource
 from cfs_webdav.tree import require
 
 MEDIA_TYPE = "text/plain; charset=utf-8"
@@ -83,11 +83,11 @@ class QuestionTree(FixedTree):
             case SessionQuestions(session) | QuestionPath(session):
                 self._gate.require_any(session)
 
-    def look(self, path: str) -> Entry | None:
+    def look(self, path: str) -> Resource | None:
         """Return the entry of an open question or a collection."""
         return self._on_loop(partial(self._look, path))
 
-    def members(self, path: str) -> Iterable[Entry]:
+    def members(self, path: str) -> Iterable[Resource]:
         """Return the entries directly in a collection."""
         return self._on_loop(partial(self._members, path))
 
@@ -160,27 +160,27 @@ class QuestionTree(FixedTree):
         question = None if session is None else session.questions.get(target.id)
         return None if question is None or question.state is not QuestionState.OPEN else question
 
-    def _look(self, path: str) -> Entry | None:
+    def _look(self, path: str) -> Resource | None:
         match parse_path(path):
             case QuestionsRoot():
-                return Entry("/", collection=True)
+                return Resource("/", collection=True)
             case SessionQuestions(name):
                 session = self._gate.known(name)
-                return None if session is None else Entry(path, collection=True, modified=session.updated_at)
+                return None if session is None else Resource(path, collection=True, modified=session.updated_at)
             case QuestionPath(name) as place:
                 question = self._open(place)
                 if question is None:
                     return None
                 if self._gate.may("read_binary", name):
                     return _entry(path, name, question)
-                return Entry(path, media_type=MEDIA_TYPE) if self.may_write(path) else None
+                return Resource(path, media_type=MEDIA_TYPE) if self.may_write(path) else None
         return None
 
-    def _members(self, path: str) -> list[Entry]:
+    def _members(self, path: str) -> list[Resource]:
         match parse_path(path):
             case QuestionsRoot():
                 return [
-                    Entry(f"/{file_name_of(session.id)}", collection=True, modified=session.updated_at)
+                    Resource(f"/{file_name_of(session.id)}", collection=True, modified=session.updated_at)
                     for session in self._gate.active(limit=1 << 40)
                     if open_questions(session.questions) and self._gate.may("read_binary", session.id)
                 ]
@@ -194,5 +194,5 @@ def _text(session: str, question: Question) -> str:
     return question_text(session, represented(question))
 
 
-def _entry(path: str, session: str, question: Question) -> Entry:
-    return Entry(path, False, len(_text(session, question).encode()), question.asked_at, question.id, MEDIA_TYPE)
+def _entry(path: str, session: str, question: Question) -> Resource:
+    return Resource(path, False, len(_text(session, question).encode()), question.asked_at, question.id, MEDIA_TYPE)

@@ -37,7 +37,7 @@ from cfs_server.dav.scratch import CAP_FILE, ClientState, Scratch
 from cfs_server.domain.loop_bridge import LoopBridge
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.session import Session
-from cfs_webdav.tree import Conditions, Entry, Tree
+from cfs_webdav.tree import Conditions, MountView, Resource
 
 # Settings and state of a session as WebDAV properties in the namespace `cfs:` (W5, S9). Pure functions, no I/O.
 
@@ -111,9 +111,9 @@ class ListedSession(NamedTuple):
     queued: int
     settings: Settings
 
-    def entry(self, path: str) -> Entry:
+    def entry(self, path: str) -> Resource:
         """Return its entry at a path."""
-        return Entry(path, False, self.size, self.changed_at, self.etag, MEDIA_TYPE)
+        return Resource(path, False, self.size, self.changed_at, self.etag, MEDIA_TYPE)
 
 
 def row_of(session: Session) -> ListedSession:
@@ -125,15 +125,15 @@ def row_of(session: Session) -> ListedSession:
     )
 
 
-def scratch_entry(path: str, file: Scratch) -> Entry:
+def scratch_entry(path: str, file: Scratch) -> Resource:
     """Return the entry of a scratch file."""
-    return Entry(path, False, len(file.data), file.changed_at, file.etag)
+    return Resource(path, False, len(file.data), file.changed_at, file.etag)
 
 
 _NO_CONDITIONS = Conditions()
 
 
-class RootSessionTree(Tree):
+class RootSessionTree(MountView):
     """The root sessions that one caller may use, for one request. Used by threads and on the loop.
 
     A caller with any right at a session can see that it exists. Its size and version require the right to list or to
@@ -171,7 +171,7 @@ class RootSessionTree(Tree):
         self._rows: dict[str, ListedSession] = {}  # the sessions that the caller may see, as first read
         self._properties: dict[str, Mapping[str, str]] = {}
 
-    def look(self, path: str) -> Entry | None:
+    def look(self, path: str) -> Resource | None:
         """Return the current entry of a session, a scratch file or a collection."""
         with suppress(InvalidIdentifier):
             return self._on_loop(partial(self._look, self.resolve(path), path))
@@ -189,13 +189,13 @@ class RootSessionTree(Tree):
         if isinstance(target, SessionPath):
             self.gate.require("write", target.id)
 
-    def members(self, path: str) -> Iterable[Entry]:
+    def members(self, path: str) -> Iterable[Resource]:
         """Return the entries directly in a collection, all from one moment."""
         rows, collections, scratch = self._on_loop(partial(self._below, self.resolve(path), path))
         listed = {self.path_of(row.id): row for row in rows}
         self._rows |= listed
         entries = [row.entry(where) for where, row in listed.items()]
-        entries += [Entry(where, collection=True, modified=at) for where, at in collections]
+        entries += [Resource(where, collection=True, modified=at) for where, at in collections]
         return entries + [scratch_entry(where, file) for where, file in scratch]
 
     def open(self, path: str) -> BinaryIO:
@@ -378,13 +378,13 @@ class RootSessionTree(Tree):
         """Return the paths and the times of change of the collections in a collection. Runs on the loop."""
         return []
 
-    def _look_at_family(self, target: Family, path: str) -> Entry | None:  # noqa: ARG002
+    def _look_at_family(self, target: Family, path: str) -> Resource | None:  # noqa: ARG002
         return None
 
-    def _look(self, target: MountPath | None, path: str) -> Entry | None:
+    def _look(self, target: MountPath | None, path: str) -> Resource | None:
         match target:
             case Root():
-                return Entry("/", collection=True)
+                return Resource("/", collection=True)
             case Family():
                 return self._look_at_family(target, path)
             case ScratchPath():
@@ -395,7 +395,7 @@ class RootSessionTree(Tree):
                 if row is None:
                     return None
                 if not self._sees(session_id):
-                    return Entry(path, media_type=MEDIA_TYPE)
+                    return Resource(path, media_type=MEDIA_TYPE)
                 self._rows[path] = row
                 return row.entry(path)
         return None
@@ -546,6 +546,6 @@ class SubSessionTree(RootSessionTree):
             return []
         return [(f"/{root.id}", root.created_at) for root in self.gate.roots_with_children()]
 
-    def _look_at_family(self, target: Family, path: str) -> Entry | None:
+    def _look_at_family(self, target: Family, path: str) -> Resource | None:
         root = self.gate.enter(target.root)
-        return None if root is None else Entry(path, collection=True, modified=root.created_at)
+        return None if root is None else Resource(path, collection=True, modified=root.created_at)

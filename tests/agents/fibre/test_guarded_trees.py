@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cfs.wire import Message
-from cfs_agents.guards.report import FileChange, Report
+from cfs_agents.guards.report import ChangedFile, Report
 from cfs_agents.main.testing import Line, ScriptedModel, calls, says, together
 from tests.agents.fibre.trees import Script, ScriptedModels, finish, late, messages, spawn, tree, wait, write, writer
 from tests.server.support import until
@@ -71,7 +71,7 @@ class TestLiars:
             reports = {name: sub_agent.report for name, sub_agent in agent.agents.items()}
         assert reports["honest"] is not None
         assert reports["honest"].status == "success"
-        assert reports["honest"].facts == (FileChange("honest.txt", "created", "honest"),)
+        assert reports["honest"].facts == (ChangedFile("honest.txt", "created", "honest"),)
         assert reports["thief"] is not None
         assert reports["thief"].reasons == ("claimed, but made by others: honest.txt",)
 
@@ -92,7 +92,7 @@ class TestLiars:
         report = await child_of(tmp_path, [write("half.txt"), finish("no", "whole.txt", status="failed")])
         assert report.status == "failed"
         assert report.reasons == ("claimed, but not there: whole.txt",)
-        assert report.facts == (FileChange("half.txt", "created", "child"),)
+        assert report.facts == (ChangedFile("half.txt", "created", "child"),)
 
 
 class TestRaces:

@@ -8,7 +8,7 @@ import pytest
 
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.base.messages import LANGUAGES, Language
-from cfs_agents.guards.report import FileChange, Report
+from cfs_agents.guards.report import ChangedFile, Report
 from cfs_agents.loop.model import SMALL_CONTEXT
 from cfs_agents.loop.server_model import ServerCounter, ServerModel
 from cfs_agents.main.testing import says
@@ -213,7 +213,7 @@ class TestLength:
 
     @pytest.mark.parametrize("language", LANGUAGES)
     async def test_a_report_is_short(self, model_server: Process, language: Language) -> None:
-        facts = (FileChange("a.txt", "created", "main/a_writer"),)
+        facts = (ChangedFile("a.txt", "created", "main/a_writer"),)
         report = Report("main/a_writer", "success", "Wrote a.txt.", facts=facts)
         assert await self.tokens(model_server, report.text(language)) <= 60
 

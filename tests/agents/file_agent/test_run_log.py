@@ -13,7 +13,7 @@ from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message, ToolCall
 from cfs_agents.base.events import Finished, Warned
 from cfs_agents.base.free_space import FreeSpace
-from cfs_agents.context import Change, ContextItem, Conversation
+from cfs_agents.context import ContextItem, Conversation, ConversationChange
 from cfs_agents.main.testing import calls, says
 from cfs_agents.tree.operations import Operation
 from cfs_agents.tree.run_log import RunLog, RunState
@@ -102,10 +102,10 @@ def test_a_change_of_the_conversation_is_told(tmp_path: Path) -> None:
     journal.read()
     for item in before:
         journal.item(item, {})
-    journal.change(Change.between(before, after))
+    journal.change(ConversationChange.between(before, after))
     journal.close()
     assert [item.message for item in told(tmp_path / "journal").context] == [item.message for item in after]
-    assert not Change.between(before, Conversation(before.items))
+    assert not ConversationChange.between(before, Conversation(before.items))
 
 
 def test_a_restart_is_a_new_generation(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tree_sitter import Language, Parser
 
-from cfs_agents.guards.rules import Call, Decision, Defaults, Rules, Scope, Verdict
+from cfs_agents.guards.rules import Decision, Defaults, GatedCall, Rules, Scope, Verdict
 from cfs_agents.guards.rules.rules_file import parse_rules
 from cfs_agents.guards.rules.words import plain_words, word_of
 from tests.agents.rules.variants import HARMLESS, PROVABLE, THROUGH_PROGRAMS, USUAL_ALLOWED, USUAL_RULES
@@ -52,7 +52,7 @@ def runs_victim(command: str, folder: Path) -> bool:
 
 def decide(command: str, rules: Rules, workspace: Path, defaults: Defaults | None = None) -> Decision:
     """Decide about a command in a workspace."""
-    return rules.decide(Call("execute_command", command, {"command": command}), Scope(workspace), defaults)
+    return rules.decide(GatedCall("execute_command", command, {"command": command}), Scope(workspace), defaults)
 
 
 @pytest.mark.parametrize("command", PROVABLE)

@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cfs_agents.guards.rules import (
-    Call,
     Decision,
     Defaults,
+    GatedCall,
     Remembered,
     Rules,
     RulesError,
@@ -39,7 +39,7 @@ def rules(text: str) -> Rules:
 
 def decide(text: str, tool: str, workspace: Path, defaults: Defaults | None = None, **arguments: Any) -> Decision:
     """Decide about a call of one of the agent's tools."""
-    return rules(text).decide(Call.of(tool, arguments), Scope(workspace, workspace.parent), defaults)
+    return rules(text).decide(GatedCall.of(tool, arguments), Scope(workspace, workspace.parent), defaults)
 
 
 def test_deny_comes_before_ask_before_allow(tmp_path: Path) -> None:
@@ -102,22 +102,22 @@ def test_mcp_and_spawns(tmp_path: Path) -> None:
     expected = {"files/read_file": ALLOWED, "memory/add": ALLOWED, "files/delete": DENIED, "files/write": ASKED}
     for name, verdict in expected.items():
         server, tool = name.split("/")
-        assert rules(text).decide(Call.of_mcp(server, tool, {}), Scope(tmp_path)).verdict is verdict
+        assert rules(text).decide(GatedCall.of_mcp(server, tool, {}), Scope(tmp_path)).verdict is verdict
     assert decide(text, "sys_spawn_agent", tmp_path, agent_id="coder").verdict is DENIED
 
 
 def test_the_digest_covers_all_arguments_and_the_directory(tmp_path: Path) -> None:
     """A changed call is another call."""
     calls = [
-        Call.of("execute_command", {"command": "ls"}),
-        Call.of("execute_command", {"command": "ls "}),
-        Call.of("execute_command", {"command": "ls", "background": True}),
-        Call.of("write_file", {"path": "ls", "content": "a"}),
-        Call.of("write_file", {"path": "ls", "content": "b"}),
+        GatedCall.of("execute_command", {"command": "ls"}),
+        GatedCall.of("execute_command", {"command": "ls "}),
+        GatedCall.of("execute_command", {"command": "ls", "background": True}),
+        GatedCall.of("write_file", {"path": "ls", "content": "a"}),
+        GatedCall.of("write_file", {"path": "ls", "content": "b"}),
     ]
     digests = {call.digest() for call in calls} | {calls[0].digest("/x")}
     assert len(digests) == len(calls) + 1
-    assert calls[0].digest() == Call.of("execute_command", {"command": "ls"}).digest()
+    assert calls[0].digest() == GatedCall.of("execute_command", {"command": "ls"}).digest()
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_workspace_restricts_and_never_allows(tmp_path: Path, monkeypatch: pyt
     loaded = load_rules(workspace)
     assert "`allow` is ignored" in loaded.warnings[0]
     verdicts = {
-        command: loaded.decide(Call.of("execute_command", {"command": command}), Scope(workspace)).verdict
+        command: loaded.decide(GatedCall.of("execute_command", {"command": command}), Scope(workspace)).verdict
         for command in ("ls", "cat x", "rm x")
     }
     assert verdicts == {"ls": ALLOWED, "cat x": DENIED, "rm x": ASKED}
@@ -183,7 +183,7 @@ def test_a_workspace_restricts_and_never_allows(tmp_path: Path, monkeypatch: pyt
 def test_lasting_answers_outlive_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exact call, also one that rules cannot read, and a pattern; both in this workspace only."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    call = Call.of("execute_command", {"command": "$X 'ä\x7f\n\U0001f600\""})
+    call = GatedCall.of("execute_command", {"command": "$X 'ä\x7f\n\U0001f600\""})
     scope = Scope(tmp_path)
     decision = Rules().decide(call, scope)
     assert decision.verdict is ASKED
@@ -192,10 +192,10 @@ def test_lasting_answers_outlive_the_program(tmp_path: Path, monkeypatch: pytest
     Remembered().add_patterns(tmp_path, ["execute_command(git status:*)"])
     answers = Remembered().answers(tmp_path)
     assert Rules().decide(call, scope, answers=answers).verdict is ALLOWED
-    changed = Call.of("execute_command", {**call.arguments, "background": True})
+    changed = GatedCall.of("execute_command", {**call.arguments, "background": True})
     assert Rules().decide(changed, scope, answers=answers).verdict is ASKED
     assert Rules().decide(call, Scope(tmp_path, directory=Path("/")), answers=answers).verdict is ASKED
-    status = Call.of("execute_command", {"command": "git status -s"})
+    status = GatedCall.of("execute_command", {"command": "git status -s"})
     assert Rules().decide(status, scope, answers=answers).verdict is ALLOWED
     assert rules("ask=['execute_command']").decide(status, scope, answers=answers).verdict is ASKED
     assert rules("deny=['execute_command']").decide(call, scope, answers=answers).verdict is DENIED
@@ -255,7 +255,7 @@ def test_a_damaged_file_of_answers_is_refused(text: str, tmp_path: Path) -> None
 )
 def test_suggestions_allow_what_their_words_say(command: str, pattern: str, tmp_path: Path) -> None:
     """Of what runs anything, only the exact call can be remembered."""
-    call = Call.of("execute_command", {"command": command})
+    call = GatedCall.of("execute_command", {"command": command})
     assert Rules().decide(call, Scope(tmp_path)).patterns == ((pattern,) if pattern else ())
     if pattern:
         assert rules(f"allow = ['{pattern}']").decide(call, Scope(tmp_path)).verdict is ALLOWED
@@ -279,7 +279,7 @@ def test_each_command_of_a_compound_gets_a_pattern_or_none_does(
 ) -> None:
     """Together they allow the call, and commands that are allowed already need none."""
     text = "allow = ['execute_command(grep:*)']\nask = ['execute_command(git push)']"
-    call = Call.of("execute_command", {"command": command})
+    call = GatedCall.of("execute_command", {"command": command})
     decision = rules(text).decide(call, Scope(tmp_path))
     assert decision.patterns == tuple(f"execute_command({words}:*)" for words in patterns)
     if patterns:
@@ -298,10 +298,10 @@ _PIECES = st.sampled_from(
 def test_any_text_is_decided(text: str) -> None:
     """Nothing crashes, and what does not parse is not allowed."""
     loaded = rules("allow=['execute_command(*)']\ndeny=['execute_command(victim:*)']")
-    decision = loaded.decide(Call("execute_command", text), SCOPE)
+    decision = loaded.decide(GatedCall("execute_command", text), SCOPE)
     assert decision.verdict is not ALLOWED or not analyse(text).doubts
     for tool in ("write_file", "mcp", "other"):
-        Rules().decide(Call(tool, text), SCOPE)
+        Rules().decide(GatedCall(tool, text), SCOPE)
     with suppress(ValueError):
         Pattern.parse(text)
 
@@ -312,7 +312,7 @@ def test_no_quoting_of_a_denied_name_allows_it(forms: list[str]) -> None:
     name = "".join(form.format(letter) for form, letter in zip(forms, "victim", strict=True))
     loaded = rules("allow=['execute_command(*)']\ndeny=['execute_command(victim:*)']")
     for command in (f"{name} x", f"true && {name}", f"env {name} x", f'sh -c "$({name})"'):
-        assert loaded.decide(Call("execute_command", command), SCOPE).verdict is not ALLOWED
+        assert loaded.decide(GatedCall("execute_command", command), SCOPE).verdict is not ALLOWED
 
 
 @given(
@@ -323,5 +323,5 @@ def test_no_quoting_of_a_denied_name_allows_it(forms: list[str]) -> None:
 def test_text_around_a_denied_command_does_not_allow_it(command: str, before: str, after: str) -> None:
     """Whatever stands before and after it."""
     loaded = rules("allow=['execute_command(*)']\ndeny=['execute_command(victim:*)']")
-    decision = loaded.decide(Call("execute_command", before + command + after), SCOPE)
+    decision = loaded.decide(GatedCall("execute_command", before + command + after), SCOPE)
     assert decision.verdict is not ALLOWED

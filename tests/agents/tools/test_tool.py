@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from cfs.session.tools import FunctionTool, Toolbox, ToolResult
-from cfs.state.replies import Outcome
+from cfs.state.replies import MessageOutcome
 from cfs.wire import ToolCall
 from cfs_agents.tools import Tool, ToolDefinitionError, tool
 
@@ -107,9 +107,9 @@ def test_tool_fits_where_the_sdk_takes_tools() -> None:
     """One kind of tool for `Session.send(tools=[...])` and for agents."""
     box = Toolbox([look, FunctionTool.of(parameters)])
     assert "look" in box.describe("hello")
-    written = Outcome("[CALL:look('x', count=2)]", ())
+    written = MessageOutcome("[CALL:look('x', count=2)]", ())
     assert box.run(box.calls(written)) == [ToolResult("[RESULT:look] x 2 up None [] None None False")]
-    apart = Outcome("", (), calls=(ToolCall(id="one", name="look", arguments={"path": "x", "count": 2}),))
+    apart = MessageOutcome("", (), calls=(ToolCall(id="one", name="look", arguments={"path": "x", "count": 2}),))
     assert box.run(box.calls(apart)) == [ToolResult("x 2 up None [] None None False", "one")]
 
 

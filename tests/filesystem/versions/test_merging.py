@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cfs_filesystem.versions import Entry, EntryType
-from cfs_filesystem.versions.merging import Merge, MergeConflict, merge_lines, merge_trees
+from cfs_filesystem.versions.merging import Merge, PathConflict, merge_lines, merge_trees
 
 NAMES = ("main", "copy")
 
@@ -103,7 +103,7 @@ def test_lines_and_permissions_of_both_sides_come_together() -> None:
 def test_a_conflict_leaves_the_file_and_puts_both_sides_beside_it() -> None:
     merge, contents = merged({"a": A}, {"a": B}, {"a": D})
     assert contents == {"a": B.stamp, "a.conflict-main": B.stamp, "a.conflict-copy": D.stamp}
-    assert merge.conflicts == (MergeConflict("a", "changed", ("a", "a.conflict-main", "a.conflict-copy")),)
+    assert merge.conflicts == (PathConflict("a", "changed", ("a", "a.conflict-main", "a.conflict-copy")),)
 
 
 def test_names_of_conflicts_replace_nothing() -> None:

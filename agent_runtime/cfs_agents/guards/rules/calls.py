@@ -22,7 +22,7 @@ _PLAIN_PATH = re.compile(r"[^/.][^/]*(?:/[^/.][^/]*)*")
 """Relative paths without empty names and names that begin with a dot: nothing is left out when they are joined."""
 
 
-class Kind(StrEnum):
+class CallKind(StrEnum):
     """What a rule's pattern is compared with."""
 
     COMMAND = "command"
@@ -34,27 +34,27 @@ class Kind(StrEnum):
 
 
 _KINDS = {
-    COMMAND: Kind.COMMAND,
-    WRITE_FILE: Kind.WRITE,
-    EDIT_FILE: Kind.WRITE,
-    "delete_file": Kind.WRITE,
-    READ_FILE: Kind.READ,
-    LIST_DIRECTORY: Kind.READ,
-    SEARCH_FILES: Kind.READ,
-    MCP: Kind.MCP,
-    SPAWN: Kind.SPAWN,
+    COMMAND: CallKind.COMMAND,
+    WRITE_FILE: CallKind.WRITE,
+    EDIT_FILE: CallKind.WRITE,
+    "delete_file": CallKind.WRITE,
+    READ_FILE: CallKind.READ,
+    LIST_DIRECTORY: CallKind.READ,
+    SEARCH_FILES: CallKind.READ,
+    MCP: CallKind.MCP,
+    SPAWN: CallKind.SPAWN,
 }
-FAMILIES = {WRITE_FILE: Kind.WRITE, READ_FILE: Kind.READ}
+FAMILIES = {WRITE_FILE: CallKind.WRITE, READ_FILE: CallKind.READ}
 """Names that stand for every tool of their kind: a rule for `write_file` also holds for edits and redirections."""
 
 
-def kind_of(tool: str) -> Kind:
+def kind_of(tool: str) -> CallKind:
     """Return the kind of a tool, by its name in rules."""
-    return _KINDS.get(tool, Kind.OTHER)
+    return _KINDS.get(tool, CallKind.OTHER)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class GatedCall:
     """A call of a tool. `subject` is what patterns are compared with: a command, a path, `server/tool`, or a name.
 
     `arguments` are all arguments, which the digest covers.
@@ -65,21 +65,21 @@ class Call:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tool: str, arguments: Mapping[str, Any]) -> "Call":
+    def of(cls, tool: str, arguments: Mapping[str, Any]) -> "GatedCall":
         """Return the call of one of the agent's own tools, named as models name it."""
         name = _NAMES.get(tool, tool)
-        key = {Kind.COMMAND: "command", Kind.WRITE: "path", Kind.READ: "path"}.get(kind_of(name))
+        key = {CallKind.COMMAND: "command", CallKind.WRITE: "path", CallKind.READ: "path"}.get(kind_of(name))
         keys = (key,) if key is not None else ("agent_id", "name", "role", "path")
         subject = next((value for key in keys if isinstance(value := arguments.get(key), str)), "")
         return cls(name, subject, arguments)
 
     @classmethod
-    def of_mcp(cls, server: str, tool: str, arguments: Mapping[str, Any]) -> "Call":
+    def of_mcp(cls, server: str, tool: str, arguments: Mapping[str, Any]) -> "GatedCall":
         """Return the call of a tool of an MCP server."""
         return cls(MCP, f"{server}/{tool}", arguments)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> CallKind:
         """What kind of tool it calls."""
         return kind_of(self.tool)
 
@@ -96,7 +96,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class FileTarget:
     """A file of a call: its path as written and where links lead, relative to the workspace if it is inside."""
 
     written: str
@@ -143,7 +143,7 @@ class Scope:
     root: Path | None = None
     directory: Path | None = None
 
-    def file(self, path: str) -> Target:
+    def file(self, path: str) -> FileTarget:
         """Return the file that a path of the file tools names. Reads links."""
         if path == WORKSPACE or path.startswith(f"{WORKSPACE}/"):
             return self._target(self.workspace / path[len(WORKSPACE) + 1 :], self.root)
@@ -151,25 +151,25 @@ class Scope:
             return self._target(self.root / path[1:], self.root)
         return self._target(self.workspace / path, self.root)
 
-    def command_file(self, path: str, directory: Path | None = None, links: "Links | None" = None) -> Target:
+    def command_file(self, path: str, directory: Path | None = None, links: "Links | None" = None) -> FileTarget:
         """Return the file that a path of a command names. Reads links."""
         base = directory or self.directory or self.workspace
         if base.is_absolute() and base.name and _PLAIN_PATH.fullmatch(path) is not None:
             return self._target(f"{base}/{path}", None, links)  # a `Path` takes longer than all the rest
         return self._target(base / path, None, links)
 
-    def _target(self, path: Path | str, root: Path | None, links: "Links | None" = None) -> Target:
+    def _target(self, path: Path | str, root: Path | None, links: "Links | None" = None) -> FileTarget:
         links = links or Links()
         try:
             real = links.real(path)
             bases = [links.directory(str(base)) for base in (self.workspace, *([root] if root is not None else []))]
         except (OSError, ValueError):  # NUL, or a name that is too long
-            return Target(str(path), str(path), inside=False)
+            return FileTarget(str(path), str(path), inside=False)
         written = os.path.normpath(path)
         workspace = os.path.normpath(self.workspace)
         named, name = _below(written, workspace), _below(real, bases[0])
         inside = name is not None or any(_below(real, base) is not None for base in bases[1:])
-        return Target(written if named is None else named, real if name is None else name, inside)
+        return FileTarget(written if named is None else named, real if name is None else name, inside)
 
 
 def _below(path: str, base: str) -> str | None:

@@ -9,11 +9,11 @@ from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
 
-from cfs_agents.guards.rules.calls import Call, Kind, Links, Scope, Target
-from cfs_agents.guards.rules.patterns import Match, Pattern
-from cfs_agents.guards.rules.script import Script, analyse
+from cfs_agents.guards.rules.calls import CallKind, FileTarget, GatedCall, Links, Scope
+from cfs_agents.guards.rules.patterns import Coverage, Pattern
+from cfs_agents.guards.rules.script import ParsedScript, analyse
 from cfs_agents.guards.rules.suggestions import suggestions
-from cfs_agents.guards.rules.words import Command
+from cfs_agents.guards.rules.words import SimpleCommand
 from cfs_agents.tools.files import READ_FILE, WRITE_FILE
 
 _OWN_FOLDER = ".cfs"
@@ -61,13 +61,13 @@ class Defaults:
     others: Verdict = Verdict.ALLOWED
     attended: bool = True
 
-    def of(self, kind: Kind) -> Verdict:
+    def of(self, kind: CallKind) -> Verdict:
         """Return the default of a kind of calls."""
-        if kind is Kind.COMMAND:
+        if kind is CallKind.COMMAND:
             return self.commands
-        if kind is Kind.MCP:
+        if kind is CallKind.MCP:
             return self.mcp
-        return self.files if kind in (Kind.READ, Kind.WRITE) else self.others
+        return self.files if kind in (CallKind.READ, CallKind.WRITE) else self.others
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,11 @@ class Rules:
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     def decide(
-        self, call: Call, scope: Scope, defaults: Defaults | None = None, answers: Answers | None = None
+        self, call: GatedCall, scope: Scope, defaults: Defaults | None = None, answers: Answers | None = None
     ) -> Decision:
         """Decide about a call. Reads links of the file system, nothing else."""
         defaults, answers = defaults or Defaults(), answers or Answers()
-        directory = str(scope.directory or scope.workspace) if call.kind is Kind.COMMAND else ""
+        directory = str(scope.directory or scope.workspace) if call.kind is CallKind.COMMAND else ""
         judge = _Judge(self, call, scope, defaults, answers, call.digest(directory))
         decision = judge.decide()
         if decision.verdict is Verdict.ASKED:
@@ -113,7 +113,7 @@ class Rules:
         return decision
 
 
-def _unattended(decision: Decision, call: Call) -> Decision:
+def _unattended(decision: Decision, call: GatedCall) -> Decision:
     patterns = ", ".join(map(repr, decision.patterns))
     way = f" To permit it, the user can add {patterns} to `allow` in rules.toml." if patterns else ""
     reason = (
@@ -126,10 +126,10 @@ def _unattended(decision: Decision, call: Call) -> Decision:
 class _Candidates:
     """The commands of a script by their names, for rules that restrict. Equal ones are judged once."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: ParsedScript) -> None:
         self._all = list({id(command): command for command in (*script.commands, *script.hidden)}.values())
-        self._unknown: list[Command] = []
-        self._by_name: dict[str, list[Command]] = {}
+        self._unknown: list[SimpleCommand] = []
+        self._by_name: dict[str, list[SimpleCommand]] = {}
         for command in self._all:
             name = command.words[0]
             if not name.literal:
@@ -138,7 +138,7 @@ class _Candidates:
             for text in {name.text, name.text.rpartition("/")[2]}:
                 self._by_name.setdefault(text, []).append(command)
 
-    def of(self, pattern: Pattern) -> Sequence[Command]:
+    def of(self, pattern: Pattern) -> Sequence[SimpleCommand]:
         """Return the commands that a pattern may cover."""
         name = pattern.words[0]
         return self._all if "*" in name else [*self._by_name.get(name, ()), *self._unknown]
@@ -147,7 +147,7 @@ class _Candidates:
 @dataclass(frozen=True, slots=True)
 class _Judge:
     rules: Rules
-    called: Call
+    called: GatedCall
     scope: Scope
     defaults: Defaults
     answers: Answers
@@ -155,11 +155,11 @@ class _Judge:
 
     def decide(self) -> Decision:
         """Decide about the call."""
-        return self.command() if self.called.kind is Kind.COMMAND else self.call()
+        return self.command() if self.called.kind is CallKind.COMMAND else self.call()
 
     def patterns(self) -> tuple[str, ...]:
         """Return rules that would allow the call together; none if no rules can, or only too wide ones."""
-        rules = self._for_commands() if self.called.kind is Kind.COMMAND else ()
+        rules = self._for_commands() if self.called.kind is CallKind.COMMAND else ()
         patterns = suggestions(self.called, self.scope, lambda command: self._rule_for(command, rules) is not None)
         if not patterns:
             return ()
@@ -171,7 +171,7 @@ class _Judge:
     def call(self) -> Decision:
         """Decide about a call that is not a command."""
         kind = self.called.kind
-        target = self.scope.file(self.called.subject) if kind in (Kind.READ, Kind.WRITE) else None
+        target = self.scope.file(self.called.subject) if kind in (CallKind.READ, CallKind.WRITE) else None
         for verdict, rules in ((Verdict.DENIED, self.rules.deny), (Verdict.ASKED, self.rules.ask)):
             for rule in self._for_tool(rules):
                 if rule.pattern.covers_text(self.called) if target is None else rule.pattern.restricts_file(target):
@@ -181,7 +181,7 @@ class _Judge:
         for rule in self._for_tool((*self.rules.allow, *self.answers.patterns)):
             if rule.pattern.covers_text(self.called) if target is None else rule.pattern.allows_file(target):
                 return self._by(rule, Verdict.ALLOWED)
-        if target is not None and (reason := _odd_file(target, writes=kind is Kind.WRITE)) is not None:
+        if target is not None and (reason := _odd_file(target, writes=kind is CallKind.WRITE)) is not None:
             return self._default(max(self.defaults.files, Verdict.ASKED, key=list(Verdict).index), reason)
         return self._default(self.defaults.of(kind), "no rule allows this call")
 
@@ -195,9 +195,9 @@ class _Judge:
             doubt = None
             for rule in rules:
                 match, what = self._restricts(rule, candidates, targets)
-                if match is Match.YES:
+                if match is Coverage.YES:
                     return self._by(rule, verdict, what)
-                if match is Match.MAYBE:
+                if match is Coverage.MAYBE:
                     doubt = (
                         f"{what} may be what the rule {rule} is about; a value decides that is known only when it runs"
                     )
@@ -230,19 +230,19 @@ class _Judge:
 
     def _unrestricted(self) -> bool:
         """Return whether commands run without a question, and no rule restricts what a doubt could hide."""
-        kinds = (Kind.COMMAND, Kind.READ, Kind.WRITE)
+        kinds = (CallKind.COMMAND, CallKind.READ, CallKind.WRITE)
         restricting = [*self.rules.ask, *self.rules.deny]
-        names = {Kind.COMMAND: "execute_command", Kind.READ: READ_FILE, Kind.WRITE: WRITE_FILE}
+        names = {CallKind.COMMAND: "execute_command", CallKind.READ: READ_FILE, CallKind.WRITE: WRITE_FILE}
         return self.defaults.commands is Verdict.ALLOWED and not any(
             rule.pattern.names(names[kind], kind) for rule in restricting for kind in kinds
         )
 
-    def _allowing(self, script: Script, targets: Sequence[tuple[Target, bool]]) -> Rule | None:
+    def _allowing(self, script: ParsedScript, targets: Sequence[tuple[FileTarget, bool]]) -> Rule | None:
         """Return a rule that allows, if every command and file is allowed by one."""
         result: Rule | None = None
         for target, writes in targets:
             if _odd_file(target, writes=writes) is not None:
-                tool, kind = (WRITE_FILE, Kind.WRITE) if writes else (READ_FILE, Kind.READ)
+                tool, kind = (WRITE_FILE, CallKind.WRITE) if writes else (READ_FILE, CallKind.READ)
                 allows = [rule for rule in self._allows() if rule.pattern.names(tool, kind)]
                 if not any(rule.pattern.allows_file(target) for rule in allows):
                     return None
@@ -260,37 +260,37 @@ class _Judge:
         yield from self.answers.patterns
 
     def _for_commands(self) -> Sequence[Rule]:
-        return [rule for rule in self._allows() if rule.pattern.names("execute_command", Kind.COMMAND)]
+        return [rule for rule in self._allows() if rule.pattern.names("execute_command", CallKind.COMMAND)]
 
-    def _rule_for(self, command: Command, rules: Sequence[Rule]) -> Rule | None:
+    def _rule_for(self, command: SimpleCommand, rules: Sequence[Rule]) -> Rule | None:
         for rule in rules:
             if rule.pattern.allows_command(command):
                 return rule
         return None
 
     def _restricts(
-        self, rule: Rule, candidates: "_Candidates", targets: Sequence[tuple[Target, bool]]
-    ) -> tuple[Match, str]:
+        self, rule: Rule, candidates: "_Candidates", targets: Sequence[tuple[FileTarget, bool]]
+    ) -> tuple[Coverage, str]:
         pattern = rule.pattern
-        result, what = Match.NO, ""
-        if pattern.names("execute_command", Kind.COMMAND):
+        result, what = Coverage.NO, ""
+        if pattern.names("execute_command", CallKind.COMMAND):
             if pattern.any:
-                return Match.YES, self.called.subject
+                return Coverage.YES, self.called.subject
             for command in candidates.of(pattern):
                 match = pattern.restricts_command(command)
                 if match.value > result.value:
                     result, what = match, command.text
-                if match is Match.YES:
+                if match is Coverage.YES:
                     return match, what
         for target, writes in targets:
-            tool, kind = (WRITE_FILE, Kind.WRITE) if writes else (READ_FILE, Kind.READ)
+            tool, kind = (WRITE_FILE, CallKind.WRITE) if writes else (READ_FILE, CallKind.READ)
             if pattern.names(tool, kind) and pattern.restricts_file(target):
-                return Match.YES, target.written
+                return Coverage.YES, target.written
         return result, what
 
-    def _targets(self, script: Script) -> tuple[list[tuple[Target, bool]], list[str]]:
+    def _targets(self, script: ParsedScript) -> tuple[list[tuple[FileTarget, bool]], list[str]]:
         """Return the files that redirections open, and why others are not known."""
-        targets: list[tuple[Target, bool]] = []
+        targets: list[tuple[FileTarget, bool]] = []
         doubts: list[str] = []
         links = Links()
         relative = self._directories(script)
@@ -304,7 +304,7 @@ class _Judge:
                 targets.append((target, redirection.writes))
         return targets, doubts
 
-    def _directories(self, script: Script) -> list[Path]:
+    def _directories(self, script: ParsedScript) -> list[Path]:
         """Return where the shell may be in the script; nothing if that is not known."""
         base = self.scope.directory or self.scope.workspace
         moves = script.directories
@@ -353,7 +353,7 @@ def _by_name(rules: Sequence[Rule]) -> Mapping[str, Sequence[Rule]]:
     return named
 
 
-def _odd_file(target: Target, *, writes: bool) -> str | None:
+def _odd_file(target: FileTarget, *, writes: bool) -> str | None:
     """Return why the default for files does not hold for a file."""
     if not target.inside:
         return f"{_short(target.written)} is outside of the workspace" if writes else None

@@ -15,7 +15,7 @@ from pathlib import Path
 from cfs.wire import MAX_SUBJECT, CallDecision
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.threads import in_thread
-from cfs_agents.guards.rules.calls import Call, Scope
+from cfs_agents.guards.rules.calls import GatedCall, Scope
 from cfs_agents.guards.rules.decisions import Answers, Decision, Defaults, Rule, Rules, Verdict
 from cfs_agents.guards.rules.patterns import Pattern
 from cfs_agents.guards.rules.remembered import Remembered
@@ -107,7 +107,7 @@ class RulesGate:
         if decision.always and self._policy.remembered is not None and lasting:
             await in_thread(lambda: self._remember(call, decision, permission.answer))
 
-    def _decide(self, call: Call, request: CommandRequest) -> tuple[Decision, tuple[str, ...]]:
+    def _decide(self, call: GatedCall, request: CommandRequest) -> tuple[Decision, tuple[str, ...]]:
         remembered, workspace = self._policy.remembered, self._scope.workspace
         try:
             workspace_rules, warnings = self._workspace_rules.rules()
@@ -123,7 +123,7 @@ class RulesGate:
         scope = Scope(workspace, self._scope.root, Path(request.directory))
         return rules.decide(call, scope, self._defaults(), answers), warnings
 
-    def _remember(self, call: Call, decision: Decision, answer: Answer) -> None:
+    def _remember(self, call: GatedCall, decision: Decision, answer: Answer) -> None:
         assert self._policy.remembered is not None  # noqa: S101 - for the type checker
         try:
             if answer is Answer.ALWAYS:
@@ -135,7 +135,13 @@ class RulesGate:
 
 
 def _note(
-    pending: PendingCall, call: Call, decision: Decision, *, allowed: bool, asked: bool = False, by: str | None = None
+    pending: PendingCall,
+    call: GatedCall,
+    decision: Decision,
+    *,
+    allowed: bool,
+    asked: bool = False,
+    by: str | None = None,
 ) -> CallDecision:
     return CallDecision(
         call=_short(pending.call.id, 256),
@@ -155,13 +161,13 @@ def _short(text: str, length: int) -> str:
     return text[:length].encode(errors="replace").decode()
 
 
-def _call_of(pending: PendingCall) -> Call:
+def _call_of(pending: PendingCall) -> GatedCall:
     if pending.tool.remote_of is not None:
-        return Call.of_mcp(*pending.tool.remote_of(**pending.values))
-    return Call.of(pending.call.name, pending.values)
+        return GatedCall.of_mcp(*pending.tool.remote_of(**pending.values))
+    return GatedCall.of(pending.call.name, pending.values)
 
 
-async def _request_of(pending: PendingCall, call: Call, scope: Scope) -> CommandRequest:
+async def _request_of(pending: PendingCall, call: GatedCall, scope: Scope) -> CommandRequest:
     """Return what a person is asked about: the command, or the call with its arguments."""
     if pending.tool.command_of is not None:
         return await pending.tool.command_of(**pending.values)

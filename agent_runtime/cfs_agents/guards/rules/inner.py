@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cfs_agents.guards.rules.words import Command, Word
+from cfs_agents.guards.rules.words import SimpleCommand, Word
 
 _MOST_SUFFIXES = 100
 _SCRIPT_MARKS = frozenset(" ;|&\n$`'\"\\")
@@ -20,7 +20,7 @@ class Inner:
     - `writes` are names of files that it may write; `unpacks`: it writes files that it does not name.
     """
 
-    command: Command
+    command: SimpleCommand
     commands: list[tuple[Word, ...]] = field(default_factory=list)
     scripts: list[str] = field(default_factory=list)
     hidden: list[tuple[Word, ...]] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Inner:
         """Let only patterns with these words allow the command; `unread` says why what it runs cannot be read."""
         command = self.command
         spelled = command.spelled.union(words)
-        self.command = Command(command.words, spelled, command.free and not spelled, unread or command.unread)
+        self.command = SimpleCommand(command.words, spelled, command.free and not spelled, unread or command.unread)
 
 
 def suspect_suffixes(words: Sequence[Word], result: Inner) -> None:

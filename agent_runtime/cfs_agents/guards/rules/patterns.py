@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
-from cfs_agents.guards.rules.calls import FAMILIES, Call, Kind, Target, kind_of
-from cfs_agents.guards.rules.words import Command, Word
+from cfs_agents.guards.rules.calls import FAMILIES, CallKind, FileTarget, GatedCall, kind_of
+from cfs_agents.guards.rules.words import SimpleCommand, Word
 
 _FORM = re.compile(r"\s*(\*|[A-Za-z_][A-Za-z0-9_.-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _SERVER = re.compile(r"[^/()]+(?:/[^()]+)?")
@@ -25,7 +25,7 @@ _LONG_FLAGS = {"--recursive": "r", "--force": "f", "--interactive": "i", "--dir"
 """What `rm` and its like call the letters of `rm -rf`."""
 
 
-class Match(Enum):
+class Coverage(Enum):
     """Whether a restricting pattern covers a command. `MAYBE`: a value that is known only when it runs decides."""
 
     NO = 0
@@ -55,17 +55,17 @@ class Pattern:
         if tool == "*" and argument not in _ANY:
             raise ValueError("* stands for every tool, and takes no pattern in parentheses")
         kind = kind_of(tool)
-        if kind is Kind.COMMAND:
+        if kind is CallKind.COMMAND:
             return cls(text, tool, argument, *_command_form(argument))
-        if kind is Kind.MCP and argument not in _ANY and _SERVER.fullmatch(argument) is None:
+        if kind is CallKind.MCP and argument not in _ANY and _SERVER.fullmatch(argument) is None:
             raise ValueError("write mcp(SERVER/TOOL), mcp(SERVER/*) or mcp(SERVER)")
-        if kind in (Kind.READ, Kind.WRITE) and argument.startswith(("./", "~")):
+        if kind in (CallKind.READ, CallKind.WRITE) and argument.startswith(("./", "~")):
             raise ValueError("write paths relative to the workspace, such as src/**, or absolute ones")
-        if kind in (Kind.READ, Kind.WRITE) and ".." in argument.split("/"):
+        if kind in (CallKind.READ, CallKind.WRITE) and ".." in argument.split("/"):
             raise ValueError("a pattern has no `..`: write the path that is meant")
         return cls(text, tool, argument)
 
-    def names(self, tool: str, kind: Kind) -> bool:
+    def names(self, tool: str, kind: CallKind) -> bool:
         """Return whether it is a pattern for a tool."""
         return self.tool in ("*", tool) or FAMILIES.get(self.tool) is kind
 
@@ -74,30 +74,30 @@ class Pattern:
         """Whether it covers every call of its tool."""
         return self.argument in _ANY
 
-    def covers_text(self, call: Call) -> bool:
+    def covers_text(self, call: GatedCall) -> bool:
         """Return whether it covers a call that is neither of a file nor of a command."""
         if not self.names(call.tool, call.kind):
             return False
         if self.any:
             return True
-        argument = f"{self.argument}/*" if call.kind is Kind.MCP and "/" not in self.argument else self.argument
+        argument = f"{self.argument}/*" if call.kind is CallKind.MCP and "/" not in self.argument else self.argument
         return _glob(argument).fullmatch(call.subject) is not None
 
     def covers_path(self, path: str) -> bool:
         """Return whether it covers a path, which is relative to the workspace or absolute."""
         return self.any or path_glob(self.argument).fullmatch(path) is not None
 
-    def allows_file(self, target: Target) -> bool:
+    def allows_file(self, target: FileTarget) -> bool:
         """Return whether it allows a file: it covers the path as written and the one where links lead."""
         if self.any:
             return target.inside
         return all(map(self.covers_path, target.names))
 
-    def restricts_file(self, target: Target) -> bool:
+    def restricts_file(self, target: FileTarget) -> bool:
         """Return whether it covers a file, by either path."""
         return any(map(self.covers_path, target.names))
 
-    def allows_command(self, command: Command) -> bool:
+    def allows_command(self, command: SimpleCommand) -> bool:
         """Return whether it allows a simple command: its fixed words are exactly those of the pattern."""
         words = command.words
         if len(words) < len(self.words) or (len(words) > len(self.words) and not self.more):
@@ -109,20 +109,22 @@ class Pattern:
                 return False
         return command.spelled.issubset(self.words)
 
-    def restricts_command(self, command: Command) -> Match:
+    def restricts_command(self, command: SimpleCommand) -> Coverage:
         """Return whether it covers a simple command, also with options before, between or in another form."""
         if not self.words:
-            return Match.YES
+            return Coverage.YES
         words = command.words
         if not words[0].literal:
-            return Match.MAYBE
+            return Coverage.MAYBE
         name = words[0].text
         if not _matches(self.words[0], name) and not _matches(self.words[0], name.rpartition("/")[2]):
-            return Match.NO
+            return Coverage.NO
         plain = [word for word in self.words[1:] if not word.startswith("-")]
         flags = [word for word in self.words[1:] if word.startswith("-")]
         covered = _follows(plain, words[1:], more=self.more)
-        return covered if covered is Match.NO else min(covered, _has(flags, words[1:]), key=lambda match: match.value)
+        return (
+            covered if covered is Coverage.NO else min(covered, _has(flags, words[1:]), key=lambda match: match.value)
+        )
 
 
 def _command_form(argument: str) -> tuple[tuple[str, ...], bool]:
@@ -142,19 +144,19 @@ def _command_form(argument: str) -> tuple[tuple[str, ...], bool]:
     return tuple(words), more
 
 
-def _follows(plain: Sequence[str], words: Sequence[Word], *, more: bool) -> Match:
+def _follows(plain: Sequence[str], words: Sequence[Word], *, more: bool) -> Coverage:
     """Return whether the words of a pattern come in order. Options, and a value behind each, may stand between."""
     texts = [word.text for word in words if word.literal]
     if len(texts) == len(words):  # most commands have none of the words
         for form in plain:
             if form not in texts and "*" not in form:
-                return Match.NO
+                return Coverage.NO
     states = {(0, False)}
     for word in words:
         if more and any(position == len(plain) for position, _ in states):
-            return Match.YES
+            return Coverage.YES
         if not word.literal:
-            return Match.MAYBE if states else Match.NO
+            return Coverage.MAYBE if states else Coverage.NO
         following: set[tuple[int, bool]] = set()
         for position, value in states:
             if word.text.startswith("-"):
@@ -165,13 +167,13 @@ def _follows(plain: Sequence[str], words: Sequence[Word], *, more: bool) -> Matc
             if position < len(plain) and _matches(plain[position], word.text):
                 following.add((position + 1, False))
         states = following
-    return Match.YES if any(position == len(plain) for position, _ in states) else Match.NO
+    return Coverage.YES if any(position == len(plain) for position, _ in states) else Coverage.NO
 
 
-def _has(flags: Sequence[str], words: Sequence[Word]) -> Match:
+def _has(flags: Sequence[str], words: Sequence[Word]) -> Coverage:
     """Return whether a command has options, in whatever order, cluster or length."""
     if not flags:
-        return Match.YES
+        return Coverage.YES
     letters: set[str] = set()
     options = [word.text.partition("=")[0] for word in words if word.literal and word.text.startswith("-")]
     for option in options:
@@ -193,8 +195,8 @@ def _has(flags: Sequence[str], words: Sequence[Word]) -> Match:
         else:
             present = flag in options or letters.issuperset(flag[1:].replace("R", "r"))
         if not present:
-            return Match.MAYBE if any(not word.literal for word in words) else Match.NO
-    return Match.YES
+            return Coverage.MAYBE if any(not word.literal for word in words) else Coverage.NO
+    return Coverage.YES
 
 
 def _matches(form: str, text: str) -> bool:
@@ -219,6 +221,6 @@ def path_glob(form: str) -> re.Pattern[str]:
     return re.compile(result, re.DOTALL)
 
 
-def first_match(patterns: Iterable["Pattern"], tool: str, kind: Kind) -> list["Pattern"]:
+def first_match(patterns: Iterable["Pattern"], tool: str, kind: CallKind) -> list["Pattern"]:
     """Return the patterns for a tool."""
     return [pattern for pattern in patterns if pattern.names(tool, kind)]

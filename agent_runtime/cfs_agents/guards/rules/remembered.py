@@ -14,7 +14,7 @@ from typing import Any
 
 from cfs.contract.user_folders import state_folder
 from cfs_agents.base.disk import replace_file
-from cfs_agents.guards.rules.calls import Call
+from cfs_agents.guards.rules.calls import GatedCall
 from cfs_agents.guards.rules.decisions import Answers, Decision, Rule
 from cfs_agents.guards.rules.patterns import Pattern
 from cfs_agents.guards.rules.rules_file import RulesError
@@ -41,7 +41,7 @@ class Remembered:
         patterns = [Rule(Pattern.parse(entry["pattern"]), source) for entry in entries if "pattern" in entry]
         return Answers(tuple(patterns), frozenset(entry["digest"] for entry in entries if "digest" in entry))
 
-    def add_call(self, workspace: Path, call: Call, decision: Decision) -> None:
+    def add_call(self, workspace: Path, call: GatedCall, decision: Decision) -> None:
         """Remember one exact call."""
         self._add({"workspace": _name(workspace), "call": call.text[:_LONGEST_TEXT], "digest": decision.digest})
 

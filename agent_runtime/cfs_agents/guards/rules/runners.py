@@ -10,7 +10,7 @@ from cfs_agents.guards.rules.git import note_git
 from cfs_agents.guards.rules.inner import Inner, suspect_suffixes
 from cfs_agents.guards.rules.interpreters import language_of, note_command_reader, note_interpreter, reads_commands
 from cfs_agents.guards.rules.variables import is_dangerous, may_be_option, note_names
-from cfs_agents.guards.rules.words import Command, Word, names, plain_words
+from cfs_agents.guards.rules.words import SimpleCommand, Word, names, plain_words
 from cfs_agents.guards.rules.written_files import note_writes
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash", "fish", "csh", "tcsh"})
@@ -131,7 +131,7 @@ def _inner(words: tuple[Word, ...]) -> Inner:
     first = words[0]
     name = first.text.rpartition("/")[2] if first.literal else ""
     bare = name == first.text
-    result = Inner(Command(words, free=bare and name in _FREE))
+    result = Inner(SimpleCommand(words, free=bare and name in _FREE))
     if not first.literal:
         result.doubts.append(f"the name of the command is not known before it runs: {first.text[:80]}")
         suspect_suffixes(words[1:], result)
@@ -193,7 +193,7 @@ def _text(name: str, words: Sequence[Word], result: Inner) -> None:
     else:
         result.doubts.append(f"`{name}` runs text that is known only when it runs")
         result.hidden_scripts.append(text.strip('"'))
-    result.command = Command(result.command.words, free=True)
+    result.command = SimpleCommand(result.command.words, free=True)
 
 
 def _shell(name: str, words: tuple[Word, ...], result: Inner) -> None:
@@ -229,9 +229,9 @@ def _shell(name: str, words: tuple[Word, ...], result: Inner) -> None:
 def _wrapper(name: str, words: tuple[Word, ...], result: Inner) -> None:
     form = _FORMS[name]
     spelled = frozenset() if form.free else frozenset({name})
-    result.command = Command(words, spelled, free=form.free)
+    result.command = SimpleCommand(words, spelled, free=form.free)
     if name == "command" and any(word.text in ("-v", "-V") for word in words[1:2]):
-        result.command = Command(words, free=True)
+        result.command = SimpleCommand(words, free=True)
         return
     index, arguments, replaced = 1, form.arguments, ""
     while index < len(words):

@@ -11,7 +11,7 @@ from tree_sitter import Language, Node, Parser
 from cfs_agents.guards.rules.inner import Inner
 from cfs_agents.guards.rules.runners import inner, inner_of
 from cfs_agents.guards.rules.variables import is_dangerous
-from cfs_agents.guards.rules.words import Command, Word, text_of, word_of
+from cfs_agents.guards.rules.words import SimpleCommand, Word, text_of, word_of
 from cfs_agents.guards.rules.written_files import name_of, runs_written, spelled_of, with_reason
 
 _LANGUAGE = Language(tree_sitter_bash.language())
@@ -87,7 +87,7 @@ class Redirection:
 
 
 @dataclass(slots=True)
-class Script:
+class ParsedScript:
     """What a script would run.
 
     - `commands`: the simple commands, those that others run included.
@@ -97,24 +97,24 @@ class Script:
     - `directories`: literal targets of `cd`, in their order.
     """
 
-    commands: list[Command] = field(default_factory=list)
-    hidden: list[Command] = field(default_factory=list)
+    commands: list[SimpleCommand] = field(default_factory=list)
+    hidden: list[SimpleCommand] = field(default_factory=list)
     redirections: list[Redirection] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     directories: list[str] = field(default_factory=list)
 
 
-def analyse(text: str) -> Script:
+def analyse(text: str) -> ParsedScript:
     """Return what a script would run. Takes any text. The result may be shared: do not change it."""
     return _cached(text) if len(text) <= _LONGEST_CACHED else _analyse(text)
 
 
 @lru_cache(maxsize=128)
-def _cached(text: str) -> Script:
+def _cached(text: str) -> ParsedScript:
     return _analyse(text)
 
 
-def _analyse(text: str) -> Script:
+def _analyse(text: str) -> ParsedScript:
     result = _Analysis()
     result.run(text)
     return result.script
@@ -124,7 +124,7 @@ class _Analysis:
     """One analysis. Nested scripts, such as those of `sh -c`, add to the same result."""
 
     def __init__(self) -> None:
-        self.script = Script()
+        self.script = ParsedScript()
         self._parser = Parser(_LANGUAGE)
         self._scripts = 0
         self._hidden = False
@@ -218,7 +218,7 @@ class _Analysis:
         pieces = re.split(r"[\s;|&()<>{}`$]+", re.sub(r"\\\n|[\"'\\]", "", text))
         words = [Word(piece) for piece in pieces if piece]
         for start in range(min(len(words), 200)):
-            self.script.hidden.append(Command(tuple(words[start : start + 40])))
+            self.script.hidden.append(SimpleCommand(tuple(words[start : start + 40])))
 
     def _check_substitutions(self, root: Node, depth: int) -> None:
         """Doubt what looks like a substitution and was not read as one: the grammar is not bash."""
@@ -392,7 +392,7 @@ class _Analysis:
                 self._doubt("`[` with an expansion that is not in quotation marks", evaluates=True)
             if self._hidden:
                 return
-            self.script.commands.append(Command((Word("["),), free=True))
+            self.script.commands.append(SimpleCommand((Word("["),), free=True))
 
     def _has_split(self, node: Node) -> bool:
         """Return whether a test has a word that can be several when it runs."""
@@ -520,7 +520,7 @@ class _Analysis:
             words.append(Word(text_of(child)))
         if any(re.match(r"-\w*[in]", word.text) for word in words[1:]):
             self._doubt(f"`{words[0].text} -i` and `-n` evaluate what is assigned", evaluates=True)
-        (self.script.hidden if self._hidden else self.script.commands).append(Command(tuple(words), free=True))
+        (self.script.hidden if self._hidden else self.script.commands).append(SimpleCommand(tuple(words), free=True))
 
     def _redirect(self, node: Node, depth: int, level: int) -> list[Word]:
         """Visit a redirection; return the words that the grammar takes for more of its files."""

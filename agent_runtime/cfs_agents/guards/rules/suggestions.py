@@ -3,10 +3,10 @@
 import re
 from collections.abc import Callable
 
-from cfs_agents.guards.rules.calls import Call, Kind, Scope
+from cfs_agents.guards.rules.calls import CallKind, GatedCall, Scope
 from cfs_agents.guards.rules.runners import runs_anything
 from cfs_agents.guards.rules.script import analyse
-from cfs_agents.guards.rules.words import Command
+from cfs_agents.guards.rules.words import SimpleCommand
 from cfs_agents.tools.files import READ_FILE
 
 _SUBCOMMANDS = frozenset(
@@ -28,23 +28,23 @@ _READS = frozenset(
 """Programs that do one thing, whatever their arguments are."""
 
 
-def suggestions(call: Call, scope: Scope, is_allowed: Callable[[Command], bool]) -> tuple[str, ...]:
+def suggestions(call: GatedCall, scope: Scope, is_allowed: Callable[[SimpleCommand], bool]) -> tuple[str, ...]:
     """Return patterns that cover the call together; none where one would allow more than its words say.
 
     Commands for which `is_allowed` is true need none.
     """
-    if call.kind is Kind.COMMAND:
+    if call.kind is CallKind.COMMAND:
         return _of_script(call.subject, is_allowed)
     pattern = _of_call(call, scope)
     return (pattern,) if pattern else ()
 
 
-def _of_call(call: Call, scope: Scope) -> str:
-    if call.kind is Kind.MCP:
+def _of_call(call: GatedCall, scope: Scope) -> str:
+    if call.kind is CallKind.MCP:
         return call.text if re.fullmatch(r"[^/()*\s]+/[^()*\s]+", call.subject) else ""
-    if call.kind in (Kind.READ, Kind.WRITE):
+    if call.kind in (CallKind.READ, CallKind.WRITE):
         target = scope.file(call.subject)
-        tool = READ_FILE if call.kind is Kind.READ else call.tool
+        tool = READ_FILE if call.kind is CallKind.READ else call.tool
         folder = target.real.rpartition("/")[0]
         exact = re.fullmatch(r"[\w./ -]+", target.real) is not None and target.written == target.real
         if not exact or not {".cfs", ".git"}.isdisjoint(target.real.split("/")):
@@ -53,7 +53,7 @@ def _of_call(call: Call, scope: Scope) -> str:
     return "" if re.search(r"[()*]", call.subject) else call.text
 
 
-def _of_script(text: str, is_allowed: Callable[[Command], bool]) -> tuple[str, ...]:
+def _of_script(text: str, is_allowed: Callable[[SimpleCommand], bool]) -> tuple[str, ...]:
     """Return a pattern for each simple command of a script that is not allowed yet."""
     script = analyse(text)
     commands = [command for command in script.commands if not command.free and not is_allowed(command)]
@@ -61,7 +61,7 @@ def _of_script(text: str, is_allowed: Callable[[Command], bool]) -> tuple[str, .
     return () if script.doubts or script.hidden or "" in patterns or len(patterns) > _MOST_PATTERNS else patterns
 
 
-def _of_command(command: Command) -> str:
+def _of_command(command: SimpleCommand) -> str:
     """Return a pattern for a command; empty for programs that run others, and for those that rules do not know."""
     words = [word.text for word in command.words]
     if command.spelled or command.unread or runs_anything(words[0]):

@@ -29,7 +29,7 @@ class Word(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class SimpleCommand:
     """A simple command. `spelled` are words that a pattern must have to allow it, because they change what it does.
 
     `free` commands do nothing by themselves, and need no rule of their own. `unread` says why rules cannot know what it

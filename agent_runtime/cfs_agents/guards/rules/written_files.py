@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from cfs_agents.guards.rules.inner import Inner
-from cfs_agents.guards.rules.words import Command, Word, names
+from cfs_agents.guards.rules.words import SimpleCommand, Word, names
 
 _WRITERS = names(
     "tee cp mv ln install dd curl wget sort sed sponge xxd shuf iconv perl ruby rsync scp uniq truncate link"
@@ -83,6 +83,6 @@ def spelled_of(inner: Inner) -> list[str]:
     return [inner.runs_file.text] if inner.runs_file is not None else [word.text for word in inner.command.words]
 
 
-def with_reason(command: Command, words: Sequence[str], reason: str) -> Command:
+def with_reason(command: SimpleCommand, words: Sequence[str], reason: str) -> SimpleCommand:
     """Return a command that only patterns with these words allow; `reason` says why it cannot be read."""
-    return Command(command.words, command.spelled.union(words), command.free and not words, reason)
+    return SimpleCommand(command.words, command.spelled.union(words), command.free and not words, reason)

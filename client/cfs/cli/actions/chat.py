@@ -34,7 +34,7 @@ _SHOWN_LINES = 8
 def run(client: Client, session: str | None) -> None:
     """Run a chat until the input ends or the user quits. Without a session, the first message begins a new one."""
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
-    conversation = Conversation(client, session, interactive=interactive)
+    conversation = ChatConversation(client, session, interactive=interactive)
     conversation.begin()
     read_line = LineEditor(history_file()).read_line if interactive else read_input
     for entry in messages(read_line):
@@ -46,7 +46,7 @@ def run(client: Client, session: str | None) -> None:
     conversation.end()
 
 
-class Conversation:
+class ChatConversation:
     """Executes the user's input. If not interactive, the first error ends it.
 
     Without a name, the session is created when it is first needed, under a name that the server chooses.

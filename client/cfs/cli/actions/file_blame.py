@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cfs import api
-from cfs.cli.actions.files import Place, author_of, changes_of, place_of, time_text
+from cfs.cli.actions.files import WorkspacePath, author_of, changes_of, place_of, time_text
 from cfs.cli.base.output import show, visible
 from cfs.contract.errors import Forbidden, InvalidRequest, NotFound, Unsupported
 from cfs.contract.wire import FileChange, FileVersion, SessionVersion
@@ -78,7 +78,7 @@ def _record(origin: _Origin, number: int, line: str, prompt: str | None) -> dict
     }
 
 
-def _versions(client: Client, place: Place, at: str) -> Iterator[tuple[_Origin, bytes]]:
+def _versions(client: Client, place: WorkspacePath, at: str) -> Iterator[tuple[_Origin, bytes]]:
     """Yield the contents of a file up to a version, the newest first, also those that it had under other names."""
     path, before = place.logical, int(at) + 1 if at.isdigit() else None
     until = None if at.isdigit() else _seconds(at)

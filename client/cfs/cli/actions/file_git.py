@@ -5,13 +5,13 @@ from hashlib import sha256
 from pathlib import Path
 
 from cfs import api
-from cfs.cli.actions.files import Place, below, changes_of, place_of
+from cfs.cli.actions.files import WorkspacePath, below, changes_of, place_of
 from cfs.cli.base.output import note, visible
 from cfs.cli.base.progress import progress
 from cfs.contract.errors import Conflict, Forbidden, InvalidPath, InvalidRequest, NotFound
 from cfs.contract.wire import FileChange, FileVersion
 from cfs.transports.http import Client
-from cfs.versions.git import Removal, Repository, Write, holds, opened
+from cfs.versions.git import CommittedFile, Removal, Repository, holds, opened
 
 _LISTED = 10
 
@@ -99,7 +99,7 @@ class _Export:
             )
         return lacking[::-1]
 
-    def _files(self, change: FileChange) -> Iterator[Write | Removal]:
+    def _files(self, change: FileChange) -> Iterator[CommittedFile | Removal]:
         for file in change.files:
             name = self._name(file.path)
             if file.type == "folder":
@@ -110,17 +110,17 @@ class _Export:
             written = None if file.type == "removed" else self._written(file, change.number)
             yield Removal(name) if written is None else written
 
-    def _before(self, change: FileChange) -> Iterator[Write]:
+    def _before(self, change: FileChange) -> Iterator[CommittedFile]:
         """Yield the files at the first change that did not change with it."""
         changed = {file.path for file in change.files}
-        for info in below(self._client, Place(self._workspace.rpartition("/")[2], "", str(change.number))):
+        for info in below(self._client, WorkspacePath(self._workspace.rpartition("/")[2], "", str(change.number))):
             if info.path not in changed:
                 file = FileVersion(path=info.path, type="file", mode=0o644, size=info.size)
                 written = self._written(file, change.number)
                 if written is not None:
                     yield written
 
-    def _written(self, file: FileVersion, number: int) -> Write | None:
+    def _written(self, file: FileVersion, number: int) -> CommittedFile | None:
         name = self._name(file.path)
         if not holds(name):
             return self._omit(_NESTED, name)
@@ -130,16 +130,16 @@ class _Export:
             target = file.target.encode()
             if sha256(target).hexdigest() != file.sha256:
                 return self._omit(_NO_TEXT, name)
-            return Write(name, target, file.mode, is_link=True)
+            return CommittedFile(name, target, file.mode, is_link=True)
         try:
             content = self._client.call(api.read_file(file.path, at=number)).content
         except InvalidPath:
             return self._omit(_ILLEGAL, name)
         except (NotFound, Forbidden):
             return self._omit(_UNREADABLE, name)
-        return Write(name, content, file.mode)
+        return CommittedFile(name, content, file.mode)
 
-    def _omit(self, reason: str, name: str) -> Write | None:
+    def _omit(self, reason: str, name: str) -> CommittedFile | None:
         self._omitted.setdefault(reason, {})[name] = None
         return None
 

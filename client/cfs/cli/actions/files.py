@@ -21,7 +21,7 @@ _VERSION = re.compile(r"[0-9]{1,15}|[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+(Z|[+
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkspacePath:
     """A workspace, or a file or folder in it, at a version; `at` is None now."""
 
     workspace: str
@@ -37,7 +37,7 @@ class Place:
         return self.logical.removeprefix(_ROOT) + ("" if self.at is None else f"@{self.at}")
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> WorkspacePath:
     """Return what `NAME/PATH@VERSION` names. What follows the last `@` belongs to the name unless it is a version.
 
     For a name that ends like one, append `@now`.
@@ -48,7 +48,7 @@ def place_of(text: str) -> Place:
     workspace, _, path = name.strip("/").partition("/")
     if not workspace:
         raise typer.BadParameter(f"{text!r} names no workspace: write NAME, NAME/PATH or NAME/PATH@VERSION")
-    return Place(workspace, path, None if version == "now" else version)
+    return WorkspacePath(workspace, path, None if version == "now" else version)
 
 
 def list_files(client: Client, text: str, *, as_json: bool) -> None:
@@ -89,7 +89,7 @@ def print_file(client: Client, text: str) -> None:
 def compare(client: Client, old: str, new: str | None) -> bool:
     """Print what differs between two places, and return whether anything does."""
     one = place_of(old)
-    other = Place(one.workspace, one.path, None) if new is None else place_of(new)
+    other = WorkspacePath(one.workspace, one.path, None) if new is None else place_of(new)
     one, other = _fixed(client, one), _fixed(client, other)
     before, after = _versions(client, one), _versions(client, other)
     for place, versions in ((one, before), (other, after)):
@@ -111,12 +111,12 @@ def compare(client: Client, old: str, new: str | None) -> bool:
     return differs
 
 
-def _fixed(client: Client, place: Place) -> Place:
+def _fixed(client: Client, place: WorkspacePath) -> WorkspacePath:
     """Return a place at its last version instead of now, so that equal contents have equal versions."""
     if place.at is not None:
         return place
     last = client.call(api.file_changes(f"{_ROOT}{place.workspace}", limit=1)).last
-    return Place(place.workspace, place.path, str(last))
+    return WorkspacePath(place.workspace, place.path, str(last))
 
 
 def _difference(old: bytes | None, new: bytes | None, names: list[str], labels: list[str]) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _difference(old: bytes | None, new: bytes | None, names: list[str], labels: 
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
-def _versions(client: Client, place: Place) -> dict[str, str | None]:
+def _versions(client: Client, place: WorkspacePath) -> dict[str, str | None]:
     """Return the versions of all files at and below a place, by what follows it in their paths."""
     return {info.path.removeprefix(place.logical): info.version for info in below(client, place)}
 
@@ -150,7 +150,7 @@ def changes_of(client: Client, path: str, before: int | None = None) -> Iterator
         before = page.next
 
 
-def below(client: Client, place: Place) -> Iterator[FileInfo]:
+def below(client: Client, place: WorkspacePath) -> Iterator[FileInfo]:
     """Yield the files at and below a place."""
     prefix, after = place.logical if place.path else f"{place.logical}/", ""
     while True:

@@ -16,7 +16,7 @@ from cfs.contract.errors import InvalidRequest, NotFound
 from cfs.contract.wire import SessionDetail, SessionInfo, Settings
 from cfs.conversations import claude_code, codex, opencode, pi
 from cfs.conversations.archive import counted
-from cfs.conversations.conversation import Conversation
+from cfs.conversations.conversation import ImportedConversation
 from cfs.transports.http import Client
 
 
@@ -24,8 +24,8 @@ from cfs.transports.http import Client
 class _Program:
     """How a program stores its sessions, and how it continues one. `loses` names what its format cannot have."""
 
-    write: Callable[[Conversation, str], str]
-    file_name: Callable[[Conversation, str], str]
+    write: Callable[[ImportedConversation, str], str]
+    file_name: Callable[[ImportedConversation, str], str]
     resume: str
     loses: tuple[str, ...]
 
@@ -103,9 +103,9 @@ def _identifier(program: ProgramName, name: str) -> str:
     return f"ses_{value.hex[:26]}" if program == "opencode" else str(value)
 
 
-def _conversation(detail: SessionDetail, names: Mapping[str, str]) -> Conversation:
+def _conversation(detail: SessionDetail, names: Mapping[str, str]) -> ImportedConversation:
     times = (*detail.times, *[detail.updated_at] * len(detail.history))[: len(detail.history)]
-    return Conversation(
+    return ImportedConversation(
         names[detail.id],
         detail.history,
         times,

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from cfs.cli.base.options import ProgramName
 from cfs.contract.errors import InvalidRequest
 from cfs.conversations import claude_code, codex, opencode, pi
-from cfs.conversations.conversation import Conversation, Damage, loads
+from cfs.conversations.conversation import Damage, ImportedConversation, loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Source:
     """A file, or a session in a database, and the conversations in it."""
 
     path: str
-    conversations: tuple[Conversation, ...] = ()
+    conversations: tuple[ImportedConversation, ...] = ()
     damage: tuple[Damage, ...] = ()
 
 
@@ -70,7 +70,7 @@ def _text(path: Path) -> str:
     return path.read_bytes().decode("utf-8", "replace")
 
 
-def _read(read: Callable[[Path, str], tuple[Conversation, ...]], path: Path) -> Source:
+def _read(read: Callable[[Path, str], tuple[ImportedConversation, ...]], path: Path) -> Source:
     try:
         conversations = read(path, _text(path))
     except OSError as error:
@@ -85,7 +85,7 @@ def _claude_code(folder: Path) -> Iterator[Reader]:
         yield partial(_read, _claude_code_conversations, path)
 
 
-def _claude_code_conversations(path: Path, text: str) -> tuple[Conversation, ...]:
+def _claude_code_conversations(path: Path, text: str) -> tuple[ImportedConversation, ...]:
     parent = path.parent.parent.name if path.parent.name == "subagents" else None
     return claude_code.read(text, path.stem, parent, _description(path.with_suffix(".meta.json")))
 
@@ -102,7 +102,7 @@ def _description(path: Path) -> str | None:
 def _codex(folder: Path) -> Iterator[Reader]:
     titles = _codex_titles(folder)
 
-    def read(path: Path, text: str) -> tuple[Conversation, ...]:
+    def read(path: Path, text: str) -> tuple[ImportedConversation, ...]:
         name = path.stem[-36:]
         return (codex.read(text, name, titles.get(name)),)
 
@@ -132,7 +132,7 @@ def _pi(folder: Path) -> Iterator[Reader]:
         yield partial(_read, _pi_conversations, path)
 
 
-def _pi_conversations(path: Path, text: str) -> tuple[Conversation, ...]:
+def _pi_conversations(path: Path, text: str) -> tuple[ImportedConversation, ...]:
     return (pi.read(text, path.stem.rpartition("_")[2]),)
 
 

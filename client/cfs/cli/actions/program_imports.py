@@ -18,7 +18,7 @@ from cfs.contract.errors import AlreadyExists, CfsError, InvalidRequest, Unreach
 from cfs.contract.ids import check_id
 from cfs.contract.wire import Message, NamedSession, NewMessage, SettingsPatch
 from cfs.conversations.archive import counted
-from cfs.conversations.conversation import Conversation
+from cfs.conversations.conversation import ImportedConversation
 from cfs.transports.http import Client
 
 _MAX_DEPTH = 15
@@ -89,7 +89,7 @@ def _report_damage(files: Iterable[Source]) -> int:
     return len(damages)
 
 
-def _sessions(program: ProgramName, conversations: Iterable[Conversation]) -> dict[str, NamedSession]:
+def _sessions(program: ProgramName, conversations: Iterable[ImportedConversation]) -> dict[str, NamedSession]:
     """Return the sessions by their names, parents first. The name comes from the program's id, so it stays the same."""
     by_id = {conversation.id: conversation for conversation in conversations}
     names = {name: _name(program, conversation, by_id) for name, conversation in by_id.items()}
@@ -112,7 +112,7 @@ def _sessions(program: ProgramName, conversations: Iterable[Conversation]) -> di
     return sessions
 
 
-def _name(program: ProgramName, conversation: Conversation, by_id: Mapping[str, Conversation]) -> str:
+def _name(program: ProgramName, conversation: ImportedConversation, by_id: Mapping[str, ImportedConversation]) -> str:
     parts = []
     ids = {conversation.id}
     while (parent := by_id.get(conversation.parent or "")) is not None and parent.id not in ids:
@@ -155,7 +155,7 @@ def _new(message: Message) -> NewMessage:
     return NewMessage(**values, generate=False)
 
 
-def _summarize(conversations: Iterable[Conversation], total: int, created: int, extended: int) -> None:
+def _summarize(conversations: Iterable[ImportedConversation], total: int, created: int, extended: int) -> None:
     """Say what was done, and what of the files has no place in CFS."""
     lost: Counter[str] = Counter()
     models: set[str] = set()

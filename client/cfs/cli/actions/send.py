@@ -15,7 +15,7 @@ from cfs.cli.base.output import is_terminal, note, print_error, show
 from cfs.cli.base.settings import read_settings
 from cfs.contract.errors import CfsError, InvalidSettings
 from cfs.contract.invisible import shapely
-from cfs.contract.transcript import Turn
+from cfs.contract.transcript import TranscriptMessage
 from cfs.contract.wire import Message, NewMessage, Reply, TurnSettings, Usage
 from cfs.state import TurnReader
 from cfs.state.stream import StreamEvent
@@ -139,7 +139,7 @@ def answer(
     The message is for the `life` of the session, which the first event sets. Raises errors of the server, `Gone` if the
     session is deleted, and `Unreachable` if the connection is lost.
     """
-    reader = TurnReader(session, Turn(message.role, message.content))
+    reader = TurnReader(session, TranscriptMessage(message.role, message.content))
     last = StreamEvent("connected", {})
     turn = None
     life = life or api.Life()

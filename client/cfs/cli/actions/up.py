@@ -36,7 +36,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class UpPlan:
     """What to start: `directory` is the given mount point, if any, and `flags` are passed to the server.
 
     `module` runs `cfs` as a child process that ends with its parent.
@@ -49,7 +49,7 @@ class Plan:
     mount: bool = True
 
 
-def start(plan: Plan) -> int:
+def start(plan: UpPlan) -> int:
     """Start the server and, if possible, the mount; wait for their end and return the exit code."""
     directory, obstacle = _mount_point(plan)
     if obstacle and plan.directory:
@@ -88,7 +88,7 @@ def _port_in(flags: Sequence[str]) -> str:
     return os.environ.get("CFS_PORT") or str(urlsplit(DEFAULT_URL).port)
 
 
-def _mount_point(plan: Plan) -> tuple[Path | None, str | None]:
+def _mount_point(plan: UpPlan) -> tuple[Path | None, str | None]:
     """Choose the mount point; print a reason if there is none."""
     if not plan.mount:
         return None, None
@@ -170,7 +170,7 @@ class ChildProcess:
 
 
 class _Up:
-    def __init__(self, plan: Plan, directory: Path | None, obstacle: str | None) -> None:
+    def __init__(self, plan: UpPlan, directory: Path | None, obstacle: str | None) -> None:
         self._plan = plan
         self._directory = directory
         self._obstacle = obstacle

@@ -38,7 +38,7 @@ _PAUSE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class BackgroundCommand:
     """A command in the background: `kind` is what it is, `name` which one of these, `url` the server."""
 
     kind: str
@@ -150,7 +150,7 @@ class Announcement:
         with suppress(FileNotFoundError):
             self.log.replace(self.log.with_suffix(".log.1"))
         Path(before).replace(self.log)
-        record = Running(kind, name, url, os.getpid(), str(self.log))
+        record = BackgroundCommand(kind, name, url, os.getpid(), str(self.log))
         # Only the end of the process releases the lock: a file object would be closed a moment before.
         descriptor_of_record = os.open(record.place, os.O_WRONLY | os.O_CREAT, 0o600)
         fcntl.flock(descriptor_of_record, fcntl.LOCK_EX)
@@ -169,7 +169,7 @@ class Announcement:
 # Finding, ending, reading the log
 
 
-def running(kind: str) -> list[Running]:
+def running(kind: str) -> list[BackgroundCommand]:
     """Return the commands of a kind that run in the background now, and forget those that have ended."""
     processes = []
     for path in sorted(folder().glob(f"{kind}-*.json")):
@@ -177,7 +177,7 @@ def running(kind: str) -> list[Running]:
             if _has_ended(record):
                 path.unlink(missing_ok=True)
             else:
-                processes.append(Running(**json.load(record)))
+                processes.append(BackgroundCommand(**json.load(record)))
     return processes
 
 
@@ -189,7 +189,7 @@ def _has_ended(record: TextIO) -> bool:
     return True
 
 
-def find_server(url: str) -> Running:
+def find_server(url: str) -> BackgroundCommand:
     """Return the server of this user that answers at a URL. Raises `NotFound`, and names the others there are."""
     servers = running("server")
     for server in servers:
@@ -199,7 +199,7 @@ def find_server(url: str) -> Running:
     raise NotFound(f"no server in the background answers at {url}{others or ': `cfs up --background` starts one'}")
 
 
-def end(process: Running) -> None:
+def end(process: BackgroundCommand) -> None:
     """End a command and wait for its end: then it no longer holds its record."""
     try:
         with process.place.open() as record:

@@ -56,7 +56,7 @@ def summary(command: Any) -> str:
     return str(command.help or "").split("\n\n")[0].split(". ")[0].removesuffix(".")
 
 
-class Command(TyperCommand):
+class CfsCommand(TyperCommand):
     """A command whose help names values as a user would: `PORT` and `[SESSION]`, not `<int>` and `{session}`."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -96,7 +96,7 @@ class CommandGroup(typer.Typer):
         super().__init__(cls=Group, no_args_is_help=True, help=help_text, rich_markup_mode=None, **options)
 
     def command(  # type: ignore[override]
-        self, name: str | None = None, *, cls: type[TyperCommand] = Command, **options: Any
+        self, name: str | None = None, *, cls: type[TyperCommand] = CfsCommand, **options: Any
     ) -> Callable[[_Function], _Function]:
         """Add a function as a command."""
         return super().command(name, cls=cls, **options)

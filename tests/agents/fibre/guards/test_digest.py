@@ -3,11 +3,11 @@
 from cfs.wire import Message, ToolCall
 from cfs_agents.context import ContextItem, Conversation
 from cfs_agents.guards.digest import digested, one_line
-from cfs_agents.guards.report import FileChange, Report
+from cfs_agents.guards.report import ChangedFile, Report
 
 
 def report(name: str) -> str:
-    facts = tuple(FileChange(f"{name}{number}.txt", "created", name) for number in range(6))
+    facts = tuple(ChangedFile(f"{name}{number}.txt", "created", name) for number in range(6))
     return Report(name, "success", f"Wrote {name}.\nAnd some more words about it.", facts=facts).text()
 
 

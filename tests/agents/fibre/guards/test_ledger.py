@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cfs_agents.guards.claims import check_claims
 from cfs_agents.guards.ledger import ChangeLog
-from cfs_agents.guards.report import FileChange, Report
+from cfs_agents.guards.report import ChangedFile, Report
 from cfs_agents.tools.paths import escaped_name, unescaped_name
 from cfs_agents.tree.listing import tree
 from cfs_agents.tree.record import SubAgentRecord, report_of, state_of
@@ -52,9 +52,9 @@ def test_what_is_created_changed_and_deleted_is_told_with_who_did_it(ledger: Cha
     write(ledger, root, "b", "old.txt", "new")
     (root / "gone.txt").unlink()
     assert ledger.since("a") == (
-        FileChange("gone.txt", "deleted"),
-        FileChange("new/one.txt", "created", "a"),
-        FileChange("old.txt", "changed", "b"),
+        ChangedFile("gone.txt", "deleted"),
+        ChangedFile("new/one.txt", "created", "a"),
+        ChangedFile("old.txt", "changed", "b"),
     )
 
 
@@ -82,7 +82,7 @@ def test_each_agent_counts_from_its_own_mark(ledger: ChangeLog, root: Path) -> N
     write(ledger, root, "a", "a.txt", "1")
     ledger.mark("b")
     assert ledger.since("b") == ()
-    assert ledger.since("a") == (FileChange("a.txt", "created", "a"),)
+    assert ledger.since("a") == (ChangedFile("a.txt", "created", "a"),)
     ledger.mark("a", again=False)
     assert len(ledger.since("a")) == 1
     ledger.mark("a")
@@ -94,8 +94,8 @@ def test_an_agent_that_had_a_hand_in_a_file_is_named_to_whom_it_concerns(ledger:
     ledger.mark("b")
     write(ledger, root, "a", "both.txt", "1")
     write(ledger, root, "b", "both.txt", "2")
-    assert ledger.since("a") == (FileChange("both.txt", "created", "a"),)
-    assert ledger.since("b") == (FileChange("both.txt", "created", "b"),)
+    assert ledger.since("a") == (ChangedFile("both.txt", "created", "a"),)
+    assert ledger.since("b") == (ChangedFile("both.txt", "created", "b"),)
     assert ledger.last_by("both.txt") == "b"
 
 
@@ -105,7 +105,7 @@ def test_what_a_command_changes_is_its_agents_doing(ledger: ChangeLog, root: Pat
     (root / "made.txt").write_text("1")
     ledger.end_command("a")
     (root / "later.txt").write_text("1")
-    assert ledger.since("a") == (FileChange("later.txt", "created"), FileChange("made.txt", "created", "a"))
+    assert ledger.since("a") == (ChangedFile("later.txt", "created"), ChangedFile("made.txt", "created", "a"))
 
 
 def test_of_two_commands_at_a_time_nobody_knows_which_did_it(ledger: ChangeLog, root: Path) -> None:
@@ -116,7 +116,7 @@ def test_of_two_commands_at_a_time_nobody_knows_which_did_it(ledger: ChangeLog, 
     ledger.end_command("b")
     (root / "also.txt").write_text("1")
     ledger.end_command("a")
-    assert ledger.since("a") == (FileChange("also.txt", "created", "a"), FileChange("made.txt", "created"))
+    assert ledger.since("a") == (ChangedFile("also.txt", "created", "a"), ChangedFile("made.txt", "created"))
 
 
 def test_a_new_process_knows_all_of_it(ledger: ChangeLog, root: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_new_process_knows_all_of_it(ledger: ChangeLog, root: Path) -> None:
     write(ledger, root, "a", "a.txt", "1")
     (root / "before.txt").write_text("changed while nobody looked")
     again = ChangeLog(root, root.parent / "ledger.jsonl")
-    assert again.since("a") == (FileChange("a.txt", "created", "a"), FileChange("before.txt", "changed"))
+    assert again.since("a") == (ChangedFile("a.txt", "created", "a"), ChangedFile("before.txt", "changed"))
     assert again.known_to("a", "a.txt") == again.present("a.txt")
 
 
@@ -134,7 +134,7 @@ def test_a_write_that_a_kill_has_broken_off_is_entered_for_its_agent(ledger: Cha
     ledger.begins("a", "a.txt")
     (root / "a.txt").write_text("written, and not entered")
     again = ChangeLog(root, root.parent / "ledger.jsonl")
-    assert again.since("a") == (FileChange("a.txt", "created", "a"),)
+    assert again.since("a") == (ChangedFile("a.txt", "created", "a"),)
 
 
 @pytest.mark.parametrize("torn", [b'{"path": "x", "bef', b"\xff\xfe\n", b"{}\n", b"[1]\n"])
@@ -146,7 +146,7 @@ def test_a_torn_end_is_cut_off(ledger: ChangeLog, root: Path, torn: bytes) -> No
     file.write_bytes(whole + torn)
     again = ChangeLog(root, file)
     assert file.read_bytes() == whole
-    assert again.since("a") == (FileChange("a.txt", "created", "a"),)
+    assert again.since("a") == (ChangedFile("a.txt", "created", "a"),)
 
 
 def test_links_and_what_programs_keep_for_themselves_are_passed_over(ledger: ChangeLog, root: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_very_large_file_is_told_by_its_size_and_time(ledger: ChangeLog, root:
     ledger.mark("a")
     with large.open("ab") as file:
         file.write(b"x")
-    assert ledger.since("a") == (FileChange("large.bin", "changed"),)
+    assert ledger.since("a") == (ChangedFile("large.bin", "changed"),)
 
 
 @given(st.lists(NAMES, min_size=1, max_size=6, unique=True))
@@ -183,7 +183,7 @@ def test_any_name_survives_ledger_report_and_reload(names: list[bytes]) -> None:
 
         facts = ledger.since("a")
         assert {os.fsencode(unescaped_name(change.path)) for change in facts} == set(names)
-        assert all(change == FileChange(change.path, "created", "a") for change in facts)
+        assert all(change == ChangedFile(change.path, "created", "a") for change in facts)
         assert check_claims({"created_files": [change.path for change in facts]}, "a", facts, ledger) == ()
         assert (
             len(tree({"/workspace": root, "/storage": root.parent / "storage"}).encode().decode().splitlines())
