@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from cfs.errors import InvalidRequest
-from cfs_server.http.fields import one_reading
+from cfs_server.http.connections import one_reading
 from tests.server.fields import HOSTILE, ONE_VALUE, TARGETS, ask
 from tests.server.support import Process, run_cfs, serving
 

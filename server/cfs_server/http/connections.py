@@ -1,10 +1,14 @@
-"""Limits for connections whose request has not arrived yet, before the caller is known (H7).
+"""Receives the head of each request, before the caller is known: its limits, and one reading of its fields (H5, H7).
 
 uvicorn waits for a request head without a time limit and without a size limit. No application code runs before the head
 is complete. The server therefore uses this subclass of uvicorn's protocol. It limits the bytes and fields of a head,
 the time for a head, the time without progress in a body, the bytes of a body that arrive after the response, the
 requests in a pipeline, and the unfinished connections of one address. A complete request is no longer counted. There
 are no timers per connection: `sweep` checks the unfinished connections twice a second.
+
+A list of fields has no meaning of its own when a name stands in it twice (RFC 9110, 5.3): some readers take the first
+value, others the last one, and a replica may send a request on by one reading that its owner answers by another. All
+that look at the fields after this find one line for each name.
 """
 
 import ipaddress
@@ -19,7 +23,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from cfs.errors import CfsError, InvalidRequest, Timeout, TooLarge, TooMany, to_problem
 from cfs_server.base.limits import ConnectionLimits
-from cfs_server.http.fields import one_reading
 
 _log = structlog.get_logger(__name__)
 
@@ -38,6 +41,21 @@ _LINGER_BYTES = 1 << 20
 _DROPPED_BYTES = 128 << 20
 """Bytes of a body that are read and dropped after the response, so that clients which first send all of it get it."""
 _CLOSE = (b"connection", b"close")
+_SINGLE = frozenset(
+    {
+        *(b"authorization", b"x-api-key", b"host", b"origin", b"referer"),
+        *(b"content-length", b"content-type", b"content-range", b"content-location"),
+        *(b"range", b"if-range", b"if-modified-since", b"if-unmodified-since", b"last-event-id", b"expect"),
+        *(b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"sec-fetch-user"),
+        *(b"destination", b"depth", b"overwrite", b"if", b"lock-token"),
+        *(b"idempotency-key", b"anthropic-version", b"x-expected-entity-length"),
+    }
+)
+"""Fields with one value. Different ones in one request are refused: it is not known which one the client means."""
+_OWN = b"x-cfs-"
+"""The beginning of fields of this server, which have one value, too."""
+
+Fields = list[tuple[bytes, bytes]]
 
 
 class _RefusedRequest(Exception):
@@ -396,3 +414,23 @@ class HttpConnection(HttpToolsProtocol):
     def _stop_listening(self) -> None:
         self._deaf = True
         self._finish()
+
+
+def one_reading(fields: Fields) -> Fields:
+    """Return the fields with one line for each name; names are in lower case. Raises `InvalidRequest`.
+
+    Lists that are spread over several lines are joined. Names with `_` are dropped, as proxies do: CGI, and with it
+    WSGI, cannot tell them from those with `-`.
+    """
+    values: dict[bytes, bytes] = {}
+    for name, value in fields:
+        if b"_" in name:
+            continue
+        before, is_single = values.get(name), name in _SINGLE or name.startswith(_OWN)
+        if before is None:
+            values[name] = value
+        elif is_single and (before != value or name == b"host"):  # two of `Host` are always wrong (RFC 9112, 3.2)
+            raise InvalidRequest(f"the header field {name.decode('latin-1')!r} was sent twice; send it once")
+        elif not is_single:
+            values[name] = before + (b"; " if name == b"cookie" else b", ") + value
+    return list(values.items())
