@@ -1,10 +1,12 @@
 """The layout of the code, and the benchmarks that measure it: on small packages and on the real one."""
 
+import ast
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -94,6 +96,29 @@ def test_imports_go_down_only() -> None:
 def test_no_modules_make_a_circle() -> None:
     """No modules of ours import each other."""
     assert ours().circles == []
+
+
+SHARED = {
+    "public names": {"Asked", "FileChanges", "Finished", "Reply", "Session", "SessionState", "Tool", "ToolResult"},
+    "a value and how it goes over the wire, or is stored": {"Author", "Question", "TurnState"},
+    "protocols of other programs": {
+        *("FunctionTool", "_Block", "_Event", "_Line", "_Message", "_Meta", "_Part", "_Usage"),
+    },
+    "the mount and WebDAV, which never meet": {
+        *("Family", "NewFile", "NewFiles", "QuestionPath", "Root", "Scratch", "ScratchFiles", "ScratchPath"),
+        *("SessionPath", "SessionQuestions"),
+    },
+}
+"""The names that more than one class has, and why they may."""
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """A reader who meets a name need not look which of several classes is meant."""
+    names: Counter[str] = Counter()
+    for module in ours().modules.values():
+        tree = ast.parse(module.path.read_text(encoding="utf-8"))
+        names.update(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert {name for name, count in names.items() if count > 1} == set[str]().union(*SHARED.values())
 
 
 PROGRAM = """
