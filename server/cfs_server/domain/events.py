@@ -310,9 +310,8 @@ class EventBus:
         )
         self.bytes = 0
         self._most_bytes = self._limits.all_event_bytes
-        self._held: deque[tuple[ReferenceType[EventLog], LoggedEvent]] = (
-            deque()
-        )  # does not keep a deleted session's log
+        # weak references: it does not keep a deleted session's log
+        self._held: deque[tuple[ReferenceType[EventLog], LoggedEvent]] = deque()
 
     def share_limits(self, stores: int) -> None:
         """Use a part of the memory from now on, because this many stores share it."""
