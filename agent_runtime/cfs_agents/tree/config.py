@@ -12,11 +12,14 @@ from cfs_agents.guards.rules import Policy
 from cfs_agents.loop.config import MAX_ROUNDS
 from cfs_agents.tools import Ask, CommandMode, Tool, command_mode
 from cfs_agents.tools.commands import COMMAND
-from cfs_agents.tools.files import LIST_DIRECTORY, READ_FILE, WRITE_FILE
+from cfs_agents.tools.files import EDIT_FILE, LIST_DIRECTORY, READ_FILE, SEARCH_FILES, WRITE_FILE
 from cfs_agents.tree.fibre_rules import PromptForm
 
 DEFAULT_FILE_TOOLS = (READ_FILE, WRITE_FILE, LIST_DIRECTORY, COMMAND)
 """The tools besides those of Fibre, unless others are configured: prompt and tools must fit into a small context."""
+
+MORE_FILE_TOOLS = (EDIT_FILE, SEARCH_FILES)
+"""Further ones for models whose context has room for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +33,13 @@ class FibreConfig:
     default 40 times the model's context window; 0 is no limit. `tree_cost` limits what they spend in US dollars, in
     place of the default in tokens; the model must have a price. `max_depth` counts the levels below the root,
     `max_alive` the sub-agents at work, and `max_agents` those that are started during one task of the root.
-    `file_tools` names the tools besides those of Fibre, and `tools` are further ones. With `commands` agents have a
-    shell: anyone who can write to their sessions can then run commands; `CommandMode.ASK` awaits `ask` before each
-    command, one at a time, and asks in the agent's session on the server; the first answer counts, and without a server
-    it needs `ask`. Commands get the harmless part of the environment, and `keep_variables`. Results above
-    `offload_token_threshold` tokens go to files below `.cfs` in the workspace, where the agent's tools can read them.
+    `file_tools` names the tools besides those of Fibre (default: those for reading, writing and listing files, and for
+    commands; with a context of 16,384 tokens or more also those for editing and searching); `tools` are further ones.
+    With `commands` agents have a shell: anyone who can write to their sessions can then run commands;
+    `CommandMode.ASK` awaits `ask` before each command, one at a time, and asks in the agent's session on the server;
+    the first answer counts, and without a server it needs `ask`. Commands get the harmless part of the environment, and
+    `keep_variables`. Results above `offload_token_threshold` tokens go to files below `.cfs` in the workspace, where
+    the agent's tools can read them.
     `workflow` is shared by all agents. With `look_alikes` files may be created beside those whose names look the same.
     `policy` has the rules about calls, and lasting answers; `attended` says whether people answer questions in the
     sessions. If they do not, and `ask` is None, what would be asked is denied.
@@ -68,7 +73,7 @@ class FibreConfig:
     offload_enabled: bool = True
     offload_token_threshold: int = OFFLOAD_THRESHOLD
     counter: TokenCounter | None = None
-    file_tools: Sequence[str] = DEFAULT_FILE_TOOLS
+    file_tools: Sequence[str] | None = None
     commands: CommandMode = CommandMode.NONE
     ask: Ask | None = None
     keep_variables: frozenset[str] = frozenset()

@@ -5,6 +5,7 @@ The system prompt explains each parameter once, so the schemas are short.
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ from cfs_agents.tools.commands import COMMAND
 from cfs_agents.tools.jobs import JOB
 from cfs_agents.tools.paths import WORKSPACE
 from cfs_agents.tools.plan import PLAN_CONTEXT, Plan
+from cfs_agents.tree.config import DEFAULT_FILE_TOOLS, MORE_FILE_TOOLS
 from cfs_agents.tree.no_sessions import NoSessions
 from cfs_agents.tree.orchestrator import FibreOrchestrator
 from cfs_agents.tree.record import InboxMessage
@@ -73,9 +75,14 @@ def build_toolset(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> 
         warn=sub_agent.folder.warn,
         report=lambda decision: sub_agent.tree.backend.decided(sub_agent.session_id, decision),
     )
-    offered = {*config.file_tools, *((JOB,) if COMMAND in config.file_tools else ())}
+    offered = dict.fromkeys(config.file_tools or DEFAULT_FILE_TOOLS, 0)
+    if config.file_tools is None:
+        offered |= dict.fromkeys(MORE_FILE_TOOLS, PLAN_CONTEXT)
+    if COMMAND in offered:
+        offered[JOB] = 0
+    working = [replace(each, min_context=offered[each.name]) for each in working if each.name in offered]
     plan = [Plan(changed=sub_agent.plan_changed).tool()] if config.plan else []
-    return Toolset([*leading, *(tool for tool in working if tool.name in offered), *plan, *config.tools], jobs, gate)
+    return Toolset([*leading, *working, *plan, *config.tools], jobs, gate)
 
 
 async def _require(sub_agent: FibreSubAgent, consent: Consent, request: CommandRequest) -> Permission:

@@ -7,7 +7,9 @@ import pytest
 
 from cfs_agents.main.testing import Line, calls, says
 from cfs_agents.tools import Registry
+from cfs_agents.tools.plan import PLAN_CONTEXT
 from cfs_agents.tree.fibre_tools import FibreTools
+from tests.agents.fibre.test_isolated import SizedModel
 from tests.agents.fibre.trees import ScriptedModels, finish, messages, spawn, tree, wait
 
 SPAWN = {
@@ -45,6 +47,26 @@ async def test_a_wrong_spawn_is_an_error_and_starts_nothing(tmp_path: Path, wron
         await agent.run("go")
         assert list(agent.agents) == ["main"]
     assert "Error" in (await messages(tmp_path))[2]["content"]
+
+
+@pytest.mark.parametrize(
+    ("window", "configured", "files"),
+    [
+        (PLAN_CONTEXT, None, {"read_file", "write_file", "list_directory", "edit_file", "search_files"}),
+        (PLAN_CONTEXT - 1, None, {"read_file", "write_file", "list_directory"}),
+        (PLAN_CONTEXT, ["read_file"], {"read_file"}),
+    ],
+)
+async def test_models_with_a_large_context_may_edit_and_search(
+    tmp_path: Path, window: int, configured: list[str] | None, files: set[str]
+) -> None:
+    """Those with a small one have no room for the descriptions; what is configured is given as it is."""
+    model = SizedModel([says("ok")])
+    model.window = window
+    async with tree(tmp_path, lambda _: model, file_tools=configured, plan=False) as agent:
+        await agent.run("go")
+    offered = {schema["function"]["name"] for schema in model.asked[0].tools}
+    assert {name for name in offered if not name.startswith("sys_")} == files
 
 
 async def test_messages_waits_and_locks_have_their_results(tmp_path: Path) -> None:
