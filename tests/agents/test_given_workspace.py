@@ -97,6 +97,8 @@ def test_a_state_in_the_folder_is_refused(url: str, project: Path) -> None:
         f"cfs: the agent's state in {project / 'state'} must not be in the folder that it works on"
     )
     assert "give a --root elsewhere" in errors
+    assert changed(project) == []
+    assert not (project / "state").exists()
 
 
 @pytest.mark.parametrize("given", ["missing", "file", "state/storage"])

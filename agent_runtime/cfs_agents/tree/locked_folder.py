@@ -28,15 +28,15 @@ class LockedFolder:
         self.path = path
         self.warn = warn
         self._disks: list[DiskFileSystem] = []
+        own = path / own_name
         with disk_errors(path):
+            self.workspace = workspace_of(path, workspace, own)
+            """The folder that the agents work on."""
+            self.has_own_workspace = self.workspace == own
             path.mkdir(parents=True, exist_ok=True)
             self._unlock = lock_folder(self, path)
             try:
-                own = path / own_name
-                self.workspace = workspace_of(path, workspace, own)
-                """The folder that the agents work on."""
                 remember(path, self.workspace, own)
-                self.has_own_workspace = self.workspace == own
                 self._files = self._open_files()
             except BaseException:
                 self.close()
