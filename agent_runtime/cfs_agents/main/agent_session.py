@@ -69,7 +69,8 @@ class AgentSession(Runner[FileSystemAgent]):
 
     def greet(self) -> None:
         """Show how a chat begins."""
-        note(f"The agent of {self._options.workspace or self._options.root}. /help lists the commands.")
+        given = self._options.workspace
+        note(f"The agent of {self._options.root if given is None else given.resolve()}. /help lists the commands.")
         if self._agent.unfinished:
             note("[a task was interrupted; /resume continues it]")
 

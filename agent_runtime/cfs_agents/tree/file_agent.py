@@ -149,8 +149,10 @@ class FileSystemAgent:
 
     @property
     def name(self) -> str:
-        """What a person calls the agent: its id, or the name of its directory for the main one."""
-        return self._root.path.name if self.agent_id == MAIN else self.agent_id
+        """What a person calls the agent: its id, or for the main one the name of its directory or given workspace."""
+        if self.agent_id != MAIN:
+            return self.agent_id
+        return (self._root.path if self._root.has_own_workspace else self._root.workspace).name
 
     @property
     def context(self) -> WorkingContext:
