@@ -20,7 +20,7 @@ os.environ["CFS_DATA_DIR"] = "temporary"  # servers that tests start keep nothin
 os.environ["CFS_CONNECTIONS"] = "none"  # and use none of this user's models
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each program that a test starts compiles all that it imports,
 sys.dont_write_bytecode = False  # and each process of the run all tests
-settings.register_profile("quick", deadline=None, max_examples=25)  # an example's time depends on what else runs
+settings.register_profile("quick", deadline=None, max_examples=10)  # an example's time depends on what else runs
 settings.register_profile("slow", deadline=None)
 pytest_plugins = ["pytester", "pytest_cfs.plugin", "tests.retest"]
 _TIER = pytest.StashKey[str]()

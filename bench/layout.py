@@ -13,7 +13,7 @@ import ast
 import json
 import re
 import statistics
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -21,7 +21,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
 _OTHERS = ("tests", "research", "bench", "node_modules")
-_DOTTED = re.compile(r"[a-z_]+(\.[a-z_]+)+")
+_QUOTED = re.compile(r"""["']([a-z_]+(?:\.[a-z_]+)+)["']""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +78,17 @@ class Layout:
     def _imported(self, module: Module) -> set[str]:
         above = module.name.split(".") if module.is_package else module.name.split(".")[:-1]
         names: set[str] = set()
-        tree = ast.parse(module.path.read_text(encoding="utf-8"))
-        shown = {node.value for node in ast.walk(tree) if isinstance(node, ast.Assign) and _sets_module(node)}
-        for node in ast.walk(tree):
+        source = module.path.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+        for node in statements(tree):
             if isinstance(node, ast.Import):
                 names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 start = above[: len(above) - node.level + 1] if node.level else []
                 base = ".".join([*start, *([node.module] if node.module else [])])
                 names |= {name if (name := f"{base}.{alias.name}") in self.modules else base for alias in node.names}
-            elif node not in shown and isinstance(node, ast.Constant) and _DOTTED.fullmatch(str(node.value)):
-                names.add(str(node.value))
+        if self.modules.keys() & set(_QUOTED.findall(source)):  # few modules; to visit all expressions takes long
+            names |= _strings(tree)
         return (names & self.modules.keys()) - {module.name}
 
     @cached_property
@@ -146,6 +146,25 @@ class Layout:
             "circles of folders": len(self.folder_circles),
             "lines of tests": tests,
         }
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements of a module wherever they stand, without their expressions."""
+    waiting = deque([tree])
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+            if isinstance(inner := getattr(node, field, None), list):
+                waiting += inner
+
+
+def _strings(tree: ast.AST) -> set[str]:
+    """Return the strings with dots in a module, without the public names that it gives to classes."""
+    nodes = list(ast.walk(tree))
+    shown = {node.value for node in nodes if isinstance(node, ast.Assign) and _sets_module(node)}
+    strings = {str(node.value) for node in nodes if isinstance(node, ast.Constant) and node not in shown}
+    return {text for text in strings if "." in text}
 
 
 def _sets_module(node: ast.Assign) -> bool:

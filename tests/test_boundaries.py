@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
+from layout import statements
+
 ROOT = Path(__file__).parent.parent
 ROLE_FOLDERS = (
     "client",
@@ -50,7 +52,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 def imports_of(module: str, source: str, *, is_package: bool = False) -> Iterator[Import]:
     """All imports of a module, also those inside functions; `from a import b` counts as both a and a.b."""
     parts = module.split(".") if is_package else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -27,7 +27,9 @@ tests are named. A test of a test class is `Class.test`.
 NUMBER = r"[SHFWCGAOBDEP]\d{1,2}"
 LIST = rf"{NUMBER}(?:-{NUMBER})?(?:, {NUMBER}(?:-{NUMBER})?)*"
 CITATION = re.compile(rf"(?<!\w)\(({LIST})(?:[;,][^()]*)?\)")  # "(S3, S14)", "(S2-S8)", "(H3; RFC 9110, 13)"
-COMMENT = re.compile(rf"# ({LIST})$")  # where a docstring is shown to users: """Delete a session."""  # S2
+COMMENT = re.compile(
+    rf"# ({LIST})$", re.MULTILINE
+)  # where a docstring is shown to users: """Delete a session."""  # S2
 TESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -75,7 +77,10 @@ def modules_with_tests() -> list[Path]:
 
 def held_by(path: Path) -> dict[str, list[str]]:
     """Find what the tests of one module hold: by number, the names of the tests, or all of the module."""
-    module = ast.parse(path.read_text(encoding="utf-8"))
+    source = path.read_text(encoding="utf-8")
+    if not cited(source):
+        return {}  # to parse takes longer than to search
+    module = ast.parse(source)
     tests = list(_tests(module))
     if not tests:
         return {}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from cfs_server.engine.contract.protocol import Forget, WorkerOptions
 from cfs_server.engine.llama.ffi import NativeLog
@@ -72,7 +73,7 @@ def test_random_lives_while_state_is_copied(harness: Turns) -> None:
     """Forks that cut what is being copied, deletions, evictions, other turns: the books and the logits are right."""
     dice = random.Random(7)
     plain = Turns(Path(harness.model.path))
-    for _ in range(300):
+    for _ in range(10 * settings().max_examples):
         key, action = f"s{dice.randrange(6)}", dice.random()
         if action < 0.4:
             tokens = words((dice.randrange(2), dice.randrange(1, 50)), (dice.randrange(3), dice.randrange(1, 30)))

@@ -77,7 +77,7 @@ def spelled(messages: Sequence[Message]) -> list[str]:
 
 
 @pytest.mark.parametrize("limit", [1, 6_000, 1 << 30])
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 4))])
 def test_both_sides_have_the_same_history(seed: int, limit: int) -> None:
     """Random histories that grow, are edited, cut, copied, forgotten and dropped, and workers that start anew."""
     dice = random.Random(seed)

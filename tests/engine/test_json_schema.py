@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_cpp import llama_cpp as lib
 
@@ -77,7 +77,8 @@ def test_no_schema_of_the_official_suite_is_kept_weaker(
 def test_no_random_schema_is_kept_weaker(schemas: Schemas) -> None:
     """Keywords side by side that say something of the same thing, or contradict each other."""
     count: Counter[str] = Counter()
-    for seed in range(500):
+    seeds = 15 * settings().max_examples
+    for seed in range(seeds):
         schema = random_schemas.any_schema(seed)
         try:
             schemas.begun(schema)
@@ -90,8 +91,8 @@ def test_no_random_schema_is_kept_weaker(schemas: Schemas) -> None:
             if reply is not None:
                 count["random"] += 1
                 assert valid(json.loads(reply, parse_float=Decimal)), (schema, reply)
-    assert count["accepted"] >= 200
-    assert count["random"] >= 400
+    assert count["accepted"] >= seeds * 2 // 5
+    assert count["random"] >= seeds * 4 // 5
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------
