@@ -46,10 +46,13 @@ PRELOADED = (
     "cfs_server.main.connect_cli",
     "cfs_server.main.model_cli",
     "cfs_server.main.serve",
+    "mcp.server.mcpserver",
     "uvicorn.protocols.http.httptools_impl",
 )
 MODULES = ("cfs", "cfs_fuse")
 """What `python -m` may run in a fork, too."""
+SCRIPTS = (str(Path(__file__).with_name("agents") / "mcp/odd_server.py"),)
+"""What `python` may run in a fork."""
 _ENVIRONMENT = dict(os.environ)
 """That of the fork server: no test has changed it yet."""
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "COVERAGE", "MALLOC_", "LD_")
@@ -131,7 +134,9 @@ def start_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _needs_interpreter(command: list[str], environment: Mapping[str, str]) -> bool:
     """Return whether a program cannot be a fork."""
-    preloaded = command[0] == str(CFS) or (command[:2] == [sys.executable, "-m"] and command[2] in MODULES)
+    module = command[:2] == [sys.executable, "-m"] and command[2] in MODULES
+    script = command[0] == sys.executable and command[1] in SCRIPTS
+    preloaded = command[0] == str(CFS) or module or script
     measured = "COVERAGE_RUN" in os.environ
     other = start_variables(environment) != start_variables(_ENVIRONMENT)
     return not preloaded or measured or other or sys.platform != "linux"
@@ -256,6 +261,9 @@ def main() -> None:
         if request["arguments"][0] == str(CFS):
             sys.argv = request["arguments"]
             importlib.import_module("cfs.cli").main()
+        elif request["arguments"][1] in SCRIPTS:
+            sys.argv = request["arguments"][1:]
+            runpy.run_path(sys.argv[0], run_name="__main__")
         else:
             sys.argv = request["arguments"][2:]
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
 
 import pytest
 from fsspec.tests.abstract import (
@@ -12,9 +14,26 @@ from fsspec.tests.abstract import (
     AbstractPipeTests,
     AbstractPutTests,
 )
+from fsspec.tests.abstract.common import GLOB_EDGE_CASES_TESTS
 
 from cfs_fsspec import CFSFileSystem
 from pytest_cfs import ScriptedServer
+
+
+def some_globs(test: Callable[..., None]) -> Callable[..., None]:
+    """Leave most patterns of a test to `--slow`: fsspec itself expands them, by the same listings."""
+
+    @wraps(test)
+    def shortened(*arguments: Any, **fixtures: Any) -> None:
+        test(*arguments, **fixtures)
+
+    patterns = [
+        pytest.param(*values, marks=pytest.mark.slow if number % 5 else ())
+        for number, values in enumerate(GLOB_EDGE_CASES_TESTS["argvalues"])
+    ]
+    mark = pytest.mark.parametrize(GLOB_EDGE_CASES_TESTS["argnames"], patterns)
+    shortened.pytestmark = [mark.mark]  # type: ignore[attr-defined] # in place of the one of fsspec
+    return shortened
 
 
 class WorkspaceFixtures(AbstractFixtures):  # type: ignore[misc] # fsspec has no types
@@ -46,13 +65,19 @@ class WorkspaceFixtures(AbstractFixtures):  # type: ignore[misc] # fsspec has no
 class TestCopy(AbstractCopyTests, WorkspaceFixtures):  # type: ignore[misc]
     """Copies within the file system."""
 
+    test_copy_glob_edge_cases = some_globs(AbstractCopyTests.test_copy_glob_edge_cases)
+
 
 class TestGet(AbstractGetTests, WorkspaceFixtures):  # type: ignore[misc]
     """Copies to this machine."""
 
+    test_get_glob_edge_cases = some_globs(AbstractGetTests.test_get_glob_edge_cases)
+
 
 class TestPut(AbstractPutTests, WorkspaceFixtures):  # type: ignore[misc]
     """Copies from this machine."""
+
+    test_put_glob_edge_cases = some_globs(AbstractPutTests.test_put_glob_edge_cases)
 
 
 class TestOpen(AbstractOpenTests, WorkspaceFixtures):  # type: ignore[misc]

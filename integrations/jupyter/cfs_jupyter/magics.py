@@ -110,7 +110,7 @@ class CFSMagics(Magics):
     def _ask(self, client: Client, session: str, message: NewMessage, *, plain: bool) -> Reply:
         """Send a message and show its reply. The first interrupt cancels the turn, the second stops waiting for it."""
         output = output_of(self.shell, plain=plain)
-        interrupts = TurnInterrupts(lambda: _cancel(client, session))
+        interrupts = TurnInterrupts(lambda: _cancel(session))
 
         def watch(event: StreamEvent) -> None:
             if event.type == "turn.started":
@@ -154,9 +154,10 @@ def _list(client: Client, prefix: str = "") -> None:
         after = page.next
 
 
-def _cancel(client: Client, session: str) -> None:
+def _cancel(session: str) -> None:
     try:
-        client.call(api.cancel(session))
+        with Client() as client:  # one that a second interrupt does not close meanwhile
+            client.call(api.cancel(session))
     except CfsError as error:
         _note(f"[the turn cannot be cancelled: {error.detail}]")
 

@@ -308,7 +308,7 @@ async def test_a_signal_ends_it_although_subscriptions_are_open(cfs_server: Scri
     ],
 )
 def test_a_wrong_call_is_one_line(arguments: list[str], code: int, words: str) -> None:
-    found = run("mcp", *arguments)
+    found = run_program([*COMMAND, *arguments], timeout=60, data="", text=True, env=environment())
     assert found.returncode == code
     assert words in found.stderr
     assert "Traceback" not in found.stderr

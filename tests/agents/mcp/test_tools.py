@@ -4,9 +4,10 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from cfs_agents.mcp.config import McpServer
 from cfs_agents.mcp.tools import McpTools
 from cfs_agents.tools import Registry
 from ports import free_port
+from tests.fork_server import asyncio_programs, start_variables
 from tests.server.support import until
 
 pytestmark = [pytest.mark.external, pytest.mark.server]
@@ -24,9 +26,17 @@ pytestmark = [pytest.mark.external, pytest.mark.server]
 ODD = Path(__file__).with_name("odd_server.py")
 
 
-def odd(folder: Path, *faults: str, **settings: Any) -> McpServer:
+@pytest.fixture(autouse=True)
+def forks() -> Iterator[None]:
+    """Start the servers as forks: to import the protocol takes them most of a second."""
+    with asyncio_programs():
+        yield
+
+
+def odd(folder: Path, *faults: str, env: Mapping[str, str] = MappingProxyType({}), **settings: Any) -> McpServer:
     """Return the settings of the server with faults."""
-    return McpServer(command=sys.executable, args=(str(ODD), str(folder), *faults), **settings)
+    variables = start_variables(os.environ) | dict(env)  # those of Python as here, so that it can be a fork
+    return McpServer(command=sys.executable, args=(str(ODD), str(folder), *faults), env=variables, **settings)
 
 
 class Opened:
