@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
     patch = pytest.MonkeyPatch()
     config.add_cleanup(patch.undo)
     share_certificates(patch)
+    from tests.fork_server import asyncio_programs  # it keeps the variables that it finds: not before those above
+
+    forks = ExitStack()
+    forks.enter_context(asyncio_programs())  # engines of this process start their workers by the fork server
+    config.add_cleanup(forks.close)
     if not hasattr(config, "workerinput"):  # xdist's workers report to the process that started them
         config.pluginmanager.register(Times())
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from markdown_it import MarkdownIt
 
 from tests.server.support import CFS, environment
+from tests.shell_programs import shell_path
 
 ROOT = Path(__file__).parent.parent
 GENERATED = {"docs/cli.md"}  # from the commands themselves, and compared with them by scripts/docs --check
@@ -129,7 +130,7 @@ class Reader:
         self.terminals: list[Terminal] = []
         self.shown = ""
         self._replace = {"localhost:8000": f"localhost:{port}", "127.0.0.1:8000": f"127.0.0.1:{port}"} | (replace or {})
-        path = f"{CFS.parent}{os.pathsep}{os.environ['PATH']}"
+        path = os.pathsep.join([shell_path(), str(CFS.parent), os.environ["PATH"]])
         url = f"http://127.0.0.1:{port}"
         self._env = environment(PATH=path, HOME=str(home), LC_ALL="C.UTF-8", CFS_PORT=str(port), CFS_URL=url)
         ours = ("CFS_DATA_DIR", "CFS_CONNECTIONS", "XDG_DATA_HOME", "XDG_CONFIG_HOME")

@@ -1,10 +1,10 @@
-"""Starts `cfs` by a fork of a process that has imported it, which takes a tenth of the processor time.
+"""Starts `cfs` and workers of the engine by a fork of a process that has imported them: a tenth of the processor time.
 
-To import `cfs serve` takes longer than most tests that need one. The first `Program` of a test process starts the fork
-server, `python -m tests.fork_server`. Each program is a process of its own with its own arguments, environment,
-directory and streams, and a child of the test's process, as after any `Popen`. Only the interpreter and the imported
-modules are there already. `Program` is no more than `Popen` for another command, for variables that Python reads at its
-start, where coverage is measured, and on other systems than Linux.
+To import `cfs serve` or a worker takes longer than most tests that need one. The first `Program` of a test process
+starts the fork server, `python -m tests.fork_server`. Each program is a process of its own with its own arguments,
+environment, directory and streams, and a child of the test's process, as after any `Popen`. Only the interpreter and
+the imported modules are there already. `Program` is no more than `Popen` for another command, for variables that Python
+reads at its start, where coverage is measured, and on other systems than Linux.
 """
 
 import asyncio
@@ -31,31 +31,47 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
 
+from tests.pacing import SWITCHES, python_path, sitecustomize
+
 CFS = Path(sys.executable).with_name("cfs")
 PRELOADED = (
+    "anyio._backends._asyncio",
+    "cfs.cli.app",
     "cfs.cli.commands",
+    "cfs.transports.http",
     "cfs_acp.agent",
     "cfs_acp.cli",
     "cfs_acp.serve",
     "cfs_agents.main.cli",
+    "cfs_fuse.checks",
     "cfs_fuse.cli",
     "cfs_mcp.cli",
     "cfs_mcp.serve",
     "cfs_server.app",
+    "cfs_server.dav.app",
+    "cfs_server.engine.host.supervisor",
+    "cfs_server.engine.worker.worker",
     "cfs_server.main.cli",
     "cfs_server.main.connect_cli",
     "cfs_server.main.model_cli",
     "cfs_server.main.serve",
     "mcp.server.mcpserver",
+    "cfs_webdav.app",
+    "encodings.idna",
+    "httpcore",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.uvloop",
     "uvicorn.protocols.http.httptools_impl",
 )
 MODULES = ("cfs", "cfs_fuse")
 """What `python -m` may run in a fork, too."""
 SCRIPTS = (str(Path(__file__).with_name("agents") / "mcp/odd_server.py"),)
 """What `python` may run in a fork."""
+WORKER = ["-P", "-m", "cfs_server.engine.worker.worker"]
+"""How an engine starts its worker."""
 _ENVIRONMENT = dict(os.environ)
 """That of the fork server: no test has changed it yet."""
-_READ_AT_START = ("PYTHON", "LC_", "LANG", "COVERAGE", "MALLOC_", "LD_")
+_READ_AT_START = ("PYTHON", "LC_", "LANG", "COVERAGE", "MALLOC_", "LD_", "OMP_")
 _CONTROLLED = """
 import fcntl, os, sys, termios
 os.setsid()
@@ -68,13 +84,14 @@ _BEFORE = ("executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "s
 _AFTER = ("restore_signals", "gid", "gids", "uid", "umask", "start_new_session")
 _OPTIONS = (*_BEFORE, *_PIPES, *_AFTER)
 """In the order in which `Popen` passes them on to where a process is made; later versions of Python add some."""
-_OF_POPEN_ALONE = ("executable", "preexec_fn", "pass_fds", "shell", "gid", "gids", "uid")
+_OF_POPEN_ALONE = ("executable", "preexec_fn", "shell", "gid", "gids", "uid")
 _PR_SET_CHILD_SUBREAPER = 36
 _LARGEST = 1 << 20
+_MOST_DESCRIPTORS = 16
 
 
 class Program(subprocess.Popen[Any]):
-    """`Popen` for `cfs`; `controlled` makes its standard input its controlling terminal."""
+    """`Popen` for `cfs` and workers; `controlled` makes its standard input its controlling terminal."""
 
     def __init__(self, command: Sequence[str | Path], *, controlled: bool = False, **options: Any) -> None:
         self._controlled = controlled
@@ -89,14 +106,17 @@ class Program(subprocess.Popen[Any]):
             super()._execute_child(command, *rest)  # type: ignore[misc]
             return
         streams = [options["p2cread"], options["c2pwrite"], options["errwrite"]]
+        passed = [int(descriptor) for descriptor in options["pass_fds"]]
         request = {
             "arguments": args,
             "directory": str(options["cwd"] or Path.cwd()),
             "environment": dict(environment),
             "controlled": self._controlled,
             "session": options["start_new_session"],
+            "passed": passed,
         }
-        self.pid = _fork_server().start(request, [own if fd == -1 else fd for own, fd in enumerate(streams)])
+        standard = [own if fd == -1 else fd for own, fd in enumerate(streams)]
+        self.pid = _fork_server().start(request, [*standard, *passed])
         self._child_created = True
         self._close_pipe_fds(*(options[name] for name in _PIPES))  # type: ignore[attr-defined]
 
@@ -117,7 +137,7 @@ def run(
 
 @contextmanager
 def asyncio_programs() -> Iterator[None]:
-    """Make what asyncio starts meanwhile a `Program` where it is `cfs`, for libraries that start it themselves."""
+    """Make what asyncio starts meanwhile a `Program` where it is one: `cfs` of libraries, workers of engines."""
     events = asyncio.unix_events
     ours = SimpleNamespace(Popen=Program, PIPE=subprocess.PIPE)
     before, events.subprocess = events.subprocess, ours  # type: ignore[attr-defined]
@@ -129,16 +149,24 @@ def asyncio_programs() -> Iterator[None]:
 
 def start_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that Python reads at its start: a program with others than these cannot be a fork."""
-    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
+    usual = ("LC_ALL", "C.UTF-8")  # what Python does without a locale
+    return {
+        name: value for name, value in environment.items() if name.startswith(_READ_AT_START) and (name, value) != usual
+    }
 
 
 def _needs_interpreter(command: list[str], environment: Mapping[str, str]) -> bool:
     """Return whether a program cannot be a fork."""
-    module = command[:2] == [sys.executable, "-m"] and command[2] in MODULES
-    script = command[0] == sys.executable and command[1] in SCRIPTS
-    preloaded = command[0] == str(CFS) or module or script
+    python = command[0] == sys.executable
+    module = python and command[1:2] == ["-m"] and command[2] in MODULES
+    worker = python and command[1:4] == WORKER
+    script = python and command[1] in SCRIPTS
+    preloaded = command[0] == str(CFS) or module or worker or script
     measured = "COVERAGE_RUN" in os.environ
-    other = start_variables(environment) != start_variables(_ENVIRONMENT)
+    paced = any(map(environment.get, SWITCHES))
+    if not paced:  # a fork takes its gate without this path, but another pace too late
+        environment = {name: value for name, value in environment.items() if value != python_path()}
+    other = start_variables(environment) != start_variables(_ENVIRONMENT) or (paced and "PACE_GATE" in environment)
     return not preloaded or measured or other or sys.platform != "linux"
 
 
@@ -160,6 +188,11 @@ class _ForkServer:
             )
         atexit.register(self._end)
 
+    @property
+    def traces(self) -> tuple[int, int]:
+        """Its process number, and the descriptor that leads to it."""
+        return self._process.pid, self._socket.fileno()
+
     def start(self, request: dict[str, Any], streams: list[int]) -> int:
         """Start a program; return its process number. It is a child of this process when this returns."""
         prctl = ctypes.CDLL(None).prctl
@@ -178,6 +211,11 @@ class _ForkServer:
         self._process.wait()
 
 
+def traces() -> tuple[int, int] | None:
+    """Return the process number of the fork server and the descriptor that leads to it, if a program has started it."""
+    return _started_fork_server().traces if _started_fork_server.cache_info().currsize else None
+
+
 _starting = threading.Lock()
 
 
@@ -194,9 +232,11 @@ def _started_fork_server() -> _ForkServer:
 def _serve(requests: socket.socket) -> dict[str, Any] | None:
     """Fork for each request. Returns it in the new process, and None at the end."""
     while True:
-        message, streams, _, _ = socket.recv_fds(requests, _LARGEST, 3)
+        message, streams, _, _ = socket.recv_fds(requests, _LARGEST, _MOST_DESCRIPTORS)
         if not message:
             return None
+        if b"s3://" in message:  # takes half a second, and is of no use to most programs
+            importlib.import_module("cfs_filesystem._s3")
         waits, goes = os.pipe()
         reads, writes = os.pipe()
         if (between := os.fork()) == 0:
@@ -208,10 +248,8 @@ def _serve(requests: socket.socket) -> dict[str, Any] | None:
             os.read(waits, 1)  # until the process between has ended, and the test's process is the parent
             os.close(waits)
             requests.close()
-            for number, stream in enumerate(streams):
-                os.dup2(stream, number)
-                os.close(stream)
             found: dict[str, Any] = json.loads(message)
+            _place(streams, [0, 1, 2, *found["passed"]])
             return found
         for unused in (waits, writes, *streams):
             os.close(unused)
@@ -220,6 +258,17 @@ def _serve(requests: socket.socket) -> dict[str, Any] | None:
         os.close(reads)
         os.close(goes)
         requests.send(child_number)
+
+
+def _place(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
+    """Give descriptors the numbers that they have where the program was asked for."""
+    above = 1 + max([*descriptors, *numbers])
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, above) for descriptor in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    for descriptor, number in zip(moved, numbers, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
 
 
 def _become(request: dict[str, Any]) -> None:
@@ -233,6 +282,8 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.path[0] = str(CFS.parent)
+    if not any(map(os.environ.get, SWITCHES)):
+        sitecustomize.main()
     for number, name in enumerate(("stdin", "stdout", "stderr")):  # the ones that are there remember what was at them
         setattr(sys, name, _stream(number, getattr(sys, name)))
         setattr(sys, f"__{name}__", getattr(sys, name))
@@ -264,6 +315,9 @@ def main() -> None:
         elif request["arguments"][1] in SCRIPTS:
             sys.argv = request["arguments"][1:]
             runpy.run_path(sys.argv[0], run_name="__main__")
+        elif request["arguments"][1:4] == WORKER:
+            sys.argv = request["arguments"][3:]
+            importlib.import_module(WORKER[-1]).main()
         else:
             sys.argv = request["arguments"][2:]
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

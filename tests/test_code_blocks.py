@@ -24,6 +24,7 @@ from cfs_server.access.tokens import load
 from tests.documentation import BLOCKS, ROOT, block, blocks_of
 from tests.fuse import support as fuse
 from tests.server.support import CFS, Process, environment, serving
+from tests.shell_programs import shell_path
 from tests.test_guides import GUIDES
 
 pytestmark = pytest.mark.timeout(300)  # trees of agents with the embedded model; other tests may have the processor
@@ -107,7 +108,7 @@ class Shell:
         """Run commands up to the first that fails, end what they leave behind, and return what they print."""
         script = script.replace("http://localhost:8000", self.url).replace("http://127.0.0.1:8000", self.url)
         script = script.replace("localhost:8000", self.url.removeprefix("http://"))
-        path = f"{CFS.parent}{os.pathsep}{os.environ['PATH']}"
+        path = os.pathsep.join([shell_path(), str(CFS.parent), os.environ["PATH"]])
         with (self.server / "stdout").open("w") as stdout:
             process = subprocess.Popen(
                 ["bash", "-euo", "pipefail", "-c", self.prelude + script],

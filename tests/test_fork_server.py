@@ -9,8 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.engine.support import ask, running
 from tests.fork_server import CFS, Program, asyncio_programs, run
+from tests.pacing import SWITCHES
+from tests.pacing.gate import Gate
 from tests.server.support import environment
+from tests.shell_programs import shell_path
 
 SERVE = [str(CFS), "serve", "--port", "0", "--engine", "scripted"]
 
@@ -46,6 +50,47 @@ def test_a_program_that_is_killed_says_so() -> None:
         assert program.stdout.readline()
         program.kill()
         assert program.wait(60) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["no gate", "gate"])
+async def test_an_engine_starts_its_worker_as_a_fork(request: pytest.FixtureRequest, gated: bool) -> None:
+    """Also one behind a gate, which counts its steps."""
+    if gated and any(map(os.environ.get, SWITCHES)):
+        pytest.skip("a worker with a gate and another pace needs an interpreter")
+    gate: Gate | None = request.getfixturevalue("gate") if gated else None
+    async with running(None) as engine:
+        worker = psutil.Process((await engine.stats()).worker_pid)
+        assert "tests.fork_server" in worker.cmdline()
+        assert (await ask(engine, "Hello!", max_tokens=3)).text
+        assert gate is None or gate.steps >= 3
+
+
+def test_a_shell_starts_forks_too(tmp_path: Path) -> None:
+    """With its streams, directory and variables; signals reach the program, and its end reaches the shell."""
+    path = os.pathsep.join([shell_path(), os.environ["PATH"]])
+    lines = """
+    cfs serve --port 0 --engine scripted --ready-file ready >listening 2>log & server=$!
+    while [ ! -s listening ]; do sleep 0.05; done
+    export CFS_URL=$(sed "s/listening on //" listening)
+    echo milk | cfs send main
+    cfs frobnicate 2>/dev/null || echo "ended with $?"
+    kill -INT $server; wait $server; echo "ended with $?"
+    cfs ls 2>/dev/null || echo "ended with $?"
+    """
+    done = subprocess.run(
+        ["bash", "-c", lines], cwd=tmp_path, env=environment(PATH=path), capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == ["milk", "ended with 2", "ended with 0", "ended with 3"], done.stderr
+
+
+def test_a_program_of_a_shell_that_is_killed_ends(tmp_path: Path) -> None:
+    path = os.pathsep.join([shell_path(), os.environ["PATH"]])
+    command = [f"{shell_path()}/cfs", *SERVE[1:]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(PATH=path), cwd=tmp_path) as shown:
+        assert shown.stdout is not None
+        assert shown.stdout.readline().startswith(b"listening on ")
+        shown.kill()
+        assert shown.stdout.read() == b""  # nothing has its other end any more
 
 
 async def test_a_library_that_starts_programs_by_asyncio_starts_forks() -> None:

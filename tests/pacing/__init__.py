@@ -5,6 +5,7 @@ that of modules which keep `time.monotonic` in a name of their own.
 """
 
 import os
+import sys
 from pathlib import Path
 
 from tests.pacing import sitecustomize
@@ -19,6 +20,7 @@ def python_path() -> str:
     return os.pathsep.join(dict.fromkeys([str(FOLDER), *filter(None, others)]))
 
 
-if any(map(os.environ.get, SWITCHES)):
+_at_start = getattr(sys.modules.get("sitecustomize"), "__file__", None)
+if any(map(os.environ.get, SWITCHES)) and _at_start != sitecustomize.__file__:  # else Python has done it at its start
     os.environ["PYTHONPATH"] = python_path()
     sitecustomize.main()

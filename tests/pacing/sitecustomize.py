@@ -142,9 +142,13 @@ def main() -> None:
         if step:
             delay(sys.modules["cfs_server.engine.llama.ffi"].Context, float(step))
 
-    if gate is not None or step:
+    if SCHEDULER in sys.modules:
+        change(sys.modules[SCHEDULER])
+    elif gate is not None or step:
         sys.meta_path.insert(0, Pacer(SCHEDULER, change))
-    if os.environ.get("PACE_RETRIES") == "0":
+    if os.environ.get("PACE_RETRIES") == "0" and RETRIES in sys.modules:
+        repeat_at_once(sys.modules[RETRIES])
+    elif os.environ.get("PACE_RETRIES") == "0":
         sys.meta_path.insert(0, Pacer(RETRIES, repeat_at_once))
     if gate is not None or clock:
         set_clock(float(clock or 1), gate)
