@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 
 from fastapi import FastAPI
 from starlette.requests import ClientDisconnect
@@ -65,7 +64,7 @@ def create_app(
     app = FastAPI(
         title="CFS",
         summary="The Computational File System: every conversation with a language model is a resource.",
-        version=version("cfs-local"),
+        version=health.VERSION,
         lifespan=lifespan,
         docs_url=None,  # they would load scripts from the network
         redoc_url=None,

@@ -104,7 +104,7 @@ async def running_server(
 
     Without an opened journal, nothing is kept.
     """
-    settings = ServerSettings(port=0, engine="scripted", **changes)
+    settings = ServerSettings(port=0, engine="scripted", **changes) if changes else _plain_settings(_variables())
     engine = engine or ScriptedEngine(script)
     await engine.start()
     listener = listen("127.0.0.1", 0, settings.send_timeout)
@@ -126,6 +126,16 @@ async def running_server(
             await serving
             await engine.stop()
     listener.close()
+
+
+def _variables() -> frozenset[tuple[str, str]]:
+    return frozenset((name, value) for name, value in os.environ.items() if name.startswith("CFS_"))
+
+
+@cache
+def _plain_settings(variables: frozenset[tuple[str, str]]) -> ServerSettings:
+    """Read the settings of a server without further ones once: that takes as long as all else of its start."""
+    return ServerSettings(port=0, engine="scripted")
 
 
 class Chunks:

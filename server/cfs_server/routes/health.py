@@ -30,7 +30,7 @@ from cfs_server.workspaces.workspaces import Workspaces
 
 router = APIRouter(tags=["server"])
 
-_VERSION = version("cfs-local")
+VERSION = version("cfs-local")
 _PLACES = {
     "sessions": "/v1/sessions",
     "events": "/v1/events",
@@ -62,8 +62,8 @@ async def index(accept: Accept = None, if_none_match: IfNoneMatch = None) -> Res
         return dashboard.ASSETS[dashboard.PAGE].answer(if_none_match)
     if chosen == media.TEXT:
         lines = "".join(f"{path:16}{what}\n" for what, path in _PLACES.items())
-        return PlainTextResponse(f"CFS {_VERSION}\n{lines}")
-    return JSONLine({"name": "cfs", "version": _VERSION, **_PLACES})
+        return PlainTextResponse(f"CFS {VERSION}\n{lines}")
+    return JSONLine({"name": "cfs", "version": VERSION, **_PLACES})
 
 
 @router.get("/healthz", responses={200: {"description": "The server lives", **_OBJECT}, **problems()})
