@@ -60,7 +60,7 @@ class Messages:
     - `wait_ends` (agent): a wait ends early because of a message. `sent` (agent): a message was delivered.
     - `no_report`: a child answered and never reported.
     - `merge_conflict` (path, files): both have changed a file. `not_merged` (folder): why an isolated child's changes
-      are missing. `merge_failed` (reason): they are merged at the next start.
+      are missing. `merge_failed` (reason): they are merged at the next start. `merged_late` (agent): that was done.
     - `no_answer` (turns), `too_long` (seconds), `stopped`, `parent_over`, `lost` (files): why an agent was ended.
     """
 
@@ -130,6 +130,7 @@ class Messages:
     merge_conflict: str
     not_merged: str
     merge_failed: str
+    merged_late: str
     no_answer: str
     too_long: str
     stopped: str
@@ -211,6 +212,7 @@ _ENGLISH = Messages(
     merge_conflict="conflict: {} was changed by both; see {}",
     not_merged="its files are not merged; they are in {}",
     merge_failed="its files are not merged yet: {}",
+    merged_late="The files of {} are merged now.",
     no_answer="it came to no end in {} turns",
     too_long="it took longer than {:g} s",
     stopped="it was cancelled",
@@ -287,6 +289,7 @@ _CHINESE = Messages(
     merge_conflict="冲突：双方都改动了 {}；请看 {}",
     not_merged="它的文件没有合并；它们在 {}",
     merge_failed="它的文件尚未合并：{}",
+    merged_late="{} 的文件现在已合并。",
     no_answer="{} 轮内没有结束",
     too_long="用时超过 {:g} 秒",
     stopped="它被取消了",

@@ -93,6 +93,11 @@ class FibreAgent:
 
     async def __aenter__(self) -> Self:
         await to_the_end(self._open)
+        try:
+            await self._orchestrator.finish_merges()
+        except BaseException:
+            await to_the_end(self._close)
+            raise
         return self
 
     async def __aexit__(

@@ -10,6 +10,10 @@ from cfs_agents.base.messages import catalogue
 from cfs_agents.base.threads import to_the_end
 from cfs_agents.guards.report import Report
 from cfs_agents.tree.node import TreeNode
+from cfs_agents.tree.record import InboxMessage
+
+_SENDER = "files"
+"""No agent: a report that the parent reads must not take this notification out of its inbox."""
 
 
 async def merged(node: TreeNode, report: Report) -> Report:
@@ -35,21 +39,31 @@ async def merged(node: TreeNode, report: Report) -> Report:
 
 
 def unmerged(node: TreeNode, report: Report) -> Report:
-    """Name in a report the copy of the files that an agent has had, if it had one."""
+    """Name in a report the copy of the files that an agent has had, and the conflicts of an earlier merge of it."""
     if node.record.branch is None:
         return report
     sentence = catalogue(node.tree.config.language).not_merged.format(node.context.agent_workspace)
-    return replace(report, reasons=(*report.reasons, sentence))
+    return replace(report, reasons=(*report.reasons, sentence, *node.record.branch.conflicts))
 
 
 async def finish_merge(node: TreeNode) -> None:
-    """Carry out the merge that is noted, or was interrupted. Raises `StorageFull` and `DiskError`."""
+    """Carry out the merge that is noted, or was interrupted. Raises `StorageFull` and `DiskError`.
+
+    The parent of an agent that has reported already, that its files are not merged yet, gets another notification.
+    """
     branch = node.record.branch
     if branch is None or branch.merging is None or node.parent is None:
         return
     merge = partial(node.tree.branches.merge, node.parent.branch_files, node.agent_id, branch.merging)
-    say = catalogue(node.tree.config.language).merge_conflict
-    conflicts = [say.format(path, ", ".join(files)) for path, files in await to_the_end(merge)]
+    say, record = catalogue(node.tree.config.language), node.record
+    conflicts = [say.merge_conflict.format(path, ", ".join(files)) for path, files in await to_the_end(merge)]
+    if record.state == "done":
+        text = "\n".join([say.merged_late.format(node.agent_id), *conflicts])
+        notification_id = f"{node.agent_id}:{record.tasks}:merged"
+        await node.parent.inbox.deliver(
+            InboxMessage(id=notification_id, sender=_SENDER, content=text, is_notification=True)
+        )
+        conflicts = []
     await _note(node, merging=None, conflicts=(*branch.conflicts, *conflicts))
 
 

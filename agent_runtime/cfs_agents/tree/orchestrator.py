@@ -161,11 +161,7 @@ class FibreOrchestrator:
         """Do the task of the root whose turn `claim` gets, and resume all interrupted work."""
         published = self._resources.published
         publishing = published.kept_equal(self.config.publish_seconds) if published is not None else nullcontext()
-        for sub_agent in self.sub_agents.values():
-            try:
-                await finish_merge(sub_agent)
-            except (DiskError, StorageFull) as error:  # its next report says it
-                _log.warning("fibre.not_merged", session=sub_agent.session_id, reason=error.detail)
+        await self.finish_merges()
         async with publishing, asyncio.TaskGroup() as group:  # first equal: what is fetched is no work of an agent
             self._group = group
             helpers = [group.create_task(self._ticking()), group.create_task(self._watching())]
@@ -182,6 +178,14 @@ class FibreOrchestrator:
                 self._group = None
                 for helper in helpers:
                     helper.cancel()
+
+    async def finish_merges(self) -> None:
+        """Carry out the merges that a kill or a full disk has interrupted, as far as the disk lets them."""
+        for sub_agent in self.sub_agents.values():
+            try:
+                await finish_merge(sub_agent)
+            except (DiskError, StorageFull) as error:  # its next report says it
+                _log.warning("fibre.not_merged", session=sub_agent.session_id, reason=error.detail)
 
     async def fetch_files(self) -> None:
         """Make the workspace equal to the one on the server, between two tasks."""

@@ -153,7 +153,7 @@ class FibreSubAgent(TreeNode):
         self.output.chunk("ended", content=report.text(self.tree.config.language))
         await self.end_below()
         with suppress(CfsError):
-            await self.notify_parent(report)
+            await self.notify_parent(report, ":lost")  # the task may be resumed, and reported again
 
     async def finish_turn(self, turn: ClaimedTurn | None) -> None:
         """End a turn whose report was stored by a process that was killed then."""
@@ -194,11 +194,11 @@ class FibreSubAgent(TreeNode):
         """Return the question whether its task may end while its background jobs run, once."""
         return self._work.question_of_jobs()
 
-    async def notify_parent(self, report: Report) -> None:
-        """Put its report into the inbox of its parent."""
+    async def notify_parent(self, report: Report, mark: str = "") -> None:
+        """Put its report into the inbox of its parent. A `mark` distinguishes it from the one that comes later."""
         if self.parent is not None:
             text = report.text(self.tree.config.language)
-            message_id = f"{self.agent_id}:{self.record.tasks}"
+            message_id = f"{self.agent_id}:{self.record.tasks}{mark}"
             message = InboxMessage(id=message_id, sender=self.agent_id, content=text, is_notification=True)
             await self.parent.inbox.deliver(message)
 

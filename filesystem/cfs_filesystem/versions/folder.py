@@ -138,7 +138,8 @@ class FolderHistory:
         """Carry out a merge of what `before` says, and record it as one change. Done again, it changes nothing.
 
         A path that a program has changed meanwhile stays as it is, and what would be there comes beside it, with the
-        name of the source. Return such paths, and folders that cannot be removed. Raises `OSError` if the disk refuses.
+        name of the source. Return such paths, and folders that cannot be removed. Raises `OSError` if the disk refuses,
+        and before anything is changed if it has no room for all.
         """
         with self._store.holding():
             for path, text in merge.texts.items():
@@ -150,11 +151,20 @@ class FolderHistory:
                     left.append(path)
                     if entry is not None:
                         entries[path_beside(path, source)] = entry
+            self._require_room(entries)
             try:
                 left += restore(self._tree, self._start, self._store, self._workspace, entries, durable=durable)
             finally:
                 self.sync(entries, by, Kind.MERGE)
         return left
+
+    def _require_room(self, entries: Mapping[str, Entry | None]) -> None:
+        """Raise `OSError` (ENOSPC) if the disk has no room for the entries that are not there yet."""
+        size = sum(entry.size for path, entry in entries.items() if entry is not None and not self._has(path, entry))
+        with self._tree.directory(self._start) as directory:
+            status = os.fstatvfs(directory)
+        if status.f_bavail * status.f_frsize < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _has(self, path: str, entry: Entry | None) -> bool:
         """Return whether what is at a path is what an entry says."""
