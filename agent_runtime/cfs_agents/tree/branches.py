@@ -115,7 +115,7 @@ class Branches:
                 reserved.enter_context(target.ledger.writing(agent_id, path))
                 target.ledger.begins(agent_id, path)
             history = self._history(store, target.name, target.path)
-            by = Author(agent=agent_id, call=merged_version(store, agent_id, numbers[1]))
+            by = Author(agent=target.name, call=merged_version(store, agent_id, numbers[1]))
             left = history.merge(merge, before, agent_id, by, durable=True)
             conflicts = [(conflict.path, conflict.files) for conflict in merge.conflicts]
             return [*conflicts, *((path, (path, path_beside(path, agent_id))) for path in left)]

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from cfs.api import acting_as
 from cfs.errors import StorageFull
 from cfs_agents.base.disk import DiskError
 from cfs_agents.base.messages import catalogue
@@ -19,6 +20,7 @@ _SENDER = "files"
 async def merged(node: TreeNode, report: Report) -> Report:
     """Merge the changes that an agent has made in its copy of the files, if it ended its task itself.
 
+    On the server these are changes by the parent, by the call that spawned the agent.
     The report names the conflicts, or where changes are that are not merged.
     """
     if report.status in ("failed", "cancelled"):
@@ -33,7 +35,9 @@ async def merged(node: TreeNode, report: Report) -> Report:
         reason = catalogue(node.tree.config.language).merge_failed.format(error.detail)
         return unmerged(node, replace(report, status="failed", reasons=(*report.reasons, reason)))
     if node.tree.published is not None:
-        await node.tree.published.send()
+        spawned_by = (node.record.spawned_by or "").partition(":")[2]
+        with acting_as(node.parent.session_id, spawned_by):  # so that a rewind of the parent takes the merge back
+            await node.tree.published.send()
     conflicts = node.record.branch.conflicts if node.record.branch is not None else ()
     return replace(report, reasons=(*report.reasons, *conflicts))
 

@@ -212,7 +212,9 @@ async def test_only_models_with_a_large_context_see_the_parameter(
     assert ("isolated" in schema["parameters"]["properties"]) is offered
 
 
-async def test_a_rewind_over_the_merge_takes_it_back(tmp_path: Path, server: ServerHarness) -> None:
+@pytest.mark.parametrize("children", [False, True], ids=["alone", "with-children"])
+async def test_a_rewind_over_the_merge_takes_it_back(tmp_path: Path, server: ServerHarness, children: bool) -> None:
+    """The merge is a change by the parent, whether its child goes back with it or not."""
     scripted = ScriptedModels(
         main=[
             write("a.txt", "one"),
@@ -230,7 +232,8 @@ async def test_a_rewind_over_the_merge_takes_it_back(tmp_path: Path, server: Ser
         there = (await versions(server, "main"))[-1]["number"]
         assert (await agent.run("second")).ok
         assert await files(shared(tmp_path)) == {"a.txt": "two", "b.txt": "new"}
-        done = await rewind(server, "main", there, sub_sessions=True)
+        done = await rewind(server, "main", there, sub_sessions=children)
+        assert not any("sub-sessions" in sentence for sentence in done["lasting"])
         assert [(file["path"], file["change"]) for file in done["files"]] == [
             ("/workspaces/main/a.txt", "restored"),
             ("/workspaces/main/b.txt", "removed"),
