@@ -13,7 +13,7 @@ import pytest
 
 from cfs import Session, api
 from cfs.transports.http import Client
-from cfs.versions.blame import blame
+from cfs.versions.blame import BlamedLine, blame
 from cfs_filesystem import OPERATIONS
 from tests.filesystem.support import grant
 from tests.server.guests import guests
@@ -277,7 +277,7 @@ def test_lines_end_at_newlines_only_and_no_version_is_read_in_vain() -> None:
         yield 1, b""
         raise AssertionError("each line has its version")
 
-    assert blame(versions()) == [(2, b"a\r\x0cb\xff\n"), (3, b"new")]
+    assert blame(versions()) == [BlamedLine(2, 0, b"a\r\x0cb\xff\n"), BlamedLine(3, 1, b"new")]
     assert blame([(1, b"")]) == []
 
 

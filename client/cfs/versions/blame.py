@@ -1,8 +1,9 @@
 """Finds the version that brought each line of a text, as `git blame` does. Pure: no I/O."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 V = TypeVar("V")
 
@@ -15,7 +16,16 @@ def is_binary(content: bytes) -> bool:
     return b"\0" in content[:_LOOKED_AT]
 
 
-def blame(versions: Iterable[tuple[V, bytes]]) -> list[tuple[V, bytes]]:
+@dataclass(frozen=True, slots=True)
+class BlamedLine(Generic[V]):
+    """A line, the version that brought it, and its number in the content of that version, from 0."""
+
+    version: V
+    number: int
+    text: bytes
+
+
+def blame(versions: Iterable[tuple[V, bytes]]) -> list[BlamedLine[V]]:
     """Return each line of the newest content with the version that brought it.
 
     `versions` are the contents, the newest first, each with what names it. They are read only until each line has its
@@ -24,17 +34,17 @@ def blame(versions: Iterable[tuple[V, bytes]]) -> list[tuple[V, bytes]]:
     remaining = iter(versions)
     version, content = next(remaining)
     text = newer = split(content)
-    origins = [version] * len(text)
+    origins = [(version, number) for number in range(len(text))]
     lines = {number: number for number in range(len(text))}  # from those of `newer` to those of `text`
     for version, content in remaining:
         older = split(content)
         lines = {old: lines[new] for old, new in unchanged(older, newer) if new in lines}
-        for number in lines.values():
-            origins[number] = version
+        for old, number in lines.items():
+            origins[number] = version, old
         if not lines:
             break
         newer = older
-    return list(zip(origins, text, strict=True))
+    return [BlamedLine(version, number, line) for (version, number), line in zip(origins, text, strict=True)]
 
 
 def split(content: bytes) -> list[bytes]:

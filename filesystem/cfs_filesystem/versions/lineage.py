@@ -42,25 +42,27 @@ def merge_base(store: VersionStore, target: str, source: str, numbers: tuple[int
     common = store.common(target, source)
     start = 0 if common is None else common
     sides = ((target, source, numbers[0]), (source, target, numbers[1]))
-    points = []
-    rewound: dict[str, float] = {}
+    points: list[_Point] = []
+    undone = {}
     for workspace, other, last in sides:
+        undone[workspace] = _UndoneChanges(start)
         for change in changes_since(store, workspace, start, last):
-            if change.kind is Kind.REWIND:
-                for path in change.entries:
-                    rewound[path] = max(change.at, rewound.get(path, 0.0))
-            elif change.kind is Kind.MERGE and (number := _merged(store, other, change)) is not None:
-                points.append(_Point(change.at, store.tree_at(other, number)))
+            undone[workspace].add(change)
+            if change.kind is Kind.MERGE and (number := _merged(store, other, change)) is not None:
+                places = {workspace: change.number, other: number}
+                points.append(_Point(change.at, store.tree_at(other, number), places))
     points.sort(key=lambda point: -point.at)
     if common is not None:
-        points.append(_Point(-1.0, _forked(store, target, source, common)))
+        points.append(_Point(-1.0, _forked(store, target, source, common), {}))
     if not points:
         raise NotFoundError(
             f"{source!r} and {target!r} have no past in common that is kept: only a copy and its original can be merged"
         )
     base = {}
     for path in {path for point in points for path in point.entries}:
-        point = next((point for point in points if point.at >= rewound.get(path, -1.0)), points[-1])
+        for point in points:
+            if not any(undone[workspace].has(path, number) for workspace, number in point.places.items()):
+                break
         if (entry := point.entries.get(path)) is not None:
             base[path] = entry
     return base
@@ -82,10 +84,40 @@ def plan_merge(
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """What both sides had in common at a time."""
+    """What both sides had in common at a time. `places` are the numbers that the change then had in the workspaces."""
 
     at: float
     entries: Mapping[str, Entry]
+    places: Mapping[str, int]
+
+
+class _UndoneChanges:
+    """The changes of a workspace after `start` that rewinds have taken back, by path."""
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self._open: dict[str, tuple[int, Entry | None]] = {}
+        """The rewinds for which the change that they went back to is not found yet, with what they left."""
+        self._ranges: dict[str, list[tuple[int, int]]] = {}
+
+    def add(self, change: Change) -> None:
+        """Add a change; the newest comes first. A rewind went back to the last change that left the same."""
+        for path, entry in change.entries.items():
+            if path in self._open:
+                number, left = self._open[path]
+                if not (entry is None if left is None else left.equals(entry)):
+                    continue
+                del self._open[path]
+                self._ranges.setdefault(path, []).append((change.number, number))
+            if change.kind is Kind.REWIND:
+                self._open[path] = (change.number, entry)
+
+    def has(self, path: str, number: int) -> bool:
+        """Return whether what a change has made of a path was taken back, and not brought back since."""
+        ranges = self._ranges.get(path, [])
+        if path in self._open:
+            ranges = [*ranges, (self._start, self._open[path][0])]
+        return any(first < number < last for first, last in ranges)
 
 
 def _forked(store: VersionStore, target: str, source: str, common: int) -> Mapping[str, Entry]:
