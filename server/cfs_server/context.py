@@ -138,12 +138,12 @@ async def _with_versions_of_files(context: Context, journal: Journal) -> AsyncIt
     rewinds = FileRewinds(folders, folders.history, journal)
     with suppress(StorageFull):  # it is logged, and tried again with the next rewind
         await rewinds.finish()
-    forks = FileForks(folders, journal)
+    forgetting = Forgetting(folders.history, journal)
+    forks = FileForks(folders, journal, forgetting)
     await forks.undo()
     merges = FileMerges(folders, journal)
     with suppress(StorageFull):  # it is tried again with the next merge
         await merges.finish()
-    forgetting = Forgetting(folders.history, journal)
     store.on_deleted = forgetting.session_deleted
     async with background([forgetting.run()]):
         yield replace(context, rewinds=rewinds, forks=forks, merges=merges)

@@ -17,7 +17,7 @@ from cfs.wire import NewMessage
 from tests.access.support import gated, make
 from tests.server.restarting import Restarting
 from tests.server.support import ServerHarness
-from tests.server.test_rewound_files import put, rewind, said, stored, tree
+from tests.server.test_rewound_files import put, remove, rewind, said, stored, tree
 
 
 @pytest.fixture
@@ -102,6 +102,29 @@ async def test_files_of_the_name_stay_and_the_copy_says_so(server: ServerHarness
     assert (tmp_path / "workspaces/main-2/a.txt").read_text() == "another"
     await server.client.delete("/v1/sessions/main-2")
     assert (await fork(server))["id"] == "main-3"
+
+
+async def test_a_copy_gets_the_name_of_a_deleted_session_and_none_of_its_past(
+    server: ServerHarness, tmp_path: Path
+) -> None:
+    """Its empty folder makes room, also at once after the deletion. The name of a session that is there does not."""
+    await said(server, "main", "first")
+    await put(server, "main/a.txt", "one")
+    for _ in range(5):
+        await fork(server, id="main-2")
+        await put(server, "main-2/secret.txt", "of the old one", "main-2")
+        for name in ("secret.txt", "a.txt"):
+            await remove(server, f"main-2/{name}", "main-2")
+        refused = await server.client.post("/v1/sessions/main/fork", json={"id": "main-2"})
+        assert refused.status_code == 409, refused.text
+        assert await numbers(server, "main-2") == [4, 3, 2, 1]
+        assert (await server.client.delete("/v1/sessions/main-2")).status_code == 204
+    copy = await fork(server, id="main-2")
+    assert copy["warnings"] == []
+    assert (tmp_path / "workspaces/main-2/a.txt").read_text() == "one"
+    changes = (await server.client.get("/v1/versions/workspaces/main-2")).json()["changes"]
+    assert "secret.txt" not in str(changes)
+    assert [change["kind"] for change in changes] == ["write"]
 
 
 async def test_copies_made_at_the_same_time_get_names_of_their_own(server: ServerHarness, tmp_path: Path) -> None:

@@ -234,7 +234,8 @@ class Caller:
             at = None
             if messages is not None and messages < len(source.history):
                 at = (await sessions.past(session_id))[1].of_first(messages).at
-            async with self._parts.forks.forked(source.id, name, at, self.files.room) as missing:
+            vacant, room = self._parts.sessions.find(name) is None, self.files.room
+            async with self._parts.forks.forked(source.id, name, at, room, vacant=vacant) as missing:
                 copy = sessions.fork(session_id, name, messages)
         return copy, _missing(source, copy, len(sessions.children(source)), missing)
 

@@ -17,6 +17,7 @@ class Forgetting:
         self._history = history
         self._journal = journal
         self._noted = asyncio.Event()
+        self._lock = asyncio.Lock()
 
     def session_deleted(self, session_id: str) -> None:
         """Note, with the deletion of the session itself, that the past of its workspace is to be deleted."""
@@ -34,6 +35,12 @@ class Forgetting:
         while True:
             self._noted.clear()
             for workspace in self._journal.kept(SPACE):
+                await self.forget(workspace)
+            await self._noted.wait()
+
+    async def forget(self, workspace: str) -> None:
+        """Delete the past of a workspace now if that is noted, so that a new session gets none of it."""
+        async with self._lock:  # else it could be deleted a second time, when the new one has a past
+            if workspace in self._journal.kept(SPACE):
                 await to_thread.run_sync(self._history.forget, workspace)
                 self._journal.keep(SPACE, workspace, None)
-            await self._noted.wait()

@@ -19,6 +19,7 @@ from cfs_filesystem.versions import Author
 from cfs_server.domain.authors import author
 from cfs_server.domain.ids import WORKSPACES
 from cfs_server.workspaces.file_service import stored
+from cfs_server.workspaces.forgetting import Forgetting
 from cfs_server.workspaces.history import ForkedWorkspace
 from cfs_server.workspaces.workspaces import Workspaces
 
@@ -40,17 +41,25 @@ class _Documents(Protocol):
 class FileForks:
     """Copies workspaces for copies of sessions."""
 
-    def __init__(self, workspaces: Workspaces, journal: _Documents) -> None:
+    def __init__(self, workspaces: Workspaces, journal: _Documents, forgetting: Forgetting) -> None:
         self._workspaces = workspaces
         self._journal = journal
+        self._forgetting = forgetting
 
     @asynccontextmanager
     async def forked(
-        self, workspace: str, copy: str, at: float | None, room: Callable[[int], AbstractContextManager[None]]
+        self,
+        workspace: str,
+        copy: str,
+        at: float | None,
+        room: Callable[[int], AbstractContextManager[None]],
+        *,
+        vacant: bool,
     ) -> AsyncIterator[str]:
         """Copy a workspace, as it is or as it was at a time. The session is made in the block, which then ends at once.
 
-        If the block raises, the copy is removed. Yields why there is none, or an empty text. Raises `StorageFull`.
+        If the block raises, the copy is removed. With `vacant` no session has the new name: an empty folder of the name
+        makes room. Yields why there is no copy, or an empty text. Raises `StorageFull`.
         """
         operation = uuid.uuid4().hex[:12]
         by = author.get()
@@ -64,7 +73,8 @@ class FileForks:
             from_thread.run(keep, inode, number)
 
         try:
-            how = ForkedWorkspace(at, author_of_copy, room, note)
+            await self._forgetting.forget(copy)
+            how = ForkedWorkspace(at, author_of_copy, room, note, vacant)
             reason = await to_thread.run_sync(self._fork, workspace, copy, how)
             if reason:  # a program may have made a folder of this name after the note
                 await self._undo(operation)

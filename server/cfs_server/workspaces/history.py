@@ -6,11 +6,12 @@ acknowledged. If the process is killed in between, or the disk takes no more ver
 next look, without its author. What a full disk cannot record is not overwritten.
 """
 
+import os
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path as DiskPath
@@ -51,6 +52,7 @@ _STRIPES = 32
 class ForkedWorkspace:
     """How a workspace is copied: as it is, or as it was at the time `at`.
 
+    With `vacant` no session has the new name: an empty folder of that name makes room for the copy, with its past.
     `room` reserves bytes for it. `note` is called with the inode of the new folder and the number of the last version,
     before anything gets the new name; what it raises ends the copy.
     """
@@ -59,6 +61,7 @@ class ForkedWorkspace:
     by: Author
     room: Callable[[int], AbstractContextManager[None]]
     note: Callable[[int, int], None]
+    vacant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +232,7 @@ class WorkspaceHistory:
             present = [] if then is not None else list(source.present())
             if not (then or present):
                 return False
-            if self._folder(copy).status("") is not None or store.last(copy):
+            if not self._is_free(copy, vacant=operation.vacant):
                 raise FileExistsError(copy)
             size = (
                 sum(status.st_size for _, status in present if stat.S_ISREG(status.st_mode))
@@ -248,6 +251,14 @@ class WorkspaceHistory:
                 store.fork(workspace, copy)
                 FolderHistory(store, copy, hidden, [copy]).sync([""], operation.by, Kind.FORK, sources)
             return True
+
+    def _is_free(self, name: str, *, vacant: bool) -> bool:
+        """Return whether a copy can get a name. The empty folder of a deleted session is removed, with its past."""
+        if vacant and self._folder(name).status("") is not None:
+            with suppress(OSError), self._tree.parent([name]) as (directory, last):
+                os.rmdir(last, dir_fd=directory)
+                self.store.purge(name)
+        return self._folder(name).status("") is None and not self.store.last(name)
 
     def undo_fork(self, copy: str, folder: int, number: int, operation: str) -> bool:
         """Remove a copy that `fork` has made, or has begun to make. Returns False if somebody has changed it since.
