@@ -334,3 +334,28 @@ async def test_many_searches_of_one_caller_leave_the_threads_to_the_others(tmp_p
     slow.stop.set()
     await asyncio.gather(*searches)
     assert slow.most == 2
+
+
+def test_what_a_killed_server_has_left_is_deleted_by_the_next(tmp_path: Path) -> None:
+    """Only that: the folder of a server that runs stays, and so does one that was made just now."""
+
+    def folders() -> set[Path]:
+        return set(tmp_path.glob("cfs-workspaces-*"))
+
+    with serving(*SCRIPTED, TMPDIR=str(tmp_path)) as killed:
+        (left,) = folders()
+        killed.signal(signal.SIGKILL)
+        killed.ended()
+    with serving(*SCRIPTED, TMPDIR=str(tmp_path)) as running:
+        (here,) = folders() - {left}
+        for folder in (left, here):
+            os.utime(folder, (0, 0))
+        with serving(*SCRIPTED, TMPDIR=str(tmp_path)) as other:
+            assert here in folders()
+            assert left not in folders()
+            other.signal()
+            other.ended()
+        httpx.put(f"{running.url}{NOTE}", content="kept").raise_for_status()
+        running.signal()
+        running.ended()
+    assert folders() == set()

@@ -3,12 +3,10 @@
 import asyncio
 import errno
 import math
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path as DiskPath
 
@@ -30,6 +28,7 @@ from cfs_filesystem.versions import Author, Entry, Kind, SqliteVersions, Version
 from cfs_server.domain.ids import WORKSPACES
 from cfs_server.workspaces.file_index import FileIndex
 from cfs_server.workspaces.history import ForkedWorkspace, MergedWorkspace, WorkspaceHistory, WorkspaceMerge, back_up
+from cfs_server.workspaces.scratch import scratch_folder
 
 _log = structlog.get_logger(__name__)
 
@@ -247,27 +246,23 @@ async def open_workspaces(
     are kept, without a data folder in memory; `absent` says why there is none. Raises `OSError` if the folder cannot be
     used, and `Unavailable` or `Unsupported` if the store cannot.
     """
-    scratch = None
-    if place is not None and "://" in place:
-        workspaces = await asyncio.to_thread(_in_store, place)
-    else:
-        root = DiskPath(place) if place is not None else data_dir and data_dir / "workspaces"
-        if root is None:
-            scratch = DiskPath(await asyncio.to_thread(tempfile.mkdtemp, prefix="cfs-"))
-        folder = root or DiskPath(scratch or "", "workspaces")
-        workspaces = await asyncio.to_thread(_in_folder, folder, data_dir, retention, durable=scratch is None)
-        workspaces.index = FileIndex(workspaces, data_dir and data_dir / "files.db")
-    if workspaces.history is None:
-        workspaces.versions_absent = absent or "the disk was full when the server started"
-        _log.info("versions of files are not kept", reason=workspaces.versions_absent)
-    try:
-        yield workspaces
-    finally:
-        if workspaces.index is not None:
-            await asyncio.to_thread(workspaces.index.close)
-        await asyncio.to_thread(workspaces.close)
-        if scratch is not None:
-            await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+    async with AsyncExitStack() as stack:
+        if place is not None and "://" in place:
+            workspaces = await asyncio.to_thread(_in_store, place)
+        else:
+            root = DiskPath(place) if place is not None else data_dir and data_dir / "workspaces"
+            folder = await stack.enter_async_context(scratch_folder()) if root is None else root
+            workspaces = await asyncio.to_thread(_in_folder, folder, data_dir, retention, durable=root is not None)
+            workspaces.index = FileIndex(workspaces, data_dir and data_dir / "files.db")
+        if workspaces.history is None:
+            workspaces.versions_absent = absent or "the disk was full when the server started"
+            _log.info("versions of files are not kept", reason=workspaces.versions_absent)
+        try:
+            yield workspaces
+        finally:
+            if workspaces.index is not None:
+                await asyncio.to_thread(workspaces.index.close)
+            await asyncio.to_thread(workspaces.close)
 
 
 def _in_folder(
