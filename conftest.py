@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from tests.pacing.clock import Clock
 from tests.pacing.gate import Gate
-from tests.tiers import TIERS, PureGuard, Times, order_of, tier_of
+from tests.tiers import TIERS, PureGuard, Times, imports_client, order_of, tier_of
 from tests.tls import share_certificates
 
 os.environ["CFS_DATA_DIR"] = "temporary"  # servers that tests start keep nothing in this user's data folder
@@ -65,6 +65,11 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no libraries of clients for the pure tier, which has no tests that need one."""
+    return True if config.getoption("-m") == "not server" and imports_client(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,26 +2,22 @@
 
 import importlib
 import inspect
-import pkgutil
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from layout import packages
+from layout import Layout
 
-PACKAGES = [path.name for path in packages(Path(__file__).parent.parent)]
-
-
-def submodules(package: str) -> list[str]:
-    """A package and every module below it; programs (`__main__`) are not for importing."""
-    root = importlib.import_module(package)
-    found = pkgutil.walk_packages(root.__path__, package + ".")
-    return [package, *(module.name for module in found if not module.name.endswith("__main__"))]
-
-
-MODULES = [name for package in PACKAGES for name in submodules(package)]
-INITS = [name for name in MODULES if hasattr(importlib.import_module(name), "__path__")]
+pytestmark = pytest.mark.server  # libraries that modules import open sockets and start programs meanwhile
+# read from the disk: to import all modules takes a second, and each process of a run collects all tests
+FILES = [
+    module
+    for module in Layout(Path(__file__).parent.parent).modules.values()
+    if not module.name.endswith("__main__")  # programs are not for importing
+]
+MODULES = [module.name for module in FILES]
+INITS = [module.name for module in FILES if module.is_package]
 
 
 def public_names(module: ModuleType) -> set[str]:

@@ -3,12 +3,13 @@
 import socket
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.server.support import run_cfs, running_server
-from tests.tiers import LONG, PureGuard, Times, order_of, tier_of
+from tests.tiers import LONG, PureGuard, Times, imports_client, order_of, tier_of
 
 CALLS = {"server": running_server}
 
@@ -55,6 +56,16 @@ def test_what_reaches_a_program_is_external(request: pytest.FixtureRequest) -> N
 @pytest.mark.server
 def test_a_mark_by_hand_counts(request: pytest.FixtureRequest) -> None:
     assert tier_of(request.node) == "server"
+
+
+def test_a_file_that_imports_a_client_is_not_collected_for_the_pure_tier(tmp_path: Path) -> None:
+    """Its tests are of the tier of servers, whatever they do; a folder whose `conftest.py` imports one is alike."""
+    for name, line in {"mine": "import anthropic", "other": "import cfs", "named": "x = 'import openai'"}.items():
+        (tmp_path / f"test_{name}.py").write_text(f"{line}\n")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/conftest.py").write_text("from mcp import Client\n")
+    clients = {path.name for path in tmp_path.iterdir() if imports_client(path)}
+    assert clients == {"test_mine.py", "folder"}
 
 
 def test_a_pure_test_that_opens_a_socket_fails() -> None:

@@ -7,10 +7,12 @@ marked by hand. A pure test that opens a socket or starts a process fails.
 """
 
 import inspect
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -47,6 +49,26 @@ EXTERNAL = frozenset(
         "sync_playwright",
     }
 )
+CLIENTS = (
+    "IPython",
+    "acp",
+    "anthropic",
+    "cfs_llm",
+    "dask",
+    "langchain_anthropic",
+    "langchain_core",
+    "langchain_openai",
+    "langgraph",
+    "litellm",
+    "llm",
+    "mcp",
+    "ollama",
+    "openai",
+    "pydantic_ai",
+    "tests.server.openai_client",
+)
+"""Libraries that speak with servers. A file that imports one is not pure; to import them all takes many seconds."""
+_CLIENT_IMPORT = re.compile(rf"^(?:from|import) (?:{'|'.join(map(re.escape, CLIENTS))})\b", re.MULTILINE)
 LONG = (
     "tests/test_guides.py",
     "tests/server/test_object_workspaces.py",
@@ -112,9 +134,17 @@ def order_of(nodeid: str, tier: str) -> tuple[int, int]:
     return TIERS.index(tier), LONG.index(file) if file in LONG else len(LONG)
 
 
+@cache
+def imports_client(path: Path) -> bool:
+    """Return whether a file, or the `conftest.py` of a folder, imports one of `CLIENTS` at its top."""
+    file = path / "conftest.py" if path.is_dir() else path
+    return file.suffix == ".py" and file.exists() and bool(_CLIENT_IMPORT.search(file.read_text(encoding="utf-8")))
+
+
 def tier_of(test: pytest.Item) -> str:
     """Return the tier of a test."""
     marked = [level for level, name in enumerate(TIERS) if test.get_closest_marker(name)]
+    marked += [TIERS.index("server")] * (imports_client(test.path) or imports_client(test.path.parent))
     return TIERS[max([*marked, *map(_level, _starts(test))], default=0)]
 
 
