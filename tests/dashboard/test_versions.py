@@ -86,6 +86,44 @@ def test_files_go_back_and_those_of_others_only_if_one_wants_it(
     assert client.get("/v1/files/workspaces/v-files/a.txt").text == "by the user"
 
 
+def test_the_files_of_a_copy_are_merged_after_a_look(page: Page, server: Process, client: httpx.Client) -> None:
+    """What would change and what conflicts is listed before anything changes, and the conflicts stay on the screen."""
+
+    def put(path: str, content: str) -> None:
+        client.put(f"/v1/files/workspaces/{path}", content=content).raise_for_status()
+
+    talk(client, "v-merge", "one")
+    put("v-merge/a.txt", "one\n")
+    client.post("/v1/sessions/v-merge/fork", json={}).raise_for_status()
+    put("v-merge-2/b.txt", "new\n")
+    page.goto(address(server.url, "conversation/v-merge-2"))
+    act(page, "Merge files")
+    dialog = page.get_by_role("dialog", name="Merge the files of v-merge-2")
+    expect(dialog.get_by_label("Into the files of")).to_have_value("v-merge")
+    expect(dialog.get_by_role("listitem")).to_have_text(["+Added b.txt"])
+    assert violations(page) == []
+    assert client.get("/v1/files/workspaces/v-merge/b.txt").status_code == 404
+    dialog.get_by_label("Into the files of").fill("v-none")
+    expect(dialog.get_by_role("alert")).to_contain_text("v-none")
+    expect(dialog.get_by_role("button", name="Merge")).to_be_disabled()
+    dialog.get_by_label("Into the files of").fill("v-merge")
+    dialog.get_by_role("button", name="Merge").click()
+    expect(dialog).to_be_hidden()
+    assert client.get("/v1/files/workspaces/v-merge/b.txt").text == "new\n"
+    put("v-merge/a.txt", "of the original\n")
+    put("v-merge-2/a.txt", "of the copy\n")
+    act(page, "Merge files")
+    conflict = dialog.get_by_role("listitem").filter(has_text="Conflict a.txt: both have changed it")
+    expect(conflict).to_contain_text("a.txt.conflict-v-merge-2")
+    dialog.get_by_role("button", name="Merge").click()
+    expect(dialog).to_contain_text("The merge is done. Look at these files:")
+    expect(conflict).to_have_count(1)
+    dialog.get_by_role("button", name="Close").click()
+    expect(dialog).to_be_hidden()
+    assert client.get("/v1/files/workspaces/v-merge/a.txt").text == "of the original\n"
+    assert client.get("/v1/files/workspaces/v-merge/a.txt.conflict-v-merge-2").text == "of the copy\n"
+
+
 def show_versions(page: Page, server: Process, session: str) -> None:
     """Open the dialog of a session."""
     page.goto(address(server.url, f"conversation/{session}"))

@@ -3,6 +3,7 @@
 import { ask } from "./dialog.js";
 import { exportSession } from "./export.js";
 import { parentOf } from "./ids.js";
+import { openMerge } from "./merging.js";
 import { openShare } from "./share.js";
 import { many, t } from "./text.js";
 import { openVersions } from "./versions.js";
@@ -55,6 +56,8 @@ export function actionsOf({ api, live, app, conversation }) {
     { name: "copy-id", group: 1, icon: "link", label: t("Copy the name"), run: announced(() => navigator.clipboard.writeText(id)) },
     ...(may.replace ? [{ name: "rename", group: 1, icon: "tag", label: t("Rename"), run: () => rename(api, id) }] : []),
     ...(rights.mayCopy(id) ? [{ name: "copy", group: 1, icon: "branch", label: t("Copy session"), run: () => fork(api, app, id) }] : []),
+    ...(rights.mayCopy(id) && !rights.isShare && parentOf(id) === null ? [{ name: "merge", group: 1, icon: "branch",
+      label: t("Merge files"), run: () => openMerge({ api, app, id }) }] : []),
     { name: "versions", group: 1, icon: "history", label: t("Versions"), run: () => openVersions(
       { api, app, id, mayReplace: may.replace, hasBelow: (node?.children.length ?? 0) > 0 }) },
     { name: "export-markdown", group: 2, icon: "download", label: t("Export as markdown"), run: save("md") },
