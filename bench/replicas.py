@@ -260,10 +260,14 @@ async def run(
 
 
 def _order(faults: int, draw: random.Random, *, calm: bool) -> list[Fault]:
-    """Return each kind of fault about equally often, in any order; a kill is the first, so that each run has one."""
+    """Return each kind of fault about equally often, in any order; a kill is the first, so that each run has one.
+
+    Of fewer faults than kinds, the kinds are drawn as well.
+    """
     if calm:
         return ["nothing"] * faults
-    found = [_FAULTS[number % len(_FAULTS)] for number in range(faults)]
+    kinds: list[Fault] = ["kill", *draw.sample([fault for fault in _FAULTS if fault != "kill"], len(_FAULTS) - 1)]
+    found = [kinds[number % len(kinds)] for number in range(faults)]
     draw.shuffle(found)
     found.append(found.pop(found.index("kill")))  # the last is taken first
     return found

@@ -54,6 +54,7 @@ def test_cancelled_turns_leave_nothing_behind(figures: dict[str, Any]) -> None:
     assert left == dict.fromkeys(left, 0)
 
 
+@pytest.mark.slow
 def test_a_day_of_agents_is_replayed(tmp_path: Path) -> None:
     """W11 without a peer: each request of the trace is answered, those of children and the repeated ones as well."""
     command = [sys.executable, str(ENGINE), "--smoke", "--peers", "", "--only", "W11"]
@@ -165,6 +166,7 @@ def test_our_agents_are_driven_through_tasks_and_faults(tmp_path: Path) -> None:
     assert all(run["success"] and run["solved"] and not run["doubled"] for run in runs), runs
 
 
+@pytest.mark.slow
 def test_our_agents_do_the_harder_tasks(tmp_path: Path) -> None:
     """The harness bench with 200 tools, a dead server, a project's text and a skill: done, with no request too long."""
     cases = ["200 MCP tools", "a dead MCP server", "AGENTS.md against the order", "a skill that must be read"]
@@ -174,6 +176,7 @@ def test_our_agents_do_the_harder_tasks(tmp_path: Path) -> None:
     assert all(run["longest"] < 16_000 for run in runs), runs
 
 
+@pytest.mark.slow
 def test_our_agents_survive_a_question_a_budget_and_a_shared_file(tmp_path: Path) -> None:
     """The harness bench with a kill while a question is open, a budget of a tree, and eight children at one file."""
     cases = ["a question and a kill", "a budget in a fan-out", "a file that eight children share"]
@@ -201,6 +204,7 @@ def test_attacks_are_watched_from_outside(tmp_path: Path) -> None:
     assert flood["first_p50"] <= flood["first_longest"]
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_store_is_measured_beside_one_in_memory(tmp_path: Path) -> None:
     """The store bench: all kinds of stores are measured, and the tables name the bars."""
     command = [sys.executable, str(ROOT / "bench/store.py"), "--smoke", "--only", "token,start,journal"]
@@ -218,6 +222,7 @@ def test_the_cost_of_a_store_is_measured_beside_one_in_memory(tmp_path: Path) ->
     assert "| first token, ms |" in done.stdout
 
 
+@pytest.mark.slow
 def test_streams_through_a_gateway_are_complete(tmp_path: Path) -> None:
     """The gateway bench: all streams of each side get all their tokens, and the server's processor time is known."""
     command = [sys.executable, str(ROOT / "bench/gateway.py"), "--smoke", "--json", str(tmp_path / "found.json")]
@@ -262,6 +267,7 @@ def test_a_fleet_of_replicas_is_simulated(tmp_path: Path) -> None:
     assert "| crash, back after 5 s | before |" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_enforcement_of_json_schemas_is_measured(tmp_path: Path) -> None:
     """The bench of JSON schemas: llguidance alone lets invalid instances pass, and behind our check none."""
     command = [sys.executable, str(ROOT / "bench/json_schema.py"), "--json", str(tmp_path / "counts.json")]

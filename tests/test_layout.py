@@ -197,7 +197,9 @@ def test_calls_are_counted_when_they_begin(tmp_path: Path) -> None:
     assert [moment for moment, _, _ in steps] == sorted(moment for moment, _, _ in steps)
 
 
-@pytest.mark.parametrize("name", WALKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("message", "child") else pytest.mark.slow) for name in WALKS]
+)
 def test_path_through_the_real_thing_is_counted(name: str, tmp_path: Path) -> None:
     """Each path passes modules that there are, by calls from one into another."""
     if name == "fuse" and (reason := reason_to_skip()):

@@ -30,7 +30,7 @@ class Project:
     def __init__(self, pytester: pytest.Pytester) -> None:
         self._pytester = pytester
 
-    def run(self, *arguments: str, processes: int = 2, **files: str) -> pytest.RunResult:
+    def run(self, *arguments: str, processes: int = 1, **files: str) -> pytest.RunResult:
         """Write files of tests, and run them."""
         self._pytester.makepyfile(**{name: ONCE + text for name, text in files.items()})
         flags = ("-p", "xdist", "-p", "tests.retest", "--retest", "-ra", "-n", str(processes), "--dist", "loadfile")
@@ -136,7 +136,7 @@ def test_a_run_that_is_stopped_is_not_repaired(project: Project, processes: int)
 
 def test_a_worker_that_crashes_is_not_repaired(project: Project) -> None:
     crash = "def test_it():\n    if broken('seen'):\n        os._exit(3)\n"
-    done = project.run(test_one=UNSTEADY.replace("seen", "other"), test_two=crash)
+    done = project.run(processes=2, test_one=UNSTEADY.replace("seen", "other"), test_two=crash)
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     assert "2 failed" in done.stdout.lines[-1]
     done.stdout.no_fnmatch_line("*run again*")

@@ -125,14 +125,17 @@ async def test_accepted_tokens_take_no_steps(demo: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "settings"),
+    ("model", "schema", "settings"),
     [
-        pytest.param(WEATHER, {}, id="greedy"),
-        pytest.param(WEATHER, {"temperature": 0.9, "seed": 3}, id="sampled"),
-        pytest.param(EDITED, {"presence_penalty": 0.3}, id="penalties"),
+        pytest.param(model, schema, settings, id=f"{model}-{name}", marks=pytest.mark.slow if slow else ())
+        for model in ("demo", "smollm2")
+        for name, schema, settings, slow in (
+            ("greedy", WEATHER, {}, model == "smollm2"),
+            ("sampled", WEATHER, {"temperature": 0.9, "seed": 3}, False),
+            ("penalties", EDITED, {"presence_penalty": 0.3}, model == "smollm2"),
+        )
     ],
 )
-@pytest.mark.parametrize("model", ["demo", "smollm2"])
 async def test_a_text_that_a_schema_forces_takes_no_steps(
     request: pytest.FixtureRequest, model: str, schema: dict[str, Any], settings: dict[str, Any]
 ) -> None:

@@ -107,13 +107,13 @@ async def test_the_first_turn_after_a_restart_computes_little(long_model: Path, 
         assert (await engine.stats()).gauges["disk_reads"] >= sessions
 
 
-async def test_nobody_gets_the_state_of_another(long_model: Path, tmp_path: Path) -> None:
-    """200 secrets under eviction, parking, cancels, deletions and killed workers: each reply is that of its secret.
+@pytest.mark.parametrize("count", [60, pytest.param(200, marks=pytest.mark.slow)])
+async def test_nobody_gets_the_state_of_another(long_model: Path, tmp_path: Path, count: int) -> None:
+    """Many secrets under eviction, parking, cancels, deletions and killed workers: each reply is that of its secret.
 
     Two sessions of an owner begin alike, and so do those of different owners. A reply of a worker that has no other
     state is the measure.
     """
-    count = 200
     prompts = [[user(f"the secret of the {number % 4}th room: {secret(number, 25)}")] for number in range(count)]
     async with running(long_model, flash_attention=False, parked_bytes=0) as engine:
         expected = [await ask(engine, prompt, max_tokens=6) for prompt in prompts]

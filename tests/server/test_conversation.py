@@ -207,7 +207,7 @@ async def test_the_worker_dies_during_ten_streams_and_nothing_else_does(gate: Ga
         async with httpx.AsyncClient(base_url=process.url, timeout=60) as client:
             await client.post("/v1/sessions/0/messages?wait=true", content="My name is Alice.")
             history = (await client.get("/v1/sessions/0")).json()["history"]
-            body = json.dumps({"content": "Tell me a long story.", "settings": ENDLESS}).encode()
+            body = json.dumps({"content": "Tell me a long story.", "settings": {**ENDLESS, "max_tokens": 300}}).encode()
             headers = {"Content-Type": "application/json"}
             gate.close()
             streams = [

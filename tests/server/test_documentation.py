@@ -11,6 +11,7 @@ from tests.server.support import run_cfs
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.slow  # `scripts/check` does the same, and `scripts/test` begins with it
 def test_the_generated_pages_are_up_to_date() -> None:
     checked = subprocess.run([ROOT / "scripts/docs", "--check"], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")

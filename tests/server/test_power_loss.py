@@ -96,6 +96,6 @@ def test_without_synchronising_the_database_is_lost_or_corrupt(tmp_path: Path) -
 def test_a_server_keeps_what_it_has_acknowledged(tmp_path: Path, store: str) -> None:
     """`fast` may lose the last messages, but nothing before them."""
     seed = random.SystemRandom().randrange(1 << 30)
-    report = power(3, seed, ["--store", store], tmp_path, seconds=1.5, fast=store == "fast")
+    report = power(2, seed, ["--store", store], tmp_path, seconds=1.5, fast=store == "fast")
     assert report.problems == [], f"seed {seed}"
     assert report.acknowledged > 0

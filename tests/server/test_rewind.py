@@ -321,8 +321,9 @@ async def test_a_repeated_redo_is_carried_out_once(server: ServerHarness) -> Non
     assert len((await server.client.get("/v1/sessions/main/versions")).json()["versions"]) == 7
 
 
-def test_random_walks_read_back_each_version_after_kills(tmp_path: Path) -> None:
-    """300 steps of messages, edits, rewinds, redos and kills: each version reads back byte for byte."""
+@pytest.mark.parametrize("steps", [80, pytest.param(300, marks=pytest.mark.slow)])
+def test_random_walks_read_back_each_version_after_kills(tmp_path: Path, steps: int) -> None:
+    """Steps of messages, edits, rewinds, redos and kills: each version reads back byte for byte."""
     walk = random.Random(7)
     with ExitStack() as stack:
         server = Restarting(tmp_path, stack)
@@ -337,7 +338,7 @@ def test_random_walks_read_back_each_version_after_kills(tmp_path: Path) -> None
         def text() -> str:
             return versions[-1]
 
-        for step in range(300):
+        for step in range(steps):
             what = walk.choices(["say", "edit", "rewind", "redo", "kill"], [10, 2, 6, 4, 1])[0]
             if what == "say":
                 ask(api.say("main", wire.NewMessage(content=f"m{step}"), 30))

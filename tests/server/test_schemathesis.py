@@ -81,11 +81,9 @@ def explore(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return found
 
 
-@pytest.mark.timeout(600)  # half a minute of computing, more where the machine is busy
+@pytest.mark.timeout(600)
 def test_a_short_exploration_finds_no_contradiction(tmp_path: Path) -> None:
-    found = explore(
-        tmp_path, "--max-examples=2", "--seed=1", "--generation-deterministic", "--phases=examples,coverage,fuzzing"
-    )
+    found = explore(tmp_path, "--max-examples=2", "--seed=1", "--generation-deterministic", "--phases=examples,fuzzing")
     assert found.returncode == 0, found.stdout[-6000:]
 
 
