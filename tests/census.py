@@ -25,9 +25,9 @@ class Census:
         """Look at this process."""
         children = {child.pid for child in psutil.Process().children(recursive=True)}
         descriptors = _descriptors()
-        if own := traces():  # the fork server, which stays until the end
-            children.discard(own[0])
-            descriptors = [found for found in descriptors if found[0] != own[1]]
+        for process, descriptor in traces():  # of the fork servers, which stay until the end
+            children.discard(process)
+            descriptors = [found for found in descriptors if found[0] != descriptor]
         return cls(frozenset(descriptors), frozenset(threading.enumerate()), frozenset(children))
 
     def added(self) -> list[str]:

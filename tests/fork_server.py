@@ -26,7 +26,6 @@ import termios
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
@@ -50,7 +49,6 @@ PRELOADED = (
     "cfs_server.app",
     "cfs_server.dav.app",
     "cfs_server.engine.host.supervisor",
-    "cfs_server.engine.worker.worker",
     "cfs_server.main.cli",
     "cfs_server.main.connect_cli",
     "cfs_server.main.model_cli",
@@ -68,7 +66,7 @@ MODULES = ("cfs", "cfs_fuse")
 SCRIPTS = (str(Path(__file__).with_name("agents") / "mcp/odd_server.py"),)
 """What `python` may run in a fork."""
 WORKER = ["-P", "-m", "cfs_server.engine.worker.worker"]
-"""How an engine starts its worker."""
+"""How an engine starts its worker. It has a fork server of its own: a fork takes longer, the more is imported."""
 _ENVIRONMENT = dict(os.environ)
 """That of the fork server: no test has changed it yet."""
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "COVERAGE", "MALLOC_", "LD_", "OMP_")
@@ -116,7 +114,7 @@ class Program(subprocess.Popen[Any]):
             "passed": passed,
         }
         standard = [own if fd == -1 else fd for own, fd in enumerate(streams)]
-        self.pid = _fork_server().start(request, [*standard, *passed])
+        self.pid = _fork_server(workers=args[1:4] == WORKER).start(request, [*standard, *passed])
         self._child_created = True
         self._close_pipe_fds(*(options[name] for name in _PIPES))  # type: ignore[attr-defined]
 
@@ -173,14 +171,17 @@ def _needs_interpreter(command: list[str], environment: Mapping[str, str]) -> bo
 class _ForkServer:
     """The process that forks, seen from the one that asks."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    _adopting = threading.Lock()
+    """Of all: two at once would each take away the other's right to adopt."""
+
+    def __init__(self, *, workers: bool) -> None:
+        preloaded = WORKER[-1:] if workers else PRELOADED
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno()), *preloaded],
                 cwd=Path(__file__).parent.parent,
                 env=_ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
@@ -196,7 +197,7 @@ class _ForkServer:
     def start(self, request: dict[str, Any], streams: list[int]) -> int:
         """Start a program; return its process number. It is a child of this process when this returns."""
         prctl = ctypes.CDLL(None).prctl
-        with self._lock:
+        with self._adopting:
             prctl(_PR_SET_CHILD_SUBREAPER, 1)  # the child of a process that ends goes to the next one above with this
             try:
                 socket.send_fds(self._socket, [json.dumps(request).encode()], streams)
@@ -211,22 +212,20 @@ class _ForkServer:
         self._process.wait()
 
 
-def traces() -> tuple[int, int] | None:
-    """Return the process number of the fork server and the descriptor that leads to it, if a program has started it."""
-    return _started_fork_server().traces if _started_fork_server.cache_info().currsize else None
-
-
 _starting = threading.Lock()
+_started: dict[bool, _ForkServer] = {}
 
 
-def _fork_server() -> _ForkServer:
-    with _starting:  # two at once would each take away the other's right to adopt
-        return _started_fork_server()
+def traces() -> list[tuple[int, int]]:
+    """Return the process numbers of the fork servers that programs have started, and the descriptors to them."""
+    return [server.traces for server in _started.values()]
 
 
-@cache
-def _started_fork_server() -> _ForkServer:
-    return _ForkServer()
+def _fork_server(*, workers: bool) -> _ForkServer:
+    with _starting:
+        if workers not in _started:
+            _started[workers] = _ForkServer(workers=workers)
+        return _started[workers]
 
 
 def _serve(requests: socket.socket) -> dict[str, Any] | None:
@@ -302,25 +301,46 @@ def main() -> None:
     requests = socket.socket(fileno=int(sys.argv[1]))
     requests.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LARGEST)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in PRELOADED:
+    for name in sys.argv[2:]:
         with contextlib.suppress(ImportError):  # a distribution that is not installed
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
     if (request := _serve(requests)) is not None:
         _become(request)
-        if request["arguments"][0] == str(CFS):
-            sys.argv = request["arguments"]
-            importlib.import_module("cfs.cli").main()
-        elif request["arguments"][1] in SCRIPTS:
-            sys.argv = request["arguments"][1:]
-            runpy.run_path(sys.argv[0], run_name="__main__")
-        elif request["arguments"][1:4] == WORKER:
-            sys.argv = request["arguments"][3:]
-            importlib.import_module(WORKER[-1]).main()
-        else:
-            sys.argv = request["arguments"][2:]
-            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        _end(request["arguments"])
+
+
+def _end(arguments: list[str]) -> None:
+    """Run a program, and end as the interpreter does, but without taking apart what it shares with the fork server."""
+    code: object = None
+    try:
+        _run(arguments)
+    except SystemExit as end:
+        code = end.code
+    if isinstance(code, int | None):
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+        atexit._run_exitfuncs()
+        with contextlib.suppress(OSError, ValueError):  # the interpreter says what is wrong with an output
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(code or 0)
+    sys.exit(code)  # type: ignore[arg-type]
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments[0] == str(CFS):
+        sys.argv = arguments
+        importlib.import_module("cfs.cli").main()
+    elif arguments[1] in SCRIPTS:
+        sys.argv = arguments[1:]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    elif arguments[1:4] == WORKER:
+        sys.argv = arguments[3:]
+        importlib.import_module(WORKER[-1]).main()
+    else:
+        sys.argv = arguments[2:]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
