@@ -20,7 +20,7 @@ from cfs import api
 from cfs.errors import Unsupported
 from cfs.transports.http import Client
 from cfs_filesystem import OPERATIONS, Grant
-from cfs_filesystem.versions import EntryType, Kind, SqliteVersions, VersionRetention
+from cfs_filesystem.versions import EntryType, Kind, SqliteVersions, VersionRetention, VersionStore
 from cfs_server.workspaces.workspaces import DiskWorkspaces
 from tests.filesystem.support import grant
 from tests.server.guests import guests
@@ -38,7 +38,7 @@ def workspaces(tmp_path: Path) -> Iterator[DiskWorkspaces]:
         yield found
 
 
-def store_of(workspaces: DiskWorkspaces) -> SqliteVersions:
+def store_of(workspaces: DiskWorkspaces) -> VersionStore:
     assert workspaces.history is not None
     return workspaces.history.store
 

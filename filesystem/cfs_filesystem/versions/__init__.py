@@ -16,6 +16,7 @@ from cfs_filesystem.versions.model import (
     Kind,
     State,
     VersionRetention,
+    VersionsUnavailableError,
 )
 from cfs_filesystem.versions.past import PastFileSystem
 from cfs_filesystem.versions.sqlite import SqliteVersions
@@ -36,5 +37,6 @@ __all__ = [
     "State",
     "VersionRetention",
     "VersionStore",
+    "VersionsUnavailableError",
     "folders_in",
 ]

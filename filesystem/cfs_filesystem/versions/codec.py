@@ -5,11 +5,13 @@ changes, zstd alone takes 2.6 ms and 176 bytes with the previous version as a ra
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 import zstandard
 from fastcdc import fastcdc
+
+from cfs_filesystem.versions.model import DamagedVersionError
 
 LARGE = 8 << 20
 """Contents of more bytes are stored in chunks."""
@@ -61,6 +63,20 @@ def decode(encoded: bytes, size: int, base: bytes | None = None) -> bytes:
         decompressor = zstandard.ZstdDecompressor(dict_data=raw, max_window_size=1 << _WINDOW.stop)
         middle = decompressor.decompress(encoded[_HEAD.size :], max_output_size=length)
     return base[:beginning] + middle + base[len(base) - end :]
+
+
+def decode_chain(chain: Iterable[tuple[int, bytes]]) -> bytes:
+    """Decode a content: the last of a chain of sizes and encoded bytes, each of which is the dictionary of the next.
+
+    Raises `DamagedVersionError`.
+    """
+    content: bytes | None = None
+    for size, data in chain:
+        try:
+            content = decode(data, size, content)
+        except (ValueError, zstandard.ZstdError) as error:
+            raise DamagedVersionError(f"a stored version is damaged: {error}") from None
+    return content or b""
 
 
 def _dictionary(base: bytes, beginning: int, end: int, length: int) -> bytes:

@@ -13,6 +13,13 @@ class DamagedVersionError(OSError):
         super().__init__(errno.EIO, detail)
 
 
+class VersionsUnavailableError(OSError):
+    """The store of versions cannot be reached, or does not answer in time."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(errno.EAGAIN, detail)
+
+
 class EntryType(StrEnum):
     """What an entry is. The content of a link is its target."""
 
@@ -72,6 +79,11 @@ class Entry:
     def equals(self, other: "Entry | None") -> bool:
         """Return whether another entry has the same type, permissions and content."""
         return other is not None and (self.type, self.mode, self.digest) == (other.type, other.mode, other.digest)
+
+
+def equal(one: Entry | None, other: Entry | None) -> bool:
+    """Return whether two entries are equal; None is an entry that is not there."""
+    return other is None if one is None else one.equals(other)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,19 +14,16 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, cast
 
-import zstandard
-
 from cfs_filesystem._errors import NotFoundError
-from cfs_filesystem.versions.codec import FULL, LARGE, STRIDE, chunks, decode, encode
+from cfs_filesystem.versions.codec import FULL, LARGE, STRIDE, chunks, decode_chain, encode
 from cfs_filesystem.versions.model import (
     Author,
     Change,
@@ -37,11 +34,11 @@ from cfs_filesystem.versions.model import (
     Kind,
     State,
     VersionRetention,
+    equal,
 )
+from cfs_filesystem.versions.recent import RecentContents
 
 SCHEMA = 1
-_RECENT = 16 << 20
-"""Maximum bytes of memory for contents that were written last."""
 _SHARED_MEMORY = 64 << 10
 """Bytes that SQLite needs on the disk to open a file in WAL mode, with some to spare."""
 APPLICATION = 0x43465356
@@ -101,7 +98,12 @@ AND NOT EXISTS (
 
 
 class SqliteVersions:
-    """A `VersionStore` in a file that only its owner can read, or, without a path, in memory."""
+    """A `VersionStore` in a file that only its owner can read, or, without a path, in memory.
+
+    Only one program may have the file open, so `changing` has nothing to do.
+    """
+
+    shared = False
 
     def __init__(self, path: Path | None = None) -> None:
         """Open or create the file. Raises `OSError`, and `DamagedVersionError` if it is no store of versions."""
@@ -109,7 +111,7 @@ class SqliteVersions:
         self._lock = threading.RLock()
         self._syncing = threading.Lock()
         self._holds = 0
-        self._recent = _RecentContents()
+        self._recent = RecentContents()
         if path is not None:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             path.chmod(0o600)
@@ -172,6 +174,10 @@ class SqliteVersions:
         while row["base"] is not None and row["step"] % STRIDE:
             row = self._one("SELECT id, base, step FROM contents WHERE id = ?", row["base"])
         return row["id"], step, self._decoded(row["id"])
+
+    def changing(self, workspaces: Iterable[str], path: str | None = None) -> AbstractContextManager[None]:  # noqa: ARG002
+        """See `VersionStore`."""
+        return nullcontext()
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -411,7 +417,7 @@ class SqliteVersions:
                 )
             ]
             pairs = {path: (self.at(workspace, path, first), self.at(workspace, path, last)) for path in sorted(paths)}
-        return {path: (one, other) for path, (one, other) in pairs.items() if not _equal(one, other)}
+        return {path: (one, other) for path, (one, other) in pairs.items() if not equal(one, other)}
 
     def read(self, workspace: str, entry: Entry) -> bytes:
         """See `VersionStore`."""
@@ -428,8 +434,8 @@ class SqliteVersions:
             if row is None:
                 raise NotFoundError(f"the content of {entry.path!r} at {entry.number} is no longer kept", entry.path)
             if row["data"] is not None:
-                chain = self._all(_CHAIN, row["id"])
-        content: BinaryIO = BytesIO(_decoded(chain)) if row["data"] is not None else self._joined(row["id"])
+                chain = self._chain(row["id"])
+        content: BinaryIO = BytesIO(decode_chain(chain)) if row["data"] is not None else self._joined(row["id"])
         if hashlib.file_digest(cast("Any", content), "sha256").hexdigest() != entry.digest:
             content.close()
             raise DamagedVersionError(f"the content of {entry.path!r} at {entry.number} is damaged")
@@ -449,8 +455,11 @@ class SqliteVersions:
 
     def _decoded(self, content: int) -> bytes:
         with self._lock:
-            chain = self._all(_CHAIN, content)
-        return _decoded(chain)
+            chain = self._chain(content)
+        return decode_chain(chain)
+
+    def _chain(self, content: int) -> list[tuple[int, bytes]]:
+        return [(row["size"], row["data"]) for row in self._all(_CHAIN, content)]
 
     def workspaces(self) -> Sequence[str]:
         """See `VersionStore`."""
@@ -506,6 +515,10 @@ class SqliteVersions:
             self._database.execute(f"DELETE FROM {table} WHERE {column} = ?", (row["id"],))  # noqa: S608
         self._recent.forget(row["scope"])
         self._collect(row["scope"])
+
+    def claim_pruning(self, seconds: float) -> bool:  # noqa: ARG002
+        """See `VersionStore`. The caller keeps the time."""
+        return True
 
     def prune(self, workspace: str, retention: VersionRetention) -> int:
         """See `VersionStore`."""
@@ -648,39 +661,12 @@ class SqliteVersions:
         return self._database.execute(statement, bound).fetchall()
 
 
-class _RecentContents:
-    """The contents that were written last, by scope and digest: most writes are edits of one of them."""
-
-    def __init__(self) -> None:
-        self._contents: OrderedDict[tuple[bytes, bytes], bytes] = OrderedDict()
-        self._size = 0
-
-    def get(self, scope: bytes, digest: bytes) -> bytes | None:
-        return self._contents.get((scope, digest))
-
-    def add(self, scope: bytes, digest: bytes, content: bytes) -> None:
-        if len(content) > _RECENT // 4 or (scope, digest) in self._contents:
-            return
-        self._contents[scope, digest] = content
-        self._size += len(content)
-        while self._size > _RECENT:
-            self._size -= len(self._contents.popitem(last=False)[1])
-
-    def forget(self, scope: bytes) -> None:
-        for key in [key for key in self._contents if key[0] == scope]:
-            self._size -= len(self._contents.pop(key))
-
-
 _BELOW = "(? = X'' OR path = ? OR (path > ? AND path < ?))"
 
 
 def _below(path: str) -> tuple[bytes, bytes, bytes, bytes]:
     name = os.fsencode(path)
     return name, name, name + b"/", name + b"0"  # "0" follows "/"
-
-
-def _equal(one: Entry | None, other: Entry | None) -> bool:
-    return one is None and other is None if one is None or other is None else one.equals(other)
 
 
 def _entry(row: sqlite3.Row) -> Entry | None:
@@ -697,17 +683,6 @@ def _entry(row: sqlite3.Row) -> Entry | None:
         digest,
         row["stamp"],
     )
-
-
-def _decoded(chain: Sequence[sqlite3.Row]) -> bytes:
-    """Decode a content: the last of a chain, in which each one is the dictionary of the next."""
-    content: bytes | None = None
-    for row in chain:
-        try:
-            content = decode(row["data"], row["size"], content)
-        except (ValueError, zstandard.ZstdError) as error:
-            raise DamagedVersionError(f"a stored version is damaged: {error}") from None
-    return content or b""
 
 
 def _is_full(error: sqlite3.DatabaseError, folder: Path) -> bool:

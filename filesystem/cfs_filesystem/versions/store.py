@@ -1,7 +1,8 @@
 """What a store of versions does. `VersionStoreConformance` in `cfs_filesystem.versions.testing` tests it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from cfs_filesystem.versions.model import Author, Change, Content, Entry, Kind, State, VersionRetention
@@ -12,10 +13,21 @@ class VersionStore(Protocol):
 
     Number 0 is the workspace before its first change. `number=None` means now. Paths are relative to the workspace and
     have no `/` at either end; `""` is the workspace itself. All methods may be called by several threads. Methods that
-    read the past raise `NotFoundError` for numbers that do not exist, or are no longer kept.
+    read the past raise `NotFoundError` for numbers that do not exist, or are no longer kept. If the store fails, each
+    method raises `OSError`: `VersionsUnavailableError` if it cannot be reached.
     """
 
+    shared: bool
+    """Whether other programs use the store, too."""
+
     # Record.
+
+    def changing(self, workspaces: Iterable[str], path: str | None = None) -> AbstractContextManager[None]:
+        """During a block, no other program that shares the store changes these workspaces; with `path`, this path.
+
+        What the block records is refused if it has lost this right meanwhile. Blocks of the same program are not kept
+        apart from each other if no other program can use the store. Blocks cannot be nested.
+        """
 
     def prepare(
         self,
@@ -113,6 +125,15 @@ class VersionStore(Protocol):
 
     def prune(self, workspace: str, retention: VersionRetention) -> int:
         """Forget the oldest changes beyond the limits, overwriting them with zeros. Return `oldest` afterwards."""
+
+    def claim_pruning(self, seconds: float) -> bool:
+        """Return whether this program is the one that prunes now; at most once in some seconds for all programs."""
+
+    def checkpoint(self) -> None:
+        """Flush what was recorded to the disk, unless each record does so."""
+
+    def backup(self, target: Path) -> None:
+        """Write a copy of the store, which is in use, to a new file that only its owner can read. Raises `OSError`."""
 
     def check_integrity(self) -> None:
         """Read everything. Raises `DamagedVersionError` with what is wrong."""

@@ -21,7 +21,7 @@ class Forgetting:
 
     def session_deleted(self, session_id: str) -> None:
         """Note, with the deletion of the session itself, that the past of its workspace is to be deleted."""
-        if session_id in self._history.names:
+        if self._history.may_have_versions(session_id):
             self._journal.keep(SPACE, session_id, "")
             self._noted.set()
 

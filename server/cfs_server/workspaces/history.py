@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path as DiskPath
@@ -30,6 +31,7 @@ from cfs_filesystem.versions import (
     SqliteVersions,
     State,
     VersionRetention,
+    VersionStore,
     folders_in,
 )
 from cfs_filesystem.versions.codec import LARGE
@@ -46,6 +48,7 @@ T = TypeVar("T")
 _BESIDE = 32 << 10
 """Contents of more bytes are encoded in another thread while they are written to the disk."""
 _STRIPES = 32
+_PRUNE_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +93,22 @@ class MergedWorkspace:
 class WorkspaceHistory:
     """The versions of all workspaces in a folder."""
 
-    def __init__(self, store: SqliteVersions, files: DiskFileSystem, retention: VersionRetention) -> None:
+    def __init__(self, store: VersionStore, files: DiskFileSystem, retention: VersionRetention) -> None:
         self.store = store
         self._tree = files.tree
         self._durable = files.durable
         self._retention = retention
-        self.names = set(store.workspaces())
-        """The workspaces that may have versions."""
+        self._names = set(store.workspaces())
         self._gates: dict[str, _Gate] = {}
         self._guard = threading.Lock()
         self._encoders = ThreadPoolExecutor(2, "versions")
         self._closed = threading.Event()
         self._keeper = threading.Thread(target=self._maintain, name="versions", daemon=True)
         self._keeper.start()
+
+    def may_have_versions(self, workspace: str) -> bool:
+        """Return whether a workspace may have versions, without a look into the store."""
+        return self.store.shared or workspace in self._names
 
     def close(self) -> None:
         """Flush the store, and close it."""
@@ -137,7 +143,7 @@ class WorkspaceHistory:
                 def prepare() -> Content:
                     return self.store.prepare(workspace, data, before, None if old is None else old.read)
 
-                beside = self._encoders.submit(prepare) if size > _BESIDE else None
+                beside = self._encoders.submit(copy_context().run, prepare) if size > _BESIDE else None
                 try:
                     meta = store([data])
                 finally:
@@ -176,7 +182,7 @@ class WorkspaceHistory:
         if name:
             self.change_trees([path], Kind.DELETE, remove)
             return
-        with self._gate(workspace).exclusive():
+        with self._alone(workspace):
             remove()
             self.store.purge(workspace)
 
@@ -184,8 +190,7 @@ class WorkspaceHistory:
         """Change everything at and below paths, the first of which is where new content comes from; record it."""
         places = [split(path) for path in paths]
         with ExitStack() as stack:
-            for workspace in sorted({workspace for workspace, _ in places}):
-                stack.enter_context(self._gate(workspace).exclusive())
+            stack.enter_context(self._alone(*(workspace for workspace, _ in places)))
             for workspace, name in places:
                 self._folder(workspace).sync([name])
             trees = self._sources(*places) if len(places) == 2 else {}
@@ -199,19 +204,19 @@ class WorkspaceHistory:
     def move_workspace(self, path: Path, target: Path, move: Callable[[], None]) -> None:
         """Move a whole workspace to another name, with its past."""
         workspace, name = split(path)[0], split(target)[0]
-        with self._both(workspace, name):
+        with self._alone(workspace, name):
             self._folder(workspace).sync()
             move()
             self.store.rename(workspace, name)
 
     def look(self, workspace: str) -> None:
         """Record what programs changed in a whole workspace."""
-        with self._gate(workspace).exclusive():
+        with self._alone(workspace):
             self._folder(workspace).sync()
 
     def rewind(self, workspace: str, entries: Mapping[str, Entry | None], by: Author) -> list[str]:
         """Put entries of the past back into a workspace, by path; see `FolderHistory.restore`."""
-        with self._gate(workspace).exclusive():
+        with self._alone(workspace):
             return self._folder(workspace).restore(entries, by, durable=self._durable)
 
     def fork(self, workspace: str, copy: str, operation: ForkedWorkspace) -> bool:
@@ -221,7 +226,7 @@ class WorkspaceHistory:
         name, and `NotFoundError` if versions of that time are no longer kept.
         """
         with ExitStack() as stack:
-            stack.enter_context(self._both(workspace, copy))
+            stack.enter_context(self._alone(workspace, copy))
             source, store = self._folder(workspace), self.store
             status = source.status("")
             if status is None:
@@ -265,7 +270,7 @@ class WorkspaceHistory:
 
         `folder` and `number` are what it has noted.
         """
-        with self._gate(copy).exclusive():
+        with self._alone(copy):
             status = self._folder(copy).status("")
             newest = self.store.changes(copy, limit=1)
             mine = not newest or newest[0].number <= number or newest[0].author.call == operation
@@ -281,7 +286,7 @@ class WorkspaceHistory:
 
         Raises `NotFoundError` if they have nothing in common, and `OSError` if the disk refuses.
         """
-        with self._both(target, source):
+        with self._alone(target, source):
             for workspace in (target, source):
                 if self._folder(workspace).status("") is None:
                     raise NotFoundError(f"there is no workspace {workspace!r}", WORKSPACES + workspace)
@@ -296,7 +301,7 @@ class WorkspaceHistory:
 
     def finish_merge(self, target: str, source: str, numbers: tuple[int, int], by: Author) -> MergedWorkspace:
         """Carry out a merge that was interrupted, of the versions that `merge` has noted."""
-        with self._both(target, source):
+        with self._alone(target, source):
             return self._merge(target, source, numbers, by, *plan_merge(self.store, target, source, numbers))
 
     def _merge(
@@ -313,20 +318,27 @@ class WorkspaceHistory:
         return MergedWorkspace(merge, before, tuple(left), self.store.last(target))
 
     @contextmanager
-    def _both(self, one: str, other: str) -> Iterator[None]:
+    def _alone(self, *workspaces: str) -> Iterator[None]:
+        """Let only this block change workspaces, in all programs that share the store."""
         with ExitStack() as stack:
-            for workspace in sorted({one, other}):
+            for workspace in sorted(set(workspaces)):
                 stack.enter_context(self._gate(workspace).exclusive())
+            stack.enter_context(self.store.changing(workspaces))
             yield
 
     def forget(self, workspace: str) -> None:
         """Delete the past of a workspace. Its files stay."""
-        with self._gate(workspace).exclusive():
+        with self._alone(workspace):
             self.store.purge(workspace)
 
     def prune(self) -> None:
-        """Forget what is older or more than the settings allow."""
-        for workspace in self.store.workspaces():
+        """Forget what is older or more than the settings allow, unless another program does."""
+        try:
+            workspaces = self.store.workspaces() if self.store.claim_pruning(_PRUNE_SECONDS / 2) else ()
+        except OSError as error:
+            _log.error("versions.not_pruned", reason=error.strerror)
+            return
+        for workspace in workspaces:
             try:
                 self.store.prune(workspace, self._retention)
             except OSError as error:
@@ -355,21 +367,26 @@ class WorkspaceHistory:
         return {target[1] + path.removeprefix(source[1]): entry for path, entry in tree.items()}
 
     def _record(self, workspace: str, kind: Kind, states: Mapping[str, State | None]) -> None:
-        """Record a change that is on the disk. If the store is full, the next look at the folder does it."""
+        """Record a change that is on the disk. If the store is full, the next look at the folder does it.
+
+        Raises `OSError` where another program may have changed it meanwhile: only what is recorded is acknowledged.
+        """
         try:
             self.store.record(workspace, _author(), kind, states)
         except OSError as error:
+            if self.store.shared:
+                raise
             _log.error("versions.not_recorded", workspace=workspace, paths=len(states), reason=error.strerror)
 
     @contextmanager
     def _changing(self, path: Path) -> Iterator[tuple[str, str, FolderHistory]]:
         """Let one change of a path happen at a time. What programs changed there before is recorded first."""
         workspace, name = split(path)
-        gate, folder = self._gate(workspace), self._folder(workspace)
+        folder = self._folder(workspace)
         if not self.store.last(workspace):  # a workspace that is older than its versions: they begin with all of it
-            with gate.exclusive():
+            with self._alone(workspace):
                 folder.sync()
-        with gate.shared(name):
+        with self._gate(workspace).shared(name), self.store.changing([workspace], name):
             if name and not folder.is_current(name):
                 folder.sync([name])
             yield workspace, name, folder
@@ -379,14 +396,14 @@ class WorkspaceHistory:
 
     def _gate(self, workspace: str) -> "_Gate":
         with self._guard:
-            self.names.add(workspace)
+            self._names.add(workspace)
             return self._gates.setdefault(workspace, _Gate())
 
     def _maintain(self) -> None:
         """Flush commits to the disk every second, and prune at the start and every hour."""
         seconds = 0
         while True:
-            if seconds % 3600 == 0:
+            if seconds % _PRUNE_SECONDS == 0:
                 self.prune()
             if self._closed.wait(1):
                 return

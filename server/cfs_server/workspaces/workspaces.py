@@ -24,7 +24,7 @@ from cfs_filesystem import (
     RouterFileSystem,
     open_store,
 )
-from cfs_filesystem.versions import Author, Entry, Kind, SqliteVersions, VersionRetention
+from cfs_filesystem.versions import Author, Entry, Kind, SqliteVersions, VersionRetention, VersionStore
 from cfs_server.domain.ids import WORKSPACES
 from cfs_server.workspaces.file_index import FileIndex
 from cfs_server.workspaces.history import ForkedWorkspace, MergedWorkspace, WorkspaceHistory, WorkspaceMerge, back_up
@@ -223,7 +223,7 @@ class DiskWorkspaces(Workspaces):
         root: DiskPath,
         *,
         durable: bool = True,
-        versions: SqliteVersions | None = None,
+        versions: VersionStore | None = None,
         retention: VersionRetention | None = None,
     ) -> None:
         files = DiskFileSystem(root, prefix=WORKSPACES, durable=durable)
