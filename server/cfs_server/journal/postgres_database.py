@@ -19,9 +19,10 @@ from cfs_server.journal.journal import StoreFailed
 from cfs_server.journal.postgres_connection import Connection, connect, line_of, place_of, translated, user_of
 from cfs_server.journal.postgres_locks import NAMESPACE, NO_LOCKS
 
-SCHEMA = 2
+SCHEMA = 3
 """The version of the schema that this program writes."""
-TABLES = """
+TABLES = (
+    """
 CREATE SCHEMA IF NOT EXISTS cfs;
 CREATE TABLE cfs.meta (name text PRIMARY KEY, value text NOT NULL);
 -- `epoch` grows with each claim and each new connection of the owner: what an earlier one still sends is refused.
@@ -92,8 +93,9 @@ CREATE TABLE cfs.kept (
     value text NOT NULL,
     PRIMARY KEY (slot, space, digest)
 );
-""" + (
-    _WORDS := """
+"""
+    + (
+        _WORDS := """
 -- The words of each message. `indexed` is the last record whose messages are there, divided as `format` says.
 CREATE TABLE cfs.words (
     slot integer NOT NULL,
@@ -105,8 +107,70 @@ CREATE TABLE cfs.words (
 CREATE INDEX words_of_messages ON cfs.words USING gin (words);
 CREATE TABLE cfs.indexes (slot integer PRIMARY KEY, format text NOT NULL, indexed bigint NOT NULL);
 """
+    )
+    + (
+        _VERSIONS := """
+-- The past of workspaces, of all slots. `scope` is random: what is in one scope is shared by a workspace and its forks.
+-- Names and paths are bytes.
+CREATE TABLE cfs.version_workspaces (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name bytea NOT NULL UNIQUE,
+    scope bytea NOT NULL,
+    last bigint NOT NULL DEFAULT 0,
+    oldest bigint NOT NULL DEFAULT 0
+);
+CREATE INDEX version_workspaces_by_scope ON cfs.version_workspaces (scope);
+CREATE TABLE cfs.version_changes (
+    workspace bigint NOT NULL,
+    number bigint NOT NULL,
+    at double precision NOT NULL,
+    principal text NOT NULL,
+    agent text NOT NULL,
+    call text NOT NULL,
+    kind text NOT NULL,
+    PRIMARY KEY (workspace, number)
+);
+-- What a change left at a path; a path without a type was removed. `key` is the path, with a digest in place of the end
+-- of one that is too long for an index.
+CREATE TABLE cfs.version_entries (
+    workspace bigint NOT NULL,
+    key bytea NOT NULL,
+    number bigint NOT NULL,
+    path bytea NOT NULL,
+    at double precision NOT NULL,
+    type text,
+    mode integer NOT NULL,
+    size bigint NOT NULL,
+    digest bytea,
+    stamp text NOT NULL,
+    PRIMARY KEY (workspace, key, number)
+);
+CREATE INDEX version_entries_by_number ON cfs.version_entries (workspace, number);
+CREATE INDEX version_entries_by_digest ON cfs.version_entries (workspace, digest);
+-- `base` is the content that is the dictionary of this one. A content without data consists of parts.
+CREATE TABLE cfs.version_contents (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    scope bytea NOT NULL,
+    digest bytea NOT NULL,
+    size bigint NOT NULL,
+    base bigint,
+    step integer NOT NULL,
+    data bytea,
+    UNIQUE (scope, digest)
+);
+ALTER TABLE cfs.version_contents ALTER COLUMN data SET STORAGE EXTERNAL;
+CREATE INDEX version_contents_by_base ON cfs.version_contents (base) WHERE base IS NOT NULL;
+CREATE TABLE cfs.version_parts (
+    content bigint NOT NULL,
+    position integer NOT NULL,
+    part bigint NOT NULL,
+    PRIMARY KEY (content, position)
+);
+CREATE INDEX version_parts_by_part ON cfs.version_parts (part);
+"""
+    )
 )
-MIGRATIONS: Mapping[int, str] = MappingProxyType({2: _WORDS})
+MIGRATIONS: Mapping[int, str] = MappingProxyType({2: _WORDS, 3: _VERSIONS})
 """The statements that bring a database to a version of the schema from the version before it."""
 _MIGRATION = -1
 _ATTEMPTS = 5

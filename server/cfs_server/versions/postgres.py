@@ -1,0 +1,690 @@
+"""A store of versions in a PostgreSQL database that several servers share.
+
+Contents are addressed by their SHA-256 within one scope, a workspace and its forks, as in a file. Each transaction that
+writes locks the row of its workspace and then the scope. So what it finds there is not removed meanwhile.
+"""
+
+import errno
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from cfs_filesystem import NotFoundError
+from cfs_filesystem.versions import (
+    Author,
+    Change,
+    Content,
+    DamagedVersionError,
+    Entry,
+    EntryType,
+    Kind,
+    State,
+    VersionRetention,
+)
+from cfs_filesystem.versions.codec import FULL, LARGE, STRIDE, chunks, decode_chain, encode
+from cfs_filesystem.versions.model import equal
+from cfs_filesystem.versions.recent import RecentContents
+from cfs_server.journal.postgres_connection import escape, unescape
+from cfs_server.versions.connections import VersionsConnection, VersionsConnections
+
+_KEY_BYTES = 1024
+"""An index of PostgreSQL takes about 2,700 bytes."""
+_STRIPES = 64
+_READ = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_ENTRY = "path, number, at, type, mode, size, digest, stamp"
+_NEWEST = (
+    f"SELECT {_ENTRY} FROM (SELECT DISTINCT ON (key) {_ENTRY} FROM cfs.version_entries"  # noqa: S608
+    " WHERE workspace = %s AND number <= %s AND {below} ORDER BY key, number DESC) AS newest WHERE type IS NOT NULL"
+)
+_CHAIN = """
+WITH RECURSIVE chain (depth, base, size, data) AS (
+    SELECT 0, base, size, data FROM cfs.version_contents WHERE id = %s
+    UNION ALL SELECT depth + 1, contents.base, contents.size, contents.data
+    FROM chain JOIN cfs.version_contents AS contents ON contents.id = chain.base
+) SELECT size, data FROM chain ORDER BY depth DESC
+"""
+_UNUSED = """
+SELECT id FROM cfs.version_contents AS contents WHERE scope = %s
+AND NOT EXISTS (
+    SELECT 1 FROM cfs.version_workspaces AS workspaces JOIN cfs.version_entries AS entries ON workspace = workspaces.id
+    WHERE workspaces.scope = contents.scope AND entries.digest = contents.digest
+) AND NOT EXISTS (SELECT 1 FROM cfs.version_parts WHERE part = contents.id)
+"""
+
+
+class _Workspace(NamedTuple):
+    id: int
+    scope: bytes
+    last: int
+    oldest: int
+
+
+class PostgresVersions:
+    """A `VersionStore` in a database whose tables `prepare` has made. Blocks of `changing` hold locks of the database.
+
+    A commit is as durable as one of a session: see `synchronous_commit`.
+    """
+
+    shared = True
+
+    def __init__(self, url: str) -> None:
+        """Connect to a database. Raises `OSError` if it cannot be used, or has no locks."""
+        self._connections = VersionsConnections(url)
+        self._recent = RecentContents()
+        self._recent_lock = threading.Lock()
+        self._holds = 0
+        self._holds_lock = threading.Lock()
+        try:
+            self._require_locks()
+        except BaseException:
+            self.close()
+            raise
+
+    def _require_locks(self) -> None:
+        key = _key_of("start", secrets.token_hex(8))
+        with self._connections.alone([], [key]), self._connections.connection() as database:
+            held = database.execute(
+                "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND granted"
+            )
+        if not held:
+            raise OSError(errno.ENOTSUP, f"{self._connections.place}: the database has no advisory locks")
+
+    def close(self) -> None:
+        """See `VersionStore`."""
+        self._connections.close()
+
+    def checkpoint(self) -> None:
+        """See `VersionStore`. The database does so with each commit."""
+
+    def changing(self, workspaces: Iterable[str], path: str | None = None) -> AbstractContextManager[None]:
+        """See `VersionStore`."""
+        keys = {_key_of("workspace", workspace) for workspace in workspaces}
+        if path is None:
+            return self._connections.alone([], sorted(keys))
+        stripe = hashlib.sha256(os.fsencode(path)).digest()[0] % _STRIPES
+        return self._connections.alone(sorted(keys), [_key_of(f"path {stripe}", workspace) for workspace in workspaces])
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """See `VersionStore`."""
+        with self._connections.connection() as database:
+            database.locked = True
+            database.execute("SELECT pg_advisory_lock_shared(%s)", _HOLDING)
+            with self._holds_lock:
+                self._holds += 1
+            try:
+                yield
+            finally:
+                with self._holds_lock:
+                    self._holds -= 1
+                database.execute("SELECT pg_advisory_unlock_shared(%s)", _HOLDING)
+
+    @contextmanager
+    def _reading(self) -> Iterator[VersionsConnection]:
+        """Let the statements of a block see one state of the database."""
+        with self._connections.connection() as database, database.transaction(_READ):
+            yield database
+
+    @contextmanager
+    def _writing(self) -> Iterator[VersionsConnection]:
+        with self._connections.connection() as database, database.transaction():
+            yield database
+
+    def prepare(
+        self,
+        workspace: str,
+        data: bytes,
+        previous: Entry | None = None,
+        previous_data: Callable[[], bytes] | None = None,
+    ) -> Content:
+        """See `VersionStore`."""
+        digest = hashlib.sha256(data).digest()
+        base, step, dictionary = None, 0, None
+        with self._reading() as database:
+            row = _find(database, workspace)
+            if row is None:
+                return Content(digest, len(data), data, encode(data))
+            if _content(database, row.scope, digest) is not None:
+                return Content(digest, len(data), data)
+            if previous is not None and previous_data is not None and previous.size:
+                before = bytes.fromhex(previous.digest)
+                with self._recent_lock:
+                    known = self._recent.get(row.scope, before)
+                previous_content = known or previous_data()
+                # a wrong dictionary would make the version unreadable
+                if known is not None or hashlib.sha256(previous_content).digest() == before:
+                    base, step, dictionary = self._base(database, row.scope, before, previous_content)
+            with self._recent_lock:
+                self._recent.add(row.scope, digest, data)
+        return Content(digest, len(data), data, encode(data, dictionary), base, step)
+
+    def _base(
+        self, database: VersionsConnection, scope: bytes, digest: bytes, data: bytes
+    ) -> tuple[int | None, int, bytes | None]:
+        """Choose the content that is the dictionary of the version after one; return its id, step and bytes."""
+        found = _content(database, scope, digest)
+        if found is None or found.parts:
+            return None, 0, None
+        step = found.step + 1
+        if step % STRIDE:
+            return found.id, step, data
+        if step % FULL == 0:
+            return None, 0, None
+        key, base, at = found.id, found.base, found.step
+        while base is not None and at % STRIDE:
+            ((key, base, at),) = database.execute("SELECT id, base, step FROM cfs.version_contents WHERE id = %s", base)
+        return key, step, decode_chain(_chain(database, key))
+
+    def keep(self, workspace: str, source: BinaryIO, previous: Entry | None = None) -> Content:
+        """See `VersionStore`."""
+        data = source.read(LARGE + 1)
+        if len(data) <= LARGE:
+            usable = previous is not None and previous.type is EntryType.FILE and 0 < previous.size <= LARGE
+            before = partial(self.read, workspace, previous) if previous is not None and usable else None
+            content = self.prepare(workspace, data, previous, before)
+            self._keep(workspace, content)
+            return Content(content.digest, content.size)
+        digest, size, parts = hashlib.sha256(), 0, []
+        for chunk in chunks(data, source):
+            digest.update(chunk)
+            size += len(chunk)
+            part = Content(hashlib.sha256(chunk).digest(), len(chunk), chunk, encode(chunk))
+            self._keep(workspace, part)
+            parts.append(part.digest)
+        self._keep(workspace, Content(digest.digest(), size, parts=tuple(parts)))
+        return Content(digest.digest(), size)
+
+    def _keep(self, workspace: str, content: Content) -> None:
+        with self._writing() as database:
+            _store(database, _made(database, workspace).scope, content)
+
+    def content_of(self, entry: Entry) -> Content:
+        """See `VersionStore`."""
+        return Content(bytes.fromhex(entry.digest), entry.size)
+
+    def record(self, workspace: str, author: Author, kind: Kind, states: Mapping[str, State | None]) -> int:
+        """See `VersionStore`. The time is that of the database."""
+        with self._writing() as database:
+            row = _made(database, workspace)
+            number = row.last + 1
+            for state in states.values():
+                if state is not None and state.content is not None:
+                    _store(database, row.scope, state.content)
+            ((now,),) = database.execute(
+                "INSERT INTO cfs.version_changes SELECT %s, %s, greatest(extract(epoch FROM clock_timestamp())"
+                "::double precision, (SELECT at FROM cfs.version_changes WHERE workspace = %s AND number = %s)),"
+                " %s, %s, %s, %s RETURNING at",
+                *(row.id, number, row.id, row.last),
+                *map(escape, (author.principal, author.agent, author.call, kind)),
+            )
+            database.execute("UPDATE cfs.version_workspaces SET last = %s WHERE id = %s", number, row.id)
+            database.insert(
+                "INSERT INTO cfs.version_entries VALUES (%s, %b, %s, %b, %s, %s, %s, %s, %b, %s)",
+                [
+                    (row.id, _path_key(name := os.fsencode(path)), number, name, now, *_values(state))
+                    for path, state in states.items()
+                ],
+            )
+        return number
+
+    def restamp(self, workspace: str, stamps: Mapping[str, str]) -> None:
+        """See `VersionStore`."""
+        with self._writing() as database:
+            row = _made(database, workspace)
+            keys = [(path, _path_key(os.fsencode(path))) for path in stamps]
+            database.insert(
+                "UPDATE cfs.version_entries SET stamp = %s WHERE workspace = %s AND key = %b AND number ="
+                " (SELECT max(number) FROM cfs.version_entries WHERE workspace = %s AND key = %b)",
+                [(stamps[path], row.id, key, row.id, key) for path, key in keys],
+            )
+
+    def last(self, workspace: str) -> int:
+        """See `VersionStore`."""
+        with self._connections.connection() as database:
+            row = _find(database, workspace)
+            return 0 if row is None else row.last
+
+    def oldest(self, workspace: str) -> int:
+        """See `VersionStore`."""
+        with self._connections.connection() as database:
+            row = _find(database, workspace)
+            return 0 if row is None else row.oldest
+
+    def number_at(self, workspace: str, time: float) -> int:
+        """See `VersionStore`."""
+        with self._reading() as database:
+            row = _find(database, workspace)
+            if row is None:
+                return 0
+            ((number,),) = database.execute(
+                "SELECT max(number) FROM cfs.version_changes WHERE workspace = %s AND at <= %s", row.id, time
+            )
+            if number is None and row.oldest > 0:
+                raise NotFoundError(f"the past of {workspace!r} before its change {row.oldest} is no longer kept")
+            return int(number or 0)
+
+    def common(self, workspace: str, other: str) -> int | None:
+        """See `VersionStore`."""
+        with self._reading() as database:
+            one, two = _find(database, workspace), _find(database, other)
+            if one is None or two is None or one.scope != two.scope:
+                return None
+            ((number,),) = database.execute(
+                "SELECT max(one.number) FROM cfs.version_changes AS one JOIN cfs.version_changes AS two"
+                " USING (number, at) WHERE one.workspace = %s AND two.workspace = %s",
+                one.id,
+                two.id,
+            )
+            return None if number is None else int(number)
+
+    def at(self, workspace: str, path: str, number: int | None = None) -> Entry | None:
+        """See `VersionStore`."""
+        with self._reading() as database:
+            row = _required(database, workspace, number)
+            if row is None:
+                return None
+            rows = database.execute(
+                f"SELECT {_ENTRY} FROM cfs.version_entries WHERE workspace = %s AND key = %b AND number <= %s"  # noqa: S608
+                " ORDER BY number DESC LIMIT 1",
+                row.id,
+                _path_key(os.fsencode(path)),
+                row.last if number is None else number,
+            )
+        return _entry(rows[0]) if rows else None
+
+    def tree_at(self, workspace: str, number: int | None = None, below: str = "") -> dict[str, Entry]:
+        """See `VersionStore`."""
+        with self._reading() as database:
+            row = _required(database, workspace, number)
+            if row is None:
+                return {}
+            which, values = _below(below)
+            rows = database.execute(
+                _NEWEST.format(below=which), row.id, row.last if number is None else number, *values
+            )
+        return _by_path(rows)
+
+    def paths(self, workspace: str, below: str = "") -> dict[str, Entry]:
+        """See `VersionStore`."""
+        with self._reading() as database:
+            row = _find(database, workspace)
+            if row is None:
+                return {}
+            which, values = _below(below)
+            rows = database.execute(_NEWEST.format(below=f"type IS NOT NULL AND {which}"), row.id, row.last, *values)
+        return _by_path(rows)
+
+    def changes(
+        self, workspace: str, path: str = "", before: int | None = None, limit: int | None = None
+    ) -> Sequence[Change]:
+        """See `VersionStore`."""
+        with self._reading() as database:
+            row = _find(database, workspace)
+            if row is None:
+                return ()
+            which, values = _below(path)
+            numbers = database.execute(
+                "SELECT number, at, principal, agent, call, kind FROM cfs.version_changes AS changes"  # noqa: S608
+                " WHERE workspace = %s AND number < %s AND EXISTS (SELECT 1 FROM cfs.version_entries AS entries"
+                f" WHERE entries.workspace = changes.workspace AND entries.number = changes.number AND {which})"
+                " ORDER BY number DESC LIMIT %s::bigint",
+                row.id,
+                row.last + 1 if before is None else before,
+                *values,
+                limit,
+            )
+            entries: dict[int, dict[str, Entry | None]] = {number: {} for number, *_ in numbers}
+            for record in database.execute(
+                f"SELECT {_ENTRY} FROM cfs.version_entries WHERE workspace = %s AND number = ANY(%s::bigint[])"  # noqa: S608
+                f" AND {which} ORDER BY path",
+                row.id,
+                list(entries),
+                *values,
+            ):
+                entries[record[1]][os.fsdecode(record[0])] = _entry(record)
+        return [
+            Change(number, at, Author(*map(unescape, author)), Kind(kind), entries[number])
+            for number, at, *author, kind in numbers
+        ]
+
+    def changes_between(self, workspace: str, first: int, last: int) -> dict[str, tuple[Entry | None, Entry | None]]:
+        """See `VersionStore`."""
+        with self._reading() as database:
+            row = _required(database, workspace, first)
+            _required(database, workspace, last)
+            if row is None:
+                return {}
+            keys = [
+                key
+                for (key,) in database.execute(
+                    "SELECT DISTINCT key FROM cfs.version_entries"
+                    " WHERE workspace = %s AND number > %s AND number <= %s",
+                    row.id,
+                    *sorted((first, last)),
+                )
+            ]
+            ones, others = (
+                _by_path(database.execute(_NEWEST.format(below="key = ANY(%b::bytea[])"), row.id, number, keys))
+                for number in (first, last)
+            )
+        pairs = {path: (ones.get(path), others.get(path)) for path in sorted(ones.keys() | others.keys())}
+        return {path: (one, other) for path, (one, other) in pairs.items() if not equal(one, other)}
+
+    def read(self, workspace: str, entry: Entry) -> bytes:
+        """See `VersionStore`."""
+        with self.open(workspace, entry) as content:
+            return content.read()
+
+    def open(self, workspace: str, entry: Entry) -> BinaryIO:
+        """See `VersionStore`."""
+        if not entry.digest:
+            return BytesIO()
+        with self._reading() as database:
+            row = _find(database, workspace)
+            found = None if row is None else _content(database, row.scope, bytes.fromhex(entry.digest))
+            if found is None:
+                raise NotFoundError(f"the content of {entry.path!r} at {entry.number} is no longer kept", entry.path)
+            content = _joined(database, found.id) if found.parts else BytesIO(decode_chain(_chain(database, found.id)))
+        if hashlib.file_digest(cast("Any", content), "sha256").hexdigest() != entry.digest:
+            content.close()
+            raise DamagedVersionError(f"the content of {entry.path!r} at {entry.number} is damaged")
+        content.seek(0)
+        return content
+
+    def workspaces(self) -> Sequence[str]:
+        """See `VersionStore`."""
+        with self._connections.connection() as database:
+            rows = database.execute("SELECT name FROM cfs.version_workspaces ORDER BY name")
+        return [os.fsdecode(name) for (name,) in rows]
+
+    def usage(self, workspace: str) -> int:
+        """See `VersionStore`."""
+        with self._reading() as database:
+            row = _find(database, workspace)
+            return 0 if row is None else _bytes_in(database, row.scope)
+
+    def fork(self, workspace: str, copy: str) -> None:
+        """See `VersionStore`."""
+        with self._writing() as database:
+            self._forget(database, copy)
+            row = _locked(database, workspace)
+            if row is None:
+                return
+            ((new_id,),) = database.execute(
+                "INSERT INTO cfs.version_workspaces (name, scope, last, oldest) VALUES (%b, %b, %s, %s) RETURNING id",
+                os.fsencode(copy),
+                row.scope,
+                row.last,
+                row.oldest,
+            )
+            for table, columns in (
+                ("changes", "number, at, principal, agent, call, kind"),
+                ("entries", "key, number, path, at, type, mode, size, digest, ''"),
+            ):
+                database.execute(
+                    f"INSERT INTO cfs.version_{table} SELECT %s, {columns} FROM cfs.version_{table}"  # noqa: S608
+                    " WHERE workspace = %s",
+                    new_id,
+                    row.id,
+                )
+
+    def rename(self, workspace: str, name: str) -> None:
+        """See `VersionStore`."""
+        with self._writing() as database:
+            self._forget(database, name)
+            database.execute(
+                "UPDATE cfs.version_workspaces SET name = %b WHERE name = %b", os.fsencode(name), os.fsencode(workspace)
+            )
+
+    def purge(self, workspace: str) -> None:
+        """See `VersionStore`. The bytes are in the files of the database until it uses their space again."""
+        with self._writing() as database:
+            self._forget(database, workspace)
+
+    def _forget(self, database: VersionsConnection, workspace: str) -> None:
+        row = _locked(database, workspace)
+        if row is None:
+            return
+        for table, column in (("entries", "workspace"), ("changes", "workspace"), ("workspaces", "id")):
+            database.execute(f"DELETE FROM cfs.version_{table} WHERE {column} = %s", row.id)  # noqa: S608
+        with self._recent_lock:
+            self._recent.forget(row.scope)
+        _collect(database, row.scope)
+
+    def claim_pruning(self, seconds: float) -> bool:
+        """See `VersionStore`."""
+        with self._connections.connection() as database:
+            return bool(
+                database.execute(
+                    "INSERT INTO cfs.meta VALUES ('versions.pruned', extract(epoch FROM now())::text)"
+                    " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+                    " WHERE meta.value::double precision < excluded.value::double precision - %s RETURNING 1",
+                    seconds,
+                )
+            )
+
+    def prune(self, workspace: str, retention: VersionRetention) -> int:
+        """See `VersionStore`. Nothing is removed while any program is in a block `holding`."""
+        with self._writing() as database:
+            row = _locked(database, workspace)
+            if row is None:
+                return 0
+            ((free,),) = database.execute("SELECT pg_try_advisory_xact_lock(%s)", _HOLDING)
+            with self._holds_lock:
+                held = self._holds  # a block of this connection does not prevent its own lock
+            if held or not free:
+                return row.oldest
+            oldest = row.oldest
+            if retention.changes is not None:
+                oldest = max(oldest, row.last - retention.changes)
+            if retention.seconds is not None:
+                ((number,),) = database.execute(
+                    "SELECT max(number) FROM cfs.version_changes WHERE workspace = %s"
+                    " AND at <= extract(epoch FROM clock_timestamp())::double precision - %s",
+                    row.id,
+                    retention.seconds,
+                )
+                oldest = max(oldest, number or 0)
+            _cut(database, row, oldest)
+            while retention.size is not None and oldest < row.last and _bytes_in(database, row.scope) > retention.size:
+                oldest += max(1, (row.last - oldest) // 8)
+                _cut(database, row, oldest)
+        return oldest
+
+    def backup(self, target: Path) -> None:
+        """Raise `OSError`: the database has its own means."""
+        raise OSError(errno.ENOTSUP, f"{self._connections.place} are saved by `pg_dump --schema=cfs`", str(target))
+
+    def check_integrity(self) -> None:
+        """See `VersionStore`."""
+        with self.holding():
+            for workspace in self.workspaces():
+                for entry in self._entries(workspace):
+                    self.open(workspace, entry).close()
+
+    def _entries(self, workspace: str) -> list[Entry]:
+        with self._reading() as database:
+            row = _find(database, workspace)
+            if row is None:
+                return []
+            rows = database.execute(f"SELECT {_ENTRY} FROM cfs.version_entries WHERE workspace = %s", row.id)  # noqa: S608
+        return [entry for record in rows if (entry := _entry(record)) is not None]
+
+
+def _key_of(kind: str, name: str) -> int:
+    """Return the key of an advisory lock. The journal's locks have two numbers, which never meet these."""
+    digest = hashlib.sha256(b"cfs versions " + kind.encode() + b"\0" + os.fsencode(name)).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+_HOLDING = _key_of("holding", "")
+
+
+class _StoredContent(NamedTuple):
+    id: int
+    base: int | None
+    step: int
+    parts: bool
+
+
+def _find(database: VersionsConnection, workspace: str, lock: str = "") -> _Workspace | None:
+    rows = database.execute(
+        f"SELECT id, scope, last, oldest FROM cfs.version_workspaces WHERE name = %b {lock}",  # noqa: S608
+        os.fsencode(workspace),
+    )
+    return _Workspace(*rows[0]) if rows else None
+
+
+def _locked(database: VersionsConnection, workspace: str) -> _Workspace | None:
+    """Find a workspace, and lock it and its scope until the end of the transaction."""
+    row = _find(database, workspace, "FOR UPDATE")
+    if row is not None:
+        database.execute("SELECT pg_advisory_xact_lock(%s)", _key_of("scope", row.scope.hex()))
+    return row
+
+
+def _made(database: VersionsConnection, workspace: str) -> _Workspace:
+    """Return a workspace, which is created if it does not exist, locked as by `_locked`."""
+    row = _locked(database, workspace)
+    while row is None:
+        database.execute(
+            "INSERT INTO cfs.version_workspaces (name, scope) VALUES (%b, %b) ON CONFLICT (name) DO NOTHING",
+            os.fsencode(workspace),
+            secrets.token_bytes(16),
+        )
+        row = _locked(database, workspace)
+    return row
+
+
+def _required(database: VersionsConnection, workspace: str, number: int | None) -> _Workspace | None:
+    """Return a workspace, None if it has no changes. Raises `NotFoundError` for a wrong number."""
+    row = _find(database, workspace)
+    last, oldest = (0, 0) if row is None else (row.last, row.oldest)
+    if number is not None and not oldest <= number <= last:
+        if 0 <= number < oldest:
+            raise NotFoundError(f"version {number} of {workspace!r} is no longer kept: the oldest is {oldest}")
+        raise NotFoundError(f"there is no version {number} of {workspace!r}: the last is {last}")
+    return row
+
+
+def _content(database: VersionsConnection, scope: bytes, digest: bytes) -> _StoredContent | None:
+    rows = database.execute(
+        "SELECT id, base, step, data IS NULL FROM cfs.version_contents WHERE scope = %b AND digest = %b", scope, digest
+    )
+    return _StoredContent(*rows[0]) if rows else None
+
+
+def _store(database: VersionsConnection, scope: bytes, content: Content) -> None:
+    """Store a content unless it is there. Its base may have been removed since it was prepared."""
+    if _content(database, scope, content.digest) is not None:
+        return
+    encoded, base, step = content.encoded, content.base, content.step
+    gone = base is not None and not database.execute("SELECT 1 FROM cfs.version_contents WHERE id = %s", base)
+    if content.parts is None and (encoded is None or gone):
+        if content.raw is None:
+            raise NotFoundError("the content is no longer kept")
+        encoded, base, step = encode(content.raw), None, 0
+    ((new_id,),) = database.execute(
+        "INSERT INTO cfs.version_contents (scope, digest, size, base, step, data)"
+        " VALUES (%b, %b, %s, %s, %s, %b) RETURNING id",
+        *(scope, content.digest, content.size, base, step, encoded),
+    )
+    if content.parts is None:
+        return
+    rows = []
+    for position, part in enumerate(content.parts):
+        found = _content(database, scope, part)
+        if found is None:
+            raise NotFoundError("the content is no longer kept")  # the workspace was purged meanwhile
+        rows.append((new_id, position, found.id))
+    database.insert("INSERT INTO cfs.version_parts VALUES (%s, %s, %s)", rows)
+
+
+def _chain(database: VersionsConnection, content: int) -> list[tuple[int, bytes]]:
+    return [(size, data) for size, data in database.execute(_CHAIN, content)]
+
+
+def _joined(database: VersionsConnection, content: int) -> BinaryIO:
+    joined = cast("BinaryIO", SpooledTemporaryFile(max_size=LARGE))  # noqa: SIM115 - the caller closes it
+    for (part,) in database.execute("SELECT part FROM cfs.version_parts WHERE content = %s ORDER BY position", content):
+        joined.write(decode_chain(_chain(database, part)))
+    joined.seek(0)
+    return joined
+
+
+def _bytes_in(database: VersionsConnection, scope: bytes) -> int:
+    ((size,),) = database.execute(
+        "SELECT coalesce(sum(length(data)), 0)::bigint FROM cfs.version_contents WHERE scope = %b", scope
+    )
+    return int(size)
+
+
+def _cut(database: VersionsConnection, row: _Workspace, oldest: int) -> None:
+    """Forget what can be read only before the change `oldest`."""
+    database.execute("DELETE FROM cfs.version_changes WHERE workspace = %s AND number < %s", row.id, oldest)
+    database.execute(
+        "DELETE FROM cfs.version_entries AS entries WHERE workspace = %s AND number <= %s AND (EXISTS (SELECT 1"
+        " FROM cfs.version_entries AS later WHERE later.workspace = entries.workspace AND later.key = entries.key"
+        " AND later.number > entries.number AND later.number <= %s) OR (type IS NULL AND number < %s))",
+        *(row.id, oldest, oldest, oldest),
+    )
+    database.execute("UPDATE cfs.version_workspaces SET oldest = %s WHERE id = %s", oldest, row.id)
+    _collect(database, row.scope)
+
+
+def _collect(database: VersionsConnection, scope: bytes) -> None:
+    """Delete the contents of a scope that no entry has. Encode those anew that were encoded against one of them."""
+    while unused := [content for (content,) in database.execute(_UNUSED, scope)]:
+        for (content,) in database.execute(
+            "SELECT id FROM cfs.version_contents WHERE base = ANY(%s::bigint[]) AND id <> ALL(%s::bigint[])",
+            unused,
+            unused,
+        ):
+            database.execute(
+                "UPDATE cfs.version_contents SET base = NULL, step = 0, data = %b WHERE id = %s",
+                encode(decode_chain(_chain(database, content))),
+                content,
+            )
+        database.execute("DELETE FROM cfs.version_parts WHERE content = ANY(%s::bigint[])", unused)
+        database.execute("DELETE FROM cfs.version_contents WHERE id = ANY(%s::bigint[])", unused)
+
+
+def _path_key(path: bytes) -> bytes:
+    return path if len(path) <= _KEY_BYTES else path[:_KEY_BYTES] + hashlib.sha256(path).digest()
+
+
+def _below(path: str) -> tuple[str, tuple[bytes, ...]]:
+    """Return the condition for entries at and below a path, and its values."""
+    name = os.fsencode(path)
+    if not name:
+        return "true", ()
+    column = "key" if len(name) < _KEY_BYTES else "path"  # a key has the beginning of its path
+    return f"({column} = %b OR ({column} > %b AND {column} < %b))", (name, name + b"/", name + b"0")  # "0" follows "/"
+
+
+def _values(state: State | None) -> tuple[object, ...]:
+    if state is None:
+        return None, 0, 0, None, ""
+    content = state.content
+    digest = None if content is None else content.digest
+    return str(state.type), state.mode, 0 if content is None else content.size, digest, state.stamp
+
+
+def _entry(row: Sequence[Any]) -> Entry | None:
+    path, number, at, entry_type, mode, size, digest, stamp = row
+    if entry_type is None:
+        return None
+    digest = "" if digest is None else digest.hex()
+    return Entry(os.fsdecode(path), number, at, EntryType(entry_type), mode, size, digest, stamp)
+
+
+def _by_path(rows: Iterable[Sequence[Any]]) -> dict[str, Entry]:
+    return {entry.path: entry for row in rows if (entry := _entry(row)) is not None}

@@ -1,0 +1,222 @@
+"""The store of versions in PostgreSQL: what every store does, and what several programs do with one."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from io import BytesIO
+from threading import Event
+
+import psycopg
+import pytest
+
+from cfs_filesystem.versions import EntryType, Kind, State, VersionRetention, VersionsUnavailableError
+from cfs_filesystem.versions.testing import ALICE, FOLDER, VersionStoreConformance, content_at, write
+from cfs_server.journal.postgres_database import prepare
+from cfs_server.versions.postgres import PostgresVersions
+from tests.postgres import PostgresServer, database, postgres, running_postgres  # noqa: F401 - fixtures
+
+
+class TestPostgres(VersionStoreConformance):
+    """In a database."""
+
+    @pytest.fixture
+    def store(self, database: str) -> Iterator[PostgresVersions]:  # noqa: F811
+        with closing(PostgresVersions(database)) as store:
+            yield store
+
+
+@pytest.fixture
+def stores(database: str) -> Iterator[tuple[PostgresVersions, PostgresVersions]]:  # noqa: F811
+    """The stores of two programs that share a database."""
+    with closing(PostgresVersions(database)) as one, closing(PostgresVersions(database)) as other:
+        yield one, other
+
+
+Two = tuple[PostgresVersions, PostgresVersions]
+
+
+def test_each_program_reads_what_the_other_records(stores: Two) -> None:
+    one, other = stores
+    for number, store in enumerate((one, other, one, other), 1):
+        with store.changing(["w"], "a"):
+            assert write(store, "w", "a", b"%d" % number) == number
+    for store in stores:
+        assert [content_at(store, "w", "a", number) for number in range(1, 5)] == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize(("first", "second"), [(None, None), (None, "a"), ("a", None), ("a", "a")])
+def test_a_block_waits_for_that_of_another_program(stores: Two, first: str | None, second: str | None) -> None:
+    """Whether it changes a whole workspace or a path."""
+    one, other = stores
+    begun, order = Event(), list[str]()
+
+    def wait() -> None:
+        begun.set()
+        with other.changing(["v", "w"] if second is None else ["w"], second):
+            order.append("second")
+
+    with ThreadPoolExecutor(1) as threads:
+        with one.changing(["w"], first):
+            waiting = threads.submit(wait)
+            begun.wait()
+            until_one_waits(other)
+            order.append("first")
+        waiting.result()
+    assert order == ["first", "second"]
+
+
+def test_blocks_of_different_paths_and_workspaces_do_not_wait(stores: Two) -> None:
+    one, other = stores
+    with ThreadPoolExecutor(1) as threads, one.changing(["w"], "a"), one_more(threads, other, "w", "b"):
+        pass
+    with ThreadPoolExecutor(1) as threads, one.changing(["w"]), one_more(threads, other, "v", "a"):
+        pass
+
+
+def test_parallel_records_of_two_programs_are_all_there(stores: Two) -> None:
+    """Each has a number of its own, in the order of its time."""
+
+    def record(number: int) -> int:
+        store = stores[number % 2]
+        with store.changing(["w"], f"f{number}"):
+            return write(store, "w", f"f{number}", b"%d" % number)
+
+    with ThreadPoolExecutor(12) as threads:
+        numbers = list(threads.map(record, range(100)))
+    assert sorted(numbers) == list(range(1, 101))
+    assert {path: content_at(stores[0], "w", path) for path in stores[1].tree_at("w")} == {
+        f"f{number}": b"%d" % number for number in range(100)
+    }
+    times = [change.at for change in stores[0].changes("w")]
+    assert times == sorted(times, reverse=True)
+
+
+def test_what_was_prepared_before_the_right_was_lost_is_refused(
+    database: str,  # noqa: F811
+    postgres: PostgresServer,  # noqa: F811
+    stores: Two,
+) -> None:
+    """The other program gets the right as soon as the connection has ended."""
+    one, other = stores
+    write(one, "w", "a", b"1")
+    with pytest.raises(VersionsUnavailableError), one.changing(["w"], "a"):  # noqa: PT012 - the end of the block, too
+        content = one.prepare("w", b"2")
+        end_connections(postgres, database)
+        with other.changing(["w"]):
+            assert write(other, "w", "a", b"3") == 2
+        one.record("w", ALICE, Kind.WRITE, {"a": State(EntryType.FILE, 0o644, content)})
+    assert [content_at(one, "w", "a", number) for number in (1, 2)] == [b"1", b"3"]
+    assert one.last("w") == 2
+
+
+def test_a_store_goes_on_when_its_connections_have_ended(
+    database: str,  # noqa: F811
+    postgres: PostgresServer,  # noqa: F811
+    stores: Two,
+) -> None:
+    """Nothing fails that had not begun."""
+    store = stores[0]
+    write(store, "w", "a", b"1")
+    end_connections(postgres, database)
+    assert store.last("w") == 1
+    assert write(store, "w", "a", b"2") == 2
+
+
+def test_a_database_that_is_gone_is_an_error_of_the_operating_system() -> None:
+    """Callers expect no other errors of a store."""
+    with running_postgres() as server:
+        url = server.url(server.new_database())
+        prepare(url)
+        with closing(PostgresVersions(url)) as store:
+            write(store, "w", "a", b"1")
+            server.stop()
+            for _ in range(2):
+                with pytest.raises(VersionsUnavailableError, match="cannot be reached"):
+                    write(store, "w", "a", b"2")
+            server.start()
+            assert write(store, "w", "a", b"2") == 2
+
+
+def test_nothing_that_another_program_holds_is_pruned(stores: Two) -> None:
+    """Not even in a fork that shares its contents."""
+    one, other = stores
+    write(one, "w", "a", b"1")
+    one.fork("w", "copy")
+    with one.changing(["copy"]), one.holding():
+        kept = one.keep("copy", BytesIO(b"later" * 100))
+        other.prune("w", VersionRetention(changes=0))
+        one.record("copy", ALICE, Kind.WRITE, {"b": State(EntryType.FILE, 0o644, kept)})
+    assert content_at(other, "copy", "b") == b"later" * 100
+    assert other.oldest("w") == 0
+    other.prune("w", VersionRetention(changes=0))
+    assert other.oldest("w") == 1
+
+
+def test_one_program_prunes(stores: Two) -> None:
+    one, other = stores
+    assert [store.claim_pruning(1000) for store in (one, other, one)] == [True, False, False]
+    assert other.claim_pruning(-1)
+
+
+def test_paths_may_be_longer_than_an_index_takes(stores: Two) -> None:
+    """And differ behind what an index has of them."""
+    store = stores[0]
+    long = "/".join(["d" * 250] * 15)
+    for path in (f"{long}/a", f"{long}/b", "d" * 255 + "/c"):
+        write(store, "w", path, path[-1].encode())
+    assert [content_at(store, "w", f"{long}/{name}") for name in "ab"] == [b"a", b"b"]
+    assert sorted(store.tree_at("w", None, long)) == [f"{long}/a", f"{long}/b"]
+    assert sorted(store.tree_at("w", None, "d" * 250)) == [f"{long}/a", f"{long}/b"]
+    assert [change.number for change in store.changes("w", f"{long}/b")] == [2]
+    store.record("w", ALICE, Kind.FOLDER, {long: FOLDER})
+    assert list(store.changes_between("w", 3, 4)) == [long]
+
+
+def test_a_purge_leaves_no_row(database: str, stores: Two) -> None:  # noqa: F811
+    store = stores[0]
+    write(store, "w", "a", b"1")
+    with store.holding():
+        big = store.keep("w", BytesIO(bytes(9 << 20)))
+        store.record("w", ALICE, Kind.WRITE, {"big": State(EntryType.FILE, 0o644, big)})
+    store.purge("w")
+    with psycopg.connect(database) as connection:
+        for table in ("workspaces", "changes", "entries", "contents", "parts"):
+            rows = connection.execute(f"SELECT * FROM cfs.version_{table}").fetchall()  # noqa: S608
+            assert rows == [], table
+
+
+def test_a_database_without_locks_is_refused(postgres: PostgresServer, database: str) -> None:  # noqa: F811
+    """Some databases accept the call and do nothing."""
+    name = database.rpartition("/")[2]
+    postgres.execute(
+        "CREATE SCHEMA fake; GRANT USAGE ON SCHEMA fake TO cfs;"
+        "CREATE FUNCTION fake.pg_advisory_lock(bigint) RETURNS void LANGUAGE sql AS 'SELECT';"
+        f"ALTER DATABASE {name} SET search_path = fake, pg_catalog, public",
+        name,
+    )
+    with pytest.raises(OSError, match="no advisory locks"):
+        PostgresVersions(database)
+
+
+def end_connections(server: PostgresServer, url: str) -> None:
+    """End all connections to a database, and wait for it."""
+    name = url.rpartition("/")[2]
+    server.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'")  # noqa: S608
+
+
+def until_one_waits(store: PostgresVersions) -> None:
+    """Wait until a block of some store waits for another one."""
+    with store._connections.connection() as connection:
+        while not connection.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"):
+            pass
+
+
+def one_more(threads: ThreadPoolExecutor, store: PostgresVersions, workspace: str, path: str) -> ThreadPoolExecutor:
+    """Let another thread have a block from its beginning to its end; return the threads, for a `with`."""
+
+    def change() -> None:
+        with store.changing([workspace], path):
+            pass
+
+    threads.submit(change).result()
+    return ThreadPoolExecutor(1)
