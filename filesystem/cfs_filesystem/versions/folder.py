@@ -126,9 +126,10 @@ class FolderHistory:
     def restore(self, entries: Mapping[str, Entry | None], author: Author, *, durable: bool = False) -> list[str]:
         """Put entries of the past back, by path, and record this as one change; see `restoring.restore`.
 
-        What programs changed there is recorded before it is overwritten.
+        What programs changed there is recorded before it is overwritten. What is there already, because an interrupted
+        restoration has put it there, belongs to this change.
         """
-        self.sync(entries)
+        self.sync(path for path, entry in entries.items() if not self._has(path, entry))
         try:
             return restore(self._tree, self._start, self._store, self._workspace, entries, durable=durable)
         finally:  # also what was put back before the disk refused
