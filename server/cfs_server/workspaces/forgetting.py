@@ -2,12 +2,17 @@
 
 import asyncio
 
+import structlog
 from anyio import to_thread
 
+from cfs_filesystem.versions import VersionsUnavailableError
 from cfs_server.journal.journal import Journal
 from cfs_server.workspaces.history import WorkspaceHistory
 
 SPACE = "versions.forget"
+_AGAIN_SECONDS = 5.0
+
+_log = structlog.get_logger(__name__)
 
 
 class Forgetting:
@@ -34,12 +39,21 @@ class Forgetting:
         """Delete what is noted, until cancelled."""
         while True:
             self._noted.clear()
+            await self._journal.settled()  # a deletion that another owner of the sessions has refused deletes nothing
             for workspace in self._journal.kept(SPACE):
-                await self.forget(workspace)
+                try:
+                    await self.forget(workspace)
+                except VersionsUnavailableError as error:
+                    _log.warning("versions.not_forgotten", workspace=workspace, reason=error.strerror)
+                    await asyncio.sleep(_AGAIN_SECONDS)
+                    self._noted.set()
             await self._noted.wait()
 
     async def forget(self, workspace: str) -> None:
-        """Delete the past of a workspace now if that is noted, so that a new session gets none of it."""
+        """Delete the past of a workspace now if that is noted, so that a new session gets none of it.
+
+        Raises `VersionsUnavailableError`.
+        """
         async with self._lock:  # else it could be deleted a second time, when the new one has a past
             if workspace in self._journal.kept(SPACE):
                 await to_thread.run_sync(self._history.forget, workspace)
