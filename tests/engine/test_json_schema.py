@@ -22,6 +22,8 @@ from tests.engine import random_schemas
 from tests.engine.schema_support import Schemas, official_suite
 
 Schema = Any
+_HUGE_EXPONENT = re.compile(r"[eE][+-]?\d{15}")
+"""In numbers that no `Decimal` can hold."""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,7 @@ def test_no_schema_of_the_official_suite_is_kept_weaker(
         valid = jsonschema_rs.Draft202012Validator(schema, validate_formats=True).is_valid
         for seed in range(10):
             reply = schemas.random_reply(schema, seed)
-            if reply is not None and not re.search(r"[eE][+-]?\d{15}", reply):  # a decimal has no such exponents
+            if reply is not None and not _HUGE_EXPONENT.search(reply):
                 count["random"] += 1
                 assert valid(json.loads(reply, parse_float=Decimal)), (name, reply)
     assert count["accepted"] >= 185
@@ -77,7 +79,7 @@ def test_no_schema_of_the_official_suite_is_kept_weaker(
 def test_no_random_schema_is_kept_weaker(schemas: Schemas) -> None:
     """Keywords side by side that say something of the same thing, or contradict each other."""
     count: Counter[str] = Counter()
-    seeds = min(500, 15 * settings().max_examples)
+    seeds = 15 * settings().max_examples
     for seed in range(seeds):
         schema = random_schemas.any_schema(seed)
         try:
@@ -88,7 +90,7 @@ def test_no_random_schema_is_kept_weaker(schemas: Schemas) -> None:
         valid = jsonschema_rs.Draft202012Validator(schema, validate_formats=True).is_valid
         for number in range(3):
             reply = schemas.random_reply(schema, number, 100)
-            if reply is not None:
+            if reply is not None and not _HUGE_EXPONENT.search(reply):
                 count["random"] += 1
                 assert valid(json.loads(reply, parse_float=Decimal)), (schema, reply)
     assert count["accepted"] >= seeds * 2 // 5

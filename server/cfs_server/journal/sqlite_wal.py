@@ -52,6 +52,9 @@ def require_whole_wal(path: Path, used: int) -> None:
 
     SQLite ignores everything after a damaged frame. A power failure leaves the last commit incomplete, so damage to
     that one looks the same. Each commit before it was on the disk before the next one began.
+
+    The last frame of a commit has its mark. Where that one is damaged, the next commit shows by a page that it writes
+    again: within a commit SQLite writes a page twice only into the last frame.
     """
     wal = wal_of(path)
     if not wal.exists() or wal.stat().st_size < WAL_HEADER:
@@ -63,10 +66,17 @@ def require_whole_wal(path: Path, used: int) -> None:
             raise StoreDamaged("the header of its write-ahead log is damaged")
         file.seek(used * (FRAME_HEADER + page), os.SEEK_CUR)
         commits = 0
+        written: set[int] = set()
         while len(header := file.read(FRAME_HEADER)) == FRAME_HEADER:
-            _, size, *frame_salts = struct.unpack(">4I", header[:16])
-            commits += size > 0 and frame_salts == salts
+            page_number, marked_size, *frame_salts = struct.unpack(">4I", header[:16])
             file.seek(page, os.SEEK_CUR)
+            if frame_salts != salts:
+                continue
+            if marked_size > 0 or page_number in written:
+                commits += 1
+                written.clear()
+            if marked_size == 0:
+                written.add(page_number)
     if commits > 1:
         raise StoreDamaged(f"its write-ahead log is damaged after frame {used}, and {commits} commits follow")
 
