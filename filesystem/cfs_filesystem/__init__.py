@@ -16,7 +16,7 @@ from cfs_filesystem._handle import FsHandle
 from cfs_filesystem._memory import InMemoryFileSystem
 from cfs_filesystem._object_stores import open_store
 from cfs_filesystem._objects import ObjectFileSystem, ObjectStore
-from cfs_filesystem._openat import Walk, open_beneath, remove_empty
+from cfs_filesystem._openat import FOLDER_IDENTITY, Walk, open_beneath, remove_empty
 from cfs_filesystem._paths import validate_path, validate_prefix
 from cfs_filesystem._router import RouterFileSystem
 from cfs_filesystem._types import (
@@ -32,6 +32,7 @@ from cfs_filesystem._types import (
 )
 
 __all__ = [
+    "FOLDER_IDENTITY",
     "OPERATIONS",
     "READ_OPERATIONS",
     "AccessDeniedError",

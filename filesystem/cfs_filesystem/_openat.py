@@ -26,6 +26,8 @@ _UNNAMED: int | None = getattr(os, "O_TMPFILE", None) if Path("/proc/self/fd").i
 _NOT_HERE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM}
 """Errors of `O_TMPFILE` where it is not supported; `EPERM` in a directory that has been removed."""
 TEMPORARY = ".cfs-write-"
+FOLDER_IDENTITY = f"{TEMPORARY}identity"
+"""A file in a root that names the folder. It is hidden, as unfinished files are, and not removed."""
 """Prefix of the names of unfinished files."""
 _ASIDE = f"{TEMPORARY}aside-"
 """Prefix of the names of directories that hold what a move is about to replace."""
@@ -544,7 +546,8 @@ class DirectoryTree:
 
         def finished(names: Sequence[str]) -> bool:
             if names[-1].startswith(TEMPORARY):
-                leftovers.append(names)
+                if list(names) != [FOLDER_IDENTITY]:
+                    leftovers.append(names)
                 return False
             return True
 

@@ -1,5 +1,9 @@
 """The store of versions in PostgreSQL: what every store does, and what several programs do with one."""
 
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -107,6 +111,58 @@ def test_what_was_prepared_before_the_right_was_lost_is_refused(
         one.record("w", ALICE, Kind.WRITE, {"a": State(EntryType.FILE, 0o644, content)})
     assert [content_at(one, "w", "a", number) for number in (1, 2)] == [b"1", b"3"]
     assert one.last("w") == 2
+
+
+_CHANGE = """
+import sys
+from cfs_filesystem.versions import VersionsUnavailableError
+from cfs_filesystem.versions.testing import write
+from cfs_server.versions.postgres import PostgresVersions
+
+store = PostgresVersions(sys.argv[1])
+with store.changing(["w"]):
+    print("begun", flush=True)
+    sys.stdin.readline()
+    try:
+        write(store, "w", "a", b"frozen")
+    except VersionsUnavailableError:
+        print("refused", flush=True)
+"""
+
+
+def test_a_frozen_program_loses_its_right(database: str, stores: Two) -> None:  # noqa: F811
+    """Another one waits for it until then, and what the frozen one records afterwards is refused."""
+    command = [sys.executable, "-c", _CHANGE, database]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        try:
+            assert program.stdout.readline() == "begun\n"
+            program.send_signal(signal.SIGSTOP)
+            with stores[0].changing(["w"], "a"):
+                assert write(stores[0], "w", "a", b"mine") == 1
+            program.send_signal(signal.SIGCONT)
+            program.stdin.write("\n")
+            program.stdin.flush()
+            assert program.stdout.readline() == "refused\n"
+        finally:
+            program.kill()
+    assert [content_at(stores[1], "w", "a"), stores[1].last("w")] == [b"mine", 1]
+
+
+def test_a_block_that_takes_long_keeps_its_right(stores: Two) -> None:
+    """Signs of life come from another thread: the block itself says nothing for longer than a frozen one may."""
+    one, other = stores
+    with ThreadPoolExecutor(1) as threads:
+        with one.changing(["w"]):
+            waiting = threads.submit(lambda: other.changing(["w"]).__enter__())
+            until_one_waits(other)
+            ends_at = time.monotonic() + 12
+            while time.monotonic() < ends_at:
+                assert not waiting.done()
+                time.sleep(0.1)
+            assert write(one, "w", "a", b"1") == 1
+        waiting.result()
 
 
 def test_a_store_goes_on_when_its_connections_have_ended(

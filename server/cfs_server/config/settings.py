@@ -217,8 +217,8 @@ class ServerSettings(BaseSettings):
     )
     versions: bool = Field(
         True,
-        description="Keep the versions of files of workspaces, in `versions.db` in the data folder. Versions of files"
-        " in an object store, or of several servers that share a database, are not kept.",
+        description="Keep the versions of files of workspaces, in `versions.db` in the data folder; servers that share"
+        " a database keep them there, if they share the folder `workspaces`. Files in object stores have no versions.",
     )
     versions_keep: Keep = Field(
         "forever", description="Forget changes of files that are older than this, such as `90d`; see `keep`."
@@ -444,7 +444,9 @@ class ServerSettings(BaseSettings):
             return "the setting `versions` is off"
         if self.workspaces is not None and "://" in self.workspaces:
             return "the workspaces are in an object store"
-        return "servers that share a database keep none" if self.databases else ""
+        if self.databases and self.workspaces is None:
+            return "servers that share a database need a common folder for that: name it with `--workspaces`"
+        return ""
 
     @property
     def version_retention(self) -> VersionRetention | None:

@@ -71,7 +71,7 @@ class WorkspaceTree(HandleTree):
 
     def delete(self, path: str) -> None:
         """Delete a file or a directory, under the lock of version comparisons."""
-        with alone(self._logical(path)):
+        with alone(self._logical(path)), stored(path):
             super().delete(path)
 
     def move(self, path: str, target: str, *, overwrite: bool = True) -> None:

@@ -16,8 +16,10 @@ from cfs.errors import (
     NotFound,
     ServerError,
     Unauthorized,
+    Unavailable,
     from_problem,
 )
+from cfs_filesystem.versions import VersionsUnavailableError
 from cfs_server.protocols.errors import problem_at
 
 MEDIA_TYPE = "application/problem+json"
@@ -53,6 +55,7 @@ def problem_response(error: CfsError, path: str = "", **headers: str) -> Respons
 def install(app: FastAPI) -> None:
     """Register handlers that return a problem document for every error of CFS, of FastAPI and of the router."""
     app.add_exception_handler(CfsError, _ours)
+    app.add_exception_handler(VersionsUnavailableError, _no_versions)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(HTTPException, _from_framework)
 
@@ -60,6 +63,10 @@ def install(app: FastAPI) -> None:
 async def _ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, CfsError)  # noqa: S101 - registered for this class only
     return problem_response(error, request.scope["path"])
+
+
+async def _no_versions(request: Request, error: Exception) -> Response:
+    return problem_response(Unavailable(f"versions of files cannot be read: {error}"), request.scope["path"])
 
 
 async def _invalid_parameters(request: Request, error: Exception) -> Response:

@@ -20,6 +20,7 @@ from cfs.cli.base import imports
 from cfs.cli.base.output import print_error
 from cfs.errors import CfsError, InvalidRequest, Unavailable, Unsupported
 from cfs.transports import tracing
+from cfs_filesystem.versions import VersionStore
 from cfs_server.access import tokens
 from cfs_server.app import create_app
 from cfs_server.base.limits import ConnectionLimits
@@ -153,6 +154,7 @@ async def serve(settings: ServerSettings) -> None:
     with bind(settings.host, settings.port, settings.send_timeout) as listener:
         try:
             if settings.databases:
+                _require_cluster()
                 async with _workspaces(settings) as workspaces:
                     await _serve_replica(settings, workspaces, listener)
                 return
@@ -176,12 +178,24 @@ async def _workspaces(settings: ServerSettings) -> AsyncIterator[Workspaces]:
     async with contextlib.AsyncExitStack() as stack:
         try:
             where, retention = (settings.workspaces, settings.data_dir), settings.version_retention
-            opening = open_workspaces(*where, retention, settings.versions_absent)
+            shared = _shared_versions(settings) if settings.databases else None
+            opening = open_workspaces(*where, retention, settings.versions_absent, shared)
             workspaces = await stack.enter_async_context(opening)
         except (Unavailable, Unsupported, OSError) as error:
             detail = error.detail if isinstance(error, CfsError) else error.strerror or str(error)
             raise ConfigurationError(f"workspaces in {settings.workspaces or settings.data_dir}: {detail}") from None
         yield workspaces
+
+
+def _shared_versions(settings: ServerSettings) -> Callable[[Path], VersionStore]:
+    """Return what opens the versions of a folder that replicas share."""
+
+    def opened_in(folder: Path) -> VersionStore:
+        from cfs_server.versions.shared_folder import open_shared_versions
+
+        return open_shared_versions(settings.databases[0], settings.slots, folder)
+
+    return opened_in
 
 
 async def _serve_with(
@@ -206,14 +220,20 @@ async def _serve_with(
         await engine.stop()
 
 
-async def _serve_replica(settings: ServerSettings, workspaces: Workspaces, listener: socket.socket) -> None:
-    """Serve as one of the replicas of a database. Raises as `serve`."""
+def _require_cluster() -> None:
+    """Raise `ConfigurationError` unless the packages are installed that replicas need."""
     try:
-        from cfs_server.cluster.app import Cluster
+        import cfs_server.cluster.app  # noqa: F401
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("psycopg", "psycopg_binary", "httpcore"):
             raise
         raise ConfigurationError("PostgreSQL needs more packages: pip install 'cfs-local[cluster]'") from None
+
+
+async def _serve_replica(settings: ServerSettings, workspaces: Workspaces, listener: socket.socket) -> None:
+    """Serve as one of the replicas of a database. Raises as `serve`."""
+    from cfs_server.cluster.app import Cluster
+
     if settings.workspaces is None:
         _log.warning("each replica has workspaces of its own: name a shared folder or bucket with --workspaces")
     engine = make_engine(settings)

@@ -29,6 +29,7 @@ from cfs.errors import (
     PreconditionFailed,
     StorageFull,
     TooLarge,
+    Unavailable,
     Unsupported,
 )
 from cfs_filesystem import (
@@ -43,7 +44,7 @@ from cfs_filesystem import (
     Path,
     VersionError,
 )
-from cfs_filesystem.versions import Change, Entry, EntryType, PastFileSystem
+from cfs_filesystem.versions import Change, Entry, EntryType, PastFileSystem, VersionsUnavailableError
 from cfs_server.domain.ids import SESSIONS, WORKSPACES, id_of
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.authorized import AuthorizedSessions
@@ -461,9 +462,11 @@ def alone(path: Path) -> AbstractContextManager[bool]:
 
 @contextmanager
 def stored(path: Path) -> Iterator[None]:
-    """Convert errors of a full disk to `StorageFull` or `TooLarge`."""
+    """Convert errors of a full disk to `StorageFull` or `TooLarge`, and of lost versions to `Unavailable`."""
     try:
         yield
+    except VersionsUnavailableError as error:  # without a time to repeat it: the file may have been changed
+        raise Unavailable(f"versions of {path!r} cannot be recorded or read: {error.strerror}") from None
     except OSError as error:
         if error.errno not in _FULL:
             raise

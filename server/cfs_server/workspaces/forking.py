@@ -101,9 +101,10 @@ class FileForks:
         if text is None:
             return
         noted = json.loads(text)
-        removed = await to_thread.run_sync(
-            self._workspaces.undo_fork, noted["copy"], noted["inode"], noted["number"], operation
-        )
+        with stored(WORKSPACES + noted["copy"]):
+            removed = await to_thread.run_sync(
+                self._workspaces.undo_fork, noted["copy"], noted["inode"], noted["number"], operation
+            )
         if not removed:
             _log.warning("fork.files_left", workspace=noted["copy"])
         self._journal.keep(_SPACE, operation, None)

@@ -278,6 +278,8 @@ class WorkspaceHistory:
                 return False
             if status is not None and status.st_ino == folder:  # not one that a program has made under this name
                 remove_folder(self._tree, copy)
+            elif status is not None and self.store.shared:  # another server has made it, with its past
+                return False
             self.store.purge(copy)
             return True
 

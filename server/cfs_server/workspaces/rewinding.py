@@ -12,9 +12,9 @@ from typing import Any
 import structlog
 from anyio import to_thread
 
-from cfs.errors import Conflict, StorageFull
+from cfs.errors import Conflict, StorageFull, Unavailable
 from cfs.wire import ForeignChanges
-from cfs_filesystem.versions import Author, Change, Entry
+from cfs_filesystem.versions import Author, Change, Entry, VersionsUnavailableError
 from cfs_filesystem.versions.lineage import changes_since
 from cfs_server.domain.authors import author
 from cfs_server.domain.changes import FilesRewound
@@ -192,6 +192,10 @@ class FileRewinds:
             noted = json.loads(text)
             try:
                 refused = await to_thread.run_sync(self._restore, noted, operation)
+            except VersionsUnavailableError as error:
+                raise Unavailable(
+                    f"the sessions went back, and the files of {noted['workspace']!r} follow later: {error.strerror}"
+                ) from error
             except OSError as error:
                 _log.error("rewind.unfinished", workspace=noted["workspace"], reason=error.strerror)
                 raise StorageFull(

@@ -12,7 +12,7 @@ from pathlib import Path as DiskPath
 
 import structlog
 
-from cfs.errors import StorageFull
+from cfs.errors import StorageFull, Unsupported
 from cfs_filesystem import (
     ConflictError,
     DiskFileSystem,
@@ -238,13 +238,18 @@ def _require_in_a_workspace(path: Path) -> None:
 
 @asynccontextmanager
 async def open_workspaces(
-    place: str | None, data_dir: DiskPath | None, retention: VersionRetention | None = None, absent: str = ""
+    place: str | None,
+    data_dir: DiskPath | None,
+    retention: VersionRetention | None = None,
+    absent: str = "",
+    shared: Callable[[DiskPath], VersionStore] | None = None,
 ) -> AsyncIterator[Workspaces]:
     """Open the workspaces in the folder or object store `place`, by default in the data folder.
 
     Without a data folder they are deleted when the server ends. With a `retention`, versions of the files in a folder
-    are kept, without a data folder in memory; `absent` says why there is none. Raises `OSError` if the folder cannot be
-    used, and `Unavailable` or `Unsupported` if the store cannot.
+    are kept, without a data folder in memory; `absent` says why there is none. `shared` opens the versions of a folder
+    that several servers share, or raises `Unsupported` with the reason why there are none. Raises `OSError` if the
+    folder cannot be used, and `Unavailable` or `Unsupported` if the store cannot.
     """
     async with AsyncExitStack() as stack:
         if place is not None and "://" in place:
@@ -252,10 +257,12 @@ async def open_workspaces(
         else:
             root = DiskPath(place) if place is not None else data_dir and data_dir / "workspaces"
             folder = await stack.enter_async_context(scratch_folder()) if root is None else root
-            workspaces = await asyncio.to_thread(_in_folder, folder, data_dir, retention, durable=root is not None)
+            kept = (data_dir, retention, shared)
+            workspaces = await asyncio.to_thread(_in_folder, folder, *kept, durable=root is not None)
             workspaces.index = FileIndex(workspaces, data_dir and data_dir / "files.db")
         if workspaces.history is None:
-            workspaces.versions_absent = absent or "the disk was full when the server started"
+            reason = absent or workspaces.versions_absent or "the disk was full when the server started"
+            workspaces.versions_absent = reason
             _log.info("versions of files are not kept", reason=workspaces.versions_absent)
         try:
             yield workspaces
@@ -266,19 +273,27 @@ async def open_workspaces(
 
 
 def _in_folder(
-    folder: DiskPath, data_dir: DiskPath | None, retention: VersionRetention | None, *, durable: bool
+    folder: DiskPath,
+    data_dir: DiskPath | None,
+    retention: VersionRetention | None,
+    shared: Callable[[DiskPath], VersionStore] | None,
+    *,
+    durable: bool,
 ) -> Workspaces:
-    versions, lacking = None, False
+    versions: VersionStore | None = None
+    lacking, reason = False, ""
     if retention is not None:
         try:
-            versions = SqliteVersions(data_dir and data_dir / "versions.db")
+            versions = SqliteVersions(data_dir and data_dir / "versions.db") if shared is None else shared(folder)
+        except Unsupported as error:
+            reason = error.detail
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
             lacking = True
             _log.error("versions of files are not kept until the next start", reason=error.strerror)
     workspaces = DiskWorkspaces(folder, durable=durable, versions=versions, retention=retention)
-    workspaces.lacks_versions = lacking
+    workspaces.lacks_versions, workspaces.versions_absent = lacking, reason
     return workspaces
 
 

@@ -1,0 +1,306 @@
+"""Versions of files with replicas that share a folder: each has the past of all, and no acknowledged change is lost."""
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from cfs.api import AGENT
+from cfs_filesystem import FOLDER_IDENTITY
+from tests.cluster.support import Replicas, replica, replicas, say
+from tests.server.support import run_cfs
+
+pytestmark = pytest.mark.timeout(240)
+TEXT = "1\n2\n3\n4\n5\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of workspaces that the replicas share."""
+    return tmp_path / "workspaces"
+
+
+@pytest.fixture
+def two(database: str, folder: Path) -> Iterator[Replicas]:
+    with replicas(2, database, "--workspaces", str(folder)) as found:
+        yield found
+
+
+def call(method: str, url: str, path: str, **how: Any) -> httpx.Response:
+    """Send a request, again while nobody has the slot."""
+    while True:
+        answer = httpx.request(method, url + path, timeout=60, trust_env=False, **how)
+        if answer.status_code != 503 or "Retry-After" not in answer.headers:
+            return answer
+
+
+def done(method: str, url: str, path: str, **how: Any) -> httpx.Response:
+    answer = call(method, url, path, **how)
+    assert answer.status_code < 300, answer.text
+    return answer
+
+
+def put(url: str, path: str, content: str, agent: str | None = None) -> None:
+    headers = {} if agent is None else {AGENT: agent}
+    done("PUT", url, f"/v1/files/workspaces/{path}", content=content, headers=headers)
+
+
+def log(url: str, path: str) -> list[dict[str, Any]]:
+    """The changes at and below a path, the newest first."""
+    changes: list[dict[str, Any]] = done("GET", url, f"/v1/versions/workspaces/{path}?limit=1000").json()["changes"]
+    return changes
+
+
+def at(url: str, path: str, number: int) -> str:
+    return done("GET", url, f"/v1/files/workspaces/{path}", params={"at": number}).text
+
+
+def last_version(url: str, session: str) -> int:
+    number: int = done("GET", url, f"/v1/sessions/{session}/versions").json()["versions"][-1]["number"]
+    return number
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_each_replica_has_the_past_of_all(two: Replicas) -> None:
+    """Written through both, in all slots; log, old contents, differences, lines and folders are the same at each."""
+    names = [f"n{number}" for number in range(8)]
+    for name in names:
+        for number in range(4):
+            put(two.urls[number % 2], f"{name}/a.txt", "".join(f"{name} {line}\n" for line in range(number + 1)))
+    assert {two.owner_of(name).url for name in names} == set(two.urls)
+    for url in two.urls:
+        for name in names:
+            assert [change["number"] for change in log(url, name)] == [4, 3, 2, 1]
+            assert at(url, f"{name}/a.txt", 2) == f"{name} 0\n{name} 1\n"
+            assert done("GET", url, f"/v1/past/workspaces/{name}/@1/a.txt").text == f"{name} 0\n"
+            assert done("GET", url, f"/dav/workspaces/{name}/.versions/@3/a.txt").text.count("\n") == 3
+        shown = run_cfs("files", "diff", "n0@1", "n0@2", "--url", url)
+        assert (shown.returncode, "+n0 1" in shown.stdout) == (1, True), shown.stderr
+        blamed = run_cfs("files", "blame", "n0/a.txt", "--url", url)
+        assert (blamed.returncode, len(blamed.stdout.splitlines())) == (0, 4), blamed.stderr
+
+
+def test_files_go_back_and_come_back_at_any_replica(two: Replicas, folder: Path) -> None:
+    for number, name in enumerate(f"s{number}" for number in range(4)):
+        one, other = two.urls[number % 2], two.urls[1 - number % 2]
+        put(one, f"{name}/a.txt", "one", name)
+        say(one, name, "first")
+        there = last_version(other, name)
+        put(other, f"{name}/a.txt", "two", name)
+        put(one, f"{name}/b.txt", "new", name)
+        say(other, name, "second")
+        done("POST", one, f"/v1/sessions/{name}/rewind", json={"to": there})
+        assert tree(folder / name) == {"a.txt": "one"}
+        done("POST", other, f"/v1/sessions/{name}/redo", json={})
+        assert tree(folder / name) == {"a.txt": "two", "b.txt": "new"}
+        assert [change["kind"] for change in log(one, name)][:2] == ["rewind", "rewind"]
+
+
+def test_copies_are_merged_back_whichever_slot_they_are_in(two: Replicas, folder: Path) -> None:
+    """The past comes along, and each merge touches the workspaces of two slots."""
+    say(two.urls[0], "main", "first")
+    put(two.urls[0], "main/a.txt", TEXT)
+    copies = [f"copy{number}" for number in range(6)]
+    for number, copy in enumerate(copies):
+        done("POST", two.urls[number % 2], "/v1/sessions/main/fork", json={"id": copy})
+        assert at(two.urls[1 - number % 2], f"{copy}/a.txt", 1) == TEXT
+    assert {two.owner_of(copy).url for copy in copies} == set(two.urls)
+    put(two.urls[1], "main/a.txt", TEXT.replace("1", "one"))
+    for number, copy in enumerate(copies):
+        put(two.urls[number % 2], f"{copy}/{copy}.txt", copy)
+        merged = done("POST", two.urls[1 - number % 2], "/v1/versions/workspaces/main", json={"source": copy}).json()
+        assert (merged["conflicts"], merged["left"]) == ([], [])
+    assert tree(folder / "main") == {"a.txt": TEXT.replace("1", "one"), **{f"{copy}.txt": copy for copy in copies}}
+
+
+def test_moves_between_slots_and_writes_at_the_same_time_lose_nothing(two: Replicas) -> None:
+    """WebDAV moves files into the workspace of another slot while its owner writes the same names."""
+    names = [f"w{number}" for number in range(6)]
+    for name in names:
+        put(two.urls[0], f"{name}/start", "")
+    acknowledged: dict[str, list[str]] = {name: [] for name in names}
+
+    def write(name: str) -> None:
+        for number in range(12):
+            content = f"{name} {number}"
+            put(two.urls[number % 2], f"{name}/x", content)
+            acknowledged[name].append(content)
+
+    def move(name: str, target: str) -> None:
+        for number in range(12):
+            url = two.urls[number % 2]
+            destination = {"Destination": f"{url}/dav/workspaces/{target}/x"}
+            answer = call("MOVE", url, f"/dav/workspaces/{name}/x", headers=destination)
+            assert answer.status_code < 500, answer.text
+
+    work = [threading.Thread(target=write, args=(name,)) for name in names]
+    work += [threading.Thread(target=move, args=pair) for pair in zip(names, [*names[1:], names[0]], strict=True)]
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join()
+    for name in names:
+        require_kept(two.urls[0], name, "x", acknowledged[name])
+
+
+def require_kept(url: str, name: str, path: str, contents: list[str]) -> None:
+    """Check that each content that was acknowledged is a version, in this order, and that all can be read."""
+    kept = [
+        at(url, f"{name}/{path}", change["number"])
+        for change in reversed(log(url, f"{name}/{path}"))
+        if any(file["path"].endswith(f"/{path}") and file["type"] == "file" for file in change["files"])
+    ]
+    remaining = iter(kept)
+    missing = [content for content in contents if content not in remaining]
+    assert not missing, (missing, kept)
+
+
+@contextmanager
+def writing(urls: list[str], names: list[str]) -> Iterator[dict[str, list[str]]]:
+    """Write to a file of each workspace through all replicas during a block. The value lists what was acknowledged."""
+    acknowledged: dict[str, list[str]] = {name: [] for name in names}
+    ended = threading.Event()
+
+    def write(name: str) -> None:
+        number = 0
+        while not ended.is_set():
+            number += 1
+            content = f"{name} {number}"
+            with suppress(httpx.TransportError):
+                answer = httpx.put(
+                    f"{random.choice(urls)}/v1/files/workspaces/{name}/x",
+                    content=content,
+                    timeout=60,
+                    trust_env=False,
+                )
+                assert answer.status_code in (200, 201, 204, 503), answer.text
+                if answer.status_code != 503:
+                    acknowledged[name].append(content)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    try:
+        yield acknowledged
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def until_more(acknowledged: dict[str, list[str]], more: int) -> None:
+    before = {name: len(found) for name, found in acknowledged.items()}
+    while any(len(found) < before[name] + more for name, found in acknowledged.items()):
+        time.sleep(0.01)
+
+
+def test_a_kill_in_the_middle_of_writes_loses_nothing(database: str, folder: Path) -> None:
+    """The others go on with the workspaces of the killed replica, again and again."""
+    names = [f"w{number}" for number in range(6)]
+    flags = ("--workspaces", str(folder))
+    with replicas(2, database, *flags) as found:
+        victim, survivor = found.processes
+        with writing(found.urls, names) as acknowledged:
+            until_more(acknowledged, 5)
+            victim.signal(signal.SIGKILL)
+            until_more(acknowledged, 5)
+        with replica(database, *flags) as third:
+            Replicas([survivor, third], database).until_served()
+            with writing([survivor.url, third.url], names) as more:
+                until_more(more, 5)
+                survivor.signal(signal.SIGKILL)
+                until_more(more, 5)
+            Replicas([third], database).until_served()
+            for name in names:
+                require_kept(third.url, name, "x", acknowledged[name])
+                require_kept(third.url, name, "x", more[name])
+                assert (
+                    at(third.url, f"{name}/x", log(third.url, name)[0]["number"]) == (folder / name / "x").read_text()
+                )
+
+
+def test_a_kill_in_the_middle_of_a_rewind_leaves_the_new_state(database: str, folder: Path) -> None:
+    """The next owner of the session finishes it, once a file has gone back."""
+    with replicas(2, database, "--workspaces", str(folder)) as found:
+        url = found.others("main")[0].url
+        files = [f"f{number:03}" for number in range(150)]
+        for name in files:
+            put(url, f"main/{name}", "old", "main")
+        say(url, "main", "first")
+        there = last_version(url, "main")
+        for name in files:
+            put(url, f"main/{name}", "new", "main")
+        say(url, "main", "second")
+        owner = found.owner_of("main")
+
+        def rewind() -> None:
+            with suppress(httpx.TransportError):
+                call("POST", owner.url, "/v1/sessions/main/rewind", json={"to": there})
+
+        thread = threading.Thread(target=rewind)
+        thread.start()
+        while "old" not in (contents := set(tree(folder / "main").values())):
+            pass
+        owner.signal(signal.SIGKILL)
+        thread.join()
+        found.until_served(url)
+        assert "new" in contents, "it was killed in the middle"
+        assert done("GET", url, "/v1/sessions/main").json()["messages"] == 2
+        assert tree(folder / "main") == dict.fromkeys(files, "old")
+        assert {at(url, f"main/{name}", 2 * len(files)) for name in files} == {"new"}
+        done("POST", url, "/v1/sessions/main/redo", json={})
+        assert tree(folder / "main") == dict.fromkeys(files, "new")
+
+
+def test_a_deleted_session_takes_the_past_along_whoever_made_it(database: str, folder: Path) -> None:
+    """The replica that deletes it has never seen its files."""
+    flags = ("--workspaces", str(folder))
+    with replicas(1, database, *flags) as found:
+        say(found.urls[0], "main", "first")
+        put(found.urls[0], "main/a.txt", "secret")
+    with replicas(1, database, *flags) as found:
+        done("DELETE", found.urls[0], "/v1/sessions/main")
+        with psycopg.connect(database, autocommit=True) as connection:
+            while connection.execute("SELECT 1 FROM cfs.version_workspaces").fetchall():
+                time.sleep(0.02)
+            assert connection.execute("SELECT 1 FROM cfs.version_contents").fetchall() == []
+    assert tree(folder / "main") == {"a.txt": "secret"}
+
+
+def test_a_replica_with_another_folder_keeps_no_versions(database: str, folder: Path, tmp_path: Path) -> None:
+    """It would record the files that it lacks as deleted. It says why; its start leaves the identities as they are."""
+    reason = (
+        "versions of files are not kept here: the folder of workspaces of this server is not the one of the database"
+    )
+    other = tmp_path / "other"
+    with replicas(1, database, "--workspaces", str(folder)) as found:
+        put(found.urls[0], "main/a.txt", "one")
+        assert call("GET", found.urls[0], "/dav/workspaces").text.count(FOLDER_IDENTITY) == 0
+        assert [meta["path"] for meta in done("GET", found.urls[0], "/v1/files").json()["files"]] == [
+            "/workspaces/main/a.txt"
+        ]
+    identity = (folder / FOLDER_IDENTITY).read_text()
+    for place, lacks in ((other, "no identity"), (tmp_path / "third", "another identity")):
+        if lacks == "another identity":
+            place.mkdir()
+            (place / FOLDER_IDENTITY).write_text("of another database\n")
+        with replicas(1, database, "--workspaces", str(place)) as found:
+            refused = call("GET", found.urls[0], "/v1/versions/workspaces/main")
+            assert refused.status_code == 501
+            assert refused.json()["detail"] == f"{reason}: it has {lacks} (docs/versions.md)"
+            put(found.urls[0], "main/a.txt", "elsewhere")
+    assert not (other / FOLDER_IDENTITY).exists()
+    assert (folder / FOLDER_IDENTITY).read_text() == identity
+    with replicas(1, database, "--workspaces", str(folder)) as found:
+        assert [change["number"] for change in log(found.urls[0], "main")] == [1]
