@@ -16,6 +16,7 @@ import pytest
 from cfs.api import AGENT
 from cfs_filesystem import FOLDER_IDENTITY
 from tests.cluster.support import Replicas, replica, replicas, say
+from tests.postgres import running_postgres
 from tests.server.support import run_cfs
 
 pytestmark = pytest.mark.timeout(240)
@@ -304,3 +305,32 @@ def test_a_replica_with_another_folder_keeps_no_versions(database: str, folder: 
     assert (folder / FOLDER_IDENTITY).read_text() == identity
     with replicas(1, database, "--workspaces", str(folder)) as found:
         assert [change["number"] for change in log(found.urls[0], "main")] == [1]
+
+
+def test_without_the_database_nothing_is_acknowledged_and_each_interface_says_why(folder: Path) -> None:
+    """Files can be read meanwhile. What a refused write has left on the disk is a version afterwards."""
+    with running_postgres() as server:
+        database = server.url(server.new_database())
+        with replicas(1, database, "--workspaces", str(folder)) as found:
+            (url,) = found.urls
+            put(url, "main/a.txt", "one")
+            server.stop()
+            for method, path in (
+                ("PUT", "/v1/files/workspaces/main/a.txt"),
+                ("DELETE", "/v1/files/workspaces/main/a.txt"),
+                ("GET", "/v1/versions/workspaces/main"),
+                ("GET", "/v1/files/workspaces/main/a.txt?at=1"),
+                ("GET", "/v1/past/workspaces/main/@1/a.txt"),
+                ("PUT", "/dav/workspaces/main/a.txt"),
+                ("DELETE", "/dav/workspaces/main/a.txt"),
+                ("MKCOL", "/dav/workspaces/main/new"),
+                ("GET", "/dav/workspaces/main/.versions/@1/a.txt"),
+            ):
+                content = b"two" if method == "PUT" else None
+                refused = httpx.request(method, url + path, content=content, timeout=60, trust_env=False)
+                assert refused.status_code == 503, (method, path, refused.text)
+            assert done("GET", url, "/v1/files/workspaces/main/a.txt").text == "one"
+            server.start()
+            found.until_served()
+            put(url, "main/a.txt", "three")
+            require_kept(url, "main", "a.txt", ["one", "three"])

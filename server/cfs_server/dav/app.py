@@ -74,6 +74,11 @@ class WorkspaceTree(HandleTree):
         with alone(self._logical(path)), stored(path):
             super().delete(path)
 
+    def make_collection(self, path: str) -> None:
+        """Create a directory."""
+        with stored(path):
+            super().make_collection(path)
+
     def move(self, path: str, target: str, *, overwrite: bool = True) -> None:
         """Move a file or a directory, under the lock of version comparisons."""
         with alone(self._logical(target)), stored(target):
