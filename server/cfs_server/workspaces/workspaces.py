@@ -256,7 +256,7 @@ async def open_workspaces(
             workspaces = await asyncio.to_thread(_in_store, place)
         else:
             root = DiskPath(place) if place is not None else data_dir and data_dir / "workspaces"
-            folder = await stack.enter_async_context(scratch_folder()) if root is None else root
+            folder = root or await stack.enter_async_context(scratch_folder()) / "workspaces"
             kept = (data_dir, retention, shared)
             workspaces = await asyncio.to_thread(_in_folder, folder, *kept, durable=root is not None)
             workspaces.index = FileIndex(workspaces, data_dir and data_dir / "files.db")
