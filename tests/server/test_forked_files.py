@@ -5,7 +5,7 @@ import random
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -135,6 +135,20 @@ async def test_copies_made_at_the_same_time_get_names_of_their_own(server: Serve
             group.start_soon(fork, server)
     names = sorted(path.name for path in (tmp_path / "workspaces").iterdir())
     assert names == ["main", *(f"main-{number}" for number in range(2, 7))]
+
+
+async def test_a_name_is_taken_while_the_files_of_a_copy_are_made(server: ServerHarness) -> None:
+    """Otherwise the session would be made without them, and the other copy would remove its own."""
+    await said(server, "main", "first")
+    await put(server, "main/a.txt", "one")
+    forks = server.parts.forks
+    assert forks is not None
+    async with forks.forked("main", "main-2", None, lambda _: nullcontext(), vacant=True) as missing:
+        assert missing == ""
+        answer = await server.client.post("/v1/sessions/main/fork", json={"id": "main-2"})
+        assert (answer.status_code, answer.json()["type"]) == (409, "urn:cfs:error:already-exists")
+        assert (await server.client.post("/v1/sessions/main/fork", json={})).json()["id"] == "main-3"
+    assert (await server.client.get("/v1/files/workspaces/main-3/a.txt")).text == "one"
 
 
 async def test_a_copy_of_a_sub_session_gets_a_name_beside_it(server: ServerHarness) -> None:

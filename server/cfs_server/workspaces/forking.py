@@ -14,6 +14,7 @@ from typing import Protocol
 import structlog
 from anyio import CancelScope, from_thread, to_thread
 
+from cfs.errors import AlreadyExists
 from cfs_filesystem import NotFoundError
 from cfs_filesystem.versions import Author
 from cfs_server.domain.authors import author
@@ -45,6 +46,7 @@ class FileForks:
         self._workspaces = workspaces
         self._journal = journal
         self._forgetting = forgetting
+        self._being_made: set[str] = set()
 
     @asynccontextmanager
     async def forked(
@@ -59,8 +61,28 @@ class FileForks:
         """Copy a workspace, as it is or as it was at a time. The session is made in the block, which then ends at once.
 
         If the block raises, the copy is removed. With `vacant` no session has the new name: an empty folder of the name
-        makes room. Yields why there is no copy, or an empty text. Raises `StorageFull`.
+        makes room. Yields why there is no copy, or an empty text. Raises `StorageFull`, and `AlreadyExists` while
+        another copy of this name is being made.
         """
+        if copy in self._being_made:
+            raise AlreadyExists(f"another copy gets the name {copy!r} just now")
+        self._being_made.add(copy)
+        try:
+            async with self._forked(workspace, copy, at, room, vacant=vacant) as reason:
+                yield reason
+        finally:
+            self._being_made.discard(copy)
+
+    @asynccontextmanager
+    async def _forked(
+        self,
+        workspace: str,
+        copy: str,
+        at: float | None,
+        room: Callable[[int], AbstractContextManager[None]],
+        *,
+        vacant: bool,
+    ) -> AsyncIterator[str]:
         operation = uuid.uuid4().hex[:12]
         by = author.get()
         author_of_copy = Author("local" if by is None else by.principal, (by and by.agent) or "", operation)
