@@ -37,7 +37,6 @@ from cfs_agents.main.options import (
     policy_of,
     questions_of,
     runner_options,
-    state_root,
 )
 from cfs_agents.main.rules_commands import RuleFiles
 from cfs_agents.main.rules_commands import rules as rules_group
@@ -103,8 +102,7 @@ def run(
     questions = questions_of(commands)
     config = _config(rounds, lang, commands, questions, env, context, tools, rules, budget=budget, plan=plan)
     settings = model_settings(model, temperature, max_tokens)
-    root = state_root(root, USUAL_ROOT, workspace)
-    options = runner_options(root, settings, questions, patience, url, token_file, publish, mcp, workspace)
+    options = runner_options(root, USUAL_ROOT, settings, questions, patience, url, token_file, publish, mcp, workspace)
     with _session(config, options) as session:
         if task is None:
             session.resume()
@@ -148,8 +146,7 @@ def chat(
     questions = questions_of(commands)
     config = _config(rounds, lang, commands, questions, env, context, tools, rules, budget=budget, plan=plan)
     settings = model_settings(model, temperature, max_tokens)
-    root = state_root(root, USUAL_ROOT, workspace)
-    options = runner_options(root, settings, questions, patience, url, token_file, publish, mcp, workspace)
+    options = runner_options(root, USUAL_ROOT, settings, questions, patience, url, token_file, publish, mcp, workspace)
     with _session(config, options) as session:
         if interactive:
             session.greet()

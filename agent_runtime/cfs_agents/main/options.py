@@ -198,7 +198,8 @@ Tree = Annotated[str, typer.Argument(help="Session of the root agent (default: m
 
 
 def runner_options(
-    root: Path,
+    root: Path | None,
+    usual: str,
     model: "ModelSettings",
     questions: "CommandQuestions | None",
     patience: float,
@@ -208,34 +209,30 @@ def runner_options(
     mcp: list[Path] | None = None,
     workspace: Path | None = None,
 ) -> "RunnerOptions":
-    """Return the options of a runner, with the token that a file or the environment holds."""
+    """Return the options of a runner, with the token that a file or the environment holds.
+
+    Without a `root` the state is in the `usual` directory, or with a workspace in that of the user, by the name of the
+    folder and a digest of its path.
+    """
     from cfs_agents.main.runner import RunnerOptions
 
-    token = read_token(token_file)
-    return RunnerOptions(
-        root=root,
+    options = RunnerOptions(
+        root=root or (Path(usual) if workspace is None else _state_of(workspace, usual)),
         model=model,
         url=url,
-        token=token,
+        token=read_token(token_file),
         questions=questions,
         patience=patience,
         publish=publish,
         mcp=mcp_servers(mcp),
         workspace=workspace,
     )
+    if root is None and workspace is None and not options.root.exists():
+        note(f"[the agent's files are in {usual}; to let it work on the present folder: --workspace .]")
+    return options
 
 
-def state_root(root: Path | None, usual: str, workspace: Path | None) -> Path:
-    """Return the directory of an agent's state: `root`, or that of a workspace, or the `usual` one.
-
-    That of a workspace is in the user's state, by the name of the folder and a digest of its path.
-    """
-    if root is not None:
-        return root
-    if workspace is None:
-        if not Path(usual).exists():
-            note(f"[the agent's files are in {usual}; to let it work on the present folder: --workspace .]")
-        return Path(usual)
+def _state_of(workspace: Path, usual: str) -> Path:
     folder = workspace.expanduser().resolve()
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]
     return state_folder() / usual / f"{folder.name or 'root'}-{digest}"

@@ -48,7 +48,6 @@ from cfs_agents.main.options import (
     policy_of,
     questions_of,
     runner_options,
-    state_root,
 )
 from cfs_agents.main.rules_commands import RuleFiles
 
@@ -102,9 +101,8 @@ def serve(
         attended=not unattended,
         plan=plan,
     )
-    root = state_root(root, USUAL_TREE_ROOT, workspace)
-    settings = model_settings(model, temperature)
-    options = runner_options(root, settings, questions, patience, url, token_file, mcp=mcp, workspace=workspace)
+    settings, usual = model_settings(model, temperature), USUAL_TREE_ROOT
+    options = runner_options(root, usual, settings, questions, patience, url, token_file, mcp=mcp, workspace=workspace)
     with _tree_runner(session, config, options) as runner:
         runner.serve()
 
@@ -150,9 +148,8 @@ def resume(
         attended=not unattended,
         plan=plan,
     )
-    root = state_root(root, USUAL_TREE_ROOT, workspace)
-    settings = model_settings(model, temperature)
-    options = runner_options(root, settings, questions, patience, url, token_file, mcp=mcp, workspace=workspace)
+    settings, usual = model_settings(model, temperature), USUAL_TREE_ROOT
+    options = runner_options(root, usual, settings, questions, patience, url, token_file, mcp=mcp, workspace=workspace)
     with _tree_runner(session, config, options) as runner:
         runner.resume()
 

@@ -155,7 +155,7 @@ async def test_the_files_of_a_copy_are_merged_back(connect: Connect, cfs_server:
         assert (planned["number"], planned["files"]) == (None, done["files"])
         assert (done["files"], done["conflicts"]) == ([{"path": "a.txt", "change": "merged"}], [])
         assert (await ask(client, "read_file", path="/workspaces/main/a.txt"))["content"] == "one\n2\nthree\n"
-        assert "no workspace 'other'" in await refused(client, "merge", source=copy, target="other")
+        assert "no workspace 'nowhere'" in await refused(client, "merge", source=copy, target="nowhere")
 
 
 async def test_a_session_is_listed_read_copied_and_searched(connect: Connect, cfs_server: ScriptedServer) -> None:
