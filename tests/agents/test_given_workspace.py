@@ -151,6 +151,17 @@ async def test_its_own_workspace_can_be_taken_again(project: Path, tmp_path: Pat
     assert (root / "workspace/own.txt").exists()
 
 
+async def test_a_link_that_a_user_has_made_is_no_own_workspace(project: Path, tmp_path: Path) -> None:
+    """The folder that it leads to is worked on as any other."""
+    root = tmp_path / "state"
+    root.mkdir()
+    (root / "workspace").symlink_to(project)
+    made, _ = agent(root, project, write("new.txt"), says("done"))
+    async with made:
+        await made.run("go")
+    assert await asyncio.to_thread(changed, project) == ["?? new.txt"]
+
+
 async def test_what_commands_change_is_seen_and_what_programs_have_is_passed_over(
     project: Path, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ def workspace_of(folder: Path, given: Path | None, own: Path) -> Path:
     if given is None:
         return _last(folder / RECORD) or own
     workspace = given.expanduser().resolve()
-    if workspace == own.resolve():
+    if workspace == folder.resolve() / own.name:
         return own
     if not workspace.is_dir():
         raise NotFound(f"there is no folder {workspace} for the agent to work on")
