@@ -101,8 +101,9 @@ def test_files_go_back_and_come_back_at_any_replica(two: Replicas, folder: Path)
         put(other, f"{name}/a.txt", "two", name)
         put(one, f"{name}/b.txt", "new", name)
         say(other, name, "second")
-        done("POST", one, f"/v1/sessions/{name}/rewind", json={"to": there})
-        assert tree(folder / name) == {"a.txt": "one"}
+        versions = done("GET", one, f"/v1/sessions/{name}/versions").json()["versions"]
+        back = done("POST", one, f"/v1/sessions/{name}/rewind", json={"to": there}).json()
+        assert tree(folder / name) == {"a.txt": "one"}, (name, there, back, versions, log(one, name))
         done("POST", other, f"/v1/sessions/{name}/redo", json={})
         assert tree(folder / name) == {"a.txt": "two", "b.txt": "new"}
         assert [change["kind"] for change in log(one, name)][:2] == ["rewind", "rewind"]
