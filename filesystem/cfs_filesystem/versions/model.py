@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from cfs_filesystem._errors import NotFoundError
+
 
 class DamagedVersionError(OSError):
     """A stored version cannot be read: its bytes are not those that were stored."""
@@ -79,6 +81,15 @@ class Entry:
     def equals(self, other: "Entry | None") -> bool:
         """Return whether another entry has the same type, permissions and content."""
         return other is not None and (self.type, self.mode, self.digest) == (other.type, other.mode, other.digest)
+
+
+def require_kept(workspace: str, number: int | None, oldest: int, last: int) -> None:
+    """Raise `NotFoundError` for a number of no version of a workspace that is kept. None stands for the last."""
+    if number is None or oldest <= number <= last:
+        return
+    if 0 <= number < oldest:
+        raise NotFoundError(f"version {number} of {workspace!r} is no longer kept: the oldest is {oldest}")
+    raise NotFoundError(f"there is no version {number} of {workspace!r}: the last is {last}")
 
 
 def equal(one: Entry | None, other: Entry | None) -> bool:

@@ -23,7 +23,7 @@ from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, cast
 
 from cfs_filesystem._errors import NotFoundError
-from cfs_filesystem.versions.codec import FULL, LARGE, STRIDE, chunks, decode_chain, encode
+from cfs_filesystem.versions.codec import FULL, LARGE, STRIDE, chunks, decode_chain, encode, verified
 from cfs_filesystem.versions.model import (
     Author,
     Change,
@@ -35,6 +35,7 @@ from cfs_filesystem.versions.model import (
     State,
     VersionRetention,
     equal,
+    require_kept,
 )
 from cfs_filesystem.versions.recent import RecentContents
 
@@ -436,11 +437,7 @@ class SqliteVersions:
             if row["data"] is not None:
                 chain = self._chain(row["id"])
         content: BinaryIO = BytesIO(decode_chain(chain)) if row["data"] is not None else self._joined(row["id"])
-        if hashlib.file_digest(cast("Any", content), "sha256").hexdigest() != entry.digest:
-            content.close()
-            raise DamagedVersionError(f"the content of {entry.path!r} at {entry.number} is damaged")
-        content.seek(0)
-        return content
+        return verified(content, entry)
 
     def _joined(self, content: int) -> BinaryIO:
         joined = cast("BinaryIO", SpooledTemporaryFile(max_size=LARGE))  # noqa: SIM115 - the caller closes it
@@ -630,10 +627,7 @@ class SqliteVersions:
         """Return the row of a workspace, None if it has no changes. Raises `NotFoundError` for a wrong number."""
         row = self._workspace(workspace)
         last, oldest = (0, 0) if row is None else (row["last"], row["oldest"])
-        if number is not None and not oldest <= number <= last:
-            if 0 <= number < oldest:
-                raise NotFoundError(f"version {number} of {workspace!r} is no longer kept: the oldest is {oldest}")
-            raise NotFoundError(f"there is no version {number} of {workspace!r}: the last is {last}")
+        require_kept(workspace, number, oldest, last)
         return row
 
     def _made(self, workspace: str) -> tuple[int, bytes, int]:

@@ -22,15 +22,14 @@ from cfs_filesystem.versions import (
     Author,
     Change,
     Content,
-    DamagedVersionError,
     Entry,
     EntryType,
     Kind,
     State,
     VersionRetention,
 )
-from cfs_filesystem.versions.codec import FULL, LARGE, STRIDE, chunks, decode_chain, encode
-from cfs_filesystem.versions.model import equal
+from cfs_filesystem.versions.codec import FULL, LARGE, STRIDE, chunks, decode_chain, encode, verified
+from cfs_filesystem.versions.model import equal, require_kept
 from cfs_filesystem.versions.recent import RecentContents
 from cfs_server.journal.postgres_connection import escape, unescape
 from cfs_server.versions.connections import VersionsConnection, VersionsConnections
@@ -393,11 +392,7 @@ class PostgresVersions:
             if found is None:
                 raise NotFoundError(f"the content of {entry.path!r} at {entry.number} is no longer kept", entry.path)
             content = _joined(database, found.id) if found.parts else BytesIO(decode_chain(_chain(database, found.id)))
-        if hashlib.file_digest(cast("Any", content), "sha256").hexdigest() != entry.digest:
-            content.close()
-            raise DamagedVersionError(f"the content of {entry.path!r} at {entry.number} is damaged")
-        content.seek(0)
-        return content
+        return verified(content, entry)
 
     def workspaces(self) -> Sequence[str]:
         """See `VersionStore`."""
@@ -568,10 +563,7 @@ def _required(database: VersionsConnection, workspace: str, number: int | None) 
     """Return a workspace, None if it has no changes. Raises `NotFoundError` for a wrong number."""
     row = _find(database, workspace)
     last, oldest = (0, 0) if row is None else (row.last, row.oldest)
-    if number is not None and not oldest <= number <= last:
-        if 0 <= number < oldest:
-            raise NotFoundError(f"version {number} of {workspace!r} is no longer kept: the oldest is {oldest}")
-        raise NotFoundError(f"there is no version {number} of {workspace!r}: the last is {last}")
+    require_kept(workspace, number, oldest, last)
     return row
 
 

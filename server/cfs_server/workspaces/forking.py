@@ -7,8 +7,8 @@ killed in between, the copy of the files is removed: both are there, or none.
 
 import json
 import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Protocol
 
 import structlog
@@ -64,25 +64,6 @@ class FileForks:
         makes room. Yields why there is no copy, or an empty text. Raises `StorageFull`, and `AlreadyExists` while
         another copy of this name is being made.
         """
-        if copy in self._being_made:
-            raise AlreadyExists(f"another copy gets the name {copy!r} just now")
-        self._being_made.add(copy)
-        try:
-            async with self._forked(workspace, copy, at, room, vacant=vacant) as reason:
-                yield reason
-        finally:
-            self._being_made.discard(copy)
-
-    @asynccontextmanager
-    async def _forked(
-        self,
-        workspace: str,
-        copy: str,
-        at: float | None,
-        room: Callable[[int], AbstractContextManager[None]],
-        *,
-        vacant: bool,
-    ) -> AsyncIterator[str]:
         operation = uuid.uuid4().hex[:12]
         by = author.get()
         author_of_copy = Author("local" if by is None else by.principal, (by and by.agent) or "", operation)
@@ -94,19 +75,31 @@ class FileForks:
         def note(inode: int, number: int) -> None:
             from_thread.run(keep, inode, number)
 
+        with self._alone(copy):
+            try:
+                await self._forgetting.forget(copy)
+                how = ForkedWorkspace(at, author_of_copy, room, note, vacant)
+                reason = await to_thread.run_sync(self._fork, workspace, copy, how)
+                if reason:  # a program may have made a folder of this name after the note
+                    await self._undo(operation)
+                yield reason
+            except BaseException:
+                with CancelScope(shield=True):
+                    await self._undo(operation)
+                raise
+            if operation in self._journal.kept(_SPACE):
+                self._journal.keep(_SPACE, operation, None)
+
+    @contextmanager
+    def _alone(self, copy: str) -> Iterator[None]:
+        """Let only this block make a copy of a name: another would take the folder of this one for one that stays."""
+        if copy in self._being_made:
+            raise AlreadyExists(f"another copy gets the name {copy!r} just now")
+        self._being_made.add(copy)
         try:
-            await self._forgetting.forget(copy)
-            how = ForkedWorkspace(at, author_of_copy, room, note, vacant)
-            reason = await to_thread.run_sync(self._fork, workspace, copy, how)
-            if reason:  # a program may have made a folder of this name after the note
-                await self._undo(operation)
-            yield reason
-        except BaseException:
-            with CancelScope(shield=True):
-                await self._undo(operation)
-            raise
-        if operation in self._journal.kept(_SPACE):
-            self._journal.keep(_SPACE, operation, None)
+            yield
+        finally:
+            self._being_made.discard(copy)
 
     def _fork(self, workspace: str, copy: str, how: ForkedWorkspace) -> str:
         try:
