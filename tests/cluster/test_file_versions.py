@@ -36,7 +36,7 @@ def two(database: str, folder: Path) -> Iterator[Replicas]:
 
 
 def call(method: str, url: str, path: str, **how: Any) -> httpx.Response:
-    """Send a request, again while nobody has the slot."""
+    """Send a request, again while no replica has the slot."""
     while True:
         answer = httpx.request(method, url + path, timeout=60, trust_env=False, **how)
         if answer.status_code != 503 or "Retry-After" not in answer.headers:

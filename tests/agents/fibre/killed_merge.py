@@ -5,7 +5,7 @@
 
 A life is killed at its merge, the next one where it finishes that merge, if it does; the third is whole. Points are
 before and after every system call of the merge that changes the disk, and at every statement of `versions.db`. Prints,
-as JSON, what was wrong. A program of its own, since a test run with threads must not fork.
+as JSON, what was wrong. It is a separate program, because a process with threads must not fork.
 """
 
 import asyncio

@@ -69,11 +69,15 @@ async def test_a_job_may_be_awaited_again_and_again(tmp_path: Path) -> None:
 
 
 async def test_what_a_command_left_is_named_in_the_outcome(tmp_path: Path) -> None:
-    model = ScriptedModel([calls("execute_command", command="nohup sleep 1358 >/dev/null 2>&1 & disown"), says("done")])
+    command = (
+        "nohup sleep 1358 >/dev/null 2>&1 &"
+        " until grep -qa ^sleep /proc/$!/cmdline; do sleep 0.01; done; disown"  # until then it is nohup
+    )
+    model = ScriptedModel([calls("execute_command", command=command), says("done")])
     async with agent_of(tmp_path, model) as agent:
         outcome = await agent.run("go")
     (note,) = outcome.jobs
-    assert "sleep 1358) in the background" in note, "it may still be nohup"
+    assert "(sleep 1358) in the background" in note
     process = note.split("process ")[1].split()[0]
     await asyncio.to_thread(until, lambda: not alive(process))
 
