@@ -95,7 +95,7 @@ def test_messages_of_twenty_threads_are_all_there_and_whole_while_turns_run() ->
 
         def write(writer: int) -> None:
             started.wait()
-            for number in range(5):
+            for number in range(10):
                 content = "\n".join(f"writer {writer} message {number} line {line}" for line in range(10))
                 far.files.write("/sessions/shared", content)
                 far.files.write(f"/sessions/own-{writer}", content)
@@ -106,12 +106,12 @@ def test_messages_of_twenty_threads_are_all_there_and_whole_while_turns_run() ->
             list(threads.map(write, range(20)))
         sent = {
             writer: [
-                "\n".join(f"writer {writer} message {number} line {line}" for line in range(10)) for number in range(5)
+                "\n".join(f"writer {writer} message {number} line {line}" for line in range(10)) for number in range(10)
             ]
             for writer in range(20)
         }
         shared = far.settled("shared").history.messages
-        assert [message.role for message in shared] == ["user", "assistant"] * 100
+        assert [message.role for message in shared] == ["user", "assistant"] * 200
         said = [message.content for message in shared[::2]]
         assert sorted(said) == sorted(content for contents in sent.values() for content in contents)
         for writer, contents in sent.items():
