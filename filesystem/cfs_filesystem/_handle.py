@@ -46,9 +46,9 @@ def directly_in(inside: Path, entries: Iterable[tuple[Path, EntryMeta]]) -> dict
     return directories | files
 
 
-def newer(path: Path, known: EntryMeta, other: EntryMeta | None = None) -> DirectoryMeta:
+def newer(path: Path, meta: EntryMeta, other: EntryMeta | None = None) -> DirectoryMeta:
     """Return the metadata of a directory; its time is that of its newest member."""
-    times = [known["updated_at"], *([] if other is None else [other["updated_at"]])]
+    times = [meta["updated_at"], *([] if other is None else [other["updated_at"]])]
     return DirectoryMeta(path=path, size=0, updated_at=max(times), directory=True)
 
 

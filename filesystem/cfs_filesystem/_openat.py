@@ -326,11 +326,16 @@ class Walk:
     """
 
     def __init__(
-        self, root: int, wanted: Callable[[Sequence[str]], bool], *, start: Sequence[str] = (), limit: int | None = None
+        self,
+        root: int,
+        descend: Callable[[Sequence[str]], bool],
+        *,
+        start: Sequence[str] = (),
+        limit: int | None = None,
     ) -> None:
         self.complete = True
         self._root = root
-        self._wanted = wanted
+        self._wanted = descend
         self._left = limit
         self._waiting = [list(start)]
 
@@ -507,10 +512,10 @@ class DirectoryTree:
             os.close(above)
 
     def walk(
-        self, parts: Sequence[str], wanted: Callable[[Sequence[str]], bool]
+        self, parts: Sequence[str], descend: Callable[[Sequence[str]], bool]
     ) -> Iterator[tuple[list[str], int, "os.DirEntry[str]"]]:
         """Yield all files below a directory; see `Walk`. A closed tree has none."""
-        return iter(()) if self._closed else iter(Walk(self._root, wanted, start=parts))
+        return iter(()) if self._closed else iter(Walk(self._root, descend, start=parts))
 
     def descend(self, parts: Sequence[str]) -> Iterator[tuple[list[str], int, list["os.DirEntry[str]"]]]:
         """Yield a directory and all below it: the parts, the descriptor and the entries of each.

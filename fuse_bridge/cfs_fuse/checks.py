@@ -15,9 +15,9 @@ DEVICE = Path("/dev/fuse")
 class CannotMountError(Exception):
     """Mounting is not possible; the message explains why and how to fix it."""
 
-    def __init__(self, found: str, advice: str = "") -> None:
-        super().__init__(f"{found}: {advice}" if advice else found)
-        self.found = found
+    def __init__(self, state: str, advice: str = "") -> None:
+        super().__init__(f"{state}: {advice}" if advice else state)
+        self.found = state
         self.advice = advice
 
 

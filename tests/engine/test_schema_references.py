@@ -174,7 +174,7 @@ def test_a_tool_whose_grammar_is_refused_leaves_the_others_constrained(vocabular
     assert any(line.startswith("the arguments of large may be any object") for line in lines)
     never = tool("never", {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a$", "minLength": 2}}})
     never["function"]["parameters"]["required"] = ["a"]
-    forced = grammars.of_schema(reply_schema([never], required=True, wanted=None))
+    forced = grammars.of_schema(reply_schema([never], required=True, schema=None))
     assert takes(vocabulary, forced, '{"name":"never","arguments":{"b":1}}')
 
 

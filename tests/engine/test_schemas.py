@@ -100,7 +100,7 @@ async def test_arguments_of_a_forced_call_keep_their_bounds(tiny: Path) -> None:
     """Definitions and references of the parameters too."""
     tools = [{"type": "function", "function": {"name": each.__name__, "parameters": each.model_json_schema()}}
              for each in (Leaf, Branch)]  # fmt: skip
-    schema = reply_schema(tools, required=True, wanted=None)
+    schema = reply_schema(tools, required=True, schema=None)
     assert schema is not None
     replies = await answers(tiny, [schema] * 6, 1500)
     calls = [json.loads(reply.text) for reply in replies if ended(reply)]

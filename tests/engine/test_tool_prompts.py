@@ -213,18 +213,18 @@ NESTED: dict[str, Any] = {
 def test_what_must_be_said_is_a_schema() -> None:
     """One call of one of the tools; with a form besides, that or a call."""
     wanted = {"type": "object", "properties": {"mood": {"$ref": "#/$defs/P"}}, "$defs": {"P": {"type": "string"}}}
-    assert reply_schema([TOOL], required=False, wanted=None) is None
-    assert reply_schema([], required=True, wanted=wanted) is wanted
-    one = reply_schema([TOOL], required=True, wanted=None)
+    assert reply_schema([TOOL], required=False, schema=None) is None
+    assert reply_schema([], required=True, schema=wanted) is wanted
+    one = reply_schema([TOOL], required=True, schema=None)
     assert one is not None
     assert one["properties"]["name"] == {"const": "read"}
-    both = reply_schema([TOOL, NESTED], required=False, wanted=wanted)
+    both = reply_schema([TOOL, NESTED], required=False, schema=wanted)
     assert both is not None
     assert len(both["anyOf"]) == 3
     assert both["$defs"].keys() == {"1.P", "2.P"}
     assert both["anyOf"][1]["properties"]["arguments"]["properties"]["point"] == {"$ref": "#/$defs/1.P"}
     assert "definitions" in both["anyOf"][1]["properties"]["arguments"]["properties"]
-    forced_both = reply_schema([TOOL], required=True, wanted=wanted)
+    forced_both = reply_schema([TOOL], required=True, schema=wanted)
     assert forced_both == one
 
 
@@ -239,7 +239,7 @@ def test_the_schemas_become_grammars(vocabulary: Vocabulary) -> None:
     """References included."""
     grammars = Grammars(vocabulary)
     for wanted in (None, {"type": "object"}):
-        grammar = grammars.of_schema(reply_schema([TOOL, NESTED], required=wanted is None, wanted=wanted))
+        grammar = grammars.of_schema(reply_schema([TOOL, NESTED], required=wanted is None, schema=wanted))
         assert grammar is not None
         grammar.free()
     assert len(grammars) == 2

@@ -484,7 +484,7 @@ async def test_no_more_is_counted_than_one_message_may_have(server: ServerHarnes
 def test_the_oldest_conversations_are_forgotten() -> None:
     """An engine keeps nothing for ever, and no owner shares a key with another."""
     forgotten: list[str] = []
-    known = Conversations(forgotten.append, most=2)
+    known = Conversations(forgotten.append, limit=2)
 
     def key(owner: str, *contents: str) -> str:
         return known.key(owner, [Message(role="user", content=content) for content in contents])

@@ -164,13 +164,13 @@ def test_exchanges_are_whole() -> None:
 
 @pytest.mark.parametrize(("limit", "fits"), [(1000, 2), (60, 1), (80, 2)])
 def test_what_fits_is_filled_to_three_quarters(limit: int, fits: int) -> None:
-    found = count_fitting(TALK, limit=limit, most=limit, whole=words, count=lambda text: len(text.split()))
+    found = count_fitting(TALK, limit=limit, max_last=limit, whole=words, count=lambda text: len(text.split()))
     assert found == fits
 
 
 def test_a_last_exchange_that_is_too_long_is_told() -> None:
     long = [*TALK, user("word " * 100)]
-    assert count_fitting(long, limit=50, most=60, whole=words, count=len) == 0
+    assert count_fitting(long, limit=50, max_last=60, whole=words, count=len) == 0
 
 
 def test_the_bound_is_sure_and_looks_no_further_than_it_must() -> None:

@@ -179,7 +179,7 @@ async def test_temperatures_above_the_protocols_highest_are_cut() -> None:
 
 
 def test_the_oldest_signed_replies_go_first() -> None:
-    signed = SignedReplies(most=2)
+    signed = SignedReplies(limit=2)
     for number in range(3):
         signed.keep("me", f"s{number}", [{"type": "tool_use", "id": f"t{number}", "name": "f", "input": {}}])
     signed.keep("me", "s", [{"type": "text", "text": "no call, nothing to keep"}])

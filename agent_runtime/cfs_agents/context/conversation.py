@@ -158,10 +158,10 @@ class Conversation:
                 raise InvalidParameters("calls and their results stay or go together")
         return Conversation(tuple(item for item in self.items if item.item_id not in item_ids))
 
-    def inserting(self, place: int, item: ContextItem) -> "Conversation":
+    def inserting(self, position: int, item: ContextItem) -> "Conversation":
         """Insert an item before the unit at this index of `units`, or at the end."""
         units = [unit.items for unit in self.units]
-        groups = [*units[:place], (item,), *units[place:]]
+        groups = [*units[:position], (item,), *units[position:]]
         return Conversation(tuple(item for group in groups for item in group))
 
     def released(self) -> "Conversation":

@@ -60,14 +60,14 @@ def decoded(data: bytes) -> Index:
         raise Unreadable(str(error)) from error
 
 
-def rebuilt(handle: FsHandle, known: Index, put_aside: Callable[[str], object]) -> Index:
-    """Return the index of the items that are on disk; `known` is the last index.
+def rebuilt(handle: FsHandle, previous: Index, put_aside: Callable[[str], object]) -> Index:
+    """Return the index of the items that are on disk; `previous` is the last index.
 
-    Every item is read. If a crash left one in two places, the place that `known` names stays, else the older one. Texts
-    that are missing or differ are written again. What is in the way of one is `put_aside`.
+    Every item is read. If a crash left one in two places, the place that `previous` names stays, else the older one.
+    Texts that are missing or differ are written again. What is in the way of one is `put_aside`.
     """
     sizes = {meta["path"][1:]: meta["size"] for meta in handle.list("/")}
-    named = {record.path for record in known}
+    named = {record.path for record in previous}
     records = [record for path in sizes if (record := _read(handle, path, sizes, put_aside)) is not None]
     by_id: dict[str, ItemRecord] = {}
     for record in sorted(records, key=lambda record: (record.path not in named, record.time)):
@@ -76,7 +76,7 @@ def rebuilt(handle: FsHandle, known: Index, put_aside: Callable[[str], object]) 
             handle.delete(f"/{record.path}")  # the same one, compressed or not
         elif other is not record:
             remove_files(handle, record)
-    return Index(sorted(by_id.values(), key=lambda record: record.time), known.removed)
+    return Index(sorted(by_id.values(), key=lambda record: record.time), previous.removed)
 
 
 def check_integrity(index: Index, handle: FsHandle) -> list[str]:

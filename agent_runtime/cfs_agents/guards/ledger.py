@@ -290,7 +290,7 @@ class ChangeLog:
         By descriptors, as commands may replace folders by links.
         """
         complete = True
-        for base, prefix in ((self._root, ()), *((place, (name,)) for name, place in self._elsewhere.items())):
+        for base, prefix in ((self._root, ()), *((folder, (name,)) for name, folder in self._elsewhere.items())):
             root = open_beneath(base, ())
             try:
                 walk = Walk(root, partial(self._looks_at, prefix), limit=_MAX_NAMES)

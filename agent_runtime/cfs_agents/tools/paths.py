@@ -116,13 +116,11 @@ class PathManager:
             return self.workspace / logical.removeprefix(WORKSPACE).removeprefix("/")
         return self.agent_root / logical.removeprefix("/")
 
-    def agent_path(self, place: pathlib.Path) -> str:
+    def agent_path(self, path: pathlib.Path) -> str:
         """Return the agent's path of a path of this machine; a path outside of its directories stays as it is."""
-        if place.is_relative_to(self.workspace):
-            return f"{WORKSPACE}/{place.relative_to(self.workspace).as_posix()}"
-        return (
-            f"/{place.relative_to(self.agent_root).as_posix()}" if place.is_relative_to(self.agent_root) else str(place)
-        )
+        if path.is_relative_to(self.workspace):
+            return f"{WORKSPACE}/{path.relative_to(self.workspace).as_posix()}"
+        return f"/{path.relative_to(self.agent_root).as_posix()}" if path.is_relative_to(self.agent_root) else str(path)
 
 
 def _bare(path: str) -> str:

@@ -38,9 +38,9 @@ def _places(text: str, old: str) -> list[int]:
     return places
 
 
-def line_of(text: str, place: int) -> int:
+def line_of(text: str, position: int) -> int:
     """Return the number of the line in which a position is, from 1."""
-    return text.count("\n", 0, place) + 1
+    return text.count("\n", 0, position) + 1
 
 
 def _near(text: str, old: str) -> str:

@@ -49,10 +49,10 @@ def text_of(value: Any) -> str:
         return text_of(str(value))
 
 
-def shortened(text: str, most: int) -> str:
-    """Cut the middle out of a text longer than `most` characters, and insert a note with the number left out."""
-    if len(text) <= most:
+def shortened(text: str, limit: int) -> str:
+    """Cut the middle out of a text longer than `limit` characters, and insert a note with the number left out."""
+    if len(text) <= limit:
         return text
-    head, tail = most - most // 3, most // 3
+    head, tail = limit - limit // 3, limit // 3
     left_out = len(text) - head - tail
     return f"{text[:head]}\n[... {left_out:,} of {len(text):,} characters left out ...]\n{text[len(text) - tail :]}"

@@ -80,7 +80,7 @@ def build_toolset(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> 
         offered |= dict.fromkeys(MORE_FILE_TOOLS, PLAN_CONTEXT)
     if COMMAND in offered:
         offered[JOB] = 0
-    working = [replace(each, min_context=offered[each.name]) for each in working if each.name in offered]
+    working = [replace(tool, min_context=offered[tool.name]) for tool in working if tool.name in offered]
     plan = [Plan(changed=sub_agent.plan_changed).tool()] if config.plan else []
     return Toolset([*leading, *working, *plan, *config.tools], jobs, gate)
 

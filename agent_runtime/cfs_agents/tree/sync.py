@@ -66,10 +66,10 @@ class ContextSynchronizer:
             raise ToolError(_too_large(f"{tokens:,} tokens", f"{self._most_tokens:,}"))
 
 
-def _too_large(size: str, most: str) -> str:
+def _too_large(size: str, limit: str) -> str:
     return (
-        f"the new context window has {size}, and {most} are the most: keep what the next steps need, and write the rest"
-        " to files below /storage/documents first"
+        f"the new context window has {size}, and {limit} are the most: keep what the next steps need, and write the"
+        " rest to files below /storage/documents first"
     )
 
 

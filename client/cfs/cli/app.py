@@ -190,13 +190,13 @@ def _callback(
     """
 
 
-def build(found: list[EntryPoint]) -> typer.Typer:
+def build(entry_points: list[EntryPoint]) -> typer.Typer:
     """Build the program with the commands of all packages."""
 
     class Commands(_Commands):
         pass
 
-    Commands.found = found
+    Commands.found = entry_points
     app = typer.Typer(
         name="cfs", cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
     )

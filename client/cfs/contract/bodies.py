@@ -73,12 +73,12 @@ def judge(
     base: bytes = b"",
     may_replace: bool = False,
     limit: int | None = None,
-    most: int | None = None,
+    max_messages: int | None = None,
 ) -> Verdict:
     """Tell what a body means, by the rules above.
 
-    `limit` is the size of the largest message in bytes, `most` the number of messages in the longest transcript.
-    An empty `base` stands for none known. Raises `UnsupportedMedia`, `TooLarge`, or `Conflict` (rule 8).
+    `limit` is the size of the largest message in bytes, `max_messages` the number of messages in the longest
+    transcript. An empty `base` stands for none known. Raises `UnsupportedMedia`, `TooLarge`, or `Conflict` (rule 8).
     """
     body = body.removeprefix(BOM_UTF8)
     if not body.strip() or _same(body, transcript):
@@ -88,11 +88,11 @@ def judge(
         if start and body.startswith(start):
             return _message(body[len(start) :].decode(), limit)
     if (plain := _plain(body)) != body:
-        verdict = judge(plain, transcript, base=base, may_replace=may_replace, limit=limit, most=most)
+        verdict = judge(plain, transcript, base=base, may_replace=may_replace, limit=limit, max_messages=max_messages)
         return _message(text, limit) if verdict == Append(plain.decode()) else verdict
     if not transcript and not base:
         return ImportedHistory(text) if _is_conversation(body) else _message(text, limit)
-    if not (_first(body, _ASSISTANT) >= 0 or _turns(body, most) & (_turns(transcript) | _turns(base))):
+    if not (_first(body, _ASSISTANT) >= 0 or _turns(body, max_messages) & (_turns(transcript) | _turns(base))):
         return _message(text, limit)
     if may_replace:
         return Replace(text)
@@ -135,7 +135,7 @@ def _is_conversation(body: bytes) -> bool:
 def _turns(body: bytes, limit: int | None = None) -> set[TranscriptMessage]:
     """The turns that a text holds, from its first line that reads as the beginning of one."""
     first = _first(body, _PREFIXES)
-    return set(parse(body[first:].decode(), most=limit)) if first >= 0 else set()
+    return set(parse(body[first:].decode(), max_messages=limit)) if first >= 0 else set()
 
 
 def _first(body: bytes, prefixes: tuple[bytes, ...]) -> int:

@@ -103,20 +103,20 @@ def reply_stops(own: tuple[str, ...] | None) -> tuple[str, ...]:
     return own + tuple(stop for stop in _ROLE_STOPS if not any(text in stop for text in own))
 
 
-def parse(text: str, *, most: int | None = None) -> list[TranscriptMessage]:
+def parse(text: str, *, max_messages: int | None = None) -> list[TranscriptMessage]:
     """Read a transcript back; one final newline is taken as the end of the last line.
 
     Raises `InvalidTranscript` when the text does not begin with a role's prefix, and `TooLarge` when it has more than
-    `most` messages, before it reads them.
+    `max_messages` messages, before it reads them.
     """
     if not text:
         return []
     if not _FIRST.match(text):
         expected = ", ".join(repr(prefix) for prefix in PREFIXES.values())
         raise InvalidTranscript(f"a transcript begins with one of {expected}; this text begins with {text[:40]!r}")
-    starts = [0, *(match.end() for match in islice(_TURN.finditer(text), most))]
-    if most is not None and len(starts) > most:
-        raise TooLarge(f"a transcript has {most} messages at most; this one has more")
+    starts = [0, *(match.end() for match in islice(_TURN.finditer(text), max_messages))]
+    if max_messages is not None and len(starts) > max_messages:
+        raise TooLarge(f"a transcript has {max_messages} messages at most; this one has more")
     ends = [start - 1 for start in starts[1:]] + [len(text) - text.endswith("\n")]
     return [_parse_one(text[start:end]) for start, end in zip(starts, ends, strict=True)]
 

@@ -54,9 +54,9 @@ def asked_last(turns: Sequence[TranscriptMessage], message: TranscriptMessage) -
     return next((n for n in range(len(turns) - 1, -1, -1) if turns[n] == message), None)
 
 
-def end_of_answer(turns: Sequence[TranscriptMessage], asked: int) -> int:
+def end_of_answer(turns: Sequence[TranscriptMessage], question: int) -> int:
     """Count the messages up to the end of the turn that a message began: to the next user's one."""
-    return next((n for n in range(asked + 1, len(turns)) if turns[n].role == "user"), len(turns))
+    return next((n for n in range(question + 1, len(turns)) if turns[n].role == "user"), len(turns))
 
 
 def find_reply(text: str, turns: Sequence[TranscriptMessage], message: str) -> Found | None:

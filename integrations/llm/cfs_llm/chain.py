@@ -55,26 +55,26 @@ class ChainRequest:
     system: str | None
 
 
-def plan(messages: Sequence[Message], wanted: str | None, fallback: str, system: str | None) -> ChainRequest:
+def plan(messages: Sequence[Message], requested: str | None, fallback: str, system: str | None) -> ChainRequest:
     """Find the session of a chain, and what it does not have yet.
 
-    `wanted` is the session that the user has named: it gets the new input only, because its history is its own.
+    `requested` is the session that the user has named: it gets the new input only, because its history is its own.
     """
     last, previous = _last_place(messages)
-    if previous is not None and wanted in (None, previous.session):
-        place, new = previous, messages[last + 1 :]
-    elif wanted is not None:
-        place, new = ChainSession(wanted), messages[_end_of_replies(messages) :]
+    if previous is not None and requested in (None, previous.session):
+        session, new = previous, messages[last + 1 :]
+    elif requested is not None:
+        session, new = ChainSession(requested), messages[_end_of_replies(messages) :]
     else:
-        place, new = ChainSession(fallback), messages
+        session, new = ChainSession(fallback), messages
     spoken = [entry for message in new for entry in _converted(message)]
     if not spoken or spoken[-1].role == "assistant":
         raise InvalidRequest("there is nothing to answer: give a prompt, or the results of tools")
     system_texts = [_text(message) for message in new if message.role == "system"]
     guard = Life()
-    guard.saw(place.life)
+    guard.saw(session.life)
     return ChainRequest(
-        place.session, guard, spoken[:-1], spoken[-1], system or (system_texts[-1] if system_texts else None) or None
+        session.session, guard, spoken[:-1], spoken[-1], system or (system_texts[-1] if system_texts else None) or None
     )
 
 
@@ -97,8 +97,8 @@ def answerable(
 
 def _last_place(messages: Sequence[Message]) -> tuple[int, ChainSession | None]:
     for index in reversed(range(len(messages))):
-        if messages[index].role == "assistant" and (place := ChainSession.of(messages[index])) is not None:
-            return index, place
+        if messages[index].role == "assistant" and (session := ChainSession.of(messages[index])) is not None:
+            return index, session
     return -1, None
 
 

@@ -163,16 +163,16 @@ class Principals:
         """Whether callers must send a token."""
         return self._tokens is not None
 
-    def use(self, known: Mapping[str, Token]) -> None:
+    def use(self, tokens: Mapping[str, Token]) -> None:
         """Replace the tokens. The rights of a principal change at once, also during a request.
 
         A principal whose token is deleted or expired keeps its sessions but loses all rights.
         """
-        self._tokens = dict(known)
-        self._names = {token.hash: name for name, token in known.items()}
-        for name in {*self._principals} - set(known):
+        self._tokens = dict(tokens)
+        self._names = {token.hash: name for name, token in tokens.items()}
+        for name in {*self._principals} - set(tokens):
             self._principals[name].allow((), self._defaults)
-        for name, token in known.items():
+        for name, token in tokens.items():
             self.named(name).allow(
                 tuple(Grant(prefix=one.prefix, ops=one.ops) for one in token.grants), _limits(token, self._defaults)
             )

@@ -193,19 +193,19 @@ class Front:
             return ""
 
     async def _find(
-        self, place: NameLocation, target: RequestTarget, scope: Scope, request: Incoming, send: Send
+        self, location: NameLocation, target: RequestTarget, scope: Scope, request: Incoming, send: Send
     ) -> None:
         """Answer a request by the owner of its slot, first that of a place. Wait for an owner if there is none."""
         patience, hops = OwnerWait(self._replica), 0
         has_key = idempotency_key(dict(request.headers)) is not None
         while True:
-            owner = self._replica.owner(place.slot)
+            owner = self._replica.owner(location.slot)
             result: RelayResult | NameLocation
             if isinstance(owner, HostedSlot):
                 request.rewind()
-                result = await self._serve(owner, place.mark or None, target, scope, request, send)
+                result = await self._serve(owner, location.mark or None, target, scope, request, send)
             elif isinstance(owner, RemoteSlot):
-                result = await self._relay_to(owner, Order(place.slot, place.mark or None), request, send)
+                result = await self._relay_to(owner, Order(location.slot, location.mark or None), request, send)
             else:
                 result = RelayResult.UNREACHED
             if result is RelayResult.ANSWERED:
@@ -214,8 +214,8 @@ class Front:
                 hops += 1
                 if hops > _HOPS:
                     raise Unavailable("the name of this session was just taken; try again", retry_after=AGAIN_SECONDS)
-                place = result
-                self._learn(target.root, place.slot)
+                location = result
+                self._learn(target.root, location.slot)
             else:
                 if result in _LOST and not is_repeatable(request.method, has_key=has_key):
                     raise Unavailable(
@@ -226,7 +226,7 @@ class Front:
                     raise Unavailable("the server is stopping; repeat", retry_after=AGAIN_SECONDS)
                 if not request.is_replayable:
                     raise Unavailable("this session is moving to another replica; repeat", retry_after=AGAIN_SECONDS)
-                await patience.wait(f"no replica serves slot {place.slot} of the sessions now")
+                await patience.wait(f"no replica serves slot {location.slot} of the sessions now")
 
     def _place(self, target: RequestTarget, request: Incoming) -> NameLocation:
         """Return where a request goes first."""

@@ -58,14 +58,14 @@ class Names:
 
     def note(self, name: str, slot: int) -> NameLocation:
         """Note that a name of this home is in another slot now. The caller has checked that it is nowhere else."""
-        place = NameLocation(slot, secrets.token_hex(8))
+        location = NameLocation(slot, secrets.token_hex(8))
         if slot == self._slot:  # it is back at its home
             self._moved.pop(name, None)
             self._documents.keep(SPACE, name, None)
         else:
-            self._moved[name] = place
-            self._documents.keep(SPACE, name, json.dumps({"slot": slot, "mark": place.mark}))
-        return place
+            self._moved[name] = location
+            self._documents.keep(SPACE, name, json.dumps({"slot": slot, "mark": location.mark}))
+        return location
 
     def grant(self, name: str, mark: str) -> bool:
         """Allow a name here that its home has given to this slot. Returns False if it was given up before this arrived.

@@ -124,13 +124,13 @@ class Incoming:
         """Whether the whole body can be sent once more."""
         return self._replayable
 
-    async def whole(self, most: int, count: Callable[[int], None] = lambda _: None) -> bytes | None:
-        """Read the body, and keep it; None if it has more than `most` bytes, of which the beginning is kept.
+    async def whole(self, max_bytes: int, count: Callable[[int], None] = lambda _: None) -> bytes | None:
+        """Read the body, and keep it; None if it has more than `max_bytes` bytes, of which the beginning is kept.
 
         `count` is called with the size of each piece as it comes, and may raise.
         """
         while not self._ended:
-            if self._size > most:
+            if self._size > max_bytes:
                 return None
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -222,14 +222,14 @@ class RelayedResponse:
         return next((value.decode("latin-1") for key, value in self.headers if key == name), "")
 
 
-async def send_whole(found: RelayedResponse, scope: Scope, send: Send) -> None:
+async def send_whole(response: RelayedResponse, scope: Scope, send: Send) -> None:
     """Send a response to a client."""
     drop = (b"content-length", b"transfer-encoding", b"date", b"server", b"connection")
-    headers = [(name, value) for name, value in found.headers if name not in drop]
-    if found.status != 304:
-        headers.append((b"content-length", str(len(found.body)).encode()))
-    await send({"type": "http.response.start", "status": found.status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else found.body})
+    headers = [(name, value) for name, value in response.headers if name not in drop]
+    if response.status != 304:
+        headers.append((b"content-length", str(len(response.body)).encode()))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else response.body})
 
 
 class Relay:

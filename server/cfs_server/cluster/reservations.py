@@ -43,16 +43,16 @@ class Reservations:
             return None
         return NameLocation(slot.number, mark)
 
-    def release(self, name: str, slot: HostedSlot, place: NameLocation) -> None:
+    def release(self, name: str, slot: HostedSlot, location: NameLocation) -> None:
         """Give a name back that was reserved for nothing.
 
         While its home does not answer, the name is refused here and noted there: so this is repeated until it does, or
         the slot has another owner, which accepts what is noted.
         """
-        if not place.mark:
+        if not location.mark:
             return
-        slot.names.give_up(name, place.mark)
-        question = {"do": "return", "name": name, "slot": slot.number, "mark": place.mark}
+        slot.names.give_up(name, location.mark)
+        question = {"do": "return", "name": name, "slot": slot.number, "mark": location.mark}
 
         async def give_back() -> None:
             while slot.serves:
@@ -98,8 +98,8 @@ class Reservations:
                 async with lock:
                     return await self._reserve(slot, name, question["slot"])
             case "return":
-                place = slot.names.place(name)
-                if place is not None and place.mark == question["mark"]:
+                location = slot.names.place(name)
+                if location is not None and location.mark == question["mark"]:
                     slot.names.note(name, slot.number)
                     await _durable(slot)
                 return {"done": True}
@@ -122,9 +122,9 @@ class Reservations:
                 return {"mark": None}
         if home.has(name):  # it was created while the other slot was asked
             return {"mark": None}
-        place = home.names.note(name, slot)
+        location = home.names.note(name, slot)
         await _durable(home)
-        return {"mark": place.mark}
+        return {"mark": location.mark}
 
 
 async def _durable(slot: HostedSlot) -> None:

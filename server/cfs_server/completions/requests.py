@@ -29,9 +29,9 @@ class Conversations:
     conversations with the same beginning share a key. Then the idle one may lose cached computation, nothing else.
     """
 
-    def __init__(self, forget: Callable[[str], None], most: int = MOST) -> None:
+    def __init__(self, forget: Callable[[str], None], limit: int = MOST) -> None:
         self._forget = forget
-        self._most = most
+        self._most = limit
         self._keys: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -119,12 +119,12 @@ def with_ids(messages: tuple[Message, ...], history: Sequence[Message] = ()) -> 
     waiting: list[str] = []
     for index, message in enumerate(messages):
         if message.tool_calls:
-            known = history[index].tool_calls if index < len(history) else ()
-            same = [(call.name, call.arguments) for call in known] == [
+            previous = history[index].tool_calls if index < len(history) else ()
+            same = [(call.name, call.arguments) for call in previous] == [
                 (call.name, call.arguments) for call in message.tool_calls
             ]
             calls = tuple(
-                call if call.id else call.model_copy(update={"id": known[at].id if same else f"call_{index}_{at}"})
+                call if call.id else call.model_copy(update={"id": previous[at].id if same else f"call_{index}_{at}"})
                 for at, call in enumerate(message.tool_calls)
             )
             waiting = [call.id for call in calls]

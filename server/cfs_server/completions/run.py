@@ -263,10 +263,10 @@ class EphemeralCompletions:
 
 
 @contextlib.contextmanager
-def _place(places: Counter[str], owner: str, most: int, what: str) -> Iterator[None]:
+def _place(places: Counter[str], owner: str, limit: int, what: str) -> Iterator[None]:
     """Take one of an owner's places. Raises `TooMany` if all are in use."""
-    if places[owner] >= most:
-        raise TooMany(f"{what} for you {most} requests at a time; try again when one is answered", retry_after=1.0)
+    if places[owner] >= limit:
+        raise TooMany(f"{what} for you {limit} requests at a time; try again when one is answered", retry_after=1.0)
     places[owner] += 1
     try:
         yield
@@ -311,14 +311,14 @@ class AuthorizedCompletions:
         """The limits of a conversation."""
         return self._sessions.limits
 
-    def choose(self, asked: str) -> str | None:
+    def choose(self, requested: str) -> str | None:
         """Return the model that a request names; None leaves it to the session or the server.
 
         A server with one model answers by that, whatever the request calls it. Raises `ModelNotFound`.
         """
-        if len(self.models) == 1 or not asked:
+        if len(self.models) == 1 or not requested:
             return None
-        return self.card(asked).id
+        return self.card(requested).id
 
     def card(self, name: str) -> ModelCard:
         """Return a model. Raises `ModelNotFound`."""

@@ -137,20 +137,20 @@ class StoredResponses:
             raise _missing() from None
 
     async def begin(
-        self, spec: CompletionSpec, place: ResponseParent, submitted: Callable[[Stored, LoggedEvent], None]
+        self, spec: CompletionSpec, parent: ResponseParent, submitted: Callable[[Stored, LoggedEvent], None]
     ) -> tuple[CompletionSpec, Stored | None]:
         """Begin a response as a turn. One that is not stored is returned with all that the model has to read.
 
         `submitted` gets the response, in the callback of the event loop that starts its turn. Raises `NotFound`,
         `Conflict`, and as `submit`.
         """
-        if place.previous is not None:
-            return await self._after(spec, place, place.previous, submitted)
-        name = place.conversation or place.session
+        if parent.previous is not None:
+            return await self._after(spec, parent, parent.previous, submitted)
+        name = parent.conversation or parent.session
         if name is None:
-            return spec, await self._unnamed_response(spec, place, submitted) if place.stores else None
+            return spec, await self._unnamed_response(spec, parent, submitted) if parent.stores else None
         async with self._sessions.loaded(name):
-            if place.conversation is not None:
+            if parent.conversation is not None:
                 session = self._sessions.get(name, "read_binary", "write")
                 spec = replace(spec, before=_before(session, spec.messages))
             return spec, self._submit(name, spec, submitted)
@@ -158,7 +158,7 @@ class StoredResponses:
     async def _after(
         self,
         spec: CompletionSpec,
-        place: ResponseParent,
+        parent: ResponseParent,
         previous: str,
         submitted: Callable[[Stored, LoggedEvent], None],
     ) -> tuple[CompletionSpec, Stored | None]:
@@ -169,15 +169,15 @@ class StoredResponses:
             raise Conflict(f"response {previous!r} is in progress: wait for it, or cancel it")
         async with self._sessions.loaded(session):
             end = _end(stored)
-            if not place.stores:
+            if not parent.stores:
                 return replace(spec, messages=(*session.history.messages[:end], *spec.messages)), None
             is_last = session.idle and end == len(session.history)
-            if is_last and place.session in (None, session.id):
+            if is_last and parent.session in (None, session.id):
                 spec = replace(spec, before=_before(session, spec.messages))
                 return spec, self._submit(session.id, spec, submitted)
-            if place.session == session.id:
+            if parent.session == session.id:
                 raise Conflict(f"session {session.id!r} has gone on since {previous!r}: name another one for a branch")
-            copy = self._sessions.fork(session.id, place.session, end)
+            copy = self._sessions.fork(session.id, parent.session, end)
             try:
                 spec = replace(spec, before=_before(copy, spec.messages))
                 return spec, self._submit(copy.id, spec, submitted)
@@ -186,13 +186,13 @@ class StoredResponses:
                 raise
 
     async def _unnamed_response(
-        self, spec: CompletionSpec, place: ResponseParent, submitted: Callable[[Stored, LoggedEvent], None]
+        self, spec: CompletionSpec, parent: ResponseParent, submitted: Callable[[Stored, LoggedEvent], None]
     ) -> Stored | None:
         """Continue the session whose conversation a request contains, or begin one. None: the caller may not."""
         beginning = beginning_of(self._sessions.owner, spec.messages)
         before = spec.before.messages if spec.before else ()
         if before:
-            for session in self._candidates((*place.origins, *self._unnamed.of(beginning))):
+            for session in self._candidates((*parent.origins, *self._unnamed.of(beginning))):
                 async with self._sessions.loaded(session):
                     if self._continues(session, before):
                         return self._submit(session.id, spec, submitted)
@@ -280,10 +280,10 @@ def _before(session: Session, messages: tuple[Message, ...]) -> SizedMessages | 
     return session.history.extended(messages[:-1])
 
 
-def _end(found: Stored) -> int:
+def _end(stored: Stored) -> int:
     """Return the length of the history that ends with a response. Raises `Conflict` if the history has changed."""
-    result, history = found.turn.result.result(), found.session.history
+    result, history = stored.turn.result.result(), stored.session.history
     last = history.messages[result.messages - 1] if 0 < result.messages <= len(history) else None
     if last is None or last.role != "assistant" or last.content != result.reply:
-        raise Conflict(f"the conversation of response {str(found.id)!r} has been edited since: begin another one")
+        raise Conflict(f"the conversation of response {str(stored.id)!r} has been edited since: begin another one")
     return result.messages

@@ -212,7 +212,7 @@ class ComparedSession:
     replaceable: bool
     readable: bool
     limit: int
-    most: int
+    max_messages: int
 
     def judge(self, body: bytes) -> Verdict:
         """Return the meaning of a body. See `cfs.contract.bodies.judge`."""
@@ -223,7 +223,14 @@ class ComparedSession:
             default=b"",
         )
         if self.readable or base:
-            return judge(body, transcript, base=base, may_replace=self.replaceable, limit=self.limit, most=self.most)
+            return judge(
+                body,
+                transcript,
+                base=base,
+                may_replace=self.replaceable,
+                limit=self.limit,
+                max_messages=self.max_messages,
+            )
         return Nothing() if decode_message(body, limit=self.limit) is None else Append(body.decode())
 
 

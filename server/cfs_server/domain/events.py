@@ -199,10 +199,10 @@ class EventLog:
         self.closed, self.goodbye = True, goodbye
         self.broadcast.fire()
 
-    def since(self, after: int, most: float = inf) -> list[LoggedEvent] | Stale:
+    def since(self, after: int, limit: float = inf) -> list[LoggedEvent] | Stale:
         """Return the events after a number, or `Stale` if this log does not contain them.
 
-        The list ends with the event that reaches `most` bytes.
+        The list ends with the event that reaches `limit` bytes.
         """
         if not self._first - 1 <= after <= self.last:
             return Stale(after, self.last)
@@ -211,7 +211,7 @@ class EventLog:
         for at in range(after - self._first + 1, len(self._events)):
             events.append(self._events[at])
             size += events[-1].cost
-            if size >= most:
+            if size >= limit:
                 break
         return events
 

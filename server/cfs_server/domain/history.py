@@ -251,9 +251,9 @@ class History:
         """Count the messages that leave the prompts at a new cut."""
         return cut - max(window.cut, self.leading)
 
-    def bounded(self, window: Window, most: int) -> Window:
+    def bounded(self, window: Window, max_messages: int) -> Window:
         """Cut a window to the maximum number of messages of a prompt, without reading the others."""
-        begin = len(self) - most
+        begin = len(self) - max_messages
         if begin <= window.cut or begin <= self.leading:
             return window
         cut = next((at for at in range(begin, len(self)) if self._all[at].role == "user"), begin)
@@ -432,17 +432,20 @@ def _alike(stored: Message, sent: Message) -> bool:
     return stripped == sent.model_copy(update={"content": sent.content.strip()})
 
 
-def first_window(history: History, settings: Settings, most: int) -> tuple[Window, int | None]:
+def first_window(history: History, settings: Settings, context_tokens: int) -> tuple[Window, int | None]:
     """Return the first window to try, and about how many tokens it leaves out, if any.
 
-    A prompt has at most as many messages as the context has tokens (`most`, if known). Older messages are not read.
+    A prompt has at most as many messages as the context has tokens (`context_tokens`, 0 if unknown). Older ones are
+    not read.
     """
     if settings.overflow == "error":
-        if 0 < most < len(history):
-            raise ContextTooLong(f"the prompt has {len(history)} messages; the model's context holds {most} tokens")
+        if 0 < context_tokens < len(history):
+            raise ContextTooLong(
+                f"the prompt has {len(history)} messages; the model's context holds {context_tokens} tokens"
+            )
         return Window(), None
     window = history.window if settings.overflow == "summarize" else replace(history.window, summary="")
-    bounded = history.bounded(window, most) if most else window
+    bounded = history.bounded(window, context_tokens) if context_tokens else window
     return bounded, None if bounded is window else tokens_between(history, window, bounded.cut)
 
 

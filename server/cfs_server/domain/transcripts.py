@@ -36,30 +36,30 @@ class SizedMessages:
         return cls(items, sum(map(transcript_size, items)), sum(map(cost_of, items)))
 
 
-def read_history(transcript: str, most: int, known: Iterable[Message] = ()) -> SizedMessages:
-    """Parse a transcript (S14). Raises `InvalidTranscript`, and `TooLarge` for more than `most` messages.
+def read_history(transcript: str, max_messages: int, existing: Iterable[Message] = ()) -> SizedMessages:
+    """Parse a transcript (S14). Raises `InvalidTranscript`, and `TooLarge` for more than `max_messages` messages.
 
-    Messages of the `known` history at the beginning of the text are kept unchanged, because the text contains no ids.
+    Messages of the `existing` history at the beginning of the text are kept unchanged: the text contains no ids.
     """
-    turns = parse(from_elsewhere(transcript), most=most)
-    unchanged = [*takewhile(lambda pair: pair[1] == (pair[0].role, shown(pair[0])), zip(known, turns, strict=False))]
+    turns = parse(from_elsewhere(transcript), max_messages=max_messages)
+    unchanged = [*takewhile(lambda pair: pair[1] == (pair[0].role, shown(pair[0])), zip(existing, turns, strict=False))]
     read = [Message.model_validate({"role": turn.role, "content": turn.content}) for turn in turns[len(unchanged) :]]
     return SizedMessages.of([message for message, _ in unchanged] + read)
 
 
-def history_of(new: NewSession, most: int) -> SizedMessages:
+def history_of(new: NewSession, max_messages: int) -> SizedMessages:
     """Return the history of a new session. Raises `InvalidParameters`, `InvalidTranscript` or `TooLarge`."""
     if new.messages and new.transcript:
         raise InvalidParameters("a session begins with `messages` or with a `transcript`, not with both")
     if not new.messages:
-        return read_history(new.transcript or "", most)
-    return replace(take_messages(new.messages, most), times=new.times)
+        return read_history(new.transcript or "", max_messages)
+    return replace(take_messages(new.messages, max_messages), times=new.times)
 
 
-def take_messages(messages: tuple[Message, ...], most: int) -> SizedMessages:
-    """Weigh the messages of a history that comes from another server. Raises `TooLarge` for more than `most`."""
-    if len(messages) > most:
-        raise TooLarge(f"a session has {most} messages at most; these are {len(messages)}")
+def take_messages(messages: tuple[Message, ...], max_messages: int) -> SizedMessages:
+    """Weigh the messages of a history of another server. Raises `TooLarge` for more than `max_messages`."""
+    if len(messages) > max_messages:
+        raise TooLarge(f"a session has {max_messages} messages at most; these are {len(messages)}")
     return SizedMessages.of(messages)
 
 

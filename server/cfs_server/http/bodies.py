@@ -64,13 +64,13 @@ def most_values(limits: StoreLimits) -> int:
     return max(_LEAST_VALUES, _VALUES_A_MESSAGE * limits.messages)
 
 
-def parse(model: type[Model], body: bytes, most: int) -> Model:
+def parse(model: type[Model], body: bytes, max_bytes: int) -> Model:
     """Parse JSON as a wire model, without type conversion. Refuse numbers that JSON does not have.
 
     The parser blocks all other threads while it reads a body. The number of values in a long body is therefore limited.
     """
     if len(body) > AT_ONCE_BYTES:
-        _check_values(body, most)
+        _check_values(body, max_bytes)
     try:
         if _may_not_be_finite(body):
             _check_finite(from_json(body, allow_inf_nan=False))

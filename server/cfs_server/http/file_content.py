@@ -28,7 +28,7 @@ def content_of(
     request: Request,
     path: str,
     read: Read[BinaryIO],
-    asked: str | None,
+    range_header: str | None,
     if_range: str | None,
     if_none_match: str | None,
 ) -> Response:
@@ -40,7 +40,7 @@ def content_of(
             return Response(status_code=304, headers=headers)
         size = read.found.seek(0, SEEK_END)
         ignored = request.scope["cfs.head"] or (if_range is not None and if_range.strip() != etag_of(read.meta))
-        part = part_of(None if ignored else asked, size)  # only GET has ranges (RFC 9110, 14.2)
+        part = part_of(None if ignored else range_header, size)  # only GET has ranges (RFC 9110, 14.2)
     except RangeNotSatisfiable as error:
         read.found.close()
         return problem_response(error, **{"Content-Range": f"bytes */{size}"})

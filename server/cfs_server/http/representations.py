@@ -66,20 +66,20 @@ def past_detail(
     )
 
 
-def question(found: AskedQuestion) -> Question:
+def question(asked_question: AskedQuestion) -> Question:
     """Return a question of an agent."""
-    return Question(**asdict(found))
+    return Question(**asdict(asked_question))
 
 
-def detail_json(shown: SessionDetail) -> bytes:
+def detail_json(detail: SessionDetail) -> bytes:
     """Serialize to JSON, a few messages at a time, so that other threads can run in between."""
-    if len(shown.history) <= _MESSAGES_AT_ONCE:
-        return shown.model_dump_json().encode() + b"\n"
+    if len(detail.history) <= _MESSAGES_AT_ONCE:
+        return detail.model_dump_json().encode() + b"\n"
     pieces = [
-        _MESSAGES.dump_json(shown.history[start : start + _MESSAGES_AT_ONCE])[1:-1]
-        for start in range(0, len(shown.history), _MESSAGES_AT_ONCE)
+        _MESSAGES.dump_json(detail.history[start : start + _MESSAGES_AT_ONCE])[1:-1]
+        for start in range(0, len(detail.history), _MESSAGES_AT_ONCE)
     ]
-    head, _, tail = shown.model_copy(update={"history": ()}).model_dump_json().encode().partition(_NO_HISTORY)
+    head, _, tail = detail.model_copy(update={"history": ()}).model_dump_json().encode().partition(_NO_HISTORY)
     return b"".join([head, _NO_HISTORY[:-1], b",".join(pieces), b"]", tail, b"\n"])
 
 

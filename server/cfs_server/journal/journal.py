@@ -175,10 +175,10 @@ class Backend(Protocol):
         """
         ...
 
-    def events(self, session: str | None, after: int, most: int) -> list[Row] | None:
+    def events(self, session: str | None, after: int, limit: int) -> list[Row] | None:
         """Return rows with events after a number of a session's log, or after a position of the common log.
 
-        Stops after about `most` bytes. None if some of these events have been pruned.
+        Stops after about `limit` bytes. None if some of these events have been pruned.
         """
         ...
 
@@ -584,14 +584,14 @@ class Journal:
         """Return stored messages that may match, newest first; see `Backend.search`."""
         return await self._reading(lambda backend: backend.search(criteria, keys, before, max_hits))
 
-    async def events(self, key: str | None, after: int, most: int) -> list[LoggedEvent] | None:
+    async def events(self, key: str | None, after: int, limit: int) -> list[LoggedEvent] | None:
         """Return stored events after a number of a session's log, or after a position of the common log.
 
-        Stops after about `most` bytes. None if some of these events have been pruned.
+        Stops after about `limit` bytes. None if some of these events have been pruned.
         """
 
         def read(backend: Backend) -> list[LoggedEvent] | None:
-            rows = backend.events(key, after, most)
+            rows = backend.events(key, after, limit)
             if rows is None:
                 return None
             events = [event for row in rows for event in decode_events(row)]

@@ -34,7 +34,7 @@ class MemoryBackend:
         """Return nothing: all messages are in the memory of the sessions."""
         return Hits()
 
-    def events(self, session: str | None, after: int, most: int) -> list[Row] | None:  # noqa: ARG002
+    def events(self, session: str | None, after: int, limit: int) -> list[Row] | None:  # noqa: ARG002
         """Return None: earlier events do not exist."""
         return None
 

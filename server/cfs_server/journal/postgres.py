@@ -534,12 +534,12 @@ class PostgresBackend:
         rows = self._attempt(lambda connection: connection.execute(query, values).fetchall())
         return [Row(*row) for row in rows]
 
-    def events(self, session: str | None, after: int, most: int) -> list[Row] | None:
+    def events(self, session: str | None, after: int, limit: int) -> list[Row] | None:
         """Return rows with events after a number of a session's log, or after a position of the common log.
 
-        Stops after about `most` bytes. None if some of these events have been pruned or belong to deleted sessions.
+        Stops after about `limit` bytes. None if some of these events have been pruned or belong to deleted sessions.
         """
-        return self._attempt(lambda connection: self._events(connection, session, after, most))
+        return self._attempt(lambda connection: self._events(connection, session, after, limit))
 
     def _events(self, connection: Connection, session: str | None, after: int, max_bytes: int) -> list[Row] | None:
         common, which = ("true", "true") if session is None else ("false", "session = %(session)s")

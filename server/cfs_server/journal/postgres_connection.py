@@ -92,9 +92,9 @@ def line_of(error: Exception) -> str:
     return text.rpartition(" failed: ")[2].removeprefix("FATAL: ").strip()
 
 
-def failure_of(error: psycopg.Error, place: str) -> StoreFull | StoreFailed:
+def failure_of(error: psycopg.Error, url: str) -> StoreFull | StoreFailed:
     """Return what an error of the database means for the store."""
-    state, text = error.sqlstate, f"{place}: {line_of(error)}"
+    state, text = error.sqlstate, f"{url}: {line_of(error)}"
     if state == _FULL:
         return StoreFull(text)
     lost = state is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
@@ -106,12 +106,12 @@ def failure_of(error: psycopg.Error, place: str) -> StoreFull | StoreFailed:
 
 
 @contextmanager
-def translated(place: str) -> Iterator[None]:
+def translated(url: str) -> Iterator[None]:
     """Translate errors of the database. Raises `StoreFailed`."""
     try:
         yield
     except psycopg.Error as error:
-        failure = failure_of(error, place)
+        failure = failure_of(error, url)
         raise (failure if isinstance(failure, StoreFailed) else StoreFailed(str(failure))) from error
 
 

@@ -280,12 +280,12 @@ def _value(connection: Connection, query: str, *values: object) -> Any:
     return None if row is None else row[0]
 
 
-def require_schema(version: str | None, place: str) -> int:
+def require_schema(version: str | None, url: str) -> int:
     """Return the version of a schema, which `meta` contains. Raises `StoreFailed` if it is newer than this program."""
     if version is None:
-        raise StoreFailed(f"{place} has a schema cfs of another program")
+        raise StoreFailed(f"{url} has a schema cfs of another program")
     if int(version) > SCHEMA:
-        raise StoreFailed(f"{place} has been written by a newer CFS: schema {version}, and this one knows {SCHEMA}")
+        raise StoreFailed(f"{url} has been written by a newer CFS: schema {version}, and this one knows {SCHEMA}")
     return int(version)
 
 

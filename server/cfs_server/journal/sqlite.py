@@ -512,10 +512,10 @@ class SqliteBackend:
         except IndexDamaged:
             return Hits(behind=True)
 
-    def events(self, session: str | None, after: int, most: int) -> list[Row] | None:
+    def events(self, session: str | None, after: int, limit: int) -> list[Row] | None:
         """Return rows with events after a number of a session's log, or after a position of the common log.
 
-        Stops after about `most` bytes. None if some of these events have been pruned or belong to deleted sessions.
+        Stops after about `limit` bytes. None if some of these events have been pruned or belong to deleted sessions.
         """
         which, key = ("true", ()) if session is None else ("key = ? AND deleted IS NULL", (session,))
         query = (
@@ -534,7 +534,7 @@ class SqliteBackend:
                 if count:
                     result.append(row)
                     after, size = last, size + _size(row)
-                    if size >= most:
+                    if size >= limit:
                         break
         return result
 

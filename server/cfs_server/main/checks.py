@@ -80,7 +80,7 @@ def _entry(settings: ServerSettings, entry: ModelEntry, what: str, advice: str) 
         model = asyncio.run(_start(make_listed_upstream(settings, entry, check=True)))
     except (ConfigurationError, ModelLoadError) as error:
         return needed(what, str(error), advice)
-    urls = ", ".join(each.url for each in entry.upstream or ())
+    urls = ", ".join(upstream.url for upstream in entry.upstream or ())
     return fine(what, f"{urls} has {_described(model)}")
 
 
@@ -152,7 +152,7 @@ def _store(settings: ServerSettings) -> Iterator[Check]:
     if path is None:
         yield fine(what, "kept in memory only: they end with the server")
         return
-    folder = next(each for each in path.absolute().parents if each.exists())
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
     free = shutil.disk_usage(folder).free
     room = f"{free / (1 << 30):.1f} GiB free"
     try:

@@ -85,7 +85,7 @@ def create_token(
             daily_cost=daily_cost,
         )
         with nullcontext() if out is None else _new_file(out) as target:
-            grants = [_grant(each) for each in grant]
+            grants = [_grant(text) for text in grant]
             secret = tokens.create(file, name, grants, expires=_time(expires), limits=limits)
             if target is not None:
                 target.write(f"{secret}\n")
@@ -135,7 +135,7 @@ def list_tokens(file: File, as_json: Annotated[bool, typer.Option("--json", help
         typer.echo(json.dumps(rendered))
         return
     for name, token in stored.items():
-        typer.echo("  ".join([name, _until(token), *(f"{each.prefix}={_ops(each)}" for each in token.grants)]))
+        typer.echo("  ".join([name, _until(token), *(f"{item.prefix}={_ops(item)}" for item in token.grants)]))
 
 
 @token_app.command(name="revoke")
@@ -342,11 +342,11 @@ def _layout(given: Path | None) -> "Layout":
     return layout
 
 
-def _size_of(found: "BackupInfo") -> str:
-    sessions = f"{found.sessions} session{'' if found.sessions == 1 else 's'}"
-    if found.workspaces:
-        sessions += f" and {found.workspaces} workspace{'' if found.workspaces == 1 else 's'}"
-    return f"{sessions} ({_shown(found.bytes)})"
+def _size_of(backup: "BackupInfo") -> str:
+    sessions = f"{backup.sessions} session{'' if backup.sessions == 1 else 's'}"
+    if backup.workspaces:
+        sessions += f" and {backup.workspaces} workspace{'' if backup.workspaces == 1 else 's'}"
+    return f"{sessions} ({_shown(backup.bytes)})"
 
 
 @contextmanager

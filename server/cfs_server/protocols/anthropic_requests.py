@@ -208,7 +208,7 @@ def read_request(request: MessagesRequest, limits: StoreLimits) -> CompletionSpe
         raise refusal("messages", "the last message is the user's: a reply cannot be begun for the model here")
     tools, choice = tools_of(request)
     form = request.output_format or (request.output_config and request.output_config.format)
-    wanted = request.tool_choice
+    requested = request.tool_choice
     return CompletionSpec(
         messages=messages,
         before=SizedMessages.of(messages[:-1]),
@@ -223,7 +223,7 @@ def read_request(request: MessagesRequest, limits: StoreLimits) -> CompletionSpe
             json_schema=form.json_schema if form else None,
             tools=tools,
             tool_choice=choice,
-            parallel_calls=not (wanted and wanted.disable_parallel_tool_use),
+            parallel_calls=not (requested and requested.disable_parallel_tool_use),
         ),
         account=(request.metadata and request.metadata.user_id) or "",
     )
@@ -266,7 +266,7 @@ def tools_of(request: TokenCountRequest) -> tuple[tuple[dict[str, Any], ...], To
 _CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def _converted(message: InputMessage, place: str) -> list[Message]:
+def _converted(message: InputMessage, path: str) -> list[Message]:
     """Convert a message: results of tools become messages of their own, before the text beside them."""
     if isinstance(message.content, str):
         return [Message(role=message.role, content=message.content)]
@@ -276,13 +276,13 @@ def _converted(message: InputMessage, place: str) -> list[Message]:
         if isinstance(block, TextBlock):
             continue
         if isinstance(block, ToolResultBlock) == by_model or message.role == "system":
-            raise refusal(place, f"a message of the role {message.role!r} has no blocks of the type {block.type!r}")
+            raise refusal(path, f"a message of the role {message.role!r} has no blocks of the type {block.type!r}")
     if by_model:
         return [_reply(blocks)]
     results = [_result(block) for block in blocks if isinstance(block, ToolResultBlock)]
     texts = tuple(block for block in blocks if isinstance(block, TextBlock))
     if not blocks:
-        raise refusal(place, "a message must not be empty")
+        raise refusal(path, "a message must not be empty")
     return [*results, Message(role=message.role, content=_joined(texts))] if texts else results
 
 

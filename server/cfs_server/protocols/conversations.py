@@ -46,25 +46,25 @@ class ItemList(Open):
     has_more: bool
 
 
-def text_of(found: dict[str, Any]) -> str:
+def text_of(item: dict[str, Any]) -> str:
     """Return the JSON of an item, a response or an event."""
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(item, ensure_ascii=False, separators=(",", ":"))
 
 
 def page_of(items: Sequence[dict[str, Any]], *, order: str, after: str | None, limit: int) -> ItemList:
     """Return a page of items, which are given in their order. An unknown `after` is refused."""
-    found = list(items) if order == "asc" else list(reversed(items))
+    selected = list(items) if order == "asc" else list(reversed(items))
     if after is not None:
-        start = next((at for at, item in enumerate(found, 1) if item["id"] == after), None)
+        start = next((at for at, item in enumerate(selected, 1) if item["id"] == after), None)
         if start is None:
             raise refusal("after", f"there is no item {after[:80]!r}")
-        found = found[start:]
-    page = found[:limit]
+        selected = selected[start:]
+    page = selected[:limit]
     return ItemList(
         data=tuple(page),
         first_id=page[0]["id"] if page else None,
         last_id=page[-1]["id"] if page else None,
-        has_more=len(found) > limit,
+        has_more=len(selected) > limit,
     )
 
 

@@ -65,7 +65,7 @@ class ResponseWriter:
     """Formats one response: as events, and as it is after them.
 
     `asked` is its request, or None where that is not known any more. `recorded` is the session and turn that record
-    it. `place` says where the reply is stored, which is known when it begins, and is a part of the ids of its items.
+    it. `location` says where the reply is stored, which is known when it begins, and is a part of the ids of its items.
     Events have numbers from 0. The same pieces make the same events.
     """
 
@@ -75,18 +75,18 @@ class ResponseWriter:
         model: str,
         created_at: float,
         *,
-        asked: ResponsesRequest | None = None,
+        request: ResponsesRequest | None = None,
         recorded: Recorded | None = None,
-        place: Callable[[], str] | None = None,
+        location: Callable[[], str] | None = None,
     ) -> None:
         self._name = name
-        self._place = place or (lambda: name.removeprefix("resp_"))
+        self._place = location or (lambda: name.removeprefix("resp_"))
         self._model = model
         self._created_at = created_at
-        self._asked = asked
+        self._asked = request
         self._recorded = recorded
-        self._tools = RequestTools(asked.tools if asked else None)
-        self._warnings: tuple[str, ...] = asked.warnings if asked else ()
+        self._tools = RequestTools(request.tools if request else None)
+        self._warnings: tuple[str, ...] = request.warnings if request else ()
         self._counts: Counter[str] = Counter()
         """The number of items of each kind so far."""
         self._number = 0
@@ -198,9 +198,9 @@ class ResponseWriter:
         self._number += 1
         return event
 
-    def _grow(self, kind: str, place: int | None = None, **members: Any) -> Event:
-        """Return an event about a part of an item: of the open one, or of that at a place."""
-        at = self._open if place is None else place
+    def _grow(self, kind: str, index: int | None = None, **members: Any) -> Event:
+        """Return an event about a part of an item: of the open one, or of that at an index."""
+        at = self._open if index is None else index
         assert at is not None  # noqa: S101 - it has just been opened
         return self._event(kind, item_id=self._output[at]["id"], output_index=at, **members)
 

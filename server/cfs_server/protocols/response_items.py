@@ -292,16 +292,16 @@ def read_items(items: str | Sequence[Item], limits: StoreLimits) -> tuple[Messag
 
 
 def _messages(items: Sequence[Item]) -> Iterator[Message]:
-    said: list[Item] = []
+    reply_items: list[Item] = []
     """The items of the reply that is being read."""
     for item in items:
         if isinstance(item, HostedItem):
             continue
-        if said and _begins_anew(item, said):
-            yield _reply(said)
-            said = []
+        if reply_items and _begins_anew(item, reply_items):
+            yield _reply(reply_items)
+            reply_items = []
         if _by_model(item):
-            said.append(item)
+            reply_items.append(item)
         elif isinstance(item, ResultItem | ActionResultItem):
             yield Message(role="tool", content=item.text, tool_call_id=item.call_id)
         elif isinstance(item, ItemReference):
@@ -309,27 +309,27 @@ def _messages(items: Sequence[Item]) -> Iterator[Message]:
         elif isinstance(item, MessageItem):
             role = "system" if item.role == "developer" else item.role
             yield Message(role=role, content=_joined(item.content))
-    if said:
-        yield _reply(said)
+    if reply_items:
+        yield _reply(reply_items)
 
 
 def _by_model(item: Item) -> bool:
     return isinstance(item, _Calls | ReasoningItem) or (isinstance(item, MessageItem) and item.role == "assistant")
 
 
-def _begins_anew(item: Item, said: Sequence[Item]) -> bool:
+def _begins_anew(item: Item, items: Sequence[Item]) -> bool:
     """Return whether an item is not a part of the same reply: two messages of the model are two replies."""
     if not _by_model(item):
         return True
-    return isinstance(item, MessageItem) and isinstance(said[-1], MessageItem)
+    return isinstance(item, MessageItem) and isinstance(items[-1], MessageItem)
 
 
-def _reply(said: Sequence[Item]) -> Message:
-    thinking = "".join(_joined(item.content or item.summary) for item in said if isinstance(item, ReasoningItem))
+def _reply(items: Sequence[Item]) -> Message:
+    thinking = "".join(_joined(item.content or item.summary) for item in items if isinstance(item, ReasoningItem))
     return Message(
         role="assistant",
-        content="".join(_joined(item.content) for item in said if isinstance(item, MessageItem)),
-        tool_calls=tuple(item.call() for item in said if isinstance(item, _Calls)),
+        content="".join(_joined(item.content) for item in items if isinstance(item, MessageItem)),
+        tool_calls=tuple(item.call() for item in items if isinstance(item, _Calls)),
         thinking=thinking or None,
     )
 
@@ -347,32 +347,32 @@ def hosted_items(items: str | Sequence[Item]) -> list[str]:
     return list(dict.fromkeys(item.type for item in items if isinstance(item, HostedItem)))
 
 
-def items_of(message: Message, place: str) -> Iterator[dict[str, Any]]:
-    """Yield the items of a stored message, in the order of their making. `place` makes their ids unique."""
+def items_of(message: Message, location: str) -> Iterator[dict[str, Any]]:
+    """Yield the items of a stored message, in the order of their making. `location` makes their ids unique."""
     if message.role == "tool":
         yield {
             "type": "function_call_output",
-            "id": item_id("fco", place, 0),
+            "id": item_id("fco", location, 0),
             "call_id": message.tool_call_id or "",
             "output": message.content,
             "status": "completed",
         }
         return
     if message.thinking:
-        yield reasoning_item(item_id("rs", place, 0), message.thinking)
+        yield reasoning_item(item_id("rs", location, 0), message.thinking)
     by_model = message.role == "assistant"
     if message.content or not message.tool_calls:
         kind = {"type": "output_text", "annotations": []} if by_model else {"type": "input_text"}
         content = [{**kind, "text": message.content}]
         yield {
             "type": "message",
-            "id": item_id("msg", place, 0),
+            "id": item_id("msg", location, 0),
             "role": message.role,
             "status": "completed",
             "content": content,
         }
     for number, call in enumerate(message.tool_calls):
-        yield call_item(item_id("fc", place, number), call.id, call.name, write_arguments(call.arguments))
+        yield call_item(item_id("fc", location, number), call.id, call.name, write_arguments(call.arguments))
 
 
 def reasoning_item(name: str, text: str, status: str = "completed") -> dict[str, Any]:
@@ -426,9 +426,9 @@ _ID = re.compile(r"(msg|rs|fc|ctc|fco)_([0-9a-f]{32})_(\d{1,9})_(\d{1,9})")
 _ITEMS = TypeAdapter(AnyItems)
 
 
-def item_id(kind: str, place: str, number: int) -> str:
+def item_id(kind: str, location: str, number: int) -> str:
     """Return the id of an item: the item of its kind with a number, of the message at a place."""
-    return f"{kind}_{place}_{number}"
+    return f"{kind}_{location}_{number}"
 
 
 def message_place(session: str, index: int) -> str:

@@ -187,7 +187,7 @@ class TextWriter:
         return TextLogprobs(
             tokens=tuple(token.token for token in tokens),
             token_logprobs=tuple(token.logprob for token in tokens),
-            top_logprobs=tuple({each.token: each.logprob for each in token.top} for token in tokens),
+            top_logprobs=tuple({choice.token: choice.logprob for choice in token.top} for token in tokens),
             text_offset=tuple(offsets),
         )
 
@@ -202,9 +202,9 @@ class TextWriter:
 def _joined(pieces: list[TextLogprobs]) -> TextLogprobs:
     return TextLogprobs(
         tokens=tuple(token for piece in pieces for token in piece.tokens),
-        token_logprobs=tuple(each for piece in pieces for each in piece.token_logprobs),
-        top_logprobs=tuple(each for piece in pieces for each in piece.top_logprobs),
-        text_offset=tuple(each for piece in pieces for each in piece.text_offset),
+        token_logprobs=tuple(value for piece in pieces for value in piece.token_logprobs),
+        top_logprobs=tuple(top for piece in pieces for top in piece.top_logprobs),
+        text_offset=tuple(offset for piece in pieces for offset in piece.text_offset),
     )
 
 

@@ -40,7 +40,7 @@ router = APIRouter(prefix="/v1/messages", tags=["anthropic"])
 )
 async def create_message(
     request: Request,
-    asked: Annotated[MessagesRequest, Depends(json_body(MessagesRequest))],
+    payload: Annotated[MessagesRequest, Depends(json_body(MessagesRequest))],
     session: NamedSession,
     me: Me,
     ticket: Idempotency,
@@ -49,14 +49,14 @@ async def create_message(
 
     A message is cancelled when its client disconnects, unless `X-CFS-On-Disconnect` says otherwise for a turn.
     """
-    items = await begin(request, me, ticket, session, asked.model, partial(read_request, asked))
+    items = await begin(request, me, ticket, session, payload.model, partial(read_request, payload))
     writer = protocol.MessageWriter(
         items.model,
         items.recorded,
-        thinking=asked.shows_thinking,
-        stops=asked.stop_sequences or (),
+        thinking=payload.shows_thinking,
+        stops=payload.stop_sequences or (),
     )
-    if not asked.stream:
+    if not payload.stream:
         return await items.whole(request, _whole(writer, items))
     first = b"".join(map(_frame, writer.begin()))
     frames = frames_of(items, lambda item: _frames(writer, item), _failed, first=first)
@@ -87,13 +87,13 @@ def _failed(error: CfsError) -> bytes:
 async def count_message_tokens(
     request: Request,
     _: PlaceToCount,
-    asked: Annotated[TokenCountRequest, Depends(json_body(TokenCountRequest))],
+    payload: Annotated[TokenCountRequest, Depends(json_body(TokenCountRequest))],
     me: Me,
 ) -> Response:
     """Return the number of tokens of the prompt for a conversation with tools. Nothing is generated."""
     gate = me.completions
-    model = gate.choose(asked.model)
-    messages = await apart(request, partial(conversation_of, asked, gate.limits))
-    tools, choice = tools_of(asked)
+    model = gate.choose(payload.model)
+    messages = await apart(request, partial(conversation_of, payload, gate.limits))
+    tools, choice = tools_of(payload)
     counts = await attend(request, gate.count((), messages, () if choice == "none" else tools, model))
     return as_json(protocol.InputTokens(input_tokens=counts.prompt_tokens or 0))

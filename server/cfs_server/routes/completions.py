@@ -42,7 +42,7 @@ _MODEL_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._:-]{0,62}(/[A-Za-z0-9_-][A-Za-z0-9.
 )
 async def complete(
     request: Request,
-    asked: Annotated[wire.ChatRequest, Depends(json_body(wire.ChatRequest))],
+    payload: Annotated[wire.ChatRequest, Depends(json_body(wire.ChatRequest))],
     session: NamedSession,
     me: Me,
     ticket: Idempotency,
@@ -51,11 +51,11 @@ async def complete(
 
     A completion is cancelled when its client disconnects, unless `X-CFS-On-Disconnect` says otherwise for a turn.
     """
-    items = await begin(request, me, ticket, session, asked.model, partial(read_chat, asked))
+    items = await begin(request, me, ticket, session, payload.model, partial(read_chat, payload))
     writer = Writer(items.model, items.recorded)
-    if not asked.stream:
+    if not payload.stream:
         return await items.whole(request, _whole(writer, items))
-    usage = asked.stream_options is not None and asked.stream_options.include_usage
+    usage = payload.stream_options is not None and payload.stream_options.include_usage
     first, last = data(chunk_json(writer.first(), include_usage=usage) or ""), data(wire.DONE)
     frames = frames_of(items, lambda item: _frames(writer, item, usage=usage), _failed, first=first, last=last)
     return await items.stream(request, me, frames)
@@ -83,7 +83,7 @@ def _failed(error: CfsError) -> bytes:
 )
 async def complete_text(
     request: Request,
-    asked: Annotated[texts.TextCompletionRequest, Depends(json_body(texts.TextCompletionRequest))],
+    payload: Annotated[texts.TextCompletionRequest, Depends(json_body(texts.TextCompletionRequest))],
     session: NamedSession,
     me: Me,
     ticket: Idempotency,
@@ -92,12 +92,12 @@ async def complete_text(
 
     A completion is cancelled when its client disconnects, unless `X-CFS-On-Disconnect` says otherwise for a turn.
     """
-    read = partial(texts.read_completion, asked, recorded=session is not None)
-    items = await begin(request, me, ticket, session, asked.model, read)
+    read = partial(texts.read_completion, payload, recorded=session is not None)
+    items = await begin(request, me, ticket, session, payload.model, read)
     writer = texts.TextWriter(items.model, items.recorded)
-    if not asked.stream:
+    if not payload.stream:
         return await items.whole(request, _whole_text(writer, items))
-    usage = asked.stream_options is not None and asked.stream_options.include_usage
+    usage = payload.stream_options is not None and payload.stream_options.include_usage
     frames = frames_of(items, lambda item: _text_frames(writer, item, usage=usage), _failed, last=data(wire.DONE))
     return await items.stream(request, me, frames)
 
@@ -118,15 +118,17 @@ def _text_frames(writer: texts.TextWriter, item: Delta | Finished, *, usage: boo
     openapi_extra=body(json=EmbeddingsRequest),
 )
 async def embed(
-    request: Request, asked: Annotated[EmbeddingsRequest, Depends(json_body(EmbeddingsRequest))], me: Me
+    request: Request, payload: Annotated[EmbeddingsRequest, Depends(json_body(EmbeddingsRequest))], me: Me
 ) -> Response:
     """Return a vector for each text, by a model that makes embeddings."""
     gate = me.completions
     work = gate.embed(
-        EmbeddingRequest(asked.input, gate.choose(asked.model), dimensions=asked.dimensions, account=asked.user or "")
+        EmbeddingRequest(
+            payload.input, gate.choose(payload.model), dimensions=payload.dimensions, account=payload.user or ""
+        )
     )
     embeddings, usage, model = await attend(request, work)
-    return await as_json_with(reply_of(model, usage), "data", data_of(embeddings.vectors, asked.encoding_format))
+    return await as_json_with(reply_of(model, usage), "data", data_of(embeddings.vectors, payload.encoding_format))
 
 
 @router.get("/models", responses={200: answer("All models", json=wire.ModelList), **problems()})
@@ -169,12 +171,12 @@ PlaceToCount = Annotated[None, Depends(_place)]
 async def tokens(
     request: Request,
     _: PlaceToCount,
-    asked: Annotated[wire.TokensRequest, Depends(json_body(wire.TokensRequest))],
+    payload: Annotated[wire.TokensRequest, Depends(json_body(wire.TokensRequest))],
     me: Me,
 ) -> Response:
     """Return the number of tokens of texts, and of the prompt for a conversation with tools."""
     gate = me.completions
-    messages, model = None, gate.choose(asked.model)
-    if asked.messages is not None:
-        messages = await apart(request, partial(messages_of, asked.messages, gate.limits))
-    return as_json(await attend(request, gate.count(asked.texts, messages, tools_of(asked.tools), model)))
+    messages, model = None, gate.choose(payload.model)
+    if payload.messages is not None:
+        messages = await apart(request, partial(messages_of, payload.messages, gate.limits))
+    return as_json(await attend(request, gate.count(payload.texts, messages, tools_of(payload.tools), model)))

@@ -65,12 +65,12 @@ _WRITTEN = (*_FOUND, Conflict, StorageFull, TooLarge, UnsupportedMedia, Unavaila
 )
 async def create_conversation(
     request: Request,
-    asked: Annotated[NewConversation, Depends(json_body(NewConversation))],
+    payload: Annotated[NewConversation, Depends(json_body(NewConversation))],
     session: NamedSession,
     me: Me,
 ) -> Response:
     """Create a session as a conversation. `X-CFS-Session` may name it. Its first items are not answered."""
-    messages = await apart(request, partial(read_items, asked.items or (), me.sessions.limits))
+    messages = await apart(request, partial(read_items, payload.items or (), me.sessions.limits))
     created = me.sessions.create(session)
     if messages:
         try:
@@ -106,11 +106,11 @@ async def list_items(
 async def add_items(
     request: Request,
     id: SessionId,  # noqa: A002
-    asked: Annotated[NewItems, Depends(json_body(NewItems))],
+    payload: Annotated[NewItems, Depends(json_body(NewItems))],
     me: Me,
 ) -> Response:
     """Add items to a conversation. They are not answered."""
-    messages = await apart(request, partial(read_items, asked.items, me.sessions.limits))
+    messages = await apart(request, partial(read_items, payload.items, me.sessions.limits))
     if not messages:
         raise refusal("items", NO_MESSAGE)
     session = me.sessions.get(id, "write")

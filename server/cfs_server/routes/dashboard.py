@@ -107,10 +107,10 @@ ROUTE = Route(PREFIX + "{name}", asset, methods=["GET"])
     openapi_extra=body(json=wire.RenderRequest),
 )
 async def render(
-    parts: AppContext, me: Me, wanted: Annotated[wire.RenderRequest, Depends(json_body(wire.RenderRequest))]
+    parts: AppContext, me: Me, payload: Annotated[wire.RenderRequest, Depends(json_body(wire.RenderRequest))]
 ) -> Response:
     """Render markdown and code as HTML that is safe to insert into a page."""
-    texts = [(item.text, item.language) for item in wanted.items]
+    texts = [(item.text, item.language) for item in payload.items]
     rendered = await parts.renderer.render(me.principal.name, texts)
     return as_json(wire.Rendered(items=tuple(wire.RenderedItem(html=html) for html in rendered)))
 

@@ -49,7 +49,7 @@ _ANSWERS = answer("The answer, or its pieces, a line each", lines=None, json=pro
 )
 async def chat(
     request: Request,
-    asked: Annotated[OllamaChatRequest, Depends(_body(OllamaChatRequest))],
+    payload: Annotated[OllamaChatRequest, Depends(_body(OllamaChatRequest))],
     session: NamedSession,
     me: Me,
     ticket: Idempotency,
@@ -59,7 +59,7 @@ async def chat(
     A chat without messages only loads the model, which is loaded always. An answer is cancelled when its client
     disconnects, unless `X-CFS-On-Disconnect` says otherwise for a turn.
     """
-    return await _answered(request, asked, session, me, ticket)
+    return await _answered(request, payload, session, me, ticket)
 
 
 @router.post(
@@ -69,7 +69,7 @@ async def chat(
 )
 async def generate(
     request: Request,
-    asked: Annotated[OllamaGenerateRequest, Depends(_body(OllamaGenerateRequest))],
+    payload: Annotated[OllamaGenerateRequest, Depends(_body(OllamaGenerateRequest))],
     session: NamedSession,
     me: Me,
     ticket: Idempotency,
@@ -78,7 +78,7 @@ async def generate(
 
     With `X-CFS-Session`, that session records it as a turn. A request without a prompt only loads the model.
     """
-    return await _answered(request, asked, session, me, ticket)
+    return await _answered(request, payload, session, me, ticket)
 
 
 async def _answered(
@@ -137,12 +137,12 @@ async def loaded(me: Me, parts: AppContext) -> Response:
     openapi_extra=body(required=False, json=OllamaShowRequest),
 )
 async def show(
-    asked: Annotated[OllamaShowRequest, Depends(_body(OllamaShowRequest))],
+    payload: Annotated[OllamaShowRequest, Depends(_body(OllamaShowRequest))],
     me: Me,
     parts: AppContext,
 ) -> Response:
     """Describe the model that answers by a name, as Ollama does."""
-    chosen = me.completions.choose(_untagged(asked.model or asked.name))
+    chosen = me.completions.choose(_untagged(payload.model or payload.name))
     card = me.completions.card(chosen) if chosen else me.completions.models[0]
     return as_json(info_of(card, _families(parts)))
 
@@ -164,12 +164,12 @@ async def version(me: Me) -> Response:  # noqa: ARG001 - a caller must be known
     openapi_extra=body(required=False, json=OllamaEmbedRequest),
 )
 async def embed(
-    request: Request, asked: Annotated[OllamaEmbedRequest, Depends(_body(OllamaEmbedRequest))], me: Me
+    request: Request, payload: Annotated[OllamaEmbedRequest, Depends(_body(OllamaEmbedRequest))], me: Me
 ) -> Response:
     """Return a vector for each text as Ollama does, by a model that makes embeddings."""
     began = time.monotonic_ns()
-    truncate = asked.truncate is not False
-    vectors, tokens, model = await _embedded(request, me, asked.model, asked.inputs(), truncate, asked.dimensions)
+    truncate = payload.truncate is not False
+    vectors, tokens, model = await _embedded(request, me, payload.model, payload.inputs(), truncate, payload.dimensions)
     duration = time.monotonic_ns() - began if vectors else 0
     reply = OllamaEmbeddings(model=model, embeddings=(), total_duration=duration, prompt_eval_count=tokens)
     return await as_json_with(reply, "embeddings", map(numbers_of, vectors))
@@ -181,11 +181,11 @@ async def embed(
     openapi_extra=body(required=False, json=OllamaEmbeddingRequest),
 )
 async def embed_prompt(
-    request: Request, asked: Annotated[OllamaEmbeddingRequest, Depends(_body(OllamaEmbeddingRequest))], me: Me
+    request: Request, payload: Annotated[OllamaEmbeddingRequest, Depends(_body(OllamaEmbeddingRequest))], me: Me
 ) -> Response:
     """Return the vector of one text, for programs that use Ollama's older form."""
-    prompts = (asked.prompt,) if asked.prompt else ()
-    vectors, _, _ = await _embedded(request, me, asked.model, prompts, True, None)
+    prompts = (payload.prompt,) if payload.prompt else ()
+    vectors, _, _ = await _embedded(request, me, payload.model, prompts, True, None)
     return as_json(OllamaEmbedding(embedding=tuple(vectors[0]) if vectors else ()))
 
 

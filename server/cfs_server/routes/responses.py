@@ -58,7 +58,7 @@ After = Annotated[str | None, Query(description="Last id of the page before.")]
 )
 async def create_response(
     request: Request,
-    asked: Annotated[protocol.ResponsesRequest, Depends(json_body(protocol.ResponsesRequest))],
+    payload: Annotated[protocol.ResponsesRequest, Depends(json_body(protocol.ResponsesRequest))],
     session: NamedSession,
     me: Me,
     ticket: Idempotency,
@@ -67,15 +67,15 @@ async def create_response(
 
     A response is cancelled when its client disconnects, unless it is made in the background.
     """
-    begun, writer, response = await _begun(request, asked, session, me, ticket)
-    if asked.background and not asked.stream and response is not None:
+    begun, writer, response = await _begun(request, payload, session, me, ticket)
+    if payload.background and not payload.stream and response is not None:
         await begun.close()
-        return _json(await _now(me, response, asked))
-    if not asked.stream:
+        return _json(await _now(me, response, payload))
+    if not payload.stream:
         return await begun.whole(request, _whole(writer, begun))
     first = b"".join(map(_frame, writer.begin()))
     frames = frames_of(begun, lambda item: _frames(writer.write(item)), _failure_of(writer), first=first)
-    return await begun.stream(request, me, frames, background=asked.background or False)
+    return await begun.stream(request, me, frames, background=payload.background or False)
 
 
 async def _begun(
@@ -103,7 +103,7 @@ async def _begun(
             if payload.background:
                 raise refusal("background", "name a session that you may write to: the response must be stored")
             begun = await begin_ephemeral(me, spec)
-            writer = ResponseWriter(f"resp_{uuid.uuid4().hex}", begun.model, int(time.time()), asked=payload)
+            writer = ResponseWriter(f"resp_{uuid.uuid4().hex}", begun.model, int(time.time()), request=payload)
             return begun, writer, None
     return StartedCompletion(gate.pieces_of(response.session, response.turn)), _writer(me, response, payload), response
 
@@ -138,9 +138,9 @@ def _writer(me: Caller, stored: Stored, payload: protocol.ResponsesRequest | Non
         str(stored.id),
         model,
         created_at,
-        asked=payload,
+        request=payload,
         recorded=recorded,
-        place=lambda: message_place(stored.session.key, stored.reply_index),
+        location=lambda: message_place(stored.session.key, stored.reply_index),
     )
 
 

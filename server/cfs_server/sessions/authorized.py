@@ -452,9 +452,8 @@ class AuthorizedSessions:
             raise
         self.require_still(session, requested_id, *operations)
 
-    def require_still(self, session: Session, asked: str, *operations: Operation) -> None:
-        """Raise unless the caller still has these rights for a session. `asked` is the id of the request, maybe an old
-        one.
+    def require_still(self, session: Session, requested_id: str, *operations: Operation) -> None:
+        """Raise unless the caller still has these rights for a session. `requested_id` may be an old id of it.
 
         A session that was renamed out of the caller's view is `SessionDeleted` for it. The error does not contain the
         new name.
@@ -462,9 +461,9 @@ class AuthorizedSessions:
         if all(self.may(operation, session.id) for operation in operations):
             return
         for operation in operations:
-            self.require(operation, asked)
+            self.require(operation, requested_id)
         self._authorization.log_denial(operations[0], path_of(session.id), Access.HIDDEN)
-        raise SessionDeleted(_OUT_OF_VIEW.format(asked))
+        raise SessionDeleted(_OUT_OF_VIEW.format(requested_id))
 
     @property
     def log(self) -> EventLog:

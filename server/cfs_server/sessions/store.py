@@ -399,11 +399,11 @@ class SessionStore:
         self._wake_above(session_id)
         return session
 
-    def read(self, transcript: str | SizedMessages, known: Iterable[Message] = ()) -> SizedMessages:
+    def read(self, transcript: str | SizedMessages, existing: Iterable[Message] = ()) -> SizedMessages:
         """Parse a transcript, unless it is already parsed; see `read_history`."""
         if isinstance(transcript, SizedMessages):
             return transcript
-        return read_history(transcript, self.limits.messages, known)
+        return read_history(transcript, self.limits.messages, existing)
 
     def replace(self, session_id: str, transcript: str | SizedMessages, etag: str, delay: float = 0.0) -> Session:
         """Replace the history with an edited transcript if `etag` is the current one (S14).
@@ -613,11 +613,11 @@ class SessionStore:
                 self.checkpoint(_HEADS_AT_ONCE)
                 await asyncio.sleep(0)
 
-    def checkpoint(self, most: int) -> None:
+    def checkpoint(self, limit: int) -> None:
         """Store the heads of this many changed sessions, those that changed first."""
         if self.journal is None:
             return
-        taken = [self._changed.pop(key) for key in list(islice(self._changed, most))]
+        taken = [self._changed.pop(key) for key in list(islice(self._changed, limit))]
         self.journal.checkpoint(session.head() for session in taken)
 
     def _create(

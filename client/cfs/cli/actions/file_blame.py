@@ -18,25 +18,23 @@ _PAGE = 1000
 
 def blame_file(client: Client, text: str, *, as_json: bool) -> None:
     """Print the lines of a file, each with the change that brought it."""
-    place = place_of(text)
-    if not place.path:
-        raise InvalidRequest(f"{text!r} is a workspace: name a file in it, as in {place.workspace}/PATH")
-    newest = client.call(api.file_changes(place.logical, limit=1)).last  # records what programs changed
-    at = str(newest) if place.at is None else place.at
-    content = client.call(api.read_file(place.logical, at=at)).content
+    path = place_of(text)
+    if not path.path:
+        raise InvalidRequest(f"{text!r} is a workspace: name a file in it, as in {path.workspace}/PATH")
+    newest = client.call(api.file_changes(path.logical, limit=1)).last  # records what programs changed
+    at = str(newest) if path.at is None else path.at
+    content = client.call(api.read_file(path.logical, at=at)).content
     if is_binary(content):
-        raise InvalidRequest(f"{place} is a binary file, which has no lines")
-    lines = [
-        (line.version, line.text.decode(errors="replace")) for line in FileLineage(client).lines(place.logical, at)
-    ]
-    prompts = _prompts(client, {_name(origin, place.workspace): origin for origin, _ in lines})
+        raise InvalidRequest(f"{path} is a binary file, which has no lines")
+    lines = [(line.version, line.text.decode(errors="replace")) for line in FileLineage(client).lines(path.logical, at)]
+    prompts = _prompts(client, {_name(origin, path.workspace): origin for origin, _ in lines})
     if as_json:
         for number, (origin, line) in enumerate(lines, 1):
-            prompt = prompts.get(_name(origin, place.workspace))
+            prompt = prompts.get(_name(origin, path.workspace))
             show(json.dumps(_record(origin, number, line, prompt), ensure_ascii=False) + "\n")
         return
     digits = len(str(len(lines)))
-    rows = [(_name(origin, place.workspace), _author(origin), origin.change.at, line) for origin, line in lines]
+    rows = [(_name(origin, path.workspace), _author(origin), origin.change.at, line) for origin, line in lines]
     name_width = max([6, *(len(name) for name, *_ in rows)])
     width = max((len(author) for _, author, *_ in rows), default=0)
     for number, (name, author, changed_at, line) in enumerate(rows, 1):

@@ -24,15 +24,15 @@ _EMPTY = "empty folders"
 
 def write_repository(client: Client, text: str, directory: Path) -> None:
     """Write the changes of a workspace that a repository does not have yet, and say what it lacks."""
-    place = place_of(text)
-    if place.path or place.at is not None:
+    path = place_of(text)
+    if path.path or path.at is not None:
         raise InvalidRequest(f"{text!r} is not the name of a workspace")
-    page = client.call(api.file_changes(place.logical, limit=1))
+    page = client.call(api.file_changes(path.logical, limit=1))
     if not page.changes:
-        raise NotFound(f"there is no workspace {place.workspace!r} with versions")
-    repository = opened(directory, place.workspace)
+        raise NotFound(f"there is no workspace {path.workspace!r} with versions")
+    repository = opened(directory, path.workspace)
     try:
-        export = _Export(client, place.logical, repository)
+        export = _Export(client, path.logical, repository)
         added = export.run(page.oldest)
     finally:
         repository.close()

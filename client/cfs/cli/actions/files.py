@@ -53,8 +53,8 @@ def place_of(text: str) -> WorkspacePath:
 
 def list_files(client: Client, text: str, *, as_json: bool) -> None:
     """Print the files at and below a place."""
-    place = place_of(text)
-    for info in below(client, place):
+    path = place_of(text)
+    for info in below(client, path):
         if as_json:
             show(info.model_dump_json() + "\n")
         else:
@@ -63,11 +63,11 @@ def list_files(client: Client, text: str, *, as_json: bool) -> None:
 
 def list_changes(client: Client, text: str, limit: int, *, as_json: bool) -> None:
     """Print the changes at and below a place, the newest first."""
-    place, before = place_of(text), None
-    if place.at is not None:
+    path, before = place_of(text), None
+    if path.at is not None:
         raise typer.BadParameter("a log has no version: leave out what follows the '@'")
     while limit > 0:
-        page = client.call(api.file_changes(place.logical, before, min(limit, _PAGE)))
+        page = client.call(api.file_changes(path.logical, before, min(limit, _PAGE)))
         for change in page.changes:
             show(f"{change.model_dump_json()}\n" if as_json else _line(change))
         limit, before = limit - len(page.changes), page.next
@@ -77,8 +77,8 @@ def list_changes(client: Client, text: str, limit: int, *, as_json: bool) -> Non
 
 def print_file(client: Client, text: str) -> None:
     """Write the bytes of a file to standard output."""
-    place = place_of(text)
-    content = client.call(api.read_file(place.logical, at=place.at)).content
+    path = place_of(text)
+    content = client.call(api.read_file(path.logical, at=path.at)).content
     if is_terminal(sys.stdout):
         show(content.decode(errors="replace"))
     else:
@@ -92,31 +92,31 @@ def compare(client: Client, old: str, new: str | None) -> bool:
     other = WorkspacePath(one.workspace, one.path, None) if new is None else place_of(new)
     one, other = _fixed(client, one), _fixed(client, other)
     before, after = _versions(client, one), _versions(client, other)
-    for place, versions in ((one, before), (other, after)):
-        if not versions and not client.call(api.file_changes(place.logical, limit=1)).changes:
-            raise NotFound(f"there is nothing at {place}, and never was: write NAME, NAME/PATH or NAME/PATH@VERSION")
+    for path, versions in ((one, before), (other, after)):
+        if not versions and not client.call(api.file_changes(path.logical, limit=1)).changes:
+            raise NotFound(f"there is nothing at {path}, and never was: write NAME, NAME/PATH or NAME/PATH@VERSION")
     differs = False
     for name in sorted(before | after):
         if before.get(name) == after.get(name):
             continue
         texts = [
-            client.call(api.read_file(place.logical + name, at=place.at)).content if name in known else None
-            for place, known in ((one, before), (other, after))
+            client.call(api.read_file(path.logical + name, at=path.at)).content if name in versions else None
+            for path, versions in ((one, before), (other, after))
         ]
         if texts[0] != texts[1]:
             differs = True
-            names = [f"{place.logical.removeprefix(_ROOT)}{name}" for place in (one, other)]
+            names = [f"{path.logical.removeprefix(_ROOT)}{name}" for path in (one, other)]
             for line in _difference(texts[0], texts[1], names, [f"{one.at}", f"{other.at}"]):
                 show(line)
     return differs
 
 
-def _fixed(client: Client, place: WorkspacePath) -> WorkspacePath:
+def _fixed(client: Client, path: WorkspacePath) -> WorkspacePath:
     """Return a place at its last version instead of now, so that equal contents have equal versions."""
-    if place.at is not None:
-        return place
-    last = client.call(api.file_changes(f"{_ROOT}{place.workspace}", limit=1)).last
-    return WorkspacePath(place.workspace, place.path, str(last))
+    if path.at is not None:
+        return path
+    last = client.call(api.file_changes(f"{_ROOT}{path.workspace}", limit=1)).last
+    return WorkspacePath(path.workspace, path.path, str(last))
 
 
 def _difference(old: bytes | None, new: bytes | None, names: list[str], labels: list[str]) -> Iterator[str]:
@@ -135,9 +135,9 @@ def _difference(old: bytes | None, new: bytes | None, names: list[str], labels: 
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
-def _versions(client: Client, place: WorkspacePath) -> dict[str, str | None]:
+def _versions(client: Client, path: WorkspacePath) -> dict[str, str | None]:
     """Return the versions of all files at and below a place, by what follows it in their paths."""
-    return {info.path.removeprefix(place.logical): info.version for info in below(client, place)}
+    return {info.path.removeprefix(path.logical): info.version for info in below(client, path)}
 
 
 def changes_of(client: Client, path: str, before: int | None = None) -> Iterator[FileChange]:
@@ -150,11 +150,11 @@ def changes_of(client: Client, path: str, before: int | None = None) -> Iterator
         before = page.next
 
 
-def below(client: Client, place: WorkspacePath) -> Iterator[FileInfo]:
+def below(client: Client, path: WorkspacePath) -> Iterator[FileInfo]:
     """Yield the files at and below a place."""
-    prefix, after = place.logical if place.path else f"{place.logical}/", ""
+    prefix, after = path.logical if path.path else f"{path.logical}/", ""
     while True:
-        page = client.call(api.files(prefix, after, _PAGE, place.at))
+        page = client.call(api.files(prefix, after, _PAGE, path.at))
         yield from page.files
         if page.next is None:
             return

@@ -24,16 +24,16 @@ class Check:
 Checks = Callable[[], Iterable[Check]]
 
 
-def fine(name: str, found: str) -> Check:
+def fine(name: str, state: str) -> Check:
     """Report a passed check."""
-    return Check(name, "ok", found)
+    return Check(name, "ok", state)
 
 
-def missing(name: str, found: str, advice: str) -> Check:
+def missing(name: str, state: str, advice: str) -> Check:
     """Report a problem that does not affect `cfs serve`."""
-    return Check(name, "warning", found, advice)
+    return Check(name, "warning", state, advice)
 
 
-def needed(name: str, found: str, advice: str) -> Check:
+def needed(name: str, state: str, advice: str) -> Check:
     """Report a problem that prevents `cfs serve`."""
-    return Check(name, "error", found, advice)
+    return Check(name, "error", state, advice)

@@ -13,26 +13,26 @@ from cfs_server.engine.contract.schema_references import FlatSchema, arguments_o
 def constrained(options: ReplyOptions) -> ReplyOptions:
     """Return the options with their `tool_choice` expressed by tools and a schema alone."""
     tools = () if options.tool_choice == "none" else options.tools
-    schema = reply_schema(tools, required=options.tool_choice == "required", wanted=options.json_schema)
+    schema = reply_schema(tools, required=options.tool_choice == "required", schema=options.json_schema)
     if tools == options.tools and schema is options.json_schema:
         return options
     return replace(options, tools=tools, json_schema=schema)
 
 
 def reply_schema(
-    tools: Sequence[dict[str, Any]], *, required: bool, wanted: dict[str, Any] | None
+    tools: Sequence[dict[str, Any]], *, required: bool, schema: dict[str, Any] | None
 ) -> dict[str, Any] | None:
     """Return the JSON schema that a reply must fit; None for free text.
 
-    `required`: one call of one of the tools. With a `wanted` schema and tools the reply is either JSON of that schema
+    `required`: one call of one of the tools. With a `schema` schema and tools the reply is either JSON of that schema
     or one call. Raises `SchemaRefused` if that schema is too large.
     """
-    if not tools or not (required or wanted):
-        return wanted
+    if not tools or not (required or schema):
+        return schema
     kinds = [_call_of(tool, f"{number}.") for number, tool in enumerate(tools)]
-    if not required and wanted is not None:
+    if not required and schema is not None:
         try:
-            kinds.append(flattened(wanted, f"{len(kinds)}."))
+            kinds.append(flattened(schema, f"{len(kinds)}."))
         except ValueError as error:
             raise SchemaRefused(f"replies cannot be kept to the JSON schema: {error}") from error
     definitions = {name: definition for kind in kinds for name, definition in kind.definitions.items()}

@@ -317,7 +317,7 @@ class _Rewriter:
             elif form in STANDARD_FORMATS:
                 self._refuse("format", path, form)
         if len(patterns) > 1:
-            return result | {"allOf": [{"pattern": each} for each in patterns]}
+            return result | {"allOf": [{"pattern": pattern} for pattern in patterns]}
         return result | ({"pattern": patterns[0]} if patterns else {})
 
 
@@ -376,7 +376,7 @@ def _bound(
         return (None if within is None else Decimal(str(within))), beyond
     if within is None and beyond is None:
         return None, False
-    bounds = [Decimal(str(each)) for each in (within, beyond) if each is not None]
+    bounds = [Decimal(str(bound)) for bound in (within, beyond) if bound is not None]
     tightest = narrower(*bounds) if len(bounds) == 2 else bounds[0]
     return tightest, beyond is not None and tightest == Decimal(str(beyond))
 

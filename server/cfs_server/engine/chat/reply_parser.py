@@ -203,12 +203,12 @@ class _Stripped:
         _, newline, line = text.rpartition("\n")
         self.at_line_start = not line.strip() and (bool(newline) or self.at_line_start)
         whole = self._space + text
-        shown = whole.rstrip()
-        self._space = whole[len(shown) :]
+        visible = whole.rstrip()
+        self._space = whole[len(visible) :]
         if not self.begun:
-            shown = shown.lstrip()
-            self.begun = bool(shown)
-        return shown
+            visible = visible.lstrip()
+            self.begun = bool(visible)
+        return visible
 
 
 def _tail(text: str, marks: tuple[str, ...]) -> int:

@@ -73,9 +73,9 @@ def _call(arguments: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": "", "tool_calls": [{"id": _ID, "type": "function", "function": function}]}
 
 
-def _shows_call(shown: str) -> bool:
+def _shows_call(rendered: str) -> bool:
     """Whether name and value stand there, the value not as Python writes a mapping."""
-    return shown.count(_NAME) > 0 and _VALUE in shown and f"'{_VALUE}'" not in shown
+    return rendered.count(_NAME) > 0 and _VALUE in rendered and f"'{_VALUE}'" not in rendered
 
 
 def _attempt(render: Render, rows: Rows, tools: Rows) -> str:

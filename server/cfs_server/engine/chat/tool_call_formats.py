@@ -160,8 +160,8 @@ class Tagged(CallFormat):
 _FUNCTION = "<function="
 
 
-def _may_become(text: str, wanted: str) -> bool:
-    return text != wanted and wanted.startswith(text)
+def _may_become(text: str, tag: str) -> bool:
+    return text != tag and tag.startswith(text)
 
 
 def _end_of_function(text: str, start: int) -> int | None:
@@ -226,10 +226,10 @@ class Bracketed(CallFormat):
 
     def _arguments(self, tool: str, text: str) -> dict[str, Any] | None:
         try:
-            found = parse_arguments(text)
-            if found is None:
+            parsed = parse_arguments(text)
+            if parsed is None:
                 return None
-            values, keywords = found
+            values, keywords = parsed
             arguments = self.parameters.named(tool, values)
             if arguments.keys() & keywords.keys():
                 return None
@@ -320,9 +320,9 @@ class FencedBlock(CallFormat):
         return any(key.startswith(word) for key in self._INFO)
 
 
-def _skip(text: str, place: int) -> int:
-    match = _SPACE.match(text, place)
-    return match.end() if match else place
+def _skip(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    return match.end() if match else position
 
 
 ANYWHERE: tuple[type[CallFormat], ...] = (Tagged, Listed, Bracketed, Python)

@@ -104,20 +104,20 @@ def count_fitting(
     messages: Sequence[Message],
     *,
     limit: int,
-    most: int,
+    max_last: int,
     whole: Callable[[Sequence[Message]], int],
     count: Callable[[str], int],
 ) -> int:
     """Count the newest exchanges that a prompt holds when it is filled to `TARGET` of `limit` tokens.
 
-    `whole` counts a prompt and `count` a text. The last exchange may take up to `most` tokens; 0 when it takes more.
+    `whole` counts a prompt and `count` a text. The last exchange may take up to `max_last` tokens; 0 if more.
     """
     head = leading_systems(messages)
     starts = exchanges(messages, head)
     if not starts:
         return 0
     total = whole((*messages[:head], *messages[starts[-1] :]))
-    if total > most:
+    if total > max_last:
         return 0
     fits, end = 1, starts[-1]
     for start in reversed(starts[:-1]):

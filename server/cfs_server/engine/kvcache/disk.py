@@ -66,9 +66,9 @@ class DiskTier:
         """
         if self._archive is None:
             return []
-        found, self._archive.found = self._archive.found, []
-        self._order = [file.name for file in found]
-        return sorted(found, key=lambda file: (file.head.start, file.head.end))
+        files, self._archive.found = self._archive.found, []
+        self._order = [file.name for file in files]
+        return sorted(files, key=lambda file: (file.head.start, file.head.end))
 
     def recover(self, file: SavedState, node: Node) -> None:
         """Attach a file of a previous worker to a node."""
@@ -176,7 +176,7 @@ def _blob(entry: StateFile, done: Done) -> Blob | None:
 
 
 def _fits(entry: StateFile, head: StateHeader) -> bool:
-    node = max(entry.nodes, key=lambda each: each.end)
+    node = max(entry.nodes, key=lambda item: item.end)
     tokens = spelled(node)
     same = np.array_equal(head.tokens[: len(tokens)], tokens)
     return same and (head.owner, head.start, head.end) == (owner_of(node), entry.start, entry.end)

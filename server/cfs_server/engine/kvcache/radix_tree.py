@@ -353,9 +353,9 @@ class PrefixTree:
                 problems.append(f"the file of the node at {node.start} is that of another run")
         return problems
 
-    def _split(self, node: Node, place: int) -> Node:
+    def _split(self, node: Node, position: int) -> Node:
         """Cut a node at a position inside of it and return the upper part; the lower one stays the same object."""
-        parent, size = node.parent, place - node.start
+        parent, size = node.parent, position - node.start
         if parent is None or not 0 < size < len(node.tokens):
             raise ValueError("a node is cut inside of it")
         upper = Node(
@@ -370,7 +370,7 @@ class PrefixTree:
             pause=node.pause,
         )
         parent.children[int(upper.tokens[0])] = upper
-        node.tokens, node.start, node.parent = node.tokens[size:].copy(), place, upper
+        node.tokens, node.start, node.parent = node.tokens[size:].copy(), position, upper
         upper.children[int(node.tokens[0])] = node
         self._on_split(upper, node)
         return upper

@@ -61,7 +61,7 @@ def examine(model: Any, context: LlamaContext) -> ModelArchitecture:
     )
 
 
-def _has_parts(context: LlamaContext, wanted: "np.ndarray[Any, np.dtype[np.float32]]") -> bool:
+def _has_parts(context: LlamaContext, expected: "np.ndarray[Any, np.dtype[np.float32]]") -> bool:
     """Drop the last token, move the others through the scratch sequence, and compute the last again elsewhere."""
     if not context.truncate(0, _TOKENS):
         return False
@@ -74,7 +74,7 @@ def _has_parts(context: LlamaContext, wanted: "np.ndarray[Any, np.dtype[np.float
     context.share(2, 1, 0, _TOKENS)
     context.clear(2)
     again, _ = _decode(context, 1, _TOKENS, 1)
-    return bool(np.abs(again - wanted).max() <= _TOLERANCE * np.abs(wanted).max())
+    return bool(np.abs(again - expected).max() <= _TOLERANCE * np.abs(expected).max())
 
 
 def _decode(context: LlamaContext, sequence: int, start: int, count: int) -> "tuple[np.ndarray[Any, Any], int]":

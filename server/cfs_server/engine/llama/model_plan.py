@@ -41,15 +41,15 @@ def set_kv_type(params: Any, options: WorkerOptions) -> None:
 
 def check_kv_type(path: str, options: WorkerOptions, name: Name, heads: tuple[int, int]) -> None:
     """Raise `ModelLoadError` for a type that a model with keys and values of these sizes cannot have."""
-    block, wanted = KV_TYPES[options.kv_type].block, f"{path}: --kv-type {options.kv_type} cannot be used"
+    block, problem = KV_TYPES[options.kv_type].block, f"{path}: --kv-type {options.kv_type} cannot be used"
     if block == 1:
         return
     if name == "recurrent":
-        raise ModelLoadError(f"{wanted}: this model has no attention; use f16")
+        raise ModelLoadError(f"{problem}: this model has no attention; use f16")
     if not options.flash_attention:
-        raise ModelLoadError(f"{wanted} without flash attention; use f16")
+        raise ModelLoadError(f"{problem} without flash attention; use f16")
     if size := next((size for size in heads if size % block), 0):
-        raise ModelLoadError(f"{wanted}: this model's heads have {size} numbers, no multiple of {block}; use f16")
+        raise ModelLoadError(f"{problem}: this model's heads have {size} numbers, no multiple of {block}; use f16")
 
 
 LEAST_TOKENS = 4096

@@ -141,9 +141,9 @@ class PromptBudget:
                 shares[turn] = tokens
         return shares
 
-    def _piece(self, count: int, fits: int, most: int) -> int:
+    def _piece(self, count: int, fits: int, limit: int) -> int:
         """Cut a piece of a prompt: all of it if that fits, or about as many full tiles."""
-        return count if count <= min(fits, most) else min(count, whole(fits + TILE // 2), whole(most))
+        return count if count <= min(fits, limit) else min(count, whole(fits + TILE // 2), whole(limit))
 
     def _seconds(self, streams: int) -> float:
         """Return how many seconds a piece of a prompt may take."""

@@ -102,12 +102,12 @@ def _spelling(
 
 
 def _segment(
-    row: str, piece: Piece, place: int, tokenize: Callable[[str, bool], Tokens], spell: Callable[[int], bytes]
+    row: str, piece: Piece, position: int, tokenize: Callable[[str, bool], Tokens], spell: Callable[[int], bytes]
 ) -> Segment | None:
     try:
         length, digest, letter, packed = row.split(":")
         kind, tokens = _KINDS[letter], _unpack(packed)
-        text = piece.text[place : place + int(length)]
+        text = piece.text[position : position + int(length)]
     except (ValueError, KeyError):
         return None
     if not text or len(text) != int(length) or _digest(text) != digest:

@@ -105,18 +105,18 @@ class TokenLog:
         """Length of the text."""
         return sum(len(segment.text) for segment in self.segments)
 
-    def answer(self, said: str, tokens: Tokens, pieces: Sequence[bytes]) -> None:
+    def answer(self, text: str, tokens: Tokens, pieces: Sequence[bytes]) -> None:
         """Add the reply, if a prefix of its tokens decodes exactly to its text.
 
         It does not if white space or a stop string was removed inside a token; then the text is used.
         """
-        target = said.encode()
+        target = text.encode()
         length = count = 0
         while length < len(target) and count < len(pieces):
             length += len(pieces[count])
             count += 1
         if count and b"".join(pieces[:count]) == target:
-            self.segments.append(Segment(said, trusted=False, tokens=tokens[:count], reply=True))
+            self.segments.append(Segment(text, trusted=False, tokens=tokens[:count], reply=True))
 
     def take_delta(self) -> TokenLogDelta | None:
         """Return the part that the server does not have yet."""
@@ -235,40 +235,44 @@ class TokenLogs:
         common = self._agreement(pieces, alike.segments).count if alike is not None else 0
         return TokenLog(segments, sent=(source, len(segments) if source else 0)) if len(segments) > common else alike
 
-    def _agreement(self, pieces: Sequence[Piece], known: Sequence[Segment]) -> "_Agreement":
+    def _agreement(self, pieces: Sequence[Piece], segments: Sequence[Segment]) -> "_Agreement":
         count = position = 0
         for index, piece in enumerate(pieces):
             position = 0
             while position < len(piece.text):
-                if not self._goes_on(known, count, piece, position):
+                if not self._goes_on(segments, count, piece, position):
                     return _Agreement(count, index, position)
-                position += len(known[count].text)
+                position += len(segments[count].text)
                 count += 1
         return _Agreement(count, len(pieces), 0)
 
-    def _goes_on(self, known: Sequence[Segment], index: int, piece: Piece, place: int) -> bool:
+    def _goes_on(self, segments: Sequence[Segment], index: int, piece: Piece, position: int) -> bool:
         """Whether a known segment is at this place of a piece, and would end there again."""
-        if index >= len(known):
+        if index >= len(segments):
             return False
-        segment = known[index]
-        end = place + len(segment.text)
-        if not piece.text.startswith(segment.text, place) or (segment.trusted != piece.trusted and not segment.reply):
+        segment = segments[index]
+        end = position + len(segment.text)
+        if not piece.text.startswith(segment.text, position) or (
+            segment.trusted != piece.trusted and not segment.reply
+        ):
             return False
         if end == len(piece.text) or segment.reply:
             return True
         if piece.trusted and self._cuts is not None and self._cuts.match(piece.text, end):
             return True
-        return index + 1 < len(known) and known[index + 1].reply and self._goes_on(known, index + 1, piece, end)
+        return (
+            index + 1 < len(segments) and segments[index + 1].reply and self._goes_on(segments, index + 1, piece, end)
+        )
 
-    def _cut(self, piece: Piece, place: int) -> Iterator[Segment]:
-        for text in self._texts(piece, place):
+    def _cut(self, piece: Piece, position: int) -> Iterator[Segment]:
+        for text in self._texts(piece, position):
             yield Segment(text, piece.trusted, self._tokenize(text, piece.trusted))
 
-    def _texts(self, piece: Piece, place: int) -> Iterator[str]:
-        starts = [place, len(piece.text)]
+    def _texts(self, piece: Piece, position: int) -> Iterator[str]:
+        starts = [position, len(piece.text)]
         if piece.trusted and self._cuts is not None:
-            found = (match.start() for match in self._cuts.finditer(piece.text, place))
-            starts[1:1] = [start for start in found if start > place]
+            matches = (match.start() for match in self._cuts.finditer(piece.text, position))
+            starts[1:1] = [start for start in matches if start > position]
         for start, end in pairwise(starts):
             yield piece.text[start:end]
 

@@ -135,8 +135,8 @@ class AnthropicDialect:
             return [{"type": "tool_result", "tool_use_id": answered, "content": message.content}]
         if self._options.thinking_tokens and (signed := self._signed.of(request.owner, message)):
             return list(signed)
-        said = f"(system) {message.content}" if message.role == "system" else message.content
-        text = [{"type": "text", "text": said}] if message.content.strip() else []
+        marked = f"(system) {message.content}" if message.role == "system" else message.content
+        text = [{"type": "text", "text": marked}] if message.content.strip() else []
         calls = [
             {
                 "type": "tool_use",

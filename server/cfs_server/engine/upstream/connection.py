@@ -47,8 +47,8 @@ class UpstreamResponse:
 class ReplyLimit:
     """Limits one answer: the bytes of its text, thinking and calls, and the bytes without any of them."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        self._most = max_bytes
         self.size = self._idle = 0
         """The bytes of the reply so far."""
 
@@ -101,14 +101,14 @@ class Link:
             async with self._http.stream("GET", path) as answer:
                 return self._answer(answer, await _beginning(answer, _LIST_BYTES))
 
-    async def post(self, path: str, body: dict[str, Any], most: int) -> UpstreamResponse:
+    async def post(self, path: str, body: dict[str, Any], max_bytes: int) -> UpstreamResponse:
         """Send a request that is not a turn, and read so many bytes of its answer at most.
 
         The request belongs to the active trace, if there is one. Raises `Failure` when there is no answer.
         """
         with self._failures_of_library():
             async with self._http.stream("POST", path, json=body, headers=tracing.propagated()) as answer:
-                return self._answer(answer, await _beginning(answer, most))
+                return self._answer(answer, await _beginning(answer, max_bytes))
 
     async def events(
         self,
@@ -175,13 +175,13 @@ async def rest(events: AsyncIterator[ServerSentEvent]) -> None:
                 pass
 
 
-async def _beginning(answer: httpx.Response, most: int) -> str:
+async def _beginning(answer: httpx.Response, max_bytes: int) -> str:
     body = b""
     async for data in answer.aiter_bytes():
         body += data
-        if len(body) > most:
+        if len(body) > max_bytes:
             break
-    return body[:most].decode("utf-8", "replace")
+    return body[:max_bytes].decode("utf-8", "replace")
 
 
 T = TypeVar("T")

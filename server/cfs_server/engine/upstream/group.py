@@ -163,7 +163,7 @@ class UpstreamGroup:
     async def start(self) -> ModelInfo:
         """Look at all upstreams. One that is away may come later; raises `ModelLoadError` if all are."""
         results = await asyncio.gather(*(member.engine.start() for member in self._members), return_exceptions=True)
-        infos = [each for each in results if isinstance(each, ModelInfo)]
+        infos = [info for info in results if isinstance(info, ModelInfo)]
         for member, result in zip(self._members, results, strict=True):
             if isinstance(result, ModelInfo):
                 continue
@@ -281,11 +281,11 @@ class UpstreamGroup:
             "upstream_requests_moved": float(self._moved),
             "upstream_replies_continued": float(self._continued),
         }
-        for each in all_stats:
-            for name, value in each.gauges.items():
+        for stats in all_stats:
+            for name, value in stats.gauges.items():
                 gauges[name] = gauges.get(name, 0.0) + value
-        best = next((each for each in all_stats if each.state == "ready"), all_stats[0])
-        sums = {name: sum(getattr(each, name) for each in all_stats) for name in (*COUNTERS, *GAUGES)}
+        best = next((stats for stats in all_stats if stats.state == "ready"), all_stats[0])
+        sums = {name: sum(getattr(stats, name) for stats in all_stats) for name in (*COUNTERS, *GAUGES)}
         return replace(best, gauges=gauges, **sums)
 
     def _choices(self, reply: _Reply) -> list[_Member]:
@@ -309,7 +309,7 @@ class UpstreamGroup:
         member.failed(self._clock(), failure.after)
         _log.warning("upstream.moves", reason=error.detail, upstreams=len(self._members))
         self._moved += 1
-        others = [each for each in self._members if each is not member and each.upstream.continues]
+        others = [other for other in self._members if other is not member and other.upstream.continues]
         if reply.tokens and not (others and reply.can_be_continued):
             raise ReplyLost(error.detail) from failure
         return error

@@ -32,8 +32,8 @@ class SignedReplies:
     They are also kept as documents, which outlive the process.
     """
 
-    def __init__(self, documents: PersistentTexts | None = None, most: int = _MOST) -> None:
-        self._most = most
+    def __init__(self, documents: PersistentTexts | None = None, limit: int = _MOST) -> None:
+        self._most = limit
         self._documents = documents or PersistentTexts()
         self._kept: OrderedDict[str, _SignedReply] = OrderedDict()
         for name, text in self._documents.kept.items():

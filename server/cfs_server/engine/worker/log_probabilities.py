@@ -24,8 +24,8 @@ def rank(logits: Logits, token: int, count: int) -> Ranked:
     """Compute the log-probabilities of a token and of the `count` most probable ones."""
     exact = logits.astype(np.float64)
     total = np.log(np.exp(exact - exact.max()).sum()) + exact.max()
-    found = most_probable(logits, count)
-    best = np.arange(len(logits), dtype=np.int32) if found is None else found
+    candidates = most_probable(logits, count)
+    best = np.arange(len(logits), dtype=np.int32) if candidates is None else candidates
     best = best[np.argsort(-exact[best], kind="stable")][:count]
     return [(number, max(float(exact[number] - total), NEVER)) for number in (token, *best.tolist())]
 

@@ -391,7 +391,7 @@ class RequestPreparer:
             def count(text: str) -> int:
                 return len(self._tokenize(text, trusted=False))
 
-            fits = count_fitting(messages, limit=limit, most=context - 1, whole=whole, count=count)
+            fits = count_fitting(messages, limit=limit, max_last=context - 1, whole=whole, count=count)
             leaving = max(0, tokens - round(TARGET * limit))
         raise ContextTooLong(
             f"the prompt takes {tokens} tokens; the model's context holds {context}", fits=fits, leaving=leaving
