@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cfs_agents.shell import AsyncPersistentShell, Limits, PersistentShell, ShellSettings
+from cfs_agents.shell import AsyncPersistentShell, Limits, PersistentShell, ShellSettings, census
 from cfs_agents.tools import ShellClosed
 from tests.agents.tools.shells import (
     KINDS,
@@ -448,3 +448,22 @@ def test_loop_of_the_asynchronous_shell_has_no_reader_left(settings: ShellSettin
     selector = shell._runner.get_loop()._selector  # type: ignore[attr-defined]
     assert len(selector.get_map()) == 1, "the loop's own"
     shell.close()
+
+
+def test_the_program_that_ends_what_is_left_refuses_a_word_that_others_may_have() -> None:
+    """It would end their processes, too."""
+    command = [sys.executable, "-I", "-S", census.__file__, "x", "/nowhere"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.wait(60) == 1  # while its standard input is open, it ends nothing
+        finally:
+            program.kill()
+        assert program.stderr is not None
+        assert "short cookie" in program.stderr.read()
+
+
+def test_the_program_that_ends_what_is_left_starts_fast() -> None:
+    """Each runtime with a shell starts it: it imports nothing that takes longer than the interpreter."""
+    code = f"import sys; sys.path.insert(0, {str(Path(census.__file__).parent)!r}); import census; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert {"dataclasses", "pathlib", "re", "secrets", "shutil", "typing"}.isdisjoint(done.stdout.split())
