@@ -5,18 +5,23 @@ starts the fork server, `python -m tests.fork_server`. Each program is a process
 environment, directory and streams, and a child of the test's process, as after any `Popen`. Only the interpreter and
 the imported modules are there already. `Program` is no more than `Popen` for another command, for variables that Python
 reads at its start, where coverage is measured, and on other systems than Linux.
+
+What such a program starts itself, the worker of `cfs serve` or the server of `cfs up`, is a fork of that program.
 """
 
 import asyncio
 import atexit
 import contextlib
+import contextvars
 import ctypes
 import fcntl
 import gc
 import importlib
 import io
 import json
+import logging
 import os
+import pkgutil
 import runpy
 import signal
 import socket
@@ -24,49 +29,47 @@ import subprocess
 import sys
 import termios
 import threading
+import traceback
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from tests.pacing import SWITCHES, python_path, sitecustomize
 
 CFS = Path(sys.executable).with_name("cfs")
+PACKAGES = ("cfs", "cfs_acp", "cfs_agents", "cfs_filesystem", "cfs_fuse", "cfs_mcp", "cfs_server", "cfs_webdav")
+"""Of these all modules are imported, also those that a command imports when it runs."""
+RARE = (
+    "cfs_filesystem._s3",
+    "cfs_server.engine.kvcache",
+    "cfs_server.engine.llama",
+    "cfs_server.engine.worker",
+)
+"""But for these, and what is in them: few programs need them, and they take long."""
 PRELOADED = (
+    *PACKAGES,
     "anyio._backends._asyncio",
-    "cfs.cli.app",
-    "cfs.cli.commands",
-    "cfs.transports.http",
-    "cfs_acp.agent",
-    "cfs_acp.cli",
-    "cfs_acp.serve",
-    "cfs_agents.main.cli",
-    "cfs_fuse.checks",
-    "cfs_fuse.cli",
-    "cfs_mcp.cli",
-    "cfs_mcp.serve",
-    "cfs_server.app",
-    "cfs_server.dav.app",
-    "cfs_server.engine.host.supervisor",
-    "cfs_server.main.cli",
-    "cfs_server.main.connect_cli",
-    "cfs_server.main.model_cli",
-    "cfs_server.main.serve",
-    "mcp.server.mcpserver",
-    "cfs_webdav.app",
     "encodings.idna",
+    "genai_prices",
     "httpcore",
+    "mcp.server.mcpserver",
     "uvicorn.lifespan.on",
     "uvicorn.loops.uvloop",
     "uvicorn.protocols.http.httptools_impl",
 )
-MODULES = ("cfs", "cfs_fuse")
+MODULES = ("cfs", "cfs.cli.child", "cfs_fuse")
 """What `python -m` may run in a fork, too."""
 SCRIPTS = (str(Path(__file__).with_name("agents") / "mcp/odd_server.py"),)
 """What `python` may run in a fork."""
 WORKER = ["-P", "-m", "cfs_server.engine.worker.worker"]
 """How an engine starts its worker. It has a fork server of its own: a fork takes longer, the more is imported."""
+WORKER_SCRIPTS = [
+    ["-P", str(Path(__file__).with_name("engine") / name)] for name in ("hanging_worker.py", "odd_worker.py")
+]
+"""How tests start workers with a fault."""
 _ENVIRONMENT = dict(os.environ)
 """That of the fork server: no test has changed it yet."""
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "COVERAGE", "MALLOC_", "LD_", "OMP_")
@@ -79,44 +82,89 @@ os.execv(sys.argv[1], sys.argv[1:])
 """Makes the terminal the controlling one, so that Ctrl-C is a signal, and becomes the program."""
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _BEFORE = ("executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "startupinfo", "creationflags", "shell")
-_AFTER = ("restore_signals", "gid", "gids", "uid", "umask", "start_new_session")
+_AFTER = ("restore_signals", "gid", "gids", "uid", "umask", "start_new_session", "process_group")
 _OPTIONS = (*_BEFORE, *_PIPES, *_AFTER)
 """In the order in which `Popen` passes them on to where a process is made; later versions of Python add some."""
 _OF_POPEN_ALONE = ("executable", "preexec_fn", "shell", "gid", "gids", "uid")
+_UNBUFFERED = "PYTHONUNBUFFERED"
+_UNWRITTEN = 120
+"""The exit code of an interpreter that cannot write its output."""
+_SWITCH_SECONDS, _THRESHOLDS = sys.getswitchinterval(), gc.get_threshold()
+"""Those of a new interpreter."""
 _PR_SET_CHILD_SUBREAPER = 36
 _LARGEST = 1 << 20
 _MOST_DESCRIPTORS = 16
 
 
-class Program(subprocess.Popen[Any]):
+class _Forked(subprocess.Popen[Any]):
+    """`Popen` whose program is a fork where it can be one."""
+
+    def _execute_child(self, args: list[str], *rest: Any) -> None:
+        options = dict(zip(_OPTIONS, rest, strict=False))
+        environment = os.environ if options["env"] is None else options["env"]
+        command = list(args)
+        if any(options[name] for name in _OF_POPEN_ALONE) or self._needs_interpreter(command, environment):
+            self._interpret(args, *rest)
+            return
+        streams = [options["p2cread"], options["c2pwrite"], options["errwrite"]]
+        passed = [int(descriptor) for descriptor in options["pass_fds"]]
+        request = {
+            "arguments": command,
+            "directory": str(options["cwd"] or Path.cwd()),
+            "environment": dict(environment),
+            "session": options["start_new_session"],
+            "group": options.get("process_group", -1),
+            "passed": passed,
+        }
+        standard = [own if fd == -1 else fd for own, fd in enumerate(streams)]
+        self.pid = self._fork(request, [*standard, *passed])
+        self._child_created = True
+        self._close_pipe_fds(*(options[name] for name in _PIPES))  # type: ignore[attr-defined]
+
+    def _needs_interpreter(self, args: list[str], environment: Mapping[str, str]) -> bool:
+        return _needs_interpreter(args, environment)
+
+    def _interpret(self, args: list[str], *rest: Any) -> None:
+        super()._execute_child(args, *rest)  # type: ignore[misc]
+
+    def _fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
+        """Start the program with these descriptors; return its process number. It is a child of this process."""
+        raise NotImplementedError
+
+
+class Program(_Forked):
     """`Popen` for `cfs` and workers; `controlled` makes its standard input its controlling terminal."""
 
     def __init__(self, command: Sequence[str | Path], *, controlled: bool = False, **options: Any) -> None:
         self._controlled = controlled
         super().__init__([str(word) for word in command], **options)
 
-    def _execute_child(self, args: list[str], *rest: Any) -> None:
-        """Ask the fork server for the process, and take what it starts as the child."""
-        options = dict(zip(_OPTIONS, rest, strict=False))
-        environment = os.environ if options["env"] is None else options["env"]
-        if _needs_interpreter(args, environment) or any(options[name] for name in _OF_POPEN_ALONE):
-            command = [sys.executable, "-c", _CONTROLLED, *args] if self._controlled else args
-            super()._execute_child(command, *rest)  # type: ignore[misc]
-            return
-        streams = [options["p2cread"], options["c2pwrite"], options["errwrite"]]
-        passed = [int(descriptor) for descriptor in options["pass_fds"]]
-        request = {
-            "arguments": args,
-            "directory": str(options["cwd"] or Path.cwd()),
-            "environment": dict(environment),
-            "controlled": self._controlled,
-            "session": options["start_new_session"],
-            "passed": passed,
-        }
-        standard = [own if fd == -1 else fd for own, fd in enumerate(streams)]
-        self.pid = _fork_server(workers=args[1:4] == WORKER).start(request, [*standard, *passed])
-        self._child_created = True
-        self._close_pipe_fds(*(options[name] for name in _PIPES))  # type: ignore[attr-defined]
+    def _interpret(self, args: list[str], *rest: Any) -> None:
+        super()._interpret([sys.executable, "-c", _CONTROLLED, *args] if self._controlled else args, *rest)
+
+    def _fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
+        workers = _is_worker(request["arguments"])
+        return _fork_server(workers=workers).start(request | {"controlled": self._controlled}, descriptors)
+
+
+class _ProgramOfFork(_Forked):
+    """`Popen` in a program that is a fork itself: it forks this process."""
+
+    def _needs_interpreter(self, args: list[str], environment: Mapping[str, str]) -> bool:
+        mount = args[1:3] == ["-m", "cfs_fuse"] or "mount" in args  # tests find mounts by their arguments
+        return mount or super()._needs_interpreter(args, environment)
+
+    def _fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()  # or the fork has what is not written yet, too
+        began, begins = os.pipe()
+        if (child := os.fork()) == 0:
+            _begin_in_fork(request, descriptors, begins)
+        os.close(begins)
+        os.read(began, 1)  # returns nothing once the fork has become the program, as after any `Popen`
+        os.close(began)
+        return child
 
 
 def run(
@@ -149,7 +197,9 @@ def start_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that Python reads at its start: a program with others than these cannot be a fork."""
     usual = ("LC_ALL", "C.UTF-8")  # what Python does without a locale
     return {
-        name: value for name, value in environment.items() if name.startswith(_READ_AT_START) and (name, value) != usual
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_AT_START) and name != _UNBUFFERED and (name, value) != usual
     }
 
 
@@ -157,7 +207,7 @@ def _needs_interpreter(command: list[str], environment: Mapping[str, str]) -> bo
     """Return whether a program cannot be a fork."""
     python = command[0] == sys.executable
     module = python and command[1:2] == ["-m"] and command[2] in MODULES
-    worker = python and command[1:4] == WORKER
+    worker = python and _is_worker(command)
     script = python and command[1] in SCRIPTS
     preloaded = command[0] == str(CFS) or module or worker or script
     measured = "COVERAGE_RUN" in os.environ
@@ -166,6 +216,10 @@ def _needs_interpreter(command: list[str], environment: Mapping[str, str]) -> bo
         environment = {name: value for name, value in environment.items() if value != python_path()}
     other = start_variables(environment) != start_variables(_ENVIRONMENT) or (paced and "PACE_GATE" in environment)
     return not preloaded or measured or other or sys.platform != "linux"
+
+
+def _is_worker(command: list[str]) -> bool:
+    return command[1:4] == WORKER or command[1:3] in WORKER_SCRIPTS
 
 
 class _ForkServer:
@@ -234,8 +288,11 @@ def _serve(requests: socket.socket) -> dict[str, Any] | None:
         message, streams, _, _ = socket.recv_fds(requests, _LARGEST, _MOST_DESCRIPTORS)
         if not message:
             return None
+        found: dict[str, Any] = json.loads(message)
         if b"s3://" in message:  # takes half a second, and is of no use to most programs
             importlib.import_module("cfs_filesystem._s3")
+        if _needs_worker(found["arguments"]):  # so that it can fork its worker
+            importlib.import_module(WORKER[-1])
         waits, goes = os.pipe()
         reads, writes = os.pipe()
         if (between := os.fork()) == 0:
@@ -247,7 +304,6 @@ def _serve(requests: socket.socket) -> dict[str, Any] | None:
             os.read(waits, 1)  # until the process between has ended, and the test's process is the parent
             os.close(waits)
             requests.close()
-            found: dict[str, Any] = json.loads(message)
             _place(streams, [0, 1, 2, *found["passed"]])
             return found
         for unused in (waits, writes, *streams):
@@ -257,6 +313,11 @@ def _serve(requests: socket.socket) -> dict[str, Any] | None:
         os.close(reads)
         os.close(goes)
         requests.send(child_number)
+
+
+def _needs_worker(arguments: Sequence[str]) -> bool:
+    """Return whether a program may start a worker of the engine."""
+    return not {"serve", "up"}.isdisjoint(arguments) and "scripted" not in arguments
 
 
 def _place(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
@@ -273,9 +334,11 @@ def _place(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
 def _become(request: dict[str, Any]) -> None:
     """Take over what a new program has of its own."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if request["controlled"] or request["session"]:
+    if request.get("controlled") or request["session"]:
         os.setsid()
-    if request["controlled"]:
+    elif request["group"] >= 0:
+        os.setpgid(0, request["group"])
+    if request.get("controlled"):
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(request["directory"])
     os.environ.clear()
@@ -286,14 +349,94 @@ def _become(request: dict[str, Any]) -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):  # the ones that are there remember what was at them
         setattr(sys, name, _stream(number, getattr(sys, name)))
         setattr(sys, f"__{name}__", getattr(sys, name))
+    subprocess.Popen = _ProgramOfFork  # type: ignore[misc]
+    asyncio.create_subprocess_exec = _create_subprocess_exec  # type: ignore[assignment]
+
+
+def _begin_in_fork(request: dict[str, Any], descriptors: Sequence[int], begins: int) -> NoReturn:
+    """Become a program in a fork of another one, of which nothing is to go on."""
+    try:
+        own = [os.dup(descriptor) for descriptor in descriptors]
+        for descriptor in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+            if descriptor not in (*own, begins):
+                with contextlib.suppress(OSError):  # that by which the folder was read
+                    os.close(descriptor)
+        above = 1 + max([*own, *request["passed"]])
+        begins, before = fcntl.fcntl(begins, fcntl.F_DUPFD, above), begins
+        os.close(before)
+        _place(own, [0, 1, 2, *request["passed"]])
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals():
+            if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN):
+                with contextlib.suppress(OSError):  # those of the C library itself
+                    signal.signal(number, signal.SIG_DFL)
+        atexit._clear()
+        weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+        atexit.register(logging.shutdown)
+        atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
+        asyncio._set_running_loop(None)
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        gc.freeze()
+        gc.set_threshold(*_THRESHOLDS)
+        gc.enable()
+        _become(request)
+        os.close(begins)
+        contextvars.Context().run(_end, request["arguments"])
+    except SystemExit as end:
+        if isinstance(end.code, int | None):
+            os._exit(_UNWRITTEN)
+        print(end.code, file=sys.stderr, flush=True)  # noqa: T201 - as an interpreter does
+    except BaseException:  # noqa: BLE001 - the stack below is that of the other program
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+class _Transport(asyncio.unix_events._UnixSubprocessTransport):  # type: ignore[name-defined,misc]
+    """Starts a program for an event loop that would not use `Popen`, and notices its end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *arguments: Any, **options: Any) -> None:
+        super().__init__(loop, *arguments, **options)
+        self._ended = os.pidfd_open(self.get_pid())
+        loop.add_reader(self._ended, self._notice_end)
+
+    def _notice_end(self) -> None:
+        self._loop.remove_reader(self._ended)
+        os.close(self._ended)
+        self._process_exited(self._proc.wait())
+
+
+_create_by_loop = asyncio.create_subprocess_exec
+
+
+async def _create_subprocess_exec(
+    program: str,
+    *arguments: str,
+    stdin: Any = None,
+    stdout: Any = None,
+    stderr: Any = None,
+    limit: int = 1 << 16,
+    **options: Any,
+) -> asyncio.subprocess.Process:
+    """Start a program as `asyncio.create_subprocess_exec` does, also as a fork where the loop is that of uvloop."""
+    loop, command = asyncio.get_running_loop(), (program, *arguments)
+    if isinstance(loop, asyncio.SelectorEventLoop) or list(command[1:4]) != WORKER:
+        streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+        return await _create_by_loop(program, *arguments, limit=limit, **streams, **options)
+    protocol = asyncio.subprocess.SubprocessStreamProtocol(limit=limit, loop=loop)
+    ready = loop.create_future()
+    transport = _Transport(loop, protocol, command, False, stdin, stdout, stderr, 0, waiter=ready, **options)
+    await ready
+    return asyncio.subprocess.Process(transport, protocol, loop)
 
 
 def _stream(number: int, like: TextIO) -> TextIO:
     """Open a standard stream as the interpreter does."""
     lines = number == 2 or os.isatty(number)
     mode = "w" if number else "r"
-    binary = open(number, f"{mode}b", closefd=False)  # noqa: SIM115 - it stays open
-    return io.TextIOWrapper(binary, like.encoding, like.errors, line_buffering=lines)
+    at_once = bool(number and os.environ.get(_UNBUFFERED))
+    binary: Any = open(number, f"{mode}b", buffering=0 if at_once else -1, closefd=False)  # noqa: SIM115 - it stays open
+    return io.TextIOWrapper(binary, like.encoding, like.errors, line_buffering=lines, write_through=at_once)
 
 
 def main() -> None:
@@ -302,13 +445,22 @@ def main() -> None:
     requests.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LARGEST)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in sys.argv[2:]:
-        with contextlib.suppress(ImportError):  # a distribution that is not installed
-            importlib.import_module(name)
+        _import(name)
     gc.collect()
     gc.freeze()
     if (request := _serve(requests)) is not None:
         _become(request)
         _end(request["arguments"])
+
+
+def _import(name: str) -> None:
+    """Import a module, or all of a package of ours; what is not installed is left out."""
+    with contextlib.suppress(ImportError, OSError):
+        module = importlib.import_module(name)
+        if name.partition(".")[0] in PACKAGES and hasattr(module, "__path__"):
+            for found in pkgutil.iter_modules(module.__path__, f"{name}."):
+                if found.name not in RARE and not found.name.endswith("__main__"):
+                    _import(found.name)
 
 
 def _end(arguments: list[str]) -> None:
@@ -334,6 +486,9 @@ def _run(arguments: list[str]) -> None:
         importlib.import_module("cfs.cli").main()
     elif arguments[1] in SCRIPTS:
         sys.argv = arguments[1:]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    elif arguments[1:3] in WORKER_SCRIPTS:
+        sys.argv = arguments[2:]
         runpy.run_path(sys.argv[0], run_name="__main__")
     elif arguments[1:4] == WORKER:
         sys.argv = arguments[3:]

@@ -6,14 +6,16 @@ import signal
 import subprocess
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
+from tests.client.terminal import Running
 from tests.engine.support import ask, running
 from tests.fork_server import CFS, Program, asyncio_programs, run
 from tests.pacing import SWITCHES
 from tests.pacing.gate import Gate
-from tests.server.support import environment
+from tests.server.support import environment, serving
 from tests.shell_programs import shell_path
 
 SERVE = [str(CFS), "serve", "--port", "0", "--engine", "scripted"]
@@ -63,6 +65,33 @@ async def test_an_engine_starts_its_worker_as_a_fork(request: pytest.FixtureRequ
         assert "tests.fork_server" in worker.cmdline()
         assert (await ask(engine, "Hello!", max_tokens=3)).text
         assert gate is None or gate.steps >= 3
+
+
+def test_a_server_forks_its_worker() -> None:
+    """Which has nothing of the server's but the socket to it, and ends with it."""
+    with serving() as server:
+        (worker,) = psutil.Process(server.process.pid).children()
+        assert "tests.fork_server" in worker.cmdline()
+        assert worker.net_connections("inet") == []
+        assert os.getsid(worker.pid) == worker.pid
+        url = f"{server.url}/v1/sessions/main/messages?wait=true"
+        assert httpx.post(url, content="Hello!", timeout=60, trust_env=False).json()["reply"]
+        worker.kill()
+        assert httpx.post(url, content="Hello again!", timeout=60, trust_env=False).json()["reply"]
+        (other,) = psutil.Process(server.process.pid).children()
+        assert other.pid != worker.pid
+    assert psutil.wait_procs([other], timeout=60)[1] == []
+
+
+def test_a_program_that_starts_a_server_forks_it() -> None:
+    """In a group of its own; its output and its end arrive."""
+    with Running("", "up", "--no-mount", "--port", "0", "--engine", "scripted") as running:
+        running.until("chat1\n")
+        (server,) = psutil.Process(running.process.pid).children()
+        assert "tests.fork_server" in server.cmdline()
+        assert os.getpgid(server.pid) == server.pid
+        server.send_signal(signal.SIGKILL)
+        assert running.end()[0] == 128 + signal.SIGKILL
 
 
 def test_a_shell_starts_forks_too(tmp_path: Path) -> None:

@@ -7,13 +7,11 @@ this life leaves. With `spin` it does not return either, but computes. With `lat
 returns. With `slow` every step takes 2.5 s longer.
 """
 
-import os
 import sys
 import threading
 import time
 from pathlib import Path
 
-from cfs_server.engine.host.process import COMMAND
 from cfs_server.engine.llama import ffi
 from cfs_server.engine.worker import worker
 
@@ -31,8 +29,10 @@ def compute(seconds: float) -> None:
 def main() -> None:
     """Serve with this fault."""
     fault, mark, descriptor = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+    sys.argv = [sys.argv[0], descriptor]
     if mark.exists():
-        os.execv(sys.executable, [*COMMAND, descriptor])  # noqa: S606 - the same process goes on as the real worker
+        worker.main()
+        return
     if fault in {"hang", "spin"}:
         mark.touch()
     decode = ffi.LlamaContext.decode
@@ -50,7 +50,6 @@ def main() -> None:
         return decode(context, batch)
 
     ffi.LlamaContext.decode = faulty  # type: ignore[method-assign,assignment]
-    sys.argv = [sys.argv[0], descriptor]
     worker.main()
 
 

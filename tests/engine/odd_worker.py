@@ -5,14 +5,13 @@
 ODDITY is one of those below; MARK is a file that the first life leaves.
 """
 
-import os
 import socket
 import sys
 from pathlib import Path
 
 from cfs_server.engine.contract import protocol
 from cfs_server.engine.contract.interface import EnginePlan
-from cfs_server.engine.host.process import COMMAND
+from cfs_server.engine.worker import worker
 
 LIMIT = protocol.HEADER.pack(0x7FFFFFFF)
 PLAN = EnginePlan("none", "ranges", "none", False, 2048, 1, 1, 1, False)
@@ -46,7 +45,9 @@ def main() -> None:
     """Be odd once."""
     oddity, mark, descriptor = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     if mark.exists():
-        os.execv(sys.executable, [*COMMAND, descriptor])  # noqa: S606 - the same process goes on as the real worker
+        sys.argv = [sys.argv[0], descriptor]
+        worker.main()
+        return
     mark.touch()
     with socket.socket(fileno=int(descriptor)) as server, server.makefile("rb") as orders:
         assert isinstance(protocol.read(orders), protocol.Load)
