@@ -5,9 +5,9 @@ arguments, directory, variables and streams, then signals, and ends as the real 
 is killed, too.
 """
 
+import ast
 import atexit
 import contextlib
-import json
 import os
 import shutil
 import socket
@@ -20,20 +20,22 @@ from pathlib import Path
 from tests.fork_server import CFS, Program
 
 _SHIM = """#!{python} -IS
-import json, os, signal, socket, sys
-connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, {largest})
+import _signal, _socket, posix, sys
+connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+connection.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, {largest})
 connection.connect({path!r})
-request = {{"arguments": sys.argv[1:], "directory": os.getcwd(), "environment": dict(os.environ)}}
-socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, lambda number, _: connection.send(b"%d" % number))
+request = ascii((sys.argv[1:], posix.getcwd(), posix.environ)).encode()
+streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
+connection.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
+    _signal.signal(number, lambda number, _: connection.send(b"%d" % number))
 code = int(connection.recv(16))
 if code < 0:
-    signal.signal(-code, signal.SIG_DFL)
-    os.kill(os.getpid(), -code)
-os._exit(code)
+    _signal.signal(-code, _signal.SIG_DFL)
+    posix.kill(posix.getpid(), -code)
+posix._exit(code)
 """
+"""It imports only what is a part of the interpreter: any other module takes as long as all of this."""
 _LARGEST = 1 << 20
 
 
@@ -64,14 +66,14 @@ def _start(connection: socket.socket) -> None:
     """Start a program, and pass on its end and what it is sent."""
     with connection:
         message, streams, _, _ = socket.recv_fds(connection, _LARGEST, 3)
-        request = json.loads(message)
+        arguments, directory, variables = ast.literal_eval(message.decode())
         program = Program(
-            [CFS, *request["arguments"]],
+            [CFS, *arguments],
             stdin=streams[0],
             stdout=streams[1],
             stderr=streams[2],
-            cwd=request["directory"],
-            env=request["environment"],
+            cwd=directory,
+            env={os.fsdecode(name): os.fsdecode(value) for name, value in variables.items()},
         )
         for stream in streams:
             os.close(stream)
