@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.dashboard.support import FLAGS, QUIET, Pages, chromium
+from tests.dashboard.support import FLAGS, QUIET, Pages, Tab, chromium
 from tests.server.support import Process, serving
 
 SECONDS = 30
@@ -57,10 +57,16 @@ def browser(stage: ThreadPoolExecutor) -> Iterator[Browser]:
     stage.submit(library.stop).result()
 
 
+@pytest.fixture(scope="package")
+def tab(browser: Browser) -> Tab:
+    """The page that tests share; the browser closes it."""
+    return Tab(browser)
+
+
 @pytest.fixture
-def pages(stage: ThreadPoolExecutor, browser: Browser) -> Iterator[Pages]:
+def pages(stage: ThreadPoolExecutor, browser: Browser, tab: Tab) -> Iterator[Pages]:
     """Opens pages; in the end none of them may have met an error, or have asked another host for anything."""
-    made = Pages(browser)
+    made = Pages(browser, tab)
     yield made
     stage.submit(made.close).result()
     assert made.errors == []
@@ -68,8 +74,8 @@ def pages(stage: ThreadPoolExecutor, browser: Browser) -> Iterator[Pages]:
 
 @pytest.fixture
 def page(stage: ThreadPoolExecutor, pages: Pages, server: Process) -> Page:
-    """The dashboard of the common server, on a screen of a usual size."""
-    return stage.submit(lambda: pages.open(server.url)).result()
+    """The dashboard of the common server, on a screen of a usual size, as if it were opened for the first time."""
+    return stage.submit(lambda: pages.reopen(server.url)).result()
 
 
 @pytest.fixture(scope="package")

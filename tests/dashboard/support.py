@@ -1,12 +1,14 @@
 """The browser, the pages in it, and what every test does with them."""
 
 import shutil
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request, expect
+from playwright.sync_api import Error as PlaywrightError
 
 FLAGS = [
     "--no-sandbox",
@@ -19,6 +21,7 @@ FLAGS = [
 ]
 QUIET = ("--engine", "scripted", "--log-level", "error")  # nobody reads the log, and a full pipe stops its writer
 DESK = {"width": 1280, "height": 800}
+SCREEN: dict[str, Any] = {"viewport": DESK}
 PHONE = {"width": 390, "height": 800}
 SERIOUS = {"serious", "critical"}
 _EXPECTED = (
@@ -35,18 +38,76 @@ def chromium() -> str:
     return found
 
 
+class Tab:
+    """One page for many tests, each of which finds it as if it were new.
+
+    A new page is a new process of the browser, which loads and compiles all of the dashboard.
+    """
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._context: BrowserContext | None = None
+
+    def page(self) -> Page:
+        """Return the page."""
+        if self._context is None:
+            self._context = self._browser.new_context(**SCREEN)
+            self._context.new_page()
+        return self._context.pages[0]
+
+    def empty(self, url: str) -> None:
+        """Leave the dashboard at an address, and forget what it has kept; a page that cannot is closed."""
+        context, self._context = self._context, None
+        if context is None or len(context.pages) != 1:
+            return self._close(context)
+        page = context.pages[0]
+        try:
+            page.unroute_all(behavior="ignoreErrors")
+            page.goto(f"{url}/dashboard/icon.svg")
+            page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+            context.clear_cookies()
+            page.mouse.move(0, 0)
+        except PlaywrightError:
+            return self._close(context)
+        self._context = context
+        return None
+
+    def _close(self, context: BrowserContext | None) -> None:
+        if context is not None:
+            context.close()
+
+
 class Pages:
     """Opens pages, each in a context of its own, and listens to what goes wrong in them."""
 
-    def __init__(self, browser: Browser) -> None:
+    def __init__(self, browser: Browser, tab: Tab) -> None:
         self.errors: list[str] = []
         self._browser = browser
-        self._contexts: list[BrowserContext] = []
+        self._tab = tab
+        self._closing: list[Callable[[], object]] = []
 
     def open(self, url: str, view: str = "", **context: Any) -> Page:
         """Open the dashboard at a view, such as `conversation/main`."""
-        made = self._browser.new_context(**{"viewport": DESK} | context)
-        self._contexts.append(made)
+        made = self._browser.new_context(**SCREEN | context)
+        self._closing.append(made.close)
+        page = made.new_page()
+        self._listen(page, url)
+        return _shown(page, address(url, view))
+
+    def reopen(self, url: str) -> Page:
+        """Open the dashboard in the tab that tests share."""
+        page = self._tab.page()
+        listeners = self._listen(page, url)
+
+        def leave() -> None:
+            for name, listener in listeners.items():
+                page.remove_listener(name, listener)
+            self._tab.empty(url)
+
+        self._closing.append(leave)
+        return _shown(page, address(url, ""))
+
+    def _listen(self, page: Page, url: str) -> dict[Any, Callable[[Any], None]]:
         host = urlsplit(url).netloc
 
         def requested(request: Request) -> None:
@@ -57,18 +118,25 @@ class Pages:
             if message.type in ("error", "warning") and not any(each in message.text for each in _EXPECTED):
                 self.errors.append(f"{message.type}: {message.text}")
 
-        page = made.new_page()
-        page.on("pageerror", lambda error: self.errors.append(f"error: {error}"))
-        page.on("console", logged)
-        page.on("request", requested)
-        page.goto(address(url, view))
-        page.locator("cfs-app, cfs-login").wait_for()  # before that no key does anything
-        return page
+        listeners: dict[Any, Callable[[Any], None]] = {
+            "pageerror": lambda error: self.errors.append(f"error: {error}"),
+            "console": logged,
+            "request": requested,
+        }
+        for name, listener in listeners.items():
+            page.on(name, listener)
+        return listeners
 
     def close(self) -> None:
         """Close all of them."""
-        for context in self._contexts:
-            context.close()
+        for close in self._closing:
+            close()
+
+
+def _shown(page: Page, url: str) -> Page:
+    page.goto(url)
+    page.locator("cfs-app, cfs-login").wait_for()  # before that no key does anything
+    return page
 
 
 def address(url: str, view: str) -> str:

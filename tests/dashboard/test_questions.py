@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.client.terminal import Running
 from tests.dashboard.agent import Agent
-from tests.dashboard.support import address, row
+from tests.dashboard.support import Pages, address, row
 from tests.server.support import Process
 
 HIDDEN = "touch one # \u202e\u200bpng\n# the second line"
@@ -88,8 +88,9 @@ def test_a_question_shows_only_what_the_agent_has_said(page: Page, server: Proce
         expect(card(page)).to_have_text("May this command run?make testAllowAlways allowDeny")
 
 
-def test_no_agent_is_missed_before_it_could_answer(page: Page, server: Process, client: httpx.Client) -> None:
+def test_no_agent_is_missed_before_it_could_answer(pages: Pages, server: Process, client: httpx.Client) -> None:
     """An attached agent needs a moment to claim a message. Without one the page says so after some seconds."""
+    page = pages.open(server.url)
     now = datetime.now(UTC)
     page.clock.install(time=now)
     page.clock.set_fixed_time(now)
