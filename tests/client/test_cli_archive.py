@@ -14,6 +14,7 @@ from cfs.transports.http import Client
 from cfs.wire import Message, NewMessage, Settings, SettingsPatch, ToolCall
 from tests.client.harness import HttpHarness
 from tests.client.terminal import cfs, ended, terminal
+from tests.pacing import python_path
 from tests.server.support import serving
 
 ASKED = Message(role="user", content="What is in notes.txt?")
@@ -170,11 +171,15 @@ def write_export(file: Path, sessions: Iterable[dict[str, object]]) -> None:
 
 
 def test_sessions_are_imported_in_batches_with_their_tokens(http_harness: HttpHarness, tmp_path: Path) -> None:
-    """Many sessions share a request and a commit of the journal."""
+    """Many sessions share a request and a commit of the journal.
+
+    The server's clock nearly stands still: else a slow machine would commit more often, each 50 ms.
+    """
     file = tmp_path / "x.tar"
     history = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
     write_export(file, ({"id": f"s{n}", "history": history, "tokens": n} for n in range(2_000)))
-    with serving("--engine", "scripted", "--store", str(tmp_path / "sessions.db")) as other:
+    slow = {"PYTHONPATH": python_path(), "PACE_CLOCK": "0.01"}
+    with serving("--engine", "scripted", "--store", str(tmp_path / "sessions.db"), **slow) as other:
         assert ended(cfs(other.url, "import", str(file))) == (0, "", "cfs: 2000 sessions imported\n")
         with Client(other.url) as client:
             assert client.call(api.read("s1234")).tokens == 1_234
