@@ -1,5 +1,6 @@
 """A real PostgreSQL server for tests, started once for each process of pytest, with a new database for each test."""
 
+import atexit
 import os
 import pwd
 import secrets
@@ -11,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from itertools import count
 from pathlib import Path
 from select import select
@@ -48,8 +50,15 @@ class PostgresServer:
         self._user = _USER if os.geteuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
 
-    def create(self, *options: str) -> None:
-        """Make the files of the server."""
+    def create(self) -> None:
+        """Make the files of the server: a copy of those that the first one of this process has made."""
+        if self._user:
+            shutil.chown(self.folder, self._user, self._user)
+        made, self.superuser_password = _made_files(self.place)
+        subprocess.run(["cp", "-a", made, self.data], check=True)
+
+    def initialize(self) -> None:
+        """Make new files, which takes a second."""
         if self._user:
             shutil.chown(self.folder, self._user, self._user)
         password = self.folder / "password"
@@ -57,7 +66,7 @@ class PostgresServer:
         if self._user:
             shutil.chown(password, self._user, self._user)
         arguments = ["-U", _USER, "-A", "scram-sha-256", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
-        self.run("initdb", "-D", self.data, "--pwfile", password, *arguments, *options)
+        self.run("initdb", "-D", self.data, "--pwfile", password, *arguments)
 
     def run(self, program: str, *arguments: str | Path) -> str:
         """Run a program of PostgreSQL as the user of the server."""
@@ -210,6 +219,16 @@ class Proxy:
                     server.shutdown(socket.SHUT_RDWR)
                     return
                 client.sendall(answer)
+
+
+@cache
+def _made_files(place: Path) -> tuple[Path, str]:
+    """Return files of a server, and the superuser's password in them. They are removed at the end of this process."""
+    folder = Path(tempfile.mkdtemp(prefix="cfs-pg-", dir=_quick_folder()))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    server = PostgresServer(folder, place)
+    server.initialize()
+    return server.data, server.superuser_password
 
 
 @contextmanager
