@@ -15,6 +15,7 @@ from cfs_agents.tools import CommandMode
 from cfs_agents.tree.fibre import FibreAgent
 from cfs_agents.tree.file_agent import FileSystemAgent
 from cfs_agents.tree.file_config import FileSystemAgentConfig
+from cfs_agents.tree.given_workspace import shown
 from tests.agents.fibre.test_isolated import isolated, read
 from tests.agents.fibre.trees import ScriptedModels, finish, spawn, tree, wait, write
 from tests.agents.file_agent.support import events_of, texts
@@ -260,6 +261,26 @@ async def test_a_tree_works_on_the_folder(project: Path, tmp_path: Path, server:
 
     assert await asyncio.to_thread(look, folder / "given") == (project, False)
     assert (await server.client.get("/dav/workspaces/given/a.txt")).status_code == 404
+
+
+async def test_a_rewind_says_that_the_files_stay(project: Path, tmp_path: Path, server: ServerHarness) -> None:
+    """Before and after, as the server has neither the files nor their past; it knows the folder from the agent."""
+    scripted = ScriptedModels(given=[write("a.txt"), says("done")])
+    async with tree(tmp_path / "trees", scripted, server.url, session="given", workspace=project) as made:
+        assert (await made.run("go")).ok
+    sentence = f"Files in {project} are not taken back, as they are not on the server: use git."
+    for dry_run in (True, False):
+        rewound = await server.client.post("/v1/sessions/given/rewind", json={"to": 0, "dry_run": dry_run})
+        assert (rewound.json()["files"], rewound.json()["lasting"]) == ([], [sentence])
+    assert await asyncio.to_thread(changed, project) == ["?? a.txt"]
+    redone = await server.client.post("/v1/sessions/given/redo")
+    assert redone.json()["lasting"] == []
+
+
+def test_readers_of_a_session_are_not_shown_where_the_home_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert shown(tmp_path / "home/code/project") == "~/code/project"
+    assert shown(tmp_path / "elsewhere") == str(tmp_path / "elsewhere")
 
 
 async def test_an_isolated_child_is_merged_into_the_folder(project: Path, tmp_path: Path) -> None:

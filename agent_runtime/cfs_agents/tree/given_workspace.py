@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cfs.errors import InvalidRequest, NotFound
 from cfs_agents.base.disk import replace_file
+from cfs_agents.tools.paths import escaped_name
 
 RECORD = "workspace.json"
 """The file, in the folder of an agent or of a tree, that names the given folder."""
@@ -38,6 +39,15 @@ def remember(folder: Path, workspace: Path, own: Path) -> None:
         record.unlink(missing_ok=True)
     elif not record.exists() or record.read_text(encoding="utf-8", errors="replace") != text:
         replace_file(record, text.encode())
+
+
+def shown(workspace: Path) -> str:
+    """Return the path of a folder for the readers of a session, who need not know where the user's home is."""
+    try:
+        path = Path("~") / workspace.relative_to(Path.home())
+    except (ValueError, RuntimeError):  # elsewhere, or there is no home
+        path = workspace
+    return escaped_name(str(path))
 
 
 def _last(record: Path) -> Path | None:

@@ -27,7 +27,8 @@ from cfs_agents.tree.session_journal import SessionJournal
 class TreeResources:
     """The resources that all agents of a tree share. `models` returns the model for an agent's name.
 
-    `published` is the workspace on the server, if there is one. `branches` are the copies of the files.
+    `published` is the workspace on the server, if there is one. `folder` names the one that they work on if it is
+    elsewhere and not published. `branches` are the copies of the files.
     """
 
     config: FibreConfig
@@ -36,6 +37,7 @@ class TreeResources:
     guards: Guards
     models: Callable[[str], Model]
     published: PublishedWorkspace | None
+    folder: str | None
     branches: Branches
 
 
@@ -143,8 +145,8 @@ class TreeNode:
             self.output.work(work)
 
     def begin_work(self, budget: BudgetUse | None) -> None:
-        """Say at the beginning of a task, or when it goes on, what the plan and the budget are."""
-        self._work_reported = AgentWork(plan=tuple(self.record.plan), budget=budget)
+        """Say at the beginning of a task, or when it goes on, what the plan and the budget are, and where it works."""
+        self._work_reported = AgentWork(plan=tuple(self.record.plan), budget=budget, folder=self.tree.folder)
         self.output.work(self._work_reported)
 
     def plan_changed(self, steps: Sequence[PlanStep]) -> None:

@@ -26,6 +26,7 @@ from cfs_agents.tools import Consent, Reaper, ToolError
 from cfs_agents.tree.branches import Branches
 from cfs_agents.tree.config import FibreConfig
 from cfs_agents.tree.folder import TreeFolder
+from cfs_agents.tree.given_workspace import shown
 from cfs_agents.tree.loading import StoredAgent, load_root, load_sub_agents
 from cfs_agents.tree.merging import finish_merge
 from cfs_agents.tree.node import TreeResources
@@ -82,13 +83,15 @@ class FibreOrchestrator:
         )
         self.consent = Consent(config.ask)
         self.branches = Branches(folder)
+        published = publish(self.guards)
         self._resources = TreeResources(
             config=config,
             backend=backend,
             chunks=chunks,
             guards=self.guards,
             models=models,
-            published=publish(self.guards),
+            published=published,
+            folder=None if published is not None or folder.has_own_workspace else shown(folder.workspace),
             branches=self.branches,
         )
         self._toolset = partial(toolset, self)

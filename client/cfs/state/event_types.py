@@ -179,6 +179,7 @@ class WorkData(TypedDict):
     plan: list[PlanStepData]
     jobs: list[AgentJobData]
     budget: BudgetData | None
+    folder: NotRequired[str]
 
 
 class WorkReportedData(TypedDict):

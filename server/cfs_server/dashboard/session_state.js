@@ -48,7 +48,7 @@ export class TurnState {
 /**
  * What an agent says of its work. A job's `state` is "running", or how it has ended; the cost is in US dollars.
  * @typedef {{ plan: { text: string, status: string }[], jobs: { id: number, command: string, state: string }[],
- *   budget: { limit: string, tokens: number, cost: number } | null }} Work
+ *   budget: { limit: string, tokens: number, cost: number } | null, folder?: string }} Work
  */
 
 /** A session as far as its events show it. Times are seconds since the epoch. */

@@ -82,13 +82,21 @@ class RewindPlan:
 
     def lasting(self, *, with_files: bool) -> tuple[str, ...]:
         """Return sentences that say what is not undone, where the files of the agents go back or stay."""
-        undone = _WITHOUT_EFFECTS | _WRITING_FILES if with_files else _WITHOUT_EFFECTS
+        folders = self._folders
+        undone = _WITHOUT_EFFECTS | _WRITING_FILES if with_files or folders else _WITHOUT_EFFECTS
         removed = [message for step in self.steps for _, message in step.removed]
         calls = Counter(call.name for message in removed for call in message.tool_calls if call.name not in undone)
-        if not calls:
-            return ()
-        names = ", ".join(name if count == 1 else f"{name} ({count})" for name, count in sorted(calls.items()))
-        return (f"Other effects of calls stay as they are: {names}.",)
+        stay = [f"Files in {folder} are not taken back, as they are not on the server: use git." for folder in folders]
+        if calls:
+            names = ", ".join(name if count == 1 else f"{name} ({count})" for name, count in sorted(calls.items()))
+            stay.append(f"Other effects of calls stay as they are: {names}.")
+        return tuple(stay)
+
+    @property
+    def _folders(self) -> list[str]:
+        """The folders elsewhere in which the agents of the sessions that go back have worked."""
+        back = [step.session.work for step in self.steps if step.removed or step.cancelled or not self.messages]
+        return list(dict.fromkeys(work.folder for work in back if work is not None and work.folder is not None))
 
 
 class FileRewind(Protocol):

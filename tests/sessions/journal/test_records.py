@@ -88,6 +88,7 @@ MODELS: Mapping[Any, st.SearchStrategy[Any]] = {
         plan=st.lists(st.builds(PlanStep, text=st.text(min_size=1, max_size=20)), max_size=2).map(tuple),
         jobs=st.lists(st.builds(AgentJob, id=st.integers(1, 9), command=st.text(max_size=20)), max_size=2).map(tuple),
         budget=st.none() | st.builds(BudgetUse, limit=st.just("$0.50"), cost=st.floats(0, 9)),
+        folder=st.none() | TEXT,
     ),
     TokenAlternative: st.builds(TokenAlternative, token=TEXT, bytes=st.just((1, 2)), logprob=NUMBER),
     str: TEXT,

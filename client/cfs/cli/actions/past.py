@@ -70,7 +70,7 @@ def _report(rewound: Rewound, undo: str, *, as_json: bool) -> None:
         show(f"  {'-' if file.change == 'removed' else '+'} {shapely(file.path)}\n")
     for path in rewound.left:
         show(f"  {shapely(path)} stays: others have changed it since\n")
-    show("".join(f"{sentence}\n" for sentence in rewound.lasting))
+    show("".join(f"{shapely(sentence)}\n" for sentence in rewound.lasting))
     if rewound.dry_run:
         note("Nothing has been changed.")
     elif undo:

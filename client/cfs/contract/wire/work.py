@@ -42,8 +42,14 @@ class BudgetUse(WireModel):
 
 
 class AgentWork(WireModel):
-    """What the agent of a session says of its work. Only the first of a tree reports the budget, which all share."""
+    """What the agent of a session says of its work. Only the first of a tree reports the budget, which all share.
+
+    `folder` is a folder of the agent's machine that it works on and whose files are not on the server.
+    """
 
     plan: Annotated[tuple[PlanStep, ...], Field(max_length=MAX_STEPS)] = ()
     jobs: Annotated[tuple[AgentJob, ...], Field(max_length=MAX_JOBS)] = ()
     budget: BudgetUse | None = None
+    folder: Annotated[str, StringConstraints(max_length=4_096)] | None = Field(
+        None, exclude_if=lambda folder: folder is None
+    )
