@@ -327,7 +327,7 @@ class ChangeLog:
         by = self._begun.pop(path, None) or by
         entry = LedgerEntry(path, before, now, by)
         self._entries.append(entry)
-        self._write(_line_of(entry), at_once=at_once)
+        self._write(self._line_of(entry), at_once=at_once)
 
     @contextmanager
     def _folder_of(self, path: str) -> Iterator[tuple[int, str]]:
@@ -418,6 +418,9 @@ class ChangeLog:
             self._begun[unescaped_name(line["begins"])] = line["by"]
             return
         entry = LedgerEntry(unescaped_name(line["path"]), line["before"], line["after"], line["by"])
+        if "stamp" in line and entry.after is not None:
+            modified, changed, size, inode = line["stamp"]
+            self._stamps[entry.path] = (modified, changed, size, inode), entry.after
         self._entries.append(entry)
         self._begun.pop(entry.path, None)
         if entry.after is None:
@@ -458,9 +461,15 @@ class ChangeLog:
                 if mark == position:
                     yield {"mark": agent_id} | ({"time": self._times[agent_id]} if agent_id in self._times else {})
             if position < len(self._entries):
-                yield _line_of(self._entries[position])
+                yield self._line_of(self._entries[position])
         for path, agent_id in self._begun.items():
             yield {"begins": escaped_name(path), "by": agent_id}
+
+    def _line_of(self, entry: LedgerEntry) -> dict[str, Any]:
+        """Return the line of an entry, with the stamp of a file that was read: the next process need not read it."""
+        line = {"path": escaped_name(entry.path), "before": entry.before, "after": entry.after, "by": entry.by}
+        stamp, named = self._stamps.get(entry.path, (None, None))
+        return line if self._most_read < 0 or named is None or named != entry.after else line | {"stamp": stamp}
 
     def _settle(self) -> None:
         """Wait until the disk has all lines."""
@@ -469,10 +478,6 @@ class ChangeLog:
             with self._file.open("rb") as file:
                 os.fsync(file.fileno())
             self._settled = True
-
-
-def _line_of(entry: LedgerEntry) -> dict[str, Any]:
-    return {"path": escaped_name(entry.path), "before": entry.before, "after": entry.after, "by": entry.by}
 
 
 def _kind(before: str | None, after: str | None) -> ChangeKind | None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -127,6 +129,31 @@ def test_a_new_process_knows_all_of_it(ledger: ChangeLog, root: Path) -> None:
     again = ChangeLog(root, root.parent / "ledger.jsonl")
     assert again.since("a") == (ChangedFile("a.txt", "created", "a"), ChangedFile("before.txt", "changed"))
     assert again.known_to("a", "a.txt") == again.present("a.txt")
+
+
+_READ = """
+import sys
+from pathlib import Path
+from cfs_agents.guards.ledger import ChangeLog
+
+opened = []
+ledger = ChangeLog(Path(sys.argv[1]), Path(sys.argv[2]))
+sys.addaudithook(lambda event, values: opened.append(str(values[0])) if event == "open" else None)
+ledger.mark("a")
+print(sum(name.endswith(".py") and "/" not in name for name in opened))
+"""
+
+
+def test_a_new_process_reads_only_files_that_have_changed(tmp_path: Path) -> None:
+    """What the others contain is known by their times. The files of this folder have been there for long enough."""
+    root, file = Path(__file__).parent, tmp_path / "ledger.jsonl"
+
+    def read() -> int:
+        command = [sys.executable, "-c", _READ, str(root), str(file)]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    assert read() == len(list(root.glob("*.py")))
+    assert read() == 0
 
 
 def test_a_write_that_a_kill_has_broken_off_is_entered_for_its_agent(ledger: ChangeLog, root: Path) -> None:
