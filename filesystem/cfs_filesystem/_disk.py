@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 from cfs_filesystem._base import FileSystemBase, LiveIndex, chunks_of
 from cfs_filesystem._errors import (
@@ -46,14 +46,30 @@ _PATIENCE = 10
 _EFFECTIVE = os.access in os.supports_effective_ids
 
 
+Entered: TypeAlias = Callable[[], Callable[[Sequence[str]], bool]]
+"""Returns, when a listing begins, what says of the parts of a directory whether the listing enters it."""
+
+
+def _all() -> Callable[[Sequence[str]], bool]:
+    return lambda _: True
+
+
 class DiskEntries:
     """Reads the entries and directories below a root. It changes nothing."""
 
     def __init__(
-        self, root: str | os.PathLike[str] | int, prefix: Path, *, hard_links: bool, private: bool, durable: bool
+        self,
+        root: str | os.PathLike[str] | int,
+        prefix: Path,
+        *,
+        hard_links: bool,
+        private: bool,
+        durable: bool,
+        entered: Entered,
     ) -> None:
         self._prefix = prefix
         self._hard_links = hard_links
+        self._entered = entered
         self._tree = DirectoryTree(root, private=private, durable=durable)
 
     @property
@@ -81,7 +97,7 @@ class DiskEntries:
             yield from self._walk([])
 
     def _walk(self, start: Sequence[str]) -> Iterator[tuple[Path, EntryMeta]]:
-        for parts, _, entry in self._tree.walk(start, self._is_legal):
+        for parts, _, entry in self._tree.walk(start, self._is_legal, self._entered()):
             try:
                 status = entry.stat(follow_symlinks=False)
                 path = self._prefix + "/".join(parts)
@@ -181,7 +197,8 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
 
     `prefix` is the logical path of that directory. With `durable` a change returns only after it is flushed to disk.
     With `hard_links` files with several names are entries; otherwise they are refused, as another name may be outside
-    the root. With `private` new files and directories are accessible to their owner only (0600 and 0700).
+    the root. With `private` new files and directories are accessible to their owner only (0600 and 0700). A listing of
+    all entries leaves out what is below directories that are not `entered`, unless it begins there.
     """
 
     def __init__(
@@ -192,9 +209,12 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
         durable: bool = False,
         hard_links: bool = False,
         private: bool = False,
+        entered: Entered = _all,
     ) -> None:
         FileSystemBase.__init__(self, [prefix])
-        DiskEntries.__init__(self, root, prefix, hard_links=hard_links, private=private, durable=durable)
+        DiskEntries.__init__(
+            self, root, prefix, hard_links=hard_links, private=private, durable=durable, entered=entered
+        )
         self._durable = self.durable = durable
         self._new_file = 0o600 if private else None
         self._tree.sweep()

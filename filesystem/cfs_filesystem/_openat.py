@@ -315,9 +315,10 @@ class Walk:
     """Iterates over the files below a directory: their parts, the descriptor of their directory, and the entry there.
 
     `root` is a descriptor, which may be closed meanwhile, and `start` are the parts of the directory. Names that are
-    not `wanted` are neither yielded nor entered. Links are not followed. Other file systems that are mounted below the
-    root are not entered: writing or deleting there would change something else. With a `limit` at most so many names
-    are looked at, sorted in each directory, so that the same ones are within it each time.
+    not `wanted` are neither yielded nor entered, and only directories that it `enters` are. Links are not followed.
+    Other file systems that are mounted below the root are not entered: writing or deleting there would change something
+    else. With a `limit` at most so many names are looked at, sorted in each directory, so that the same ones are within
+    it each time.
 
     After the iteration `complete` tells whether all directories were read: none was too deep, on another file system or
     unreadable, and the limit was not reached.
@@ -328,14 +329,16 @@ class Walk:
     def __init__(
         self,
         root: int,
-        descend: Callable[[Sequence[str]], bool],
+        wanted: Callable[[Sequence[str]], bool],
         *,
+        enters: Callable[[Sequence[str]], bool] = lambda _: True,
         start: Sequence[str] = (),
         limit: int | None = None,
     ) -> None:
         self.complete = True
         self._root = root
-        self._wanted = descend
+        self._wanted = wanted
+        self._enters = enters
         self._left = limit
         self._waiting = [list(start)]
 
@@ -377,6 +380,8 @@ class Walk:
                     continue
                 if not entry.is_dir(follow_symlinks=False):
                     yield names, directory, entry
+                elif not self._enters(names):
+                    continue
                 elif len(names) < MAX_DEPTH:
                     folders.append(names)
                 else:
@@ -512,10 +517,13 @@ class DirectoryTree:
             os.close(above)
 
     def walk(
-        self, parts: Sequence[str], descend: Callable[[Sequence[str]], bool]
+        self,
+        parts: Sequence[str],
+        wanted: Callable[[Sequence[str]], bool],
+        enters: Callable[[Sequence[str]], bool] = lambda _: True,
     ) -> Iterator[tuple[list[str], int, "os.DirEntry[str]"]]:
         """Yield all files below a directory; see `Walk`. A closed tree has none."""
-        return iter(()) if self._closed else iter(Walk(self._root, descend, start=parts))
+        return iter(()) if self._closed else iter(Walk(self._root, wanted, enters=enters, start=parts))
 
     def descend(self, parts: Sequence[str]) -> Iterator[tuple[list[str], int, list["os.DirEntry[str]"]]]:
         """Yield a directory and all below it: the parts, the descriptor and the entries of each.

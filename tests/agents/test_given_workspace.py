@@ -188,6 +188,68 @@ async def test_what_commands_change_is_seen_and_what_programs_have_is_passed_ove
     assert "node_modules/" in texts(model.asked[0].messages)
 
 
+IGNORED = "node_modules\n/dist/\n*.log\n.env\n"
+CLAIMS = {"created_files": ["dist/app.js", "src/new.py"], "deleted_files": ["old.log"]}
+BUILD = "mkdir dist; echo hello > dist/app.js; echo hello > debug.log; echo 1 > src/new.py"
+
+
+async def test_what_git_ignores_is_not_looked_at(project: Path, tmp_path: Path) -> None:
+    """It is no change and no match of a search. The agent opens it by its name, and may say that it made it."""
+    (project / ".gitignore").write_text(IGNORED)
+    made, model = agent(
+        tmp_path / "state",
+        project,
+        calls("execute_command", command=BUILD),
+        calls("search_files", pattern="hello"),
+        calls("read_file", path="dist/app.js"),
+        write("old.log", "by the agent"),
+        says("I have written dist/app.js and src/new.py."),
+    )
+    async with made:
+        events = await events_of(made, "go")
+        assert made.outcome.reason == "answered", made.outcome
+    (changes,) = (event for event in events if isinstance(event, FileChanges))
+    assert changes == FileChanges(("/workspace/src/new.py",), (), ())
+    _, found, read, _ = (message.content for message in model.asked[-1].messages if message.role == "tool")
+    assert "/workspace/src/main.py:1:8: print('hello')" in found
+    assert "debug.log" not in found
+    assert read == "hello\n"
+
+
+async def test_ignored_files_in_the_report_of_an_agent(project: Path, tmp_path: Path) -> None:
+    """A claim holds if they have changed since its task began, whoever it was: nobody has watched them."""
+    (project / ".gitignore").write_text(IGNORED)
+    (project / "old.log").touch()
+    (project / ".env").write_text("KEY=1")
+    command = calls("execute_command", command=f"{BUILD}; rm old.log")
+    scripted = ScriptedModels(
+        main=[spawn("a"), wait("a"), spawn("b"), wait("b"), says("done")],
+        a=[command, calls("sys_finish_task", status="success", summary="built", details=CLAIMS)],
+        b=[finish("made", ".env")],
+    )
+    async with tree(tmp_path / "trees", scripted, workspace=project, commands=CommandMode.HOST) as made:
+        await made.run("go")
+        a, b = (made.agents[name].report for name in ("a", "b"))
+    assert a is not None
+    assert (a.status, [change.path for change in a.facts]) == ("success", ["src/new.py"])
+    assert b is not None
+    assert b.status == "unverified"
+
+
+async def test_ignored_files_are_not_published(project: Path, tmp_path: Path, server: ServerHarness) -> None:
+    """They may hold secrets."""
+    for name, text in {".gitignore": IGNORED, ".env": "KEY=1", "secret.log": "KEY=1"}.items():
+        await asyncio.to_thread((project / name).write_text, text)
+    scripted = ScriptedModels(shown=[write("a.txt"), says("done")])
+    async with tree(tmp_path / "trees", scripted, server.url, session="shown", workspace=project, publish=True) as made:
+        assert (await made.run("go")).ok
+    listed = (await server.client.get("/v1/files", params={"prefix": "/workspaces/shown/"})).json()["files"]
+    names = {file["path"].removeprefix("/workspaces/shown/") for file in listed}
+    assert names == {".gitignore", "a.txt", "src/main.py"}
+    assert "folder" not in (await server.client.get("/v1/sessions/shown")).json()["work"]
+    assert await asyncio.to_thread((project / "secret.log").read_text) == "KEY=1"
+
+
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [(CommandMode.HOST, str(Path.home())), pytest.param(CommandMode.BWRAP, "/tmp", marks=needs_bubblewrap)],  # noqa: S108 - the sandbox's

@@ -73,6 +73,26 @@ def test_a_mounted_file_system_is_not_entered(tmp_path: Path, mount: Mount) -> N
     disk.close()
 
 
+def test_a_listing_leaves_out_directories_that_are_not_entered(tmp_path: Path) -> None:
+    """Which ones these are is asked each time; what is in them is read, and listed where the listing begins there."""
+    for name in ("src/a", "built/b", "src/built/c/d"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    closed = {"built"}
+    disk = DiskFileSystem(tmp_path, entered=lambda: lambda parts: parts[-1] not in closed)
+    handle = disk.create_handle([EVERYTHING])
+
+    def listed(prefix: str = "/") -> list[str]:
+        return [meta["path"] for meta in handle.list(prefix)]
+
+    assert listed() == ["/src/a"]
+    assert listed("/src/built") == ["/src/built/c/d"]
+    assert handle.read_file("/built/b") == "built/b"
+    closed.clear()
+    assert listed() == ["/built/b", "/src/a", "/src/built/c/d"]
+    disk.close()
+
+
 def test_directories_that_vanish_during_a_walk_are_left_out(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -58,7 +58,9 @@ def _problem(path: str, agent_id: str, facts: Sequence[ChangedFile], ledger: Cha
     named = escaped_name(relative_path)
     fact = next((change for change in facts if change.path == named), None)
     if deleted:
-        return "still_there" if size is not None else "unchanged" if fact is None else None
+        if size is not None:
+            return "still_there"
+        return "unchanged" if fact is None and not ledger.passes_over(relative_path) else None
     if size is None:
         return "missing"
     if size == 0:

@@ -26,6 +26,7 @@ from cfs_agents.guards.stale_writes import StaleWrites
 from cfs_agents.guards.watch import TaskWatch
 from cfs_agents.loop.claims import named_files
 from cfs_agents.tools import Tool
+from cfs_agents.tools.ignored import IgnoredFiles
 from cfs_agents.tools.paths import WORKSPACE
 
 _log = get_logger(__name__)
@@ -38,8 +39,9 @@ LONG_CONTEXT = 800
 class Guards:
     """The guards of the tree whose shared files are in `workspace`; `ledger` is where their ledger is kept.
 
-    `cost` is the budget in US dollars. Use it from the event loop; the disk is read in threads. `warn` gets a sentence
-    for each repair of the ledger, also where an `expected` one is missing.
+    `ignored` are the files of the workspace that its agents do not look at. `cost` is the budget in US dollars. Use it
+    from the event loop; the disk is read in threads. `warn` gets a sentence for each repair of the ledger, also where
+    an `expected` one is missing.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Guards:
         workspace: Path,
         ledger: Path | None = None,
         *,
+        ignored: IgnoredFiles | None = None,
         limits: TreeLimits | None = None,
         lock_seconds: float = 120.0,
         cost: float | None = None,
@@ -54,12 +57,13 @@ class Guards:
         warn: Warn = _log.warning,
         expected: bool = False,
     ) -> None:
+        self.ignored = ignored
         self.limits = limits or TreeLimits()
         self.locks = Locks(lock_seconds, language=language)
         self.budget = TreeBudget(language)
         self.money = MoneyBudget(cost, language)
         with disk_errors(workspace):
-            self.ledger = ChangeLog(workspace, ledger, warn=warn, expected=expected)
+            self.ledger = ChangeLog(workspace, ledger, ignored=ignored, warn=warn, expected=expected)
         self._watch = TaskWatch(self.ledger, workspace, {WORKSPACE: ""})
         self._language: Language = language
         self._gates: dict[str, StaleWrites] = {}
@@ -71,6 +75,7 @@ class Guards:
         guards = Guards(
             workspace,
             ledger,
+            ignored=None if self.ignored is None else IgnoredFiles(workspace),
             limits=self.limits,
             lock_seconds=self.locks.seconds,
             language=self._language,

@@ -14,7 +14,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from typing import Any
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.repairs import Warn, usable_file, without_damage
 from cfs_agents.guards.report import ChangedFile, ChangeKind, Gap
+from cfs_agents.tools.ignored import IgnoredFiles, IgnoreRules
 from cfs_agents.tools.paths import PASSED_OVER, escaped_name, unescaped_name
 from cfs_filesystem import Walk, open_beneath
 
@@ -64,8 +65,9 @@ class ChangeLog:
     """The ledger of the workspace `root`, kept in `file`; without one in memory only. Any number of threads may use it.
 
     With `only`, it covers these folders of the root. The folders `elsewhere`, by the names that they would have in the
-    root, are at those paths of this machine. It ignores the folders `apart`. Without `contents` files are not read, but
-    compared by size and time of last change.
+    root, are at those paths of this machine. It passes over the folders `apart`, and the `ignored` files of one of its
+    folders, except those that agents write. Without `contents` files are not read, but compared by size and time of
+    last change.
 
     Paths are relative to the root. Its methods block: they look at the disk. Raises `OSError` if its own file cannot be
     written; `warn` gets a sentence for each repair of it, also where an `expected` one is missing. Files that cannot be
@@ -80,6 +82,7 @@ class ChangeLog:
         only: Collection[str] = (),
         elsewhere: Mapping[str, Path] | None = None,
         apart: Collection[str] = (),
+        ignored: IgnoredFiles | None = None,
         contents: bool = True,
         warn: Warn = _log.warning,
         expected: bool = False,
@@ -96,6 +99,7 @@ class ChangeLog:
         self._only = frozenset(only)
         self._elsewhere = dict(elsewhere or {})
         self._apart = frozenset(apart)
+        self._ignored = ignored
         self._most_read = _LARGEST_READ if contents else -1
         self._unwritten: list[str] = []
         self._settled = True
@@ -149,14 +153,15 @@ class ChangeLog:
     def since(self, agent_id: str) -> tuple[ChangedFile, ...]:
         """Return the changes since an agent's mark, sorted; one that it and others made is attributed to it.
 
-        A change without an author in a folder of `PASSED_OVER` is left out: it may just have been read first.
+        A change without an author of a file that is passed over is left out: it may just have been read first.
         """
         with self._lock:
             self._look()
             self._settle()
+            passes_over = self._passes_over()
             by_path: dict[str, list[LedgerEntry]] = {}
             for entry in self._entries[self._marks.get(agent_id, 0) :]:
-                if entry.by is not None or PASSED_OVER.isdisjoint(entry.path.split("/")):
+                if entry.by is not None or not passes_over(entry.path):
                     by_path.setdefault(entry.path, []).append(entry)
         changes = []
         for path, entries in sorted(by_path.items()):
@@ -210,10 +215,15 @@ class ChangeLog:
             return next((entry.by for entry in changes), None)
 
     def has_written(self, agent_id: str, path: str) -> bool:
-        """Return whether an agent has written a file since its mark, also with the content that the file had."""
+        """Return whether an agent has written a file since its mark, also with the content that the file had.
+
+        Of a file that is passed over it is not known who wrote it: that somebody did is enough.
+        """
         with self._lock:
             entries = self._entries[self._marks.get(agent_id, 0) :]
-            return any(entry.path == path and entry.by == agent_id for entry in entries)
+            if any(entry.path == path and entry.by == agent_id for entry in entries):
+                return True
+            return self._was_written(agent_id, path, ()) and self.passes_over(path)
 
     @contextmanager
     def writing(self, agent_id: str | None, path: str) -> Iterator[str | None]:
@@ -290,17 +300,43 @@ class ChangeLog:
         By descriptors, as commands may replace folders by links.
         """
         complete = True
-        for base, prefix in ((self._root, ()), *((folder, (name,)) for name, folder in self._elsewhere.items())):
-            root = open_beneath(base, ())
+        for base, prefix in self._bases():
+            root, rules = open_beneath(base, ()), self._rules_in(base)
             try:
-                walk = Walk(root, partial(self._looks_at, prefix), limit=_MAX_NAMES)
+                enters = partial(_enters, rules)
+                walk = Walk(root, partial(self._looks_at, prefix), enters=enters, limit=_MAX_NAMES)
                 for parts, folder, entry in walk:
+                    if rules is not None and rules.ignores(parts, folder=False):
+                        continue
                     path = "/".join([*prefix, *parts])
                     fingerprints[path] = self._print_in(path, folder, entry.name)
                 complete = complete and walk.complete
             finally:
                 os.close(root)
         return complete
+
+    def _bases(self) -> Iterator[tuple[Path, tuple[str, ...]]]:
+        """Yield the folders that it covers, with what precedes the paths in each."""
+        yield self._root, ()
+        yield from ((folder, (name,)) for name, folder in self._elsewhere.items())
+
+    def _rules_in(self, base: Path) -> IgnoreRules | None:
+        return self._ignored.now() if self._ignored is not None and self._ignored.root == base else None
+
+    def passes_over(self, path: str) -> bool:
+        """Return whether changes of a file are seen only if its path is known already, because an agent wrote it."""
+        return self._passes_over()(path)
+
+    def _passes_over(self) -> Callable[[str], bool]:
+        """Return `passes_over` by the rules as they are now."""
+        rules = [(prefix, found) for base, prefix in self._bases() if (found := self._rules_in(base)) is not None]
+
+        def passes_over(path: str) -> bool:
+            parts = tuple(path.split("/"))
+            ignored = (found.hides(parts[len(prefix) :]) for prefix, found in rules if parts[: len(prefix)] == prefix)
+            return not PASSED_OVER.isdisjoint(parts) or any(ignored)
+
+        return passes_over
 
     def _looks_at(self, prefix: tuple[str, ...], parts: Sequence[str]) -> bool:
         if parts[-1] in PASSED_OVER:
@@ -484,6 +520,10 @@ def _kind(before: str | None, after: str | None) -> ChangeKind | None:
     if before == after:
         return None
     return "created" if before is None else "deleted" if after is None else "changed"
+
+
+def _enters(rules: IgnoreRules | None, parts: Sequence[str]) -> bool:
+    return rules is None or not rules.ignores(parts, folder=True)
 
 
 def _status(folder: int, name: str) -> os.stat_result | None:

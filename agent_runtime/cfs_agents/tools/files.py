@@ -2,7 +2,7 @@
 
 import difflib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
@@ -10,6 +10,7 @@ from pydantic import Field
 from cfs_agents.tools.definition import FileAccess, Tool, tool
 from cfs_agents.tools.errors import ToolError
 from cfs_agents.tools.gates import FileGate, PartialReads
+from cfs_agents.tools.ignored import IgnoredFiles, ignored_below
 from cfs_agents.tools.pages import page_of
 from cfs_agents.tools.paths import WORKSPACE, directory_path, file_path
 from cfs_agents.tools.replacement import line_of, replaced
@@ -18,6 +19,7 @@ from cfs_agents.tools.search import search
 from cfs_filesystem import (
     AccessDeniedError,
     ConflictError,
+    EntryMeta,
     FileSystemError,
     FsHandle,
     InvalidArgumentError,
@@ -29,6 +31,7 @@ from cfs_filesystem.look_alikes import folded
 _T = TypeVar("_T")
 
 MAX_ENTRIES = 500
+MAX_IGNORED = 10
 LARGEST_FILE = 16 << 20
 
 _File = Annotated[str, "absolute, or relative to /workspace"]
@@ -55,7 +58,8 @@ class FileTools:
     """The file tools of one agent. `handle` has the agent's directory as `/`. Threads may share the object.
 
     `gate` sees each read and decides about each write. `note_of` returns a line that stands before the text of a file
-    that is read, or nothing. With `look_alikes`, files may be created beside those whose names look the same.
+    that is read, or nothing. Of `ignored` files, lists and searches show those alone that a call names. With
+    `look_alikes`, files may be created beside those whose names look the same.
     """
 
     def __init__(
@@ -63,11 +67,13 @@ class FileTools:
         handle: FsHandle,
         gate: FileGate | None = None,
         *,
+        ignored: IgnoredFiles | None = None,
         note_of: Callable[[Path], str] = lambda _: "",
         look_alikes: bool = False,
     ) -> None:
         self._handle = handle
         self._gate = gate or PartialReads()
+        self._ignored = ignored
         self._note_of = note_of
         self._look_alikes = look_alikes
         self._changing = threading.Lock()
@@ -154,6 +160,7 @@ class FileTools:
             if self._size(logical) is not None:
                 raise ToolError(f"{logical!r} is a file: use read_file") from None
             raise self._missing(logical) from None
+        entries, ignored = self._apart(logical, entries)
         directories = sum("directory" in entry for entry in entries)
         title = f"{logical}: {directories} directories, {len(entries) - directories} files"
         named = [(entry["path"].rpartition("/")[2], entry) for entry in entries]
@@ -164,7 +171,7 @@ class FileTools:
         ]
         text = "\n".join([title, *lines])
         if len(rest) <= MAX_ENTRIES:
-            return text
+            return f"{text}\n{_named(ignored)}" if ignored else text
         last = rest[MAX_ENTRIES - 1][0]
         return CutText(f"{text}\n[... {len(rest) - MAX_ENTRIES:,} more; go on with after={last!r}]")
 
@@ -178,10 +185,24 @@ class FileTools:
     ) -> str:
         """Return the matching lines, up to a limit, and the number of files searched."""
         logical = directory_path(path)
+        is_ignored = ignored_below(self._ignored, logical)
         findings = self._looking(
-            logical, lambda: search(self._handle, pattern, logical, glob, ignore_case=ignore_case, after=after)
+            logical,
+            lambda: search(
+                self._handle, pattern, logical, glob, ignore_case=ignore_case, after=after, is_ignored=is_ignored
+            ),
         )
         return CutText(findings.text()) if findings.cut else findings.text()
+
+    def _apart(self, logical: Path, members: Sequence[EntryMeta]) -> tuple[list[EntryMeta], list[EntryMeta]]:
+        """Return the members of a directory that are listed, and the files among them that git ignores."""
+        is_ignored = ignored_below(self._ignored, logical)
+        listed: list[EntryMeta] = []
+        ignored: list[EntryMeta] = []
+        for entry in members:
+            hidden = is_ignored is not None and "directory" not in entry and is_ignored(entry["path"])
+            (ignored if hidden else listed).append(entry)
+        return listed, ignored
 
     def _text(self, logical: Path) -> str:
         size = self._handle.file(logical)["size"]
@@ -275,6 +296,13 @@ class FileTools:
             return [entry["path"].rpartition("/")[2] for entry in self._handle.scan(directory)]
         except FileSystemError:
             return None
+
+
+def _named(ignored: Sequence[EntryMeta]) -> str:
+    """Return a line that names the files of a directory that git ignores, or some of them."""
+    names = ", ".join(entry["path"].rpartition("/")[2] for entry in ignored[:MAX_IGNORED])
+    more = f" and {len(ignored) - MAX_IGNORED:,} more" if len(ignored) > MAX_IGNORED else ""
+    return f"[git ignores {names}{more}]"
 
 
 def _compared(logical: Path, other: Path) -> str:

@@ -1,7 +1,7 @@
 """Searches the lines of files for a pattern, within limits that a model can continue behind (A3)."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -21,7 +21,8 @@ _BEFORE_MATCH = 100
 class SearchMatches:
     """The matching lines that a search has found so far, and the counts of files searched and skipped.
 
-    `stopped` says why the search ended early, and `next` is the argument that continues it.
+    `passes_over` says whether files that git ignores were not searched. `stopped` says why the search ended early, and
+    `next` is the argument that continues it.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -30,6 +31,7 @@ class SearchMatches:
     binary: int = 0
     large: int = 0
     shortened: int = 0
+    passes_over: bool = False
     stopped: str = ""
     next: str = ""
 
@@ -47,6 +49,8 @@ class SearchMatches:
         if self.shortened:
             parts = f"{self.shortened} long lines are shown in part, around the match"
             notes.append(f"{parts}: read on with read_file, start_line=LINE, start_column=COLUMN")
+        if self.passes_over and not self.lines:
+            notes.append("files that git ignores were not searched: name one, or its directory, as path")
         if self.binary:
             notes.append(f"{self.binary} files are no text")
         if self.large:
@@ -55,20 +59,29 @@ class SearchMatches:
 
 
 def search(
-    handle: FsHandle, pattern: str, directory: Path, glob: str | None, *, ignore_case: bool, after: str | None = None
+    handle: FsHandle,
+    pattern: str,
+    directory: Path,
+    glob: str | None,
+    *,
+    ignore_case: bool,
+    after: str | None = None,
+    is_ignored: Callable[[Path], bool] | None = None,
 ) -> SearchMatches:
-    """Find the matching lines in a file, or in all files below a directory that are not hidden or of programs.
+    """Find the matching lines in a file, or in all files below a directory that are not hidden, of programs or ignored.
 
     Files are searched in the order of their paths. `after` is `PATH:LINE`: the search begins behind that line. Raises
     `ToolError` for an invalid pattern or one that takes too long (the file system limits the time for each file), and
     `NotFoundError`.
     """
-    findings = SearchMatches()
+    findings = SearchMatches(passes_over=is_ignored is not None)
     end = time.monotonic() + MAX_SECONDS
     flags = "mi" if ignore_case else "m"
     begin, behind = _position(after)
     for path, size in _files(handle, directory, glob):
         if path < begin:
+            continue
+        if is_ignored is not None and path != directory and is_ignored(path):
             continue
         if time.monotonic() > end:
             findings.stopped, findings.next = f"after {MAX_SECONDS:g} s", f"{path}:0"

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from cfs_agents.base.disk import disk_errors, sync_folder
 from cfs_agents.guards.ledger import ChangeLog
+from cfs_agents.tools.ignored import IgnoredFiles, agents_disk
 from cfs_agents.tools.paths import WORKSPACE
 from cfs_agents.tree.folder import TreeFolder
 from cfs_agents.tree.session_folder import WORKSPACE_FOLDER
@@ -125,7 +126,8 @@ class Branches:
 
     def _disk(self, path: Path) -> DiskFileSystem:
         if path not in self._disks:
-            self._disks[path] = DiskFileSystem(path, prefix=f"{WORKSPACE}/", durable=True)
+            ignored = None if self._folder.ignored is None else IgnoredFiles(path)
+            self._disks[path] = agents_disk(path, f"{WORKSPACE}/", ignored)
         return self._disks[path]
 
     @contextmanager

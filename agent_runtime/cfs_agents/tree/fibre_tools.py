@@ -56,6 +56,7 @@ def build_toolset(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> 
         {WORKSPACE: context.agent_workspace},
         config.commands,
         file_gate=guards.gate(sub_agent.agent_id),
+        ignored=guards.ignored,
         look_alikes=config.look_alikes,
         watched=lambda command: guards.watched(command, sub_agent.agent_id),
         home=orchestrator.shell_home,

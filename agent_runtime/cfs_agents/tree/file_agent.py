@@ -322,6 +322,7 @@ class FileSystemAgent:
             root,
             self._root.folders,
             config.commands,
+            ignored=self._root.ignored,
             look_alikes=config.look_alikes,
             network=config.network,
             limits=config.limits or usual_limits(),

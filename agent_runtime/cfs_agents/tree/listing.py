@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
+from cfs_agents.tools.ignored import IgnoredFiles, IgnoreRules
 from cfs_agents.tools.paths import PASSED_OVER, STORAGE, escaped_name
 from cfs_filesystem import open_beneath
 
@@ -17,21 +18,25 @@ _CLOSED = {STORAGE: PASSED_OVER | {"history", "offloaded"}}
 """Names of folders whose content is not shown, for folders that have more of them than others."""
 
 
-def tree(folders: Mapping[str, Path]) -> str:
+def tree(folders: Mapping[str, Path], ignored: IgnoredFiles | None = None) -> str:
     """Return a tree of folders, by the agent's names: indented, folders with a slash, without hidden files.
 
-    If there is too much, the number of the rest is given. Links are not followed.
+    Files that are `ignored` in one of the folders are left out, and so is what is in ignored folders. If there is too
+    much, the number of the rest is given. Links are not followed.
     """
     lines: list[str] = []
     for top, folder in folders.items():
-        lines += [f"{top}/", *_below(folder, (), 1, _CLOSED.get(top, PASSED_OVER))]
+        rules = ignored.now() if ignored is not None and ignored.root == folder else None
+        lines += [f"{top}/", *_below(folder, (), 1, _CLOSED.get(top, PASSED_OVER), rules)]
     if len(lines) > MOST_LINES:
         left_out = len(lines) - MOST_LINES + 1
         lines = [*lines[: MOST_LINES - 1], f"... {left_out} more lines"]
     return "\n".join(lines)
 
 
-def _below(top: Path, folders: tuple[str, ...], depth: int, closed: frozenset[str]) -> Iterator[str]:
+def _below(
+    top: Path, folders: tuple[str, ...], depth: int, closed: frozenset[str], rules: IgnoreRules | None
+) -> Iterator[str]:
     indent = " " * depth
     try:
         folder = open_beneath(top, folders)  # commands may have put a link here meanwhile
@@ -45,13 +50,18 @@ def _below(top: Path, folders: tuple[str, ...], depth: int, closed: frozenset[st
             os.close(folder)
     except OSError:
         return
+    is_cut = len(entries) == _MOST_LOOKED_AT
+    if rules is not None:
+        entries = [entry for entry in entries if entry[1] or not rules.ignores((*folders, entry[0]), folder=False)]
     entries.sort()
     for name, is_folder in entries[:_MOST_OF_A_FOLDER]:
         yield f"{indent}{_shown(name)}{'/' if is_folder else ''}"
         if is_folder and depth < _DEEPEST and name not in closed:
-            yield from _below(top, (*folders, name), depth + 1, closed)
+            below = (*folders, name)
+            if rules is None or not rules.ignores(below, folder=True):
+                yield from _below(top, below, depth + 1, closed, rules)
     if len(entries) > _MOST_OF_A_FOLDER:
-        plus = "+" if len(entries) == _MOST_LOOKED_AT else ""
+        plus = "+" if is_cut else ""
         yield f"{indent}... {len(entries) - _MOST_OF_A_FOLDER}{plus} more"
 
 

@@ -9,6 +9,7 @@ from cfs_agents.base.folders import lock_folder
 from cfs_agents.base.repairs import Warn
 from cfs_agents.tools import CommandMode
 from cfs_agents.tools.commands import home_of
+from cfs_agents.tools.ignored import IgnoredFiles, agents_disk
 from cfs_agents.tools.paths import WORKSPACE
 from cfs_agents.tree.given_workspace import remember, workspace_of
 from cfs_agents.tree.published import PublishedWorkspace, Reserve, no_reservation
@@ -33,6 +34,8 @@ class LockedFolder:
             self.workspace = workspace_of(path, workspace, own)
             """The folder that the agents work on."""
             self.has_own_workspace = self.workspace == own
+            self.ignored = None if self.has_own_workspace else IgnoredFiles(self.workspace)
+            """The files of a workspace elsewhere that agents do not look at."""
             path.mkdir(parents=True, exist_ok=True)
             self._unlock = lock_folder(self, path)
             try:
@@ -48,7 +51,7 @@ class LockedFolder:
 
     def _open_disk(self, path: Path, prefix: str = "/") -> DiskFileSystem:
         """Open a folder, which `close` closes. Raises `OSError`."""
-        disk = DiskFileSystem(path, prefix=prefix, durable=True)
+        disk = agents_disk(path, prefix, None if path != self.workspace else self.ignored)
         self._disks.append(disk)
         return disk
 
@@ -75,4 +78,5 @@ class LockedFolder:
     ) -> PublishedWorkspace:
         """Return the workspace as it is published on a server under a name; `memory` is a file of this folder."""
         files = self.workspace_handle()
-        return PublishedWorkspace(client, name, files, f"{WORKSPACE}/", self.path / memory, reserve, self.warn)
+        place = f"{WORKSPACE}/"
+        return PublishedWorkspace(client, name, files, place, self.path / memory, reserve, self.warn, self.ignored)

@@ -74,6 +74,7 @@ class FibreOrchestrator:
         self.guards = Guards(
             folder.workspace,
             folder.path / LEDGER,
+            ignored=folder.ignored,
             limits=TreeLimits(config.max_depth, config.max_alive, config.max_agents),
             lock_seconds=config.lock_seconds,
             cost=config.tree_cost,

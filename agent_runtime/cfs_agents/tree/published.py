@@ -30,6 +30,7 @@ from cfs.errors import (
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.repairs import Warn, usable_file, without_damage
+from cfs_agents.tools.ignored import IgnoredFiles
 from cfs_agents.tools.paths import PASSED_OVER
 from cfs_filesystem import EntryMeta, FsHandle
 
@@ -73,8 +74,8 @@ class PublishedWorkspace:
     """The workspace below `prefix` of the handle `files`, and its copy `/workspaces/NAME` on a server.
 
     `memory` is a file that holds, between runs, which versions were equal; `warn` gets a sentence if it is damaged. A
-    caller that may not use the workspace on the server goes on without it. Use it from one event loop; any number of
-    tasks may.
+    caller that may not use the workspace on the server goes on without it. `ignored` files are neither sent nor
+    fetched. Use it from one event loop; any number of tasks may.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class PublishedWorkspace:
         memory: Path,
         reserve: Reserve = no_reservation,
         warn: Warn = _log.warning,
+        ignored: IgnoredFiles | None = None,
     ) -> None:
         self._client = client
         self._there = f"/workspaces/{name}/"
@@ -93,6 +95,7 @@ class PublishedWorkspace:
         self._here = prefix
         self._memory = memory
         self._warn = warn
+        self._ignored = ignored
         self._reserve = reserve
         self._store, self._base = self._recalled()
         """The store of the server, and by path in the workspace what was equal there and here."""
@@ -279,7 +282,7 @@ class PublishedWorkspace:
                 if _is_sent(path, info.size):
                     versions[path] = info.version or ""
             if page.next is None or len(versions) >= MOST_FILES:
-                return versions
+                return await asyncio.to_thread(self._without_ignored, versions)
             after = page.next
 
     async def _content(self, path: str, version: str) -> bytes:
@@ -294,7 +297,13 @@ class PublishedWorkspace:
             path = meta["path"].removeprefix(self._here)
             if _is_sent(path, meta["size"]) and len(versions) < MOST_FILES:
                 versions[path] = _version_of(meta)
-        return versions
+        return self._without_ignored(versions)
+
+    def _without_ignored(self, versions: dict[str, str]) -> dict[str, str]:
+        if self._ignored is None:
+            return versions
+        rules = self._ignored.now()
+        return {path: version for path, version in versions.items() if not rules.hides(path.split("/"))}
 
     def _read(self, path: str) -> bytes:
         try:

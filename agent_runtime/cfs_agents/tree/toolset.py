@@ -17,6 +17,7 @@ from cfs_agents.tools import (
     Tool,
     shell_for,
 )
+from cfs_agents.tools.ignored import IgnoredFiles
 from cfs_agents.tools.jobs import Jobs
 from cfs_agents.tools.paths import WORKSPACE
 from cfs_filesystem import FsHandle
@@ -41,6 +42,7 @@ def working_tools(
     mode: CommandMode,
     *,
     file_gate: FileGate | None = None,
+    ignored: IgnoredFiles | None = None,
     look_alikes: bool = False,
     watched: Callable[[Tool], Tool] = lambda tool: tool,
     jobs_file: Path | None = None,
@@ -50,11 +52,12 @@ def working_tools(
     """Return the tools for files and commands, and the background jobs of the commands, which `mode` may exclude.
 
     `root` is the directory of this machine that is the agent's `/`, and `folders` are those that commands may use, by
-    the names that the agent uses. `watched` wraps each tool that may change files without the file tools. `jobs_file`
-    holds the list of running jobs. `settings` are further ones of the shell (see `shell_for`).
+    the names that the agent uses. `ignored` files are neither listed nor searched. `watched` wraps each tool that may
+    change files without the file tools. `jobs_file` holds the list of running jobs. `settings` are further ones of the
+    shell (see `shell_for`).
     """
     note_of = FolderInstructions(handle, WORKSPACE).note
-    tools = FileTools(handle, file_gate, note_of=note_of, look_alikes=look_alikes).tools()
+    tools = FileTools(handle, file_gate, ignored=ignored, note_of=note_of, look_alikes=look_alikes).tools()
     if mode is CommandMode.NONE:
         return tools, None
     shell = AsyncPersistentShell(shell_for(folders, sandbox=mode is CommandMode.BWRAP, **settings))

@@ -41,7 +41,14 @@ class RootWatch:
             file = root.path / ledger
             only = tuple(folders.values())
             self._ledger = ChangeLog(
-                root.path, file, only=only, elsewhere=elsewhere, apart=apart, contents=False, warn=repaired
+                root.path,
+                file,
+                only=only,
+                elsewhere=elsewhere,
+                apart=apart,
+                ignored=root.ignored,
+                contents=False,
+                warn=repaired,
             )
         self._watch = TaskWatch(self._ledger, root.path, folders)
 

@@ -55,7 +55,7 @@ class WindowJournal:
         root = self._root
         with disk_errors(root.path):
             root.complete()
-        files, project = tree(root.folders), self._project()
+        files, project = tree(root.folders, root.ignored), self._project()
         text = file_agent_prompt(root.guideline(), root.window(), files, language, root.context_window, project=project)
         return Message(role="system", content=text)
 

@@ -19,6 +19,7 @@ from cfs_agents.tools import (
     shell_for,
 )
 from cfs_agents.tools.commands import home_of
+from cfs_agents.tools.ignored import IgnoredFiles, agents_disk
 from cfs_agents.tools.paths import STORAGE, WORKSPACE, file_path
 from cfs_filesystem import OPERATIONS, DiskFileSystem, FileSystemError, Grant, RouterFileSystem
 
@@ -37,8 +38,9 @@ class Workbench:
     def __init__(self, cwd: Path, root: Path, keep_variables: frozenset[str] = frozenset()) -> None:
         storage = root / STORAGE[1:]
         self.paths = PathManager(root, cwd, folder="")
+        self._ignored = IgnoredFiles(cwd)
         self._disks = (
-            DiskFileSystem(cwd, prefix=f"{WORKSPACE}/", durable=True),
+            agents_disk(cwd, f"{WORKSPACE}/", self._ignored),
             DiskFileSystem(storage, prefix=f"{STORAGE}/", durable=True, private=True),
         )
         router = RouterFileSystem(dict(zip((f"{WORKSPACE}/", f"{STORAGE}/"), self._disks, strict=True)))
@@ -53,7 +55,7 @@ class Workbench:
 
     async def tools(self, mode: CommandMode) -> list[Tool]:
         """Return the tools for a mode of commands."""
-        tools = FileTools(self.handle, note_of=self._instructions.note).tools()
+        tools = FileTools(self.handle, ignored=self._ignored, note_of=self._instructions.note).tools()
         if mode is CommandMode.NONE:
             return tools
         confined = mode is CommandMode.BWRAP
