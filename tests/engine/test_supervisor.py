@@ -55,6 +55,23 @@ async def begin(
     return task
 
 
+@pytest.mark.parametrize("chosen", [None, "7"])
+async def test_threads_that_compute_sleep_between_steps(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, chosen: str | None
+) -> None:
+    """They leave the processors to others soon, not after milliseconds; who starts the server may choose otherwise."""
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    if chosen:
+        monkeypatch.setenv("GOMP_SPINCOUNT", chosen)
+    engine = LlamaEngine(str(tiny), command=("env", *COMMAND))
+    try:
+        await engine.start()
+        environment = psutil.Process((await engine.stats()).worker_pid).environ()
+    finally:
+        await engine.stop()
+    assert environment["GOMP_SPINCOUNT"] == (chosen or "20000")
+
+
 async def test_running_turns_fail_and_the_next_one_works(tiny: Path, gate: Gate) -> None:
     """`kill -9` in the middle of ten streams: each gets the reason, and a new worker serves the next turn."""
     async with running(tiny, parallel=10) as engine:

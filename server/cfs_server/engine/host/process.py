@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import sys
@@ -23,6 +24,9 @@ from cfs_server.engine.contract.protocol import SentHistories
 COMMAND = (sys.executable, "-P", "-m", "cfs_server.engine.worker.worker")
 LAST_MOMENT = 0.5
 """Seconds for a worker to exit on its own after its socket is closed, and to log the reason."""
+_SPINNING = {"GOMP_SPINCOUNT": "20000"}
+"""How long OpenMP's threads wait for work before they sleep: some tenths of a millisecond. That is longer than within a
+step. By default they would keep their processors busy from one step to the next, in place of the server."""
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
@@ -95,6 +99,7 @@ class WorkerProcess:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
                     stderr=asyncio.subprocess.PIPE,
+                    env=_SPINNING | os.environ,
                     start_new_session=True,  # a Ctrl-C at the terminal is for the server, which then ends its turns
                 )
             except BaseException:
