@@ -1,4 +1,4 @@
-"""W10: what guessing tokens by lookup gains for agents' edits, and what it costs where nothing repeats.
+"""What guessing tokens by lookup gains for agents' edits, and what it costs where nothing repeats.
 
 Two engines run the same turns by turns, one with speculation and one without. An edit is a call that writes a file
 again with one changed line; the first version stands in the history. The reply is kept to the edited file by a schema,

@@ -1,5 +1,6 @@
 """Benchmarks run and say what they found: their counts hold on any machine, their times are judged by people."""
 
+import dataclasses
 import json
 import os
 import re
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine_bench import report, w11_agents
+from engine_bench import report, w10_edits, w11_agents
 from engine_bench.sides import Answer
 from engine_bench.tables import Verdict, table
 from gateway import own_samples
@@ -81,6 +82,44 @@ def steps_of(agent: dict[str, Any]) -> list[dict[str, Any]]:
     """The steps of an agent of a trace and of its children."""
     children = [child for step in agent["steps"] for child in step.get("children", ())]
     return [*agent["steps"], *(step for child in children for step in steps_of(child))]
+
+
+@pytest.mark.slow
+def test_edits_are_guessed_and_stay_the_same(tmp_path: Path) -> None:
+    """W10 without a peer: with guesses and without, each kind of work gives as many tokens, and the same texts."""
+    command = [sys.executable, str(ENGINE), "--smoke", "--peers", "", "--only", "W10"]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "figures.json")],
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "figures.json").read_text())["results"]["W10"]["figures"]
+    rows = {(row["work"], row["side"]): row for row in found["rows"]}
+    sides = (w10_edits.GUESSING, w10_edits.PLAIN)
+    assert set(rows) == {(work, side) for work in w10_edits.WORKS for side in sides}
+    assert all(row["same"] == row["replies"] == 1 for row in rows.values()), rows
+    for side in sides:
+        assert rows[w10_edits.COPIES, side]["tokens"] == w10_edits.COPIED_TOKENS
+        assert rows[w10_edits.SAMPLED, side]["tokens"] == w10_edits.SAMPLED_TOKENS
+        assert w10_edits.CHARACTERS / 8 < rows[w10_edits.EDITS, side]["tokens"] < w10_edits.MOST_TOKENS
+
+
+def test_edits_have_their_own_bars() -> None:
+    """W10: where text repeats, the bars are those of edits; where nothing does, only our own speed counts."""
+
+    def row(work: str, side: str, ratio: float) -> w10_edits.Row:
+        return w10_edits.Row(work, 1, side, 100, 50.0, 2.0, ratio, ratio, 1, 1)
+
+    sides = (w10_edits.GUESSING, w10_edits.PLAIN, w10_edits.THEIR_GUESSING, w10_edits.THEIR_PLAIN)
+    rows = [row(work, side, 1.2) for work in (w10_edits.EDITS, w10_edits.SAMPLED) for side in sides]
+    found = w10_edits.Edits("a model", 3, [w10_edits.Way("ngram-mod", (70.0, 150.0))], rows, judged=True)
+    assert [(verdict.bar, verdict.met) for verdict in found.verdicts()] == [(1.5, False), (1.1, True), (0.98, True)]
+    assert "| edits | 1 | CFS, no guesses | 100 | 50 | 2 | 1.20 | 1.20 | 1 of 1 |" in found.markdown()
+    assert "| ngram-mod | 70 | 150 |" in found.markdown()
+    assert not dataclasses.replace(found, judged=False).verdicts()
 
 
 def test_tables_go_between_their_markers(figures: dict[str, Any], tmp_path: Path) -> None:

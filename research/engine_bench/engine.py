@@ -1,4 +1,4 @@
-"""The engine's workloads, W1 to W9 and W11, and a long conversation, against peers that this script sets up itself.
+"""The engine's workloads, W1 to W11, and a long conversation, against peers that this script sets up itself.
 
     scripts/bench engine [--smoke] [--only W3,W6] [--peers llama-server,packaged,batch] [--json FILE]
     scripts/bench engine --from FILE [--plots docs/images] [--write-docs]

@@ -50,7 +50,7 @@ class LlamaServer(ChatServer):
             "threads-batch": setup.threads,
             "cache-ram": setup.memory_mib,
         }
-        command = [str(program), "--kv-unified", "--slots"]
+        command = [str(program), "--kv-unified", "--slots", *setup.guess_flags.split()]
         command += [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
         build = f"compiled with our flags from {source.folder.name}: {await asyncio.to_thread(source.system_info)}"
         process = await started(command, port, _LOG, "/health")
@@ -80,7 +80,10 @@ class LlamaServer(ChatServer):
         return cls(ready["build"], process, Address.of(ready["address"]))
 
     def _body(self, turn: Turn) -> dict[str, Any]:
-        return super()._body(turn) | {"ignore_eos": turn.schema is None}
+        body = super()._body(turn) | {"ignore_eos": turn.schema is None}
+        if turn.temperature:
+            body |= {"samplers": ["temperature"], "temperature": turn.temperature, "seed": turn.seed}
+        return body
 
     def _note(self, event: dict[str, Any], answer: Answer) -> None:
         super()._note(event, answer)

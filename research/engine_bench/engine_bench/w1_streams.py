@@ -13,11 +13,11 @@ from engine_bench.servers import PackagedServer
 from engine_bench.sides import Setup, Side, Turn
 from engine_bench.tables import Verdict, table
 
-BAR = 0.95
+BAR = 1.00
 OWN_BAR_MS = 0.5
 OWN_BAR_STREAMS = 16
-OWN_GAUGE = "step_own_seconds_total"
-"""Seconds that the worker spent on its own work beside the model; an engine without this gauge has no such column."""
+OWN_GAUGES = ("own_seconds_per_step", "sampling_seconds_per_step")
+"""What the worker spends in a step beside the model: running means of seconds."""
 WARM_UP = 8
 SERIAL_STREAMS = 2
 """A server that answers one after the other has nothing to show with more."""
@@ -96,14 +96,12 @@ class Streams:
             ]
             for row in self.widths
         ]
-        known = any(row.ours.own_ms is not None for row in self.widths)
-        used = len(columns) if known else len(columns) - 1
         builds = table(
             ["model", "build, alone with one stream", "prompt tok/s", "decode tok/s"],
             [[speed.model, speed.build, speed.prompt, speed.decode] for speed in self.speeds],
             left=2,
         )
-        return table(columns[:used], [row[:used] for row in rows]) + "\n\n" + builds
+        return table(columns, rows) + "\n\n" + builds
 
     def verdicts(self) -> list[Verdict]:
         """Judge each width."""
@@ -129,7 +127,7 @@ async def run(bench: Bench) -> Streams:
     else:
         plans = [
             Plan(bench.models.medium, (1, 2, 4, 8, 16, 32), bench.rounds, 128, 128),
-            Plan(bench.models.large, (1, 8, 16), 1, 128, 128),
+            Plan(bench.models.large, (1, 8, 16), (bench.rounds + 1) // 2, 128, 128),
         ]
     widths: list[Width] = []
     speeds: list[Speed] = []
@@ -202,25 +200,24 @@ async def _play(bench: Bench, plan: Plan, side: Side, streams: int, label: str) 
         Turn(f"{label}-{streams}-{n}", (prompts.message(f"{label}-{streams}-{n}", plan.prompt),), plan.tokens)
         for n in range(streams)
     ]
-    before, cpu = await _own(side), side.cpu_seconds()
+    cpu = side.cpu_seconds()
     answers = await asyncio.gather(*(side.ask(turn) for turn in turns))
     seconds = max(answer.ended for answer in answers) - min(answer.asked for answer in answers)
-    cpu, after = side.cpu_seconds() - cpu, await _own(side)
+    cpu = side.cpu_seconds() - cpu
     made = sum(answer.tokens for answer in answers)
     if made != streams * plan.tokens:
         raise RuntimeError(f"{side.name}: {made} tokens in place of {streams * plan.tokens}: a reply ended by itself")
     for turn in turns:
         side.forget(turn.session)
-    own = (after[1] - before[1]) / (after[0] - before[0]) * 1000 if before and after else None
-    return Run(made / seconds, cpu, own)
+    return Run(made / seconds, cpu, await _own(side))
 
 
-async def _own(side: Side) -> tuple[int, float] | None:
-    """Steps so far and the seconds of our own in them, if the engine says so."""
+async def _own(side: Side) -> float | None:
+    """Milliseconds of a step that our engine spends beside the model, as a mean of the newest steps."""
     if not isinstance(side, Ours):
         return None
-    stats = await side.stats()
-    return (stats.steps, stats.gauges[OWN_GAUGE]) if OWN_GAUGE in stats.gauges else None
+    gauges = (await side.stats()).gauges
+    return 1000 * sum(gauges[name] for name in OWN_GAUGES)
 
 
 def _summary(model: str, streams: int, rounds: list[dict[str, Run]]) -> Width:

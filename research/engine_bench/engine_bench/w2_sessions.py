@@ -150,6 +150,10 @@ async def _plan(bench: Bench, setup: Setup, sessions: int) -> Plan:
     return Plan(visits, max(2, round(present * cells * prompts.state_bytes / (1 << 20))), seconds)
 
 
+COUNTED = 128
+"""Tokens of a reply by which the speed of the machine is judged: it is not the same from one second to the next."""
+
+
 async def costs(bench: Bench, setup: Setup) -> tuple[float, float]:
     """Seconds of a prompt's token and of a reply's with all places taken, in a bare loop."""
     async with bench.ours(setup) as side:
@@ -157,10 +161,10 @@ async def costs(bench: Bench, setup: Setup) -> tuple[float, float]:
     raw = await RawLoop.start(setup, extra_buffers=extra_buffers)
     try:
         await raw.run(1, 64, 4)
-        loop = await raw.run(PARALLEL, 64, 24)
+        loop = await raw.run(PARALLEL, 64, COUNTED)
     finally:
         await raw.stop()
-    return loop.prompt_seconds / (PARALLEL * 64), loop.reply_seconds / (PARALLEL * 23)
+    return loop.prompt_seconds / (PARALLEL * 64), loop.reply_seconds / (PARALLEL * (COUNTED - 1))
 
 
 async def _play(side: Side, plan: Plan, prompts: Prompts, rules: Message, memory_mib: int) -> Row:
