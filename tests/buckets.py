@@ -70,8 +70,12 @@ class Bucket:
 
     def requests(self) -> int:
         """Return how many requests there were."""
+        return sum(self.requests_by_method().values())
+
+    def requests_by_method(self) -> dict[str, int]:
+        """Return how many requests of each method there were."""
         counted: dict[str, int] = httpx.get(f"http://127.0.0.1:{self.port}/-/requests").json()
-        return sum(counted.values())
+        return counted
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from cfs_filesystem._errors import (
 from cfs_filesystem._handle import FsHandle
 from cfs_filesystem._memory import InMemoryFileSystem
 from cfs_filesystem._object_stores import open_store
-from cfs_filesystem._objects import ObjectFileSystem, ObjectStore
+from cfs_filesystem._objects import ObjectFileSystem, ObjectStore, StoredObject
 from cfs_filesystem._openat import FOLDER_IDENTITY, Walk, open_beneath, remove_empty
 from cfs_filesystem._paths import validate_path, validate_prefix
 from cfs_filesystem._router import RouterFileSystem
@@ -56,6 +56,7 @@ __all__ = [
     "Path",
     "RouterFileSystem",
     "StateModule",
+    "StoredObject",
     "VersionError",
     "VersionedEntryMeta",
     "Walk",

@@ -8,7 +8,7 @@ others may see both paths. docs/filesystem.md describes the guarantees.
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -135,6 +135,8 @@ class ObjectFileSystem(FileSystemBase):
         super().__init__([prefix])
         self.store = store
         self._prefix = prefix
+        self.before_loss: Callable[[Iterable[StoredObject]], None] = lambda _: None
+        """Called with objects, as they are, before a removal, move or copy deletes or replaces them."""
 
     def close(self) -> None:
         """Close the store."""
@@ -183,11 +185,7 @@ class ObjectFileSystem(FileSystemBase):
         return self.store.read(self._key(path), 0, None)[0]
 
     def _open_impl(self, path: Path) -> BinaryIO:
-        key = self._key(path)
-        first, stored = self.store.read(key, 0, _FIRST_BYTES)
-        if len(first) >= stored.size:
-            return BytesIO(first)
-        return cast("BinaryIO", BufferedReader(_ObjectReader(self.store, path, stored, first), _BLOCK_BYTES))
+        return open_object(self.store, self._key(path), path)[0]
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
         return self._put(path, [data], None if overwrite else ABSENT)
@@ -271,13 +269,15 @@ class ObjectFileSystem(FileSystemBase):
         key, new = self._key(path), self._key(target)
         if self.store.holds_any(new + "/"):
             raise ConflictError(f"{target!r} is a directory", target)
-        stored = self.store.look(key)
+        stored, replaced = self.store.look(key), self.store.look(new)
         if stored is None or not overwrite:
-            self._require(target, self.store.look(new), ABSENT)
+            self._require(target, replaced, ABSENT)
         if stored is None:
             self._move_over_impl(path, target)
         else:
-            self._move_object(stored, path, new, None if overwrite else ABSENT)
+            if replaced is not None:
+                self.before_loss([replaced])
+            self._move_object(stored, path, new, ABSENT if replaced is None else replaced.version)
 
     def _move_object(self, source: StoredObject, path: Path, new: str, expected: Expected) -> None:
         try:
@@ -311,8 +311,10 @@ class ObjectFileSystem(FileSystemBase):
         if not objects:
             raise ConflictError(f"{path!r} was removed by another caller", path)
         self._require_shown(objects)
+        self.before_loss(objects)
         for stored in reversed(objects):
-            self.store.delete(stored.key, None)
+            with suppress(Changed):  # it was written again meanwhile, as if after the removal
+                self.store.delete(stored.key, stored.version)
 
     def _objects_at(self, path: Path) -> list[StoredObject]:
         """Return the object of an entry, or the objects of a directory and of everything below it."""
@@ -328,15 +330,28 @@ class ObjectFileSystem(FileSystemBase):
             validate_path(self._prefix + copy.removesuffix("/"))  # it may be too long
         replaced = self._objects_at(target)
         self._require_shown(stored for stored in replaced if stored.key != new)
+        self.before_loss(replaced)
+        versions = {stored.key: stored.version for stored in replaced}
         with self._restored_on_failure_at(target, replaced):
             for stored in replaced:  # first, as not every store has an object at and below one name
                 if stored.key not in copies and (copies or stored.key != new + "/"):
-                    self.store.delete(stored.key, None)
+                    with suppress(Changed):  # it was written again meanwhile, as if after the change
+                        self.store.delete(stored.key, stored.version)
             for copy, source in copies.items():
-                with suppress(Changed, NotFoundError):  # written or deleted meanwhile: it stays, or is gone
-                    self.store.copy(source, copy, None)
+                self._replace_by_copy(source, copy, versions.get(copy, ABSENT), target)
             if not copies:
                 self.store.write(new + "/", [], None)
+
+    def _replace_by_copy(self, source: StoredObject, key: str, expected: str, target: Path) -> None:
+        """Copy an object over one version of another. One that was written or deleted meanwhile stays, or is gone."""
+        try:
+            self.store.copy(source, key, expected)
+        except NotFoundError:
+            pass
+        except Changed:
+            present = self.store.look(key)
+            if (ABSENT if present is None else present.version) != expected:
+                raise ConflictError(f"{target!r} was changed by another caller", target) from None
 
     @contextmanager
     def _restored_on_failure_at(self, target: Path, replaced: Iterable[StoredObject]) -> Iterator[None]:
@@ -364,6 +379,7 @@ class ObjectFileSystem(FileSystemBase):
 
     def _restore(self, target: Path, aside: str) -> None:
         copies = {stored.key.removeprefix(aside): stored for stored in self.store.walk(aside)}
+        self.before_loss(self._objects_at(target))
         for key, copy in copies.items():
             self.store.copy(copy, key, None)
         for stored in self._objects_at(target):
@@ -390,6 +406,18 @@ class ObjectFileSystem(FileSystemBase):
         except InvalidPathError:
             return False
         return True
+
+
+def open_object(store: ObjectStore, key: str, path: Path) -> tuple[BinaryIO, str]:
+    """Open an object for reading, seekable; return it with its version. Its errors name the path.
+
+    Raises `NotFoundError`. Reading raises `ConflictError` if the object is replaced before its end is read.
+    """
+    first, stored = store.read(key, 0, _FIRST_BYTES)
+    if len(first) >= stored.size:
+        return BytesIO(first), stored.version
+    reader = BufferedReader(_ObjectReader(store, path, stored, first), _BLOCK_BYTES)
+    return cast("BinaryIO", reader), stored.version
 
 
 class _ObjectReader(RawIOBase):

@@ -48,6 +48,7 @@ CHANGES = (
     "complete IfNoneMatch",
     "complete IfMatch",
     "copy IfNoneMatch",
+    "copy IfMatch",
     "delete IfMatch",
 )
 """The conditional requests in use: the change, and the header. `unconditional` has those that the store lacks."""

@@ -7,6 +7,7 @@ import pytest
 from cfs_server.journal.postgres_database import prepare
 from tests.cluster.support import SLOTS, Replicas, replicas
 from tests.postgres import PostgresServer, postgres, running_postgres  # noqa: F401 - a fixture
+from tests.server.places import bucket, files  # noqa: F401 - fixtures
 
 
 @pytest.fixture

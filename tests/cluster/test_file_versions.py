@@ -1,4 +1,7 @@
-"""Versions of files with replicas that share a folder: each has the past of all, and no acknowledged change is lost."""
+"""Versions of files with replicas that share a folder or a bucket.
+
+Each has the past of all, and no acknowledged change is lost.
+"""
 
 import random
 import signal
@@ -6,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from hashlib import md5
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +19,10 @@ import pytest
 
 from cfs.api import AGENT
 from cfs_filesystem import FOLDER_IDENTITY
+from tests.buckets import Bucket
 from tests.cluster.support import Replicas, replica, replicas, say
 from tests.postgres import running_postgres
+from tests.server.places import BucketFolder, Folder, everywhere
 from tests.server.support import run_cfs
 
 pytestmark = pytest.mark.timeout(240)
@@ -24,13 +30,13 @@ TEXT = "1\n2\n3\n4\n5\n"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The folder of workspaces that the replicas share."""
-    return tmp_path / "workspaces"
+def folder(files: Folder) -> Folder:
+    """The folder of workspaces that the replicas share, or the bucket."""
+    return files
 
 
 @pytest.fixture
-def two(database: str, folder: Path) -> Iterator[Replicas]:
+def two(database: str, folder: Folder) -> Iterator[Replicas]:
     with replicas(2, database, "--workspaces", str(folder)) as found:
         yield found
 
@@ -69,10 +75,21 @@ def last_version(url: str, session: str) -> int:
     return number
 
 
-def tree(folder: Path) -> dict[str, str]:
+def tree(folder: Folder) -> dict[str, str]:
+    if isinstance(folder, BucketFolder):
+        return {name: data.decode() for name, data in folder.objects().items()}
     return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
+def contents_in(folder: Folder) -> set[str]:
+    """Return which of the contents `old` and `new` files have; of a bucket by one request, which is fast."""
+    if isinstance(folder, BucketFolder):
+        digests = folder.digests().values()
+        return {text for text in ("old", "new") if md5(text.encode(), usedforsecurity=False).hexdigest() in digests}
+    return set(tree(folder).values())
+
+
+@everywhere
 def test_each_replica_has_the_past_of_all(two: Replicas) -> None:
     """Written through both, in all slots; log, old contents, differences, lines and folders are the same at each."""
     names = [f"n{number}" for number in range(8)]
@@ -92,7 +109,8 @@ def test_each_replica_has_the_past_of_all(two: Replicas) -> None:
         assert (blamed.returncode, len(blamed.stdout.splitlines())) == (0, 4), blamed.stderr
 
 
-def test_files_go_back_and_come_back_at_any_replica(two: Replicas, folder: Path) -> None:
+@everywhere
+def test_files_go_back_and_come_back_at_any_replica(two: Replicas, folder: Folder) -> None:
     for number, name in enumerate(f"s{number}" for number in range(4)):
         one, other = two.urls[number % 2], two.urls[1 - number % 2]
         put(one, f"{name}/a.txt", "one", name)
@@ -109,7 +127,8 @@ def test_files_go_back_and_come_back_at_any_replica(two: Replicas, folder: Path)
         assert [change["kind"] for change in log(one, name)][:2] == ["rewind", "rewind"]
 
 
-def test_copies_are_merged_back_whichever_slot_they_are_in(two: Replicas, folder: Path) -> None:
+@everywhere
+def test_copies_are_merged_back_whichever_slot_they_are_in(two: Replicas, folder: Folder) -> None:
     """The past comes along, and each merge touches the workspaces of two slots."""
     say(two.urls[0], "main", "first")
     put(two.urls[0], "main/a.txt", TEXT)
@@ -126,6 +145,7 @@ def test_copies_are_merged_back_whichever_slot_they_are_in(two: Replicas, folder
     assert tree(folder / "main") == {"a.txt": TEXT.replace("1", "one"), **{f"{copy}.txt": copy for copy in copies}}
 
 
+@everywhere
 def test_moves_between_slots_and_writes_at_the_same_time_lose_nothing(two: Replicas) -> None:
     """WebDAV moves files into the workspace of another slot while its owner writes the same names."""
     names = [f"w{number}" for number in range(6)]
@@ -207,7 +227,8 @@ def until_more(acknowledged: dict[str, list[str]], more: int) -> None:
         time.sleep(0.01)
 
 
-def test_a_kill_in_the_middle_of_writes_loses_nothing(database: str, folder: Path) -> None:
+@everywhere
+def test_a_kill_in_the_middle_of_writes_loses_nothing(database: str, folder: Folder) -> None:
     """The others go on with the workspaces of the killed replica, again and again."""
     names = [f"w{number}" for number in range(6)]
     flags = ("--workspaces", str(folder))
@@ -232,7 +253,8 @@ def test_a_kill_in_the_middle_of_writes_loses_nothing(database: str, folder: Pat
                 )
 
 
-def test_a_kill_in_the_middle_of_a_rewind_leaves_the_new_state(database: str, folder: Path) -> None:
+@everywhere
+def test_a_kill_in_the_middle_of_a_rewind_leaves_the_new_state(database: str, folder: Folder) -> None:
     """The next owner of the session finishes it, once a file has gone back."""
     with replicas(2, database, "--workspaces", str(folder)) as found:
         url = found.others("main")[0].url
@@ -252,7 +274,7 @@ def test_a_kill_in_the_middle_of_a_rewind_leaves_the_new_state(database: str, fo
 
         thread = threading.Thread(target=rewind)
         thread.start()
-        while "old" not in (contents := set(tree(folder / "main").values())):
+        while "old" not in (contents := contents_in(folder / "main")):
             pass
         owner.signal(signal.SIGKILL)
         thread.join()
@@ -265,7 +287,8 @@ def test_a_kill_in_the_middle_of_a_rewind_leaves_the_new_state(database: str, fo
         assert tree(folder / "main") == dict.fromkeys(files, "new")
 
 
-def test_a_deleted_session_takes_the_past_along_whoever_made_it(database: str, folder: Path) -> None:
+@everywhere
+def test_a_deleted_session_takes_the_past_along_whoever_made_it(database: str, folder: Folder) -> None:
     """The replica that deletes it has never seen its files."""
     flags = ("--workspaces", str(folder))
     with replicas(1, database, *flags) as found:
@@ -305,6 +328,20 @@ def test_a_replica_with_another_folder_keeps_no_versions(database: str, folder: 
     assert not (other / FOLDER_IDENTITY).exists()
     assert (folder / FOLDER_IDENTITY).read_text() == identity
     with replicas(1, database, "--workspaces", str(folder)) as found:
+        assert [change["number"] for change in log(found.urls[0], "main")] == [1]
+
+
+def test_a_replica_with_another_bucket_keeps_no_versions(database: str, bucket: Bucket) -> None:
+    """Each part of a bucket has an identity of its own."""
+    one, other = BucketFolder(bucket, "one"), BucketFolder(bucket, "other")
+    with replicas(1, database, "--workspaces", str(one)) as found:
+        put(found.urls[0], "main/a.txt", "one")
+    with replicas(1, database, "--workspaces", str(other)) as found:
+        refused = call("GET", found.urls[0], "/v1/versions/workspaces/main")
+        assert refused.status_code == 501
+        assert "the bucket of workspaces of this server is not the one of the database" in refused.json()["detail"]
+        put(found.urls[0], "main/a.txt", "elsewhere")
+    with replicas(1, database, "--workspaces", str(one)) as found:
         assert [change["number"] for change in log(found.urls[0], "main")] == [1]
 
 

@@ -15,15 +15,16 @@ from cfs import CfsError, api
 from cfs.transports.http import Client
 from cfs.wire import NewMessage
 from tests.access.support import gated, make
+from tests.server.places import Folder, everywhere
 from tests.server.restarting import Restarting
 from tests.server.support import ServerHarness
 from tests.server.test_rewound_files import put, remove, rewind, said, stored, tree
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[ServerHarness]:
-    """A server that keeps sessions, files and versions in a folder."""
-    async with stored(tmp_path) as running:
+async def server(tmp_path: Path, files: Folder) -> AsyncIterator[ServerHarness]:
+    """A server that keeps sessions and versions in a folder, and files there or in a bucket."""
+    async with stored(tmp_path, files) as running:
         yield running
 
 
@@ -66,18 +67,19 @@ async def test_a_copy_has_everything_in_the_folder_and_is_independent(server: Se
     assert not list((tmp_path / "workspaces").glob(".cfs*"))
 
 
-async def test_a_copy_of_the_first_messages_has_the_files_of_that_time(server: ServerHarness, tmp_path: Path) -> None:
+@everywhere
+async def test_a_copy_of_the_first_messages_has_the_files_of_that_time(server: ServerHarness, files: Folder) -> None:
     """It can be taken back like any session; what the original did later is a past that it shares."""
     await put(server, "main/a.txt", "one")
     await put(server, "main/gone.txt", "was here")
     await said(server, "main", "first")
-    before = tree(tmp_path / "workspaces/main")
+    before = tree(files / "main")
     await put(server, "main/a.txt", "two")
     await put(server, "main/new.txt", "new")
     assert (await server.client.delete("/v1/files/workspaces/main/gone.txt")).status_code == 204
     await said(server, "main", "second")
     assert (await fork(server, messages=2))["warnings"] == []
-    copy = tmp_path / "workspaces/main-2"
+    copy = files / "main-2"
     assert tree(copy) == before
     await put(server, "main-2/a.txt", "three", agent="main-2")
     await said(server, "main-2", "third")
@@ -92,20 +94,22 @@ async def test_files_stay_where_they_are_if_they_are_not_wanted(server: ServerHa
     assert not (tmp_path / "workspaces/main-2").exists()
 
 
-async def test_files_of_the_name_stay_and_the_copy_says_so(server: ServerHarness, tmp_path: Path) -> None:
+@everywhere
+async def test_files_of_the_name_stay_and_the_copy_says_so(server: ServerHarness, files: Folder) -> None:
     """Without a name the copy gets one that no files have."""
     await said(server, "main", "first")
     await put(server, "main/a.txt", "one")
     await put(server, "main-2/a.txt", "another")
     copy = await fork(server, id="main-2")
     assert copy["warnings"] == ["files are not copied: /workspaces/main-2 exists already"]
-    assert (tmp_path / "workspaces/main-2/a.txt").read_text() == "another"
+    assert (files / "main-2/a.txt").read_text() == "another"
     await server.client.delete("/v1/sessions/main-2")
     assert (await fork(server))["id"] == "main-3"
 
 
+@everywhere
 async def test_a_copy_gets_the_name_of_a_deleted_session_and_none_of_its_past(
-    server: ServerHarness, tmp_path: Path
+    server: ServerHarness, files: Folder
 ) -> None:
     """Its empty folder makes room, also at once after the deletion. The name of a session that is there does not."""
     await said(server, "main", "first")
@@ -121,19 +125,20 @@ async def test_a_copy_gets_the_name_of_a_deleted_session_and_none_of_its_past(
         assert (await server.client.delete("/v1/sessions/main-2")).status_code == 204
     copy = await fork(server, id="main-2")
     assert copy["warnings"] == []
-    assert (tmp_path / "workspaces/main-2/a.txt").read_text() == "one"
+    assert (files / "main-2/a.txt").read_text() == "one"
     changes = (await server.client.get("/v1/versions/workspaces/main-2")).json()["changes"]
     assert "secret.txt" not in str(changes)
     assert [change["kind"] for change in changes] == ["write"]
 
 
-async def test_copies_made_at_the_same_time_get_names_of_their_own(server: ServerHarness, tmp_path: Path) -> None:
+@everywhere
+async def test_copies_made_at_the_same_time_get_names_of_their_own(server: ServerHarness, files: Folder) -> None:
     await said(server, "main", "first")
     await put(server, "main/a.txt", "one")
     async with create_task_group() as group:
         for _ in range(5):
             group.start_soon(fork, server)
-    names = sorted(path.name for path in (tmp_path / "workspaces").iterdir())
+    names = sorted(path.name for path in files.iterdir())
     assert names == ["main", *(f"main-{number}" for number in range(2, 7))]
 
 
@@ -160,22 +165,24 @@ async def test_a_copy_of_a_sub_session_gets_a_name_beside_it(server: ServerHarne
     assert (answer.json()["id"], answer.json()["warnings"]) == ("main/coder-2", [])
 
 
-async def test_a_copy_that_fails_leaves_no_files(server: ServerHarness, tmp_path: Path) -> None:
+@everywhere
+async def test_a_copy_that_fails_leaves_no_files(server: ServerHarness, files: Folder) -> None:
     await said(server, "main", "first")
     await put(server, "main/a.txt", "one")
     assert (await server.say("copy", "there is one")).status_code < 300
     assert (await server.client.post("/v1/sessions/main/fork", json={"id": "copy"})).status_code == 409
     assert (await server.client.post("/v1/sessions/main/fork", json={"id": "n", "messages": 9})).status_code == 409
-    assert sorted(path.name for path in (tmp_path / "workspaces").iterdir()) == ["main"]
+    assert sorted(path.name for path in files.iterdir()) == ["main"]
     assert (await numbers(server, "n"), await numbers(server, "copy")) == ([], [])
 
 
-async def test_webdav_copies_the_files(server: ServerHarness, tmp_path: Path) -> None:
+@everywhere
+async def test_webdav_copies_the_files(server: ServerHarness, files: Folder) -> None:
     await said(server, "main", "first")
     await put(server, "main/a.txt", "one")
     target = {"Destination": f"{server.url}/dav/sessions/dav"}
     assert (await server.client.request("COPY", "/dav/sessions/main", headers=target)).status_code == 201
-    assert (tmp_path / "workspaces/dav/a.txt").read_text() == "one"
+    assert (files / "dav/a.txt").read_text() == "one"
 
 
 @pytest.mark.parametrize(
@@ -219,9 +226,10 @@ async def test_files_beyond_the_quota_make_no_copy(tmp_path: Path) -> None:
 @pytest.mark.external
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kills", [12, pytest.param(1000, marks=pytest.mark.slow)])
-def test_session_and_files_are_both_there_or_neither(here: Restarting, tmp_path: Path, kills: int) -> None:
+@everywhere
+def test_session_and_files_are_both_there_or_neither(here: Restarting, files: Folder, kills: int) -> None:
     """The server is killed at random moments of forks, just when the files are there, and after the answer."""
-    chance, folder = random.Random(7), tmp_path / "workspaces"
+    chance, folder = random.Random(7), files
     with Client(here.process.url) as client:
         for number in range(30):
             client.call(api.write_file(f"/workspaces/main/f{number}.txt", b"content"))
@@ -246,7 +254,7 @@ def test_session_and_files_are_both_there_or_neither(here: Restarting, tmp_path:
         made = f"copy{number}" in names
         assert (tree(copy) if copy.exists() else None) == (whole if made else None)
         assert bool(changes) is made
-        assert not list(folder.glob(".cfs*"))
+        assert not [path.name for path in folder.iterdir() if path.name.startswith(".cfs")]
         seen.add(made)
     assert seen == {True, False}, "the kills came too early or too late"
 

@@ -16,6 +16,7 @@ from cfs import CfsError, api
 from cfs.transports.http import Client
 from cfs.wire import NewMessage
 from tests.access.support import gated, make
+from tests.server.places import BucketFolder, Folder, everywhere
 from tests.server.restarting import Restarting
 from tests.server.support import ServerHarness
 from tests.server.test_forked_files import fork
@@ -25,9 +26,9 @@ TEXT = "1\n2\n3\n4\n5\n"
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[ServerHarness]:
-    """A server that keeps sessions, files and versions in a folder."""
-    async with stored(tmp_path) as running:
+async def server(tmp_path: Path, files: Folder) -> AsyncIterator[ServerHarness]:
+    """A server that keeps sessions and versions in a folder, and files there or in a bucket."""
+    async with stored(tmp_path, files) as running:
         yield running
 
 
@@ -42,7 +43,9 @@ async def asked(server: ServerHarness, target: str, source: str, **how: object) 
     return await server.client.post(f"/v1/versions/workspaces/{target}", json={"source": source, **how})
 
 
-def contents(folder: Path) -> dict[str, str]:
+def contents(folder: Folder) -> dict[str, str]:
+    if isinstance(folder, BucketFolder):
+        return {name: data.decode() for name, data in folder.objects().items()}
     return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -86,21 +89,21 @@ async def test_changes_of_both_come_together(server: ServerHarness, tmp_path: Pa
     assert (again["files"], again["number"]) == ([], None)
 
 
-async def test_a_conflict_keeps_both_sides(server: ServerHarness, tmp_path: Path) -> None:
+@everywhere
+async def test_a_conflict_keeps_both_sides(server: ServerHarness, files: Folder) -> None:
     await said(server, "main", "first")
     await put(server, "main/a.txt", TEXT)
     await fork(server)
     await put(server, "main/a.txt", "of main\n")
     await put(server, "main-2/a.txt", "of the copy\n", "main-2")
-    files = ["a.txt", "a.txt.conflict-main", "a.txt.conflict-main-2"]
+    names = ["a.txt", "a.txt.conflict-main", "a.txt.conflict-main-2"]
     done = await merge(server, "main", "main-2")
-    assert done["conflicts"] == [{"path": "a.txt", "reason": "changed", "files": files}]
-    assert contents(tmp_path / "workspaces/main") == dict(
-        zip(files, ("of main\n", "of main\n", "of the copy\n"), strict=True)
-    )
+    assert done["conflicts"] == [{"path": "a.txt", "reason": "changed", "files": names}]
+    assert contents(files / "main") == dict(zip(names, ("of main\n", "of main\n", "of the copy\n"), strict=True))
 
 
-async def test_a_later_merge_has_what_was_merged_as_its_base(server: ServerHarness, tmp_path: Path) -> None:
+@everywhere
+async def test_a_later_merge_has_what_was_merged_as_its_base(server: ServerHarness, files: Folder) -> None:
     """In both directions: what came over is no conflict any more."""
     await said(server, "main", "first")
     await put(server, "main/a.txt", TEXT)
@@ -110,15 +113,16 @@ async def test_a_later_merge_has_what_was_merged_as_its_base(server: ServerHarne
     await put(server, "main-2/a.txt", TEXT.replace("1", "eins"), "main-2")
     await put(server, "main/a.txt", TEXT.replace("1", "one").replace("5", "five"))
     assert (await merge(server, "main", "main-2"))["conflicts"] == []
-    assert (tmp_path / "workspaces/main/a.txt").read_text() == "eins\n2\n3\n4\nfive\n"
+    assert (files / "main/a.txt").read_text() == "eins\n2\n3\n4\nfive\n"
     await put(server, "main/a.txt", "uno\n2\n3\n4\nfive\n")
     back = await merge(server, "main-2", "main")
     assert back["conflicts"] == []
-    assert (tmp_path / "workspaces/main-2/a.txt").read_text() == "uno\n2\n3\n4\nfive\n"
+    assert (files / "main-2/a.txt").read_text() == "uno\n2\n3\n4\nfive\n"
 
 
-async def test_a_merge_can_be_taken_back_redone_and_done_again(server: ServerHarness, tmp_path: Path) -> None:
-    main = tmp_path / "workspaces/main"
+@everywhere
+async def test_a_merge_can_be_taken_back_redone_and_done_again(server: ServerHarness, files: Folder) -> None:
+    main = files / "main"
     version = await said(server, "main", "first")
     await put(server, "main/a.txt", TEXT)
     await fork(server)
@@ -137,7 +141,8 @@ async def test_a_merge_can_be_taken_back_redone_and_done_again(server: ServerHar
     assert contents(main) == after
 
 
-async def test_a_copy_of_an_earlier_time_has_this_as_its_base(server: ServerHarness, tmp_path: Path) -> None:
+@everywhere
+async def test_a_copy_of_an_earlier_time_has_this_as_its_base(server: ServerHarness, files: Folder) -> None:
     await put(server, "main/a.txt", TEXT)
     await said(server, "main", "first")
     await put(server, "main/a.txt", TEXT.replace("5", "five"))
@@ -147,7 +152,7 @@ async def test_a_copy_of_an_earlier_time_has_this_as_its_base(server: ServerHarn
     await put(server, "main-2/a.txt", TEXT.replace("1", "one"), "main-2")
     await merge(server, "main", "main-2")
     merged = {"a.txt": "one\n2\n3\n4\nfive\n", "later.txt": "later\n"}
-    assert contents(tmp_path / "workspaces/main") == merged
+    assert contents(files / "main") == merged
 
 
 async def test_only_a_copy_and_its_original_are_merged(server: ServerHarness) -> None:
@@ -197,38 +202,38 @@ async def test_a_merge_beyond_the_quota_changes_nothing(tmp_path: Path) -> None:
         assert contents(tmp_path / "workspaces/main") == {"a.txt": "x"}
 
 
-async def test_a_random_walk_of_copies_and_merges_agrees_with_a_model(tmp_path: Path) -> None:
+@everywhere
+async def test_a_random_walk_of_copies_and_merges_agrees_with_a_model(server: ServerHarness, files: Folder) -> None:
     """Each side changes files of its own; the model merges them by name. Files of both conflict."""
     chance, number = random.Random(11), count()
-    async with stored(tmp_path) as server:
-        await said(server, "main", "first")
-        await put(server, "main/start.txt", "start")
-        trees = {"main": {"start.txt": "start"}}
-        bases: dict[frozenset[str], dict[str, str]] = {}
-        for _ in range(120):
-            name = chance.choice(sorted(trees))
-            other = chance.choice(sorted(trees))
-            action = chance.choices(["write", "remove", "fork", "merge"], [6, 1, 1, 3])[0]
-            path = f"{name}-{chance.randint(0, 4)}.txt" if chance.random() < 0.9 else "start.txt"
-            if action == "write":
-                trees[name][path] = f"{next(number)}"
-                await put(server, f"{name}/{path}", trees[name][path], name)
-            elif action == "remove" and path in trees[name] and path != "start.txt":
-                del trees[name][path]
-                answer = await server.client.delete(f"/v1/files/workspaces/{name}/{path}")
-                assert answer.status_code == 204
-            elif action == "fork" and len(trees) < 5:
-                copy = (await server.client.post(f"/v1/sessions/{name}/fork")).json()["id"]
-                trees[copy] = dict(trees[name])
-                bases[frozenset({name, copy})] = dict(trees[name])
-            elif action == "merge" and (base := bases.get(frozenset({name, other}))) is not None:
-                await merge(server, name, other)
-                expected = merged(base, trees[name], trees[other], name, other)
-                bases[frozenset({name, other})] = dict(trees[other])
-                trees[name] = expected
-        for name, expected in trees.items():
-            assert contents(tmp_path / "workspaces" / name) == expected
-        assert len(trees) > 2
+    await said(server, "main", "first")
+    await put(server, "main/start.txt", "start")
+    trees = {"main": {"start.txt": "start"}}
+    bases: dict[frozenset[str], dict[str, str]] = {}
+    for _ in range(120):
+        name = chance.choice(sorted(trees))
+        other = chance.choice(sorted(trees))
+        action = chance.choices(["write", "remove", "fork", "merge"], [6, 1, 1, 3])[0]
+        path = f"{name}-{chance.randint(0, 4)}.txt" if chance.random() < 0.9 else "start.txt"
+        if action == "write":
+            trees[name][path] = f"{next(number)}"
+            await put(server, f"{name}/{path}", trees[name][path], name)
+        elif action == "remove" and path in trees[name] and path != "start.txt":
+            del trees[name][path]
+            answer = await server.client.delete(f"/v1/files/workspaces/{name}/{path}")
+            assert answer.status_code == 204
+        elif action == "fork" and len(trees) < 5:
+            copy = (await server.client.post(f"/v1/sessions/{name}/fork")).json()["id"]
+            trees[copy] = dict(trees[name])
+            bases[frozenset({name, copy})] = dict(trees[name])
+        elif action == "merge" and (base := bases.get(frozenset({name, other}))) is not None:
+            await merge(server, name, other)
+            expected = merged(base, trees[name], trees[other], name, other)
+            bases[frozenset({name, other})] = dict(trees[other])
+            trees[name] = expected
+    for name, expected in trees.items():
+        assert contents(files / name) == expected
+    assert len(trees) > 2
 
 
 def merged(
@@ -258,9 +263,10 @@ def merged(
 @pytest.mark.external
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kills", [6, pytest.param(500, marks=pytest.mark.slow)])
-def test_all_files_are_merged_or_none(here: Restarting, tmp_path: Path, kills: int) -> None:
+@everywhere
+def test_all_files_are_merged_or_none(here: Restarting, files: Folder, kills: int) -> None:
     """The server is killed at random moments of merges; the next start finishes what has begun."""
-    chance, main, seen = random.Random(5), tmp_path / "workspaces/main", set()
+    chance, main, seen = random.Random(5), files / "main", set()
     with Client(here.process.url) as client:
         for number in range(40):
             client.call(api.write_file(f"/workspaces/main/f{number}.txt", TEXT.encode()))
@@ -271,7 +277,7 @@ def test_all_files_are_merged_or_none(here: Restarting, tmp_path: Path, kills: i
             for number in range(0, 40, 2):
                 client.call(api.write_file(f"/workspaces/copy/f{number}.txt", f"{step}\n".encode()))
         before = contents(main)
-        after = {**before, **contents(tmp_path / "workspaces/copy")}
+        after = {**before, **contents(files / "copy")}
         asking = threading.Thread(target=ask, args=(here.process.url,))
         asking.start()
         while step % 3 and asking.is_alive() and contents(main) == before:

@@ -19,25 +19,27 @@ from cfs.wire import NewMessage, RedoRequest, RewindRequest
 from cfs_server.journal.journal import Journal
 from cfs_server.journal.sqlite import SqliteBackend
 from tests.access.support import make
+from tests.server.places import BucketFolder, Folder, everywhere
 from tests.server.restarting import Restarting
 from tests.server.support import ServerHarness, running_server
 
 
 @asynccontextmanager
-async def stored(folder: Path) -> AsyncIterator[ServerHarness]:
+async def stored(folder: Path, files: Folder | None = None) -> AsyncIterator[ServerHarness]:
     journal = Journal(SqliteBackend(folder / "sessions.db"))
     await journal.open()
+    workspaces = str(files) if isinstance(files, BucketFolder) else None
     try:
-        async with running_server(journal=journal, data_dir=folder, may_block=True) as server:
+        async with running_server(journal=journal, data_dir=folder, workspaces=workspaces, may_block=True) as server:
             yield server
     finally:
         await journal.close()
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[ServerHarness]:
-    """A server that keeps sessions, files and versions in a folder."""
-    async with stored(tmp_path) as running:
+async def server(tmp_path: Path, files: Folder) -> AsyncIterator[ServerHarness]:
+    """A server that keeps sessions and versions in a folder, and files there or in a bucket."""
+    async with stored(tmp_path, files) as running:
         yield running
 
 
@@ -67,8 +69,10 @@ async def redo(server: ServerHarness, session: str, **how: Any) -> httpx.Respons
     return await server.client.post(f"/v1/sessions/{session}/redo", json=how)
 
 
-def tree(folder: Path) -> dict[str, Any]:
+def tree(folder: Folder) -> dict[str, Any]:
     """Everything below a folder, with contents, permissions and targets of links."""
+    if isinstance(folder, BucketFolder):
+        return folder.tree()
     result: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -81,8 +85,9 @@ def tree(folder: Path) -> dict[str, Any]:
     return result
 
 
-async def test_files_go_back_with_the_messages_and_come_back(server: ServerHarness, tmp_path: Path) -> None:
-    workspace = tmp_path / "workspaces/main"
+@everywhere
+async def test_files_go_back_with_the_messages_and_come_back(server: ServerHarness, files: Folder) -> None:
+    workspace = files / "main"
     await put(server, "main/a.txt", "one")
     await put(server, "main/gone.txt", "was here")
     there = await said(server, "main", "first")
@@ -125,8 +130,9 @@ async def test_what_has_gone_back_is_found_and_what_has_left_is_not(server: Serv
     assert (await hits("apricot"), await hits("banana")) == (1, 0)
 
 
-async def test_only_files_or_only_messages_go_back(server: ServerHarness, tmp_path: Path) -> None:
-    workspace = tmp_path / "workspaces/main"
+@everywhere
+async def test_only_files_or_only_messages_go_back(server: ServerHarness, files: Folder) -> None:
+    workspace = files / "main"
     await put(server, "main/a.txt", "one")
     there = await said(server, "main", "first")
     await put(server, "main/a.txt", "two")
@@ -147,11 +153,12 @@ async def count(server: ServerHarness) -> int:
 
 
 @pytest.mark.parametrize("other", [None, "main/helper", "outside"])
+@everywhere
 async def test_what_somebody_else_has_changed_since_is_refused_with_a_list(
-    server: ServerHarness, tmp_path: Path, other: str | None
+    server: ServerHarness, files: Folder, other: str | None
 ) -> None:
     """A user, another agent, or a program on the disk; then theirs stays, or goes back as well."""
-    workspace = tmp_path / "workspaces/main"
+    workspace = files / "main"
     await put(server, "main/shared.txt", "one")
     await put(server, "main/own.txt", "one")
     there = await said(server, "main", "first")
@@ -177,9 +184,10 @@ async def test_what_somebody_else_has_changed_since_is_refused_with_a_list(
     assert tree(workspace) == before
 
 
-async def test_the_work_of_others_in_other_files_stays(server: ServerHarness, tmp_path: Path) -> None:
+@everywhere
+async def test_the_work_of_others_in_other_files_stays(server: ServerHarness, files: Folder) -> None:
     """Of a user, and of three children of which one is rewound."""
-    workspace = tmp_path / "workspaces/main"
+    workspace = files / "main"
     children = {f"main/{name}": await said(server, f"main/{name}", "go") for name in "abc"}
     for name in children:
         await put(server, f"{name}.txt", name, name)
@@ -192,7 +200,8 @@ async def test_the_work_of_others_in_other_files_stays(server: ServerHarness, tm
     assert tree(workspace) == before
 
 
-async def test_a_rewind_names_the_files_of_sub_sessions_that_stay(server: ServerHarness, tmp_path: Path) -> None:
+@everywhere
+async def test_a_rewind_names_the_files_of_sub_sessions_that_stay(server: ServerHarness, files: Folder) -> None:
     """Not those that are as they were, and with the sub-sessions they go back."""
     there = await said(server, "main", "first")
     await said(server, "main/a", "go")
@@ -209,17 +218,18 @@ async def test_a_rewind_names_the_files_of_sub_sessions_that_stay(server: Server
     refused = await rewind(server, "main", there)
     assert (refused.status_code, "or rewind the sub-sessions, too" in refused.text) == (409, True)
     done = (await rewind(server, "main", there, sub_sessions=True)).json()
-    assert (done["lasting"], sorted(tree(tmp_path / "workspaces/main"))) == ([], ["other.txt"])
+    assert (done["lasting"], sorted(tree(files / "main"))) == ([], ["other.txt"])
 
 
-async def test_a_turn_that_changed_nothing_undone_changes_nothing(server: ServerHarness, tmp_path: Path) -> None:
+@everywhere
+async def test_a_turn_that_changed_nothing_undone_changes_nothing(server: ServerHarness, files: Folder) -> None:
     await put(server, "main/a.txt", "one")
     there = await said(server, "main", "first")
     await said(server, "main", "only words")
     await put(server, "main/user.txt", "mine", None)
-    before = tree(tmp_path / "workspaces/main")
+    before = tree(files / "main")
     done = (await rewind(server, "main", there)).json()
-    assert (tree(tmp_path / "workspaces/main"), done["files"], done["left"]) == (before, [], [])
+    assert (tree(files / "main"), done["files"], done["left"]) == (before, [], [])
 
 
 async def test_links_permissions_and_empty_folders_come_back(server: ServerHarness, tmp_path: Path) -> None:
@@ -279,9 +289,10 @@ async def test_files_go_back_without_a_store_and_not_without_versions() -> None:
 @pytest.mark.external
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kills", [20, pytest.param(1000, marks=pytest.mark.slow)])
-def test_files_and_messages_are_both_as_before_or_both_as_after(here: Restarting, tmp_path: Path, kills: int) -> None:
+@everywhere
+def test_files_and_messages_are_both_as_before_or_both_as_after(here: Restarting, files: Folder, kills: int) -> None:
     """The server is killed at random moments of rewinds and redos."""
-    chance, workspace = random.Random(5), tmp_path / "workspaces/main"
+    chance, workspace = random.Random(5), files / "main"
     names = [f"f{number}.txt" for number in range(30)]
     write(here, names, "old")
     here.direct.call(api.post("main", NewMessage(content="first", role="assistant")))

@@ -19,11 +19,12 @@ import pytest
 from cfs import api
 from cfs.errors import Unsupported
 from cfs.transports.http import Client
-from cfs_filesystem import OPERATIONS, Grant
+from cfs_filesystem import OPERATIONS, Grant, open_store
 from cfs_filesystem.versions import EntryType, Kind, SqliteVersions, VersionRetention, VersionStore
-from cfs_server.workspaces.workspaces import DiskWorkspaces
+from cfs_server.workspaces.workspaces import DiskWorkspaces, ObjectWorkspaces, Workspaces
 from tests.filesystem.support import grant
 from tests.server.guests import guests
+from tests.server.places import BucketFolder, Folder, everywhere
 from tests.server.support import Process, ServerHarness, run_cfs, serving, until
 
 HERE = Path(__file__).parent
@@ -32,18 +33,25 @@ MAIN = "/workspaces/main/"
 
 
 @pytest.fixture
-def workspaces(tmp_path: Path) -> Iterator[DiskWorkspaces]:
-    """Workspaces in a folder, with versions."""
-    with closing(DiskWorkspaces(tmp_path / "workspaces", versions=SqliteVersions(tmp_path / "versions.db"))) as found:
+def workspaces(tmp_path: Path, files: Folder) -> Iterator[Workspaces]:
+    """Workspaces in a folder or a bucket, with versions."""
+    versions = SqliteVersions(tmp_path / "versions.db")
+    if isinstance(files, BucketFolder):
+        store = open_store(str(files))
+        store.check()
+        found: Workspaces = ObjectWorkspaces(store, versions=versions)
+    else:
+        found = DiskWorkspaces(files, versions=versions)
+    with closing(found):
         yield found
 
 
-def store_of(workspaces: DiskWorkspaces) -> VersionStore:
+def store_of(workspaces: Workspaces) -> VersionStore:
     assert workspaces.history is not None
     return workspaces.history.store
 
 
-def contents(workspaces: DiskWorkspaces, number: int | None = None) -> dict[str, bytes | None]:
+def contents(workspaces: Workspaces, number: int | None = None) -> dict[str, bytes | None]:
     """What the workspace `main` has at a version; None for a folder."""
     store = store_of(workspaces)
     return {
@@ -55,7 +63,8 @@ def contents(workspaces: DiskWorkspaces, number: int | None = None) -> dict[str,
 # -- what is recorded -------------------------------------------------------------------------------------------------
 
 
-async def test_a_change_by_any_interface_is_a_version_with_its_author(server: ServerHarness) -> None:
+@everywhere
+async def test_a_change_by_any_interface_is_a_version_with_its_author(server: ServerHarness, files: Folder) -> None:
     """Of an agent its name and tool call are known, too."""
     agent = {"X-CFS-Agent": "main/coder", "X-CFS-Tool-Call": "call%201"}
     url = f"/v1/files{MAIN}"
@@ -79,21 +88,20 @@ async def test_a_change_by_any_interface_is_a_version_with_its_author(server: Se
         ("folder", None, None, {"empty"}),
         ("copy", None, None, {"copy", "copy/a"}),
         ("move", None, None, {"src", "src/a", "moved", "moved/a"}),
-        ("delete", None, None, {"copy/a"}),
+        ("delete", None, None, {"copy/a", "copy"} if isinstance(files, BucketFolder) else {"copy/a"}),
         ("delete", None, None, {"moved", "moved/a"}),
     ]
     assert {change["principal"] for change in page["changes"]} == {"local"}
     assert (page["oldest"], page["last"], page["next"]) == (0, 7, None)
 
 
-def test_what_a_program_changed_is_recorded_before_it_is_overwritten(
-    workspaces: DiskWorkspaces, tmp_path: Path
-) -> None:
+@everywhere
+def test_what_a_program_changed_is_recorded_before_it_is_overwritten(workspaces: Workspaces, files: Folder) -> None:
     handle = workspaces.create_handle([grant(MAIN, *OPERATIONS)])
     handle.write(MAIN + "a", "ours")
     handle.write(MAIN + "b", "ours")
     for name in "ab":
-        (tmp_path / "workspaces/main" / name).write_text("theirs")
+        (files / "main" / name).write_text("theirs")
     handle.write(MAIN + "a", "ours again")
     handle.delete(MAIN + "b")
     changes = list(reversed(store_of(workspaces).changes("main")))
@@ -102,8 +110,9 @@ def test_what_a_program_changed_is_recorded_before_it_is_overwritten(
     assert contents(workspaces, 3)["a"] == contents(workspaces, 5)["b"] == b"theirs"
 
 
-def test_a_workspace_older_than_its_versions_begins_with_all_of_it(workspaces: DiskWorkspaces, tmp_path: Path) -> None:
-    folder = tmp_path / "workspaces/main"
+@everywhere
+def test_a_workspace_older_than_its_versions_begins_with_all_of_it(workspaces: Workspaces, files: Folder) -> None:
+    folder = files / "main"
     folder.mkdir(parents=True)
     (folder / "old").write_text("there before")
     workspaces.create_handle([grant(MAIN, *OPERATIONS)]).write(MAIN + "new", "x")
@@ -111,7 +120,7 @@ def test_a_workspace_older_than_its_versions_begins_with_all_of_it(workspaces: D
     assert contents(workspaces, 2) == {"old": b"there before", "new": b"x"}
 
 
-def test_what_a_user_would_miss_is_kept(workspaces: DiskWorkspaces, tmp_path: Path) -> None:
+def test_what_a_user_would_miss_is_kept(workspaces: Workspaces, tmp_path: Path) -> None:
     """Links, permissions, empty folders, repositories and any names, but not what programs make again."""
     folder = tmp_path / "workspaces/main"
     for name in ("empty", ".git/objects", "node_modules/lib", "sub/__pycache__"):
@@ -148,7 +157,7 @@ def test_what_a_user_would_miss_is_kept(workspaces: DiskWorkspaces, tmp_path: Pa
     assert store_of(workspaces).last("main") == 2, "nothing has changed"
 
 
-def test_a_touched_file_is_no_new_version(workspaces: DiskWorkspaces, tmp_path: Path) -> None:
+def test_a_touched_file_is_no_new_version(workspaces: Workspaces, tmp_path: Path) -> None:
     handle = workspaces.create_handle([grant(MAIN, *OPERATIONS)])
     handle.write(MAIN + "a", "same")
     os.utime(tmp_path / "workspaces/main/a", (1, 1))
@@ -157,7 +166,8 @@ def test_a_touched_file_is_no_new_version(workspaces: DiskWorkspaces, tmp_path: 
     assert [change.kind for change in store_of(workspaces).changes("main")] == [Kind.WRITE, Kind.WRITE]
 
 
-def test_a_refused_change_is_no_version(workspaces: DiskWorkspaces) -> None:
+@everywhere
+def test_a_refused_change_is_no_version(workspaces: Workspaces) -> None:
     handle = workspaces.create_handle([grant(MAIN, *OPERATIONS)])
     handle.write(MAIN + "a", "1")
     with pytest.raises(Exception, match="exists"):
@@ -167,7 +177,8 @@ def test_a_refused_change_is_no_version(workspaces: DiskWorkspaces) -> None:
     assert store_of(workspaces).last("main") == 1
 
 
-def test_a_large_file_is_recorded_in_chunks(workspaces: DiskWorkspaces) -> None:
+@everywhere
+def test_a_large_file_is_recorded_in_chunks(workspaces: Workspaces) -> None:
     data = os.urandom(9 << 20)
     handle = workspaces.create_handle([grant(MAIN, *OPERATIONS)])
     for content in (data, b"begins" + data):
@@ -178,7 +189,8 @@ def test_a_large_file_is_recorded_in_chunks(workspaces: DiskWorkspaces) -> None:
     assert store_of(workspaces).changes("main")[0].kind is Kind.WRITE
 
 
-def test_many_threads_change_one_workspace(workspaces: DiskWorkspaces) -> None:
+@everywhere
+def test_many_threads_change_one_workspace(workspaces: Workspaces) -> None:
     """Each file reads back at each of its versions, and the newest tree is what is on the disk."""
     handle = workspaces.create_handle([grant(MAIN, *OPERATIONS)])
 
@@ -211,6 +223,7 @@ def test_no_acknowledged_version_is_lost_when_the_process_is_killed(tmp_path: Pa
 # -- reading the past -------------------------------------------------------------------------------------------------
 
 
+@everywhere
 async def test_a_file_is_read_as_it_was_in_every_way(server: ServerHarness) -> None:
     url = f"/v1/files{MAIN}note.txt"
     for text in ("first line\nsecond\n", "changed\n"):
@@ -231,6 +244,7 @@ async def test_a_file_is_read_as_it_was_in_every_way(server: ServerHarness) -> N
     assert (await server.client.get(url)).text == "changed\n"
 
 
+@everywhere
 async def test_a_listing_is_that_of_a_number_or_a_time(server: ServerHarness) -> None:
     await server.client.put(f"/v1/files{MAIN}a", content=b"1")
     await server.client.put("/v1/files/workspaces/other/x", content=b"1")
@@ -268,6 +282,7 @@ async def test_a_version_that_is_none_is_refused_in_words(
     assert words in answer.json()["detail"]
 
 
+@everywhere
 async def test_changes_are_listed_in_pages_and_for_one_path(server: ServerHarness) -> None:
     for number in range(5):
         await server.client.put(f"/v1/files{MAIN}src/f{number % 2}", content=b"%d" % number)
@@ -303,6 +318,7 @@ def test_the_sdk_reads_the_past(tmp_path: Path) -> None:
 # -- rights -----------------------------------------------------------------------------------------------------------
 
 
+@everywhere
 async def test_the_rights_of_the_present_hold_for_the_past(server: ServerHarness) -> None:
     """Of a change, a caller sees the files that it may see; what it may not is as if it were not there."""
     everything = grant("/", *OPERATIONS)
@@ -323,8 +339,8 @@ async def test_the_rights_of_the_present_hold_for_the_past(server: ServerHarness
             [MAIN + "shared/copy", MAIN + "shared/copy/plans"],
             [MAIN + "shared/note"],
         ]
-        everywhere = (await bob.get(f"/v1/versions{MAIN}")).json()
-        assert "secret" not in json.dumps(everywhere)
+        all_of_it = (await bob.get(f"/v1/versions{MAIN}")).json()
+        assert "secret" not in json.dumps(all_of_it)
         assert (await bob.get("/v1/versions/workspaces/own")).status_code == 404
         assert (await bob.delete("/v1/versions/workspaces/main")).status_code in (403, 404)
         listed = (await bob.get("/v1/files", params={"at": datetime.now(UTC).isoformat()})).json()["files"]

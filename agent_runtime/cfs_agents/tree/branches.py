@@ -21,7 +21,7 @@ from cfs_agents.tools.paths import WORKSPACE
 from cfs_agents.tree.folder import TreeFolder
 from cfs_agents.tree.session_folder import WORKSPACE_FOLDER
 from cfs_filesystem import DiskFileSystem, FsHandle
-from cfs_filesystem.versions import Author, FolderHistory, Kind, SqliteVersions
+from cfs_filesystem.versions import Author, FolderHistory, FolderTree, Kind, SqliteVersions
 from cfs_filesystem.versions.copying import new_folder, remove_folder
 from cfs_filesystem.versions.folder import SKIPPED
 from cfs_filesystem.versions.lineage import merged_version, plan_merge
@@ -89,9 +89,10 @@ class Branches:
                     remove_folder(tree, WORKSPACE_FOLDER)
                 present, mode = list(original.present()), stat.S_IMODE(source.path.stat().st_mode)
                 with new_folder(tree, WORKSPACE_FOLDER, mode, durable=True) as (hidden, _):
-                    entries = original.copy(present, hidden, [WORKSPACE_FOLDER], durable=True)
+                    new = FolderTree(hidden, [WORKSPACE_FOLDER], durable=True)
+                    entries = original.copy(present, new)
                     store.fork(source.name, agent_id)
-                    copy = FolderHistory(store, agent_id, hidden, [WORKSPACE_FOLDER], PRIVATE)
+                    copy = FolderHistory(store, agent_id, new, PRIVATE)
                     copy.sync([""], Author(agent=agent_id), Kind.FORK, entries)
             store.checkpoint()
             sync_folder(folder.parent)
@@ -117,12 +118,12 @@ class Branches:
                 target.ledger.begins(agent_id, path)
             history = self._history(store, target.name, target.path)
             by = Author(agent=target.name, call=merged_version(store, agent_id, numbers[1]))
-            left = history.merge(merge, before, agent_id, by, durable=True)
+            left = history.merge(merge, before, agent_id, by)
             conflicts = [(conflict.path, conflict.files) for conflict in merge.conflicts]
             return [*conflicts, *((path, (path, path_beside(path, agent_id))) for path in left)]
 
     def _history(self, store: SqliteVersions, name: str, path: Path) -> FolderHistory:
-        return FolderHistory(store, name, self._disk(path).tree, skip=PRIVATE)
+        return FolderHistory(store, name, FolderTree(self._disk(path).tree, durable=True), PRIVATE)
 
     def _disk(self, path: Path) -> DiskFileSystem:
         if path not in self._disks:

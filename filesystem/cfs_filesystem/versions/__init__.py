@@ -4,7 +4,8 @@ A store knows no sessions and no HTTP. Its API is `VersionStore`; `SqliteVersion
 docs/versions.md describes what is kept.
 """
 
-from cfs_filesystem.versions.folder import FolderHistory, folders_in
+from cfs_filesystem.versions.folder import FolderHistory
+from cfs_filesystem.versions.folder_tree import FolderTree, FolderTrees, folders_in
 from cfs_filesystem.versions.model import (
     OUTSIDE,
     Author,
@@ -18,9 +19,11 @@ from cfs_filesystem.versions.model import (
     VersionRetention,
     VersionsUnavailableError,
 )
+from cfs_filesystem.versions.object_tree import ObjectTree, ObjectTrees
 from cfs_filesystem.versions.past import PastFileSystem
 from cfs_filesystem.versions.sqlite import SqliteVersions
 from cfs_filesystem.versions.store import VersionStore
+from cfs_filesystem.versions.tree import TreeStatus, WorkspaceTree, WorkspaceTrees
 
 __all__ = [
     "OUTSIDE",
@@ -31,12 +34,19 @@ __all__ = [
     "Entry",
     "EntryType",
     "FolderHistory",
+    "FolderTree",
+    "FolderTrees",
     "Kind",
+    "ObjectTree",
+    "ObjectTrees",
     "PastFileSystem",
     "SqliteVersions",
     "State",
+    "TreeStatus",
     "VersionRetention",
     "VersionStore",
     "VersionsUnavailableError",
+    "WorkspaceTree",
+    "WorkspaceTrees",
     "folders_in",
 ]

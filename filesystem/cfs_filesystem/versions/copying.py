@@ -41,22 +41,23 @@ def remove_folder(tree: DirectoryTree, name: str) -> None:
 def copy_folder(
     source: DirectoryTree,
     start: Sequence[str],
-    present: Iterable[tuple[str, os.stat_result]],
+    paths: Iterable[str],
     target: DirectoryTree,
     new: Sequence[str],
     *,
     durable: bool = False,
 ) -> dict[str, str]:
-    """Copy what is `present` below `start`, folders before their contents, to the existing folder `new`.
+    """Copy what is at some paths below `start`, folders before their contents, to the existing folder `new`.
 
     Returns the stamp of each file of the source, as it was copied. What is removed meanwhile is left out. Raises
     `OSError` if the disk refuses.
     """
     stamps: dict[str, str] = {}
     folders: list[tuple[list[str], os.stat_result]] = []
-    for path, status in present:
+    for path in paths:
         old, parts = [*start, *path.split("/")], [*new, *path.split("/")]
         with target.parent(parts) as (directory, name), suppress(FileNotFoundError):
+            status = source.stat(old)
             if stat.S_ISDIR(status.st_mode):
                 os.mkdir(name, 0o700, dir_fd=directory)
                 folders.append((parts, status))

@@ -11,6 +11,7 @@ from difflib import SequenceMatcher
 from typing import Literal
 
 from cfs_filesystem.versions.model import Entry, EntryType
+from cfs_filesystem.versions.tree import parents
 
 Tree = Mapping[str, Entry]
 Reason = Literal["changed", "type", "removed", "removed_by_source"]
@@ -129,12 +130,12 @@ class _Merger:
             return False
         self._texts[path] = text
         digest = hashlib.sha256(text).hexdigest()
-        self._result[path] = replace(target, mode=mode, size=len(text), digest=digest)
+        self._result[path] = replace(target, mode=mode, size=len(text), digest=digest, stamp="")
         return True
 
     def _put(self, path: str, entry: Entry) -> str:
         """Put an entry of the source where it is there, or beside what the target has above it. Return the path."""
-        for above in _above(path):
+        for above in parents(path):
             if above in self._aside:
                 path = self._aside[above] + path[len(above) :]
                 break
@@ -144,7 +145,7 @@ class _Merger:
                 self._conflicts.append(PathConflict(above, "type", (above, beside)))
                 path = beside + path[len(above) :]
                 break
-        for above in _above(path):
+        for above in parents(path):
             if above not in self._result:
                 self._result[above] = self._folder(above)
         self._result[path] = entry
@@ -171,7 +172,7 @@ class _Merger:
     def _keep_folders(self) -> None:
         """Keep the folders of the target in which something stays, also where the source has a file."""
         for path in sorted(self._result):
-            for above in _above(path):
+            for above in parents(path):
                 holder = self._result.get(above)
                 if holder is None:
                     self._result[above] = self._target[above]
@@ -187,12 +188,6 @@ def path_beside(path: str, name: str, number: int = 1) -> str:
     while len((last + suffix).encode(errors="surrogateescape")) > _NAME_BYTES and len(last) > 1:
         last = last[:-1]
     return f"{folder}{slash}{last}{suffix}"
-
-
-def _above(path: str) -> list[str]:
-    """Return the folders above a path, the outermost first."""
-    parts = path.split("/")
-    return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def _equal(one: Entry | None, other: Entry | None) -> bool:

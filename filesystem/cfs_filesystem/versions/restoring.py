@@ -13,7 +13,7 @@ from functools import partial
 
 from cfs_filesystem._openat import DirectoryTree, FileChunks, replace
 from cfs_filesystem.versions.model import Entry, EntryType
-from cfs_filesystem.versions.store import VersionStore
+from cfs_filesystem.versions.tree import Contents
 
 _CHUNK = 1 << 20
 _GONE = (FileNotFoundError, NotADirectoryError)
@@ -22,8 +22,7 @@ _GONE = (FileNotFoundError, NotADirectoryError)
 def restore(
     tree: DirectoryTree,
     start: Sequence[str],
-    store: VersionStore,
-    workspace: str,
+    contents: Contents,
     entries: Mapping[str, Entry | None],
     *,
     durable: bool = False,
@@ -42,7 +41,7 @@ def restore(
     for path in reversed(deepest_first):
         entry = entries[path]
         if entry is not None and path not in refused:
-            _put(tree, [*start, *path.split("/")], store, workspace, entry, durable=durable)
+            _put(tree, [*start, *path.split("/")], contents, entry, durable=durable)
     for path in deepest_first:  # when all is in them: they may be read-only
         entry = entries[path]
         if entry is not None and entry.type is EntryType.FOLDER and path not in refused:
@@ -66,15 +65,14 @@ def _make_way(tree: DirectoryTree, parts: list[str], entry: Entry | None, path: 
             os.unlink(name, dir_fd=directory)
 
 
-def _put(
-    tree: DirectoryTree, parts: list[str], store: VersionStore, workspace: str, entry: Entry, *, durable: bool
-) -> None:
+def _put(tree: DirectoryTree, parts: list[str], contents: Contents, entry: Entry, *, durable: bool) -> None:
     with tree.made_parent(parts, durable=durable) as (directory, name):
         if entry.type is EntryType.FOLDER:
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=directory)
         elif entry.type is EntryType.LINK:
-            os.symlink(store.read(workspace, entry), os.fsencode(name), dir_fd=directory)
+            with contents(entry) as target:
+                os.symlink(target.read(), os.fsencode(name), dir_fd=directory)
         else:
-            with store.open(workspace, entry) as source, FileChunks(iter(partial(source.read, _CHUNK), b"")) as content:
+            with contents(entry) as source, FileChunks(iter(partial(source.read, _CHUNK), b"")) as content:
                 replace(directory, name, content, mode=lambda: entry.mode, overwrite=True, durable=durable)

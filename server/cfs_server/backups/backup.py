@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cfs_filesystem import DiskFileSystem, FileSystemError
-from cfs_filesystem.versions import DamagedVersionError, FolderHistory, SqliteVersions
+from cfs_filesystem.versions import DamagedVersionError, FolderHistory, FolderTree, SqliteVersions
 from cfs_server.backups.archive import SESSIONS, VERSIONS, BackupArchive, Manifest, is_archive, unpack
 from cfs_server.config.settings import ServerSettings
 from cfs_server.domain.ids import WORKSPACES
@@ -76,6 +76,9 @@ def make(layout: Layout, target: BinaryIO) -> None:
 
 def _copy_workspaces(layout: Layout, target: Path) -> dict[str, int] | None:
     if layout.workspaces is None or not layout.workspaces.is_dir():
+        if layout.versions.exists():  # the files are in an object store
+            with closing(SqliteVersions(layout.versions)) as store:
+                store.backup(target)
         return None
     versions = SqliteVersions(layout.versions) if layout.versions.exists() else None
     with closing(DiskWorkspaces(layout.workspaces, versions=versions)) as workspaces:
@@ -147,29 +150,41 @@ def restore(backup: Path, layout: Layout) -> tuple[BackupInfo, list[Path]]:
 def _workspaces_of(
     backup: Path, manifest: Manifest, folder: Path, layout: Layout, stack: ExitStack
 ) -> list[tuple[Path, Path]]:
-    """Create the files of all workspaces beside their place; return the places with what is to be there."""
+    """Create the files of all workspaces beside their place; return the places with what is to be there.
+
+    Versions of files in an object store are left out where the workspaces are in a folder.
+    """
     if manifest.workspaces is None:
-        return []
+        in_folder = layout.workspaces is not None and layout.workspaces.is_dir()
+        return [] if in_folder or VERSIONS not in manifest.digests else [_versions_of(backup, folder, layout, stack)]
     if layout.workspaces is None:
         raise StoreFailed(
             f"{backup} has workspaces, and the settings name no folder for them: set CFS_DATA_DIR or CFS_WORKSPACES, or"
             " give --store a file in a data folder"
         )
     layout.workspaces.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place, database = _versions_of(backup, folder, layout, stack)
     with _naming(backup):
         root = stack.enter_context(maintenance.scratch(layout.workspaces)) / "workspaces"
         with (
-            closing(SqliteVersions(folder / VERSIONS)) as versions,
+            closing(SqliteVersions(database)) as versions,
             closing(DiskFileSystem(root, prefix=WORKSPACES)) as files,
         ):
-            versions.check_integrity()
             for name, mode in manifest.workspaces.items():
                 (root / name).mkdir()
-                FolderHistory(versions, name, files.tree, [name], skip=frozenset()).fill()
+                FolderHistory(versions, name, FolderTree(files.tree, [name]), frozenset()).fill()
                 (root / name).chmod(mode)
+    return [(layout.workspaces, root), (place, database)]
+
+
+def _versions_of(backup: Path, folder: Path, layout: Layout, stack: ExitStack) -> tuple[Path, Path]:
+    """Check the versions in a backup; return their place with the file that is to be there."""
+    with _naming(backup):
+        with closing(SqliteVersions(folder / VERSIONS)) as versions:
+            versions.check_integrity()
         database = stack.enter_context(maintenance.scratch(layout.versions)) / VERSIONS
         shutil.move(folder / VERSIONS, database)
-    return [(layout.workspaces, root), (layout.versions, database)]
+    return layout.versions, database
 
 
 def _replace_all(backup: Path, new: list[tuple[Path, Path]], sessions_part: Path, sessions: Path) -> list[Path]:

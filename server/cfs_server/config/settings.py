@@ -218,7 +218,7 @@ class ServerSettings(BaseSettings):
     versions: bool = Field(
         True,
         description="Keep the versions of files of workspaces, in `versions.db` in the data folder; servers that share"
-        " a database keep them there, if they share the folder `workspaces`. Files in object stores have no versions.",
+        " a database keep them there, if they share the folder or bucket `workspaces`.",
     )
     versions_keep: Keep = Field(
         "forever", description="Forget changes of files that are older than this, such as `90d`; see `keep`."
@@ -442,10 +442,8 @@ class ServerSettings(BaseSettings):
         """Why no versions of files are kept; empty if they are."""
         if not self.versions:
             return "the setting `versions` is off"
-        if self.workspaces is not None and "://" in self.workspaces:
-            return "the workspaces are in an object store"
         if self.databases and self.workspaces is None:
-            return "servers that share a database need a common folder for that: name it with `--workspaces`"
+            return "servers that share a database need a common folder or bucket for that: name it with `--workspaces`"
         return ""
 
     @property

@@ -20,6 +20,7 @@ from cfs.cli.base import imports
 from cfs.cli.base.output import print_error
 from cfs.errors import CfsError, InvalidRequest, Unavailable, Unsupported
 from cfs.transports import tracing
+from cfs_filesystem import ObjectStore
 from cfs_filesystem.versions import VersionStore
 from cfs_server.access import tokens
 from cfs_server.app import create_app
@@ -38,7 +39,7 @@ from cfs_server.journal.sqlite import SqliteBackend
 from cfs_server.main import logs
 from cfs_server.sessions.maintenance import remove_leftovers, require_no_restore
 from cfs_server.sessions.tracing import serving
-from cfs_server.workspaces.workspaces import Workspaces, open_workspaces
+from cfs_server.workspaces.workspaces import SharedVersions, Workspaces, open_workspaces
 
 _log = structlog.get_logger(__name__)
 
@@ -187,13 +188,13 @@ async def _workspaces(settings: ServerSettings) -> AsyncIterator[Workspaces]:
         yield workspaces
 
 
-def _shared_versions(settings: ServerSettings) -> Callable[[Path], VersionStore]:
-    """Return what opens the versions of a folder that replicas share."""
+def _shared_versions(settings: ServerSettings) -> SharedVersions:
+    """Return what opens the versions of a folder or bucket that replicas share."""
 
-    def opened_in(folder: Path) -> VersionStore:
+    def opened_in(place: Path | ObjectStore) -> VersionStore:
         from cfs_server.versions.shared_folder import open_shared_versions
 
-        return open_shared_versions(settings.databases[0], settings.slots, folder)
+        return open_shared_versions(settings.databases[0], settings.slots, place)
 
     return opened_in
 

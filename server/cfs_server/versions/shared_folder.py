@@ -1,7 +1,8 @@
-"""The folder of workspaces that the servers of a database share, and the store of its versions.
+"""The folder or bucket of workspaces that the servers of a database share, and the store of its versions.
 
-A server that had another folder would record each file that it lacks as deleted. So the folder has an identity, in a
-hidden file, and the database has the identity of its folder. The first folder that a server is started with becomes it.
+A server that had another one would record each file that it lacks as deleted. So a folder has an identity, in a hidden
+file, and a bucket in a hidden object. The database has the identity of its folder or bucket: the first one that a
+server is started with becomes it.
 """
 
 import errno
@@ -11,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from cfs.errors import Unsupported
-from cfs_filesystem import FOLDER_IDENTITY
+from cfs_filesystem import FOLDER_IDENTITY, ObjectStore
 from cfs_server.journal.postgres_connection import connect, place_of, translated
 from cfs_server.journal.postgres_database import prepare
 from cfs_server.versions.postgres import PostgresVersions
@@ -19,13 +20,14 @@ from cfs_server.versions.postgres import PostgresVersions
 _NAME = "workspaces"
 
 
-def open_shared_versions(url: str, slots: int, folder: Path) -> PostgresVersions:
-    """Open the versions of a folder in a database, whose tables are made first.
+def open_shared_versions(url: str, slots: int, place: Path | ObjectStore) -> PostgresVersions:
+    """Open the versions of a folder or bucket in a database, whose tables are made first.
 
-    Raises `Unsupported` with the reason why this server keeps none, `OSError` and `StoreFailed`.
+    Raises `Unsupported` with the reason why this server keeps none, `OSError`, `StoreFailed`, and `Unavailable` if the
+    bucket does not answer.
     """
     prepare(url, slots)
-    _require_same(url, folder)
+    _require_same(url, _Folder(place) if isinstance(place, Path) else _Bucket(place))
     try:
         return PostgresVersions(url)
     except OSError as error:
@@ -34,20 +36,55 @@ def open_shared_versions(url: str, slots: int, folder: Path) -> PostgresVersions
         raise Unsupported(error.strerror or "") from None
 
 
-def _require_same(url: str, folder: Path) -> None:
-    """Raise `Unsupported` unless a folder is the one that the servers of a database share."""
-    place = folder / FOLDER_IDENTITY
+class _Folder:
+    """A folder with an identity."""
+
+    name = "folder"
+
+    def __init__(self, folder: Path) -> None:
+        self._place = folder / FOLDER_IDENTITY
+
+    def identify(self) -> None:
+        """Give the folder an identity unless it has one."""
+        _identify(self._place)
+
+    @property
+    def identity(self) -> str:
+        """Its identity; an empty text if it has none."""
+        return _identity(self._place)
+
+
+class _Bucket:
+    """A bucket, which gets an identity as soon as it is used."""
+
+    name = "bucket"
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def identify(self) -> None:
+        """Do nothing."""
+
+    @property
+    def identity(self) -> str:
+        """Its identity."""
+        return self._store.identity()
+
+
+def _require_same(url: str, place: _Folder | _Bucket) -> None:
+    """Raise `Unsupported` unless a folder or bucket is the one that the servers of a database share."""
     with closing(connect(url)) as database, translated(place_of(url)):
         row = database.execute("SELECT value FROM cfs.meta WHERE name = %s", (_NAME,)).fetchone()
         if row is None:
-            _identify(place)  # before the database has it: a server that is killed in between has done no harm
+            place.identify()  # before the database has it: a server that is killed in between has done no harm
             database.execute(
-                "INSERT INTO cfs.meta VALUES (%s, %s) ON CONFLICT (name) DO NOTHING", (_NAME, _identity(place))
+                "INSERT INTO cfs.meta VALUES (%s, %s) ON CONFLICT (name) DO NOTHING", (_NAME, place.identity)
             )
             row = database.execute("SELECT value FROM cfs.meta WHERE name = %s", (_NAME,)).fetchone()
-    if row is None or row[0] != _identity(place):
-        lacks = "has another identity" if place.exists() else "has no identity"
-        raise Unsupported(f"the folder of workspaces of this server is not the one of the database: it {lacks}")
+    identity = place.identity
+    if row is None or row[0] != identity:
+        lacks = "has another identity" if identity else "has no identity"
+        raise Unsupported(f"the {place.name} of workspaces of this server is not the one of the database: it {lacks}")
 
 
 def _identify(place: Path) -> None:

@@ -1,8 +1,8 @@
 """Lets a copy of a session take a copy of its workspace, with the past.
 
-The files come first, and become visible when they are complete. What is made is stored in the journal before it is
-made, and forgotten with the record of the new session, as one. If there is no session in the end, or the server is
-killed in between, the copy of the files is removed: both are there, or none.
+The files come first. On a disk they become visible when they are complete. What is made is stored in the journal before
+it is made, and forgotten with the record of the new session, as one. If there is no session in the end, or the server
+is killed in between, the copy of the files is removed: both are there, or none.
 """
 
 import json
@@ -68,12 +68,12 @@ class FileForks:
         by = author.get()
         author_of_copy = Author("local" if by is None else by.principal, (by and by.agent) or "", operation)
 
-        async def keep(inode: int, number: int) -> None:
-            self._journal.keep(_SPACE, operation, json.dumps({"copy": copy, "inode": inode, "number": number}))
+        async def keep(mark: int, number: int) -> None:
+            self._journal.keep(_SPACE, operation, json.dumps({"copy": copy, "inode": mark, "number": number}))
             await self._journal.durable()
 
-        def note(inode: int, number: int) -> None:
-            from_thread.run(keep, inode, number)
+        def note(mark: int, number: int) -> None:
+            from_thread.run(keep, mark, number)
 
         with self._alone(copy):
             try:

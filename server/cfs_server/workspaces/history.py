@@ -1,44 +1,48 @@
-"""Records each change of the workspaces in a folder as a version, and finds those that other programs made.
+"""Records each change of workspaces as a version, and finds those that other programs made.
 
 Before a change, what it touches is compared with its newest version: what a program changed directly becomes a version
-of its own, so that nothing is overwritten that is in no version. After it, the change is recorded, and only then
-acknowledged. If the process is killed in between, or the disk takes no more versions, the new state is recorded at the
-next look, without its author. What a full disk cannot record is not overwritten.
+of its own, so that nothing is overwritten that is in no version. In a bucket, the change names the version that it
+replaces, and begins again if it is another one. After it, the change is recorded, and only then acknowledged. If the
+process is killed in between, or the disk takes no more versions, the new state is recorded at the next look, without
+its author. What a full disk cannot record is not overwritten.
 """
 
-import os
-import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path as DiskPath
-from typing import TypeVar, cast
+from tempfile import TemporaryFile
+from typing import BinaryIO, TypeVar, cast
 
 import structlog
 
-from cfs_filesystem import DiskFileSystem, EntryMeta, NotFoundError, Path
+from cfs_filesystem import ConflictError, DiskFileSystem, EntryMeta, NotFoundError, Path, VersionError
 from cfs_filesystem.versions import (
     Author,
     Content,
+    DamagedVersionError,
     Entry,
     EntryType,
     FolderHistory,
+    FolderTree,
     Kind,
     SqliteVersions,
     State,
+    TreeStatus,
     VersionRetention,
     VersionStore,
+    WorkspaceTrees,
     folders_in,
 )
 from cfs_filesystem.versions.codec import LARGE
-from cfs_filesystem.versions.copying import new_folder, remove_folder
-from cfs_filesystem.versions.lineage import merged_version, plan_merge
+from cfs_filesystem.versions.folder import ATTEMPTS
+from cfs_filesystem.versions.lineage import changes_since, merged_version, plan_merge
 from cfs_filesystem.versions.merging import Merge
-from cfs_filesystem.versions.restoring import restore
 from cfs_server.domain.authors import author
 from cfs_server.domain.ids import WORKSPACES
 
@@ -47,6 +51,7 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 _BESIDE = 32 << 10
 """Contents of more bytes are encoded in another thread while they are written to the disk."""
+_CHUNK = 1 << 20
 _STRIPES = 32
 _PRUNE_SECONDS = 3600
 
@@ -56,8 +61,8 @@ class ForkedWorkspace:
     """How a workspace is copied: as it is, or as it was at the time `at`.
 
     With `vacant` no session has the new name: an empty folder of that name makes room for the copy, with its past.
-    `room` reserves bytes for it. `note` is called with the inode of the new folder and the number of the last version,
-    before anything gets the new name; what it raises ends the copy.
+    `room` reserves bytes for it. `note` is called with the mark of the new workspace (`WorkspaceTrees.new`) and the
+    number of the last version, before anything gets the new name; what it raises ends the copy.
     """
 
     at: float | None
@@ -91,12 +96,11 @@ class MergedWorkspace:
 
 
 class WorkspaceHistory:
-    """The versions of all workspaces in a folder."""
+    """The versions of all workspaces of a server."""
 
-    def __init__(self, store: VersionStore, files: DiskFileSystem, retention: VersionRetention) -> None:
+    def __init__(self, store: VersionStore, trees: WorkspaceTrees, retention: VersionRetention) -> None:
         self.store = store
-        self._tree = files.tree
-        self._durable = files.durable
+        self._trees = trees
         self._retention = retention
         self._names = set(store.workspaces())
         self._gates: dict[str, _Gate] = {}
@@ -117,8 +121,18 @@ class WorkspaceHistory:
         self._encoders.shutdown()
         self.store.close()
 
-    def write(self, path: Path, source: Iterable[bytes], store: Callable[[Iterable[bytes]], EntryMeta]) -> EntryMeta:
-        """Write a file through `store`, and record it."""
+    def write(
+        self,
+        path: Path,
+        source: Iterable[bytes],
+        store: Callable[[Iterable[bytes], str | None], EntryMeta],
+        expected: str | None = None,
+    ) -> EntryMeta:
+        """Write a file through `store`, and record it.
+
+        `expected` is the version that the file must have: an empty text if there must be none, None if it does not
+        matter. `store` gets such a condition, too. Raises `ConflictError`.
+        """
         with self._changing(path) as (workspace, name, folder):
             chunks = iter(source)
             pieces, size = [], 0
@@ -126,48 +140,142 @@ class WorkspaceHistory:
                 pieces.append(chunk)
                 size += len(chunk)
                 if size > LARGE:
-                    break
-            if size > LARGE:
-                meta = store(chain(pieces, chunks))
-                folder.sync([name], _author(), Kind.WRITE)
-                return meta
+                    return self._write_large(path, folder, chain(pieces, chunks), store, expected)
             data = b"".join(pieces)
             before = self.store.at(workspace, name)
             with ExitStack() as stack:
-                old = None
-                if before is not None and before.type is EntryType.FILE and 0 < before.size <= LARGE:
-                    old = folder.open(name)
-                if old is not None:
-                    stack.enter_context(old)
+                previous = self._previous(stack, workspace, folder, before)
 
                 def prepare() -> Content:
-                    return self.store.prepare(workspace, data, before, None if old is None else old.read)
+                    return self.store.prepare(workspace, data, before, previous)
 
                 beside = self._encoders.submit(copy_context().run, prepare) if size > _BESIDE else None
                 try:
-                    meta = store([data])
+                    meta = self._compared(path, folder, expected, lambda seen: store([data], seen))
                 finally:
                     if beside is not None:
                         beside.exception()  # it reads a file that is closed next
                 content = prepare() if beside is None else beside.result()
-            status = folder.status(name)
-            mode = 0o644 if status is None else stat.S_IMODE(status.st_mode)
-            stamp = cast("str", meta["version"])  # type: ignore[typeddict-item]
-            states = folder.missing_above(name)
-            if before is not None and before.type is EntryType.FOLDER:  # it was empty, or had empty ones in it
-                states |= dict.fromkeys(self.store.tree_at(workspace, None, name))
-            states[name] = State(EntryType.FILE, mode, content, stamp)
-            self._record(workspace, Kind.WRITE, states)
+            self._written(path, folder, meta, before, content)
             return meta
 
-    def delete(self, path: Path, delete: Callable[[], None], kind: Kind = Kind.DELETE) -> None:
-        """Delete a file or an empty folder, and record it. A workspace that is removed loses its past."""
-        with self._changing(path) as (workspace, name, _):
-            delete()
+    def _previous(
+        self, stack: ExitStack, workspace: str, folder: FolderHistory, before: Entry | None
+    ) -> Callable[[], bytes] | None:
+        """Return what reads the content that is replaced, if it can be the dictionary of the new one."""
+        if before is None or before.type is not EntryType.FILE or not 0 < before.size <= LARGE:
+            return None
+        old = folder.open_before(before.path)
+        return partial(self._read, workspace, before) if old is None else stack.enter_context(old).read
+
+    def _read(self, workspace: str, entry: Entry) -> bytes:
+        """Return the content of a version; nothing, which is no dictionary for another one, if it is damaged."""
+        try:
+            return self.store.read(workspace, entry)
+        except DamagedVersionError:
+            return b""
+
+    def _write_large(
+        self,
+        path: Path,
+        folder: FolderHistory,
+        chunks: Iterable[bytes],
+        store: Callable[[Iterable[bytes], str | None], EntryMeta],
+        expected: str | None,
+    ) -> EntryMeta:
+        """Write a file that does not fit into memory. One that goes to a bucket is not read from there again."""
+        workspace, name = split(path)
+        if not folder.compares:
+            meta = store(chunks, expected)
+            folder.sync([name], _author(), Kind.WRITE)
+            return meta
+        with TemporaryFile() as file:
+            file.writelines(chunks)
+            meta = self._compared(path, folder, expected, lambda seen: store(_pieces(file), seen))
+            file.seek(0)
+            before = self.store.at(workspace, name)
+            with self.store.holding():
+                content = self.store.keep(workspace, file, before)
+                self._written(path, folder, meta, before, content)
+        return meta
+
+    def _compared(
+        self, path: Path, folder: FolderHistory, expected: str | None, change: Callable[[str | None], T]
+    ) -> T:
+        """Change one file on a condition. Where the folder compares, this is the newest version.
+
+        If a program has changed the file meanwhile, this is recorded, and the change begins again.
+        """
+        if not folder.compares:
+            return change(expected)
+        name, attempts = split(path)[1], 0
+        while True:
+            seen = folder.recorded_stamp(name)
+            if expected == "" and seen:
+                raise ConflictError(f"{path!r} exists", path)
+            if expected and expected != seen:
+                raise VersionError(f"{path!r} does not have the version {expected!r}", path)
+            try:
+                return change(seen)
+            except ConflictError:
+                attempts += 1
+                if attempts == ATTEMPTS or folder.is_current(name):
+                    raise
+                folder.sync([name])
+
+    def _written(
+        self, path: Path, folder: FolderHistory, meta: EntryMeta, before: Entry | None, content: Content
+    ) -> None:
+        """Record that a file was written."""
+        workspace, name = split(path)
+        stamp = cast("str", meta["version"])  # type: ignore[typeddict-item]
+        states = folder.missing_above(name)
+        if before is not None and before.type is EntryType.FOLDER:  # it was empty, or had empty ones in it
+            states |= dict.fromkeys(self.store.tree_at(workspace, None, name))
+        states[name] = State(EntryType.FILE, folder.mode(name), content, stamp)
+        self._record(workspace, Kind.WRITE, states)
+
+    def delete(self, path: Path, delete: Callable[[str | None], None], expected: str | None = None) -> None:
+        """Delete a file through `delete`, and record it. `expected` is the version that it must have.
+
+        Raises `ConflictError`.
+        """
+
+        def delete_seen(seen: str | None) -> None:
+            if seen == "":
+                raise ConflictError(f"{path!r} was deleted by another caller", path)
+            delete(seen)
+
+        if not split(path)[1]:  # a file beside the workspaces, which only another program can have stored
+            delete(expected)
+            return
+        with self._changing(path) as (workspace, name, folder):
+            self._compared(path, folder, expected, delete_seen)
+            self._record(workspace, Kind.DELETE, {name: None, **folder.gone_above(name)})
+
+    def remove_folder(self, path: Path, remove: Callable[[], None]) -> None:
+        """Remove an empty folder, and record it. A workspace that is removed loses its past."""
+        with self._changing(path) as (workspace, name, folder):
+            remove()
             if name:
-                self._record(workspace, kind, {name: None})
+                self._record(workspace, Kind.DELETE, {name: None, **folder.gone_above(name)})
             else:
                 self.store.purge(workspace)
+
+    def keep(self, stamps: Mapping[str, str]) -> None:
+        """Record what programs have changed of files that are about to be replaced, by `WORKSPACE/PATH`.
+
+        Call it in a block in which only this program changes these workspaces.
+        """
+        changed: dict[str, list[str]] = {}
+        for workspace in {path.partition("/")[0] for path in stamps}:
+            recorded = self.store.tree_at(workspace)
+            for path, stamp in stamps.items():
+                holder, _, name = path.partition("/")
+                if holder == workspace and (name not in recorded or recorded[name].stamp != stamp):
+                    changed.setdefault(workspace, []).append(name)
+        for workspace, names in changed.items():
+            self._folder(workspace).sync(names)
 
     def make_folder(self, path: Path, make: Callable[[], None]) -> None:
         """Create a folder, and record it."""
@@ -191,15 +299,31 @@ class WorkspaceHistory:
         places = [split(path) for path in paths]
         with ExitStack() as stack:
             stack.enter_context(self._alone(*(workspace for workspace, _ in places)))
-            for workspace, name in places:
-                self._folder(workspace).sync([name])
+            numbers = self._looked_at(places)
             trees = self._sources(*places) if len(places) == 2 else {}
+            attempts = 1
             try:
-                return change()
+                while True:
+                    try:
+                        return change()
+                    except ConflictError:
+                        before, numbers = numbers, self._looked_at(places)
+                        if numbers == before or attempts == ATTEMPTS or not self._compares(places):
+                            raise
+                        attempts += 1  # a program has changed something meanwhile, which is recorded now
             finally:  # also what a change did that failed in the middle
                 for workspace in dict.fromkeys(workspace for workspace, _ in places):
                     names = [name for other, name in places if other == workspace]
                     self._folder(workspace).sync(names, _author(), kind, trees)
+
+    def _compares(self, places: Iterable[tuple[str, str]]) -> bool:
+        return all(self._folder(workspace).compares for workspace, _ in places)
+
+    def _looked_at(self, places: Iterable[tuple[str, str]]) -> list[int]:
+        """Record what programs changed at and below paths of workspaces. Return the last numbers of these."""
+        for workspace, name in places:
+            self._folder(workspace).sync([name])
+        return [self.store.last(workspace) for workspace, _ in places]
 
     def move_workspace(self, path: Path, target: Path, move: Callable[[], None]) -> None:
         """Move a whole workspace to another name, with its past."""
@@ -217,18 +341,18 @@ class WorkspaceHistory:
     def rewind(self, workspace: str, entries: Mapping[str, Entry | None], by: Author) -> list[str]:
         """Put entries of the past back into a workspace, by path; see `FolderHistory.restore`."""
         with self._alone(workspace):
-            return self._folder(workspace).restore(entries, by, durable=self._durable)
+            return self._folder(workspace).restore(entries, by)
 
     def fork(self, workspace: str, copy: str, operation: ForkedWorkspace) -> bool:
         """Copy a workspace to a new name, with its past. Returns False if there is nothing to copy.
 
-        The copy is visible when it is complete. Raises `FileExistsError` if there are files, or versions, of the
-        name, and `NotFoundError` if versions of that time are no longer kept.
+        On a disk the copy is visible when it is complete. Raises `FileExistsError` if there are files, or versions, of
+        the name, and `NotFoundError` if versions of that time are no longer kept.
         """
         with ExitStack() as stack:
             stack.enter_context(self._alone(workspace, copy))
             source, store = self._folder(workspace), self.store
-            status = source.status("")
+            status = source.status()
             if status is None:
                 return False
             source.sync()
@@ -240,48 +364,53 @@ class WorkspaceHistory:
             if not self._is_free(copy, vacant=operation.vacant):
                 raise FileExistsError(copy)
             size = (
-                sum(status.st_size for _, status in present if stat.S_ISREG(status.st_mode))
+                sum(status.size for _, status in present if status.type is EntryType.FILE)
                 if then is None
                 else sum(entry.size for entry in then.values())
             )
             stack.enter_context(operation.room(size))
-            mode = stat.S_IMODE(status.st_mode)
-            with new_folder(self._tree, copy, mode, durable=self._durable) as (hidden, inode):
-                if then is None:
-                    sources = source.copy(present, hidden, [copy], durable=self._durable)
-                else:
-                    restore(hidden, [copy], store, workspace, then, durable=self._durable)
-                    sources = then
-                operation.note(inode, number)
+            with self._trees.new(copy, status.mode) as (new, mark):
+                operation.note(mark, number)
                 store.fork(workspace, copy)
-                FolderHistory(store, copy, hidden, [copy]).sync([""], operation.by, Kind.FORK, sources)
+                if then is None:
+                    sources = source.copy(present, new)
+                else:
+                    new.restore(then, partial(store.open, workspace), {})
+                    sources = then
+                FolderHistory(store, copy, new).sync([""], operation.by, Kind.FORK, sources)
             return True
 
     def _is_free(self, name: str, *, vacant: bool) -> bool:
         """Return whether a copy can get a name. The empty folder of a deleted session is removed, with its past."""
-        if vacant and self._folder(name).status("") is not None:
-            with suppress(OSError), self._tree.parent([name]) as (directory, last):
-                os.rmdir(last, dir_fd=directory)
-                self.store.purge(name)
-        return self._folder(name).status("") is None and not self.store.last(name)
+        if vacant and self._trees.vacate(name):
+            self.store.purge(name)
+        return self._folder(name).status() is None and not self.store.last(name)
 
-    def undo_fork(self, copy: str, folder: int, number: int, operation: str) -> bool:
+    def undo_fork(self, copy: str, mark: int, number: int, operation: str) -> bool:
         """Remove a copy that `fork` has made, or has begun to make. Returns False if somebody has changed it since.
 
-        `folder` and `number` are what it has noted.
+        `mark` and `number` are what it has noted.
         """
         with self._alone(copy):
-            status = self._folder(copy).status("")
             newest = self.store.changes(copy, limit=1)
             mine = not newest or newest[0].number <= number or newest[0].author.call == operation
             if not mine:
                 return False
-            if status is not None and status.st_ino == folder:  # not one that a program has made under this name
-                remove_folder(self._tree, copy)
-            elif status is not None and self.store.shared:  # another server has made it, with its past
+            # A server that shares the store may have made another one, with its past.
+            if not self._trees.remove(copy, mark, self._is_in_versions_of(copy)) and self.store.shared:
                 return False
             self.store.purge(copy)
             return True
+
+    def _is_in_versions_of(self, workspace: str) -> Callable[[str, TreeStatus], bool]:
+        """Return what says of a file whether its content is in a version, or of a name of which none is kept."""
+        folder, store = self._folder(workspace), self.store
+        entries = chain(
+            store.tree_at(workspace, store.oldest(workspace)).values(),
+            *(change.entries.values() for change in changes_since(store, workspace, 0)),
+        )
+        digests = {entry.digest for entry in entries if entry is not None}
+        return lambda path, _: folder.is_skipped(path) or folder.digest(path) in digests
 
     def merge(self, target: str, source: str, operation: WorkspaceMerge) -> MergedWorkspace:
         """Merge what a workspace has changed into another one, since the one was copied from the other or merged.
@@ -290,7 +419,7 @@ class WorkspaceHistory:
         """
         with self._alone(target, source):
             for workspace in (target, source):
-                if self._folder(workspace).status("") is None:
+                if self._folder(workspace).status() is None:
                     raise NotFoundError(f"there is no workspace {workspace!r}", WORKSPACES + workspace)
                 self._folder(workspace).sync()
             numbers = (self.store.last(target), self.store.last(source))
@@ -316,7 +445,7 @@ class WorkspaceHistory:
         before: Mapping[str, Entry],
     ) -> MergedWorkspace:
         author = replace(by, call=merged_version(self.store, source, numbers[1]))
-        left = self._folder(target).merge(merge, before, source, author, durable=self._durable)
+        left = self._folder(target).merge(merge, before, source, author)
         return MergedWorkspace(merge, before, tuple(left), self.store.last(target))
 
     @contextmanager
@@ -345,6 +474,15 @@ class WorkspaceHistory:
                 self.store.prune(workspace, self._retention)
             except OSError as error:
                 _log.error("versions.not_pruned", workspace=workspace, reason=error.strerror)
+
+    def backup(self, target: DiskPath, workspaces: Iterable[str] = ()) -> None:
+        """Write the versions to a new file, with what programs have changed, also in further workspaces.
+
+        Raises `OSError`.
+        """
+        for name in sorted({*workspaces, *self.store.workspaces()}):
+            self.look(name)
+        self.store.backup(target)
 
     def trim(self, scopes: Iterable[Path], size: int) -> None:
         """Forget the oldest changes of the workspaces that prefixes cover until they take at most `size` bytes.
@@ -394,7 +532,7 @@ class WorkspaceHistory:
             yield workspace, name, folder
 
     def _folder(self, workspace: str) -> FolderHistory:
-        return FolderHistory(self.store, workspace, self._tree, [workspace])
+        return FolderHistory(self.store, workspace, self._trees.tree(workspace))
 
     def _gate(self, workspace: str) -> "_Gate":
         with self._guard:
@@ -458,12 +596,16 @@ def back_up(files: DiskFileSystem, history: WorkspaceHistory | None, target: Dis
     if history is None:
         with closing(SqliteVersions(target)) as store:
             for name in folders:
-                FolderHistory(store, name, files.tree, [name]).sync()
+                FolderHistory(store, name, FolderTree(files.tree, [name])).sync()
     else:
-        for name in sorted({*folders, *history.store.workspaces()}):
-            history.look(name)
-        history.store.backup(target)
+        history.backup(target, folders)
     return folders
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    """Return the content of a file from its start, in pieces."""
+    file.seek(0)
+    return iter(partial(file.read, _CHUNK), b"")
 
 
 def split(path: Path) -> tuple[str, str]:

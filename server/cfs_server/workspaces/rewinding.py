@@ -192,9 +192,10 @@ class FileRewinds:
             noted = json.loads(text)
             try:
                 refused = await to_thread.run_sync(self._restore, noted, operation)
-            except VersionsUnavailableError as error:
+            except (VersionsUnavailableError, Unavailable) as error:
+                reason = error.detail if isinstance(error, Unavailable) else error.strerror
                 raise Unavailable(
-                    f"the sessions went back, and the files of {noted['workspace']!r} follow later: {error.strerror}"
+                    f"the sessions went back, and the files of {noted['workspace']!r} follow later: {reason}"
                 ) from error
             except OSError as error:
                 _log.error("rewind.unfinished", workspace=noted["workspace"], reason=error.strerror)

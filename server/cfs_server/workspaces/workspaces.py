@@ -7,8 +7,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path as DiskPath
+from typing import TypeAlias
 
 import structlog
 
@@ -20,17 +22,31 @@ from cfs_filesystem import (
     FileSystemError,
     FsHandle,
     ObjectFileSystem,
+    ObjectStore,
     Path,
     RouterFileSystem,
+    StoredObject,
     open_store,
 )
-from cfs_filesystem.versions import Author, Entry, Kind, SqliteVersions, VersionRetention, VersionStore
+from cfs_filesystem.versions import (
+    Author,
+    Entry,
+    FolderTrees,
+    Kind,
+    ObjectTrees,
+    SqliteVersions,
+    VersionRetention,
+    VersionStore,
+)
 from cfs_server.domain.ids import WORKSPACES
 from cfs_server.workspaces.file_index import FileIndex
 from cfs_server.workspaces.history import ForkedWorkspace, MergedWorkspace, WorkspaceHistory, WorkspaceMerge, back_up
 from cfs_server.workspaces.scratch import scratch_folder
 
 _log = structlog.get_logger(__name__)
+
+SharedVersions: TypeAlias = Callable[[DiskPath | ObjectStore], VersionStore]
+"""Opens the versions of a folder or an object store that several servers share."""
 
 _TRUSTED_SECONDS = 10.0
 _SHARED_SECONDS = 1.0
@@ -47,7 +63,7 @@ class Workspaces(RouterFileSystem):
         self._files = files
         self.history = history
         """The versions of the files; None if they are not kept."""
-        self.identity = files.store.identity() if isinstance(files, ObjectFileSystem) else None
+        self.identity: str | None = None
         """The name of the object store, the same for all servers that share it. None for a folder."""
         self.versions_absent = ""
         """Why no versions are kept."""
@@ -79,10 +95,12 @@ class Workspaces(RouterFileSystem):
     def backup(self, target: DiskPath) -> dict[str, int] | None:
         """Write all versions to a new file, with the files as they are now as the newest ones.
 
-        Returns the names of the workspaces with their permissions, also those of empty ones. Returns None, and writes
-        nothing, if the files are in an object store. Raises `OSError`.
+        Returns the names of the workspaces with their permissions, also those of empty ones. Returns None if the files
+        are in an object store; without versions it writes nothing then. Raises `OSError`.
         """
         if isinstance(self._files, ObjectFileSystem):
+            if self.history is not None:
+                self.history.backup(target)
             return None
         return back_up(self._files, self.history, target)
 
@@ -102,9 +120,9 @@ class Workspaces(RouterFileSystem):
         self._changed(WORKSPACES + copy)
         return forked
 
-    def undo_fork(self, copy: str, inode: int, number: int, operation: str) -> bool:
+    def undo_fork(self, copy: str, mark: int, number: int, operation: str) -> bool:
         """Remove a copy of a workspace; see `WorkspaceHistory.undo_fork`."""
-        undone = self.history is not None and self.history.undo_fork(copy, inode, number, operation)
+        undone = self.history is not None and self.history.undo_fork(copy, mark, number, operation)
         self._changed(WORKSPACES + copy)
         return undone
 
@@ -129,32 +147,50 @@ class Workspaces(RouterFileSystem):
 
     def _write_from_impl(self, path: Path, source: Iterable[bytes], overwrite: bool) -> EntryMeta:
         _require_in_a_workspace(path)
-        write = super()._write_from_impl
-        return self._written(path, source, lambda chunks: write(path, chunks, overwrite))
+        return self._written(path, source, None if overwrite else "")
 
     def _replace_impl(self, path: Path, source: Iterable[bytes], version: str) -> EntryMeta:
-        replace = super()._replace_impl
-        return self._written(path, source, lambda chunks: replace(path, chunks, version))
+        return self._written(path, source, version)
 
-    def _written(self, path: Path, source: Iterable[bytes], write: Callable[[Iterable[bytes]], EntryMeta]) -> EntryMeta:
-        written = write(source) if self.history is None else self.history.write(path, source, write)
+    def _written(self, path: Path, source: Iterable[bytes], expected: str | None) -> EntryMeta:
+        """Write a file that must have a version: an empty text if there must be none, None if it does not matter."""
+        if self.history is None:
+            written = self._store(path, source, expected)
+        else:
+            written = self.history.write(path, source, partial(self._store, path), expected)
         self._changed(path)
         return written
 
+    def _store(self, path: Path, source: Iterable[bytes], expected: str | None) -> EntryMeta:
+        if expected:
+            return super()._replace_impl(path, source, expected)
+        return super()._write_from_impl(path, source, expected is None)
+
     def _delete_impl(self, path: Path) -> None:
-        self._deleted(path, partial(super()._delete_impl, path))
+        self._deleted(path, None)
 
     def _delete_version_impl(self, path: Path, version: str) -> None:
-        self._deleted(path, partial(super()._delete_version_impl, path, version))
+        self._deleted(path, version)
+
+    def _deleted(self, path: Path, expected: str | None) -> None:
+        if self.history is None:
+            self._remove(path, expected)
+        else:
+            self.history.delete(path, partial(self._remove, path), expected)
+        self._changed(path)
+
+    def _remove(self, path: Path, expected: str | None) -> None:
+        if expected is None:
+            super()._delete_impl(path)
+        else:
+            super()._delete_version_impl(path, expected)
 
     def _remove_directory_impl(self, path: Path) -> None:
-        self._deleted(path, partial(super()._remove_directory_impl, path))
-
-    def _deleted(self, path: Path, delete: Callable[[], None]) -> None:
+        remove = partial(super()._remove_directory_impl, path)
         if self.history is None:
-            delete()
+            remove()
         else:
-            self.history.delete(path, delete)
+            self.history.remove_folder(path, remove)
         self._changed(path)
 
     def _make_directory_impl(self, path: Path) -> None:
@@ -227,8 +263,30 @@ class DiskWorkspaces(Workspaces):
         retention: VersionRetention | None = None,
     ) -> None:
         files = DiskFileSystem(root, prefix=WORKSPACES, durable=durable)
-        history = None if versions is None else WorkspaceHistory(versions, files, retention or VersionRetention())
+        history = None
+        if versions is not None:
+            trees = FolderTrees(files.tree, durable=durable)
+            history = WorkspaceHistory(versions, trees, retention or VersionRetention())
         super().__init__(files, history)
+
+
+class ObjectWorkspaces(Workspaces):
+    """A prefix of keys for each workspace, in an object store. With `versions` each change is recorded there."""
+
+    def __init__(
+        self, store: ObjectStore, *, versions: VersionStore | None = None, retention: VersionRetention | None = None
+    ) -> None:
+        files = ObjectFileSystem(store, prefix=WORKSPACES)
+        history = None
+        if versions is not None:
+            history = WorkspaceHistory(versions, ObjectTrees(store), retention or VersionRetention())
+            files.before_loss = partial(_keep, history)
+        super().__init__(files, history)
+        self.identity = store.identity()
+
+
+def _keep(history: WorkspaceHistory, objects: Iterable[StoredObject]) -> None:
+    history.keep({stored.key: stored.version for stored in objects if not stored.key.endswith("/")})
 
 
 def _require_in_a_workspace(path: Path) -> None:
@@ -242,22 +300,22 @@ async def open_workspaces(
     data_dir: DiskPath | None,
     retention: VersionRetention | None = None,
     absent: str = "",
-    shared: Callable[[DiskPath], VersionStore] | None = None,
+    shared: SharedVersions | None = None,
 ) -> AsyncIterator[Workspaces]:
     """Open the workspaces in the folder or object store `place`, by default in the data folder.
 
-    Without a data folder they are deleted when the server ends. With a `retention`, versions of the files in a folder
-    are kept, without a data folder in memory; `absent` says why there is none. `shared` opens the versions of a folder
+    Without a data folder they are deleted when the server ends. With a `retention`, versions of the files are kept,
+    without a data folder in memory; `absent` says why there is none. `shared` opens the versions of a folder or store
     that several servers share, or raises `Unsupported` with the reason why there are none. Raises `OSError` if the
     folder cannot be used, and `Unavailable` or `Unsupported` if the store cannot.
     """
     async with AsyncExitStack() as stack:
+        kept = (data_dir, retention, shared)
         if place is not None and "://" in place:
-            workspaces = await asyncio.to_thread(_in_store, place)
+            workspaces = await asyncio.to_thread(_in_store, place, *kept)
         else:
             root = DiskPath(place) if place is not None else data_dir and data_dir / "workspaces"
             folder = root or await stack.enter_async_context(scratch_folder()) / "workspaces"
-            kept = (data_dir, retention, shared)
             workspaces = await asyncio.to_thread(_in_folder, folder, *kept, durable=root is not None)
             workspaces.index = FileIndex(workspaces, data_dir and data_dir / "files.db")
         if workspaces.history is None:
@@ -276,28 +334,17 @@ def _in_folder(
     folder: DiskPath,
     data_dir: DiskPath | None,
     retention: VersionRetention | None,
-    shared: Callable[[DiskPath], VersionStore] | None,
+    shared: SharedVersions | None,
     *,
     durable: bool,
 ) -> Workspaces:
-    versions: VersionStore | None = None
-    lacking, reason = False, ""
-    if retention is not None:
-        try:
-            versions = SqliteVersions(data_dir and data_dir / "versions.db") if shared is None else shared(folder)
-        except Unsupported as error:
-            reason = error.detail
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            lacking = True
-            _log.error("versions of files are not kept until the next start", reason=error.strerror)
-    workspaces = DiskWorkspaces(folder, durable=durable, versions=versions, retention=retention)
-    workspaces.lacks_versions, workspaces.versions_absent = lacking, reason
-    return workspaces
+    opened = _open_versions(folder, data_dir, retention, shared)
+    return opened.noted(DiskWorkspaces(folder, durable=durable, versions=opened.store, retention=retention))
 
 
-def _in_store(url: str) -> Workspaces:
+def _in_store(
+    url: str, data_dir: DiskPath | None, retention: VersionRetention | None, shared: SharedVersions | None
+) -> Workspaces:
     store = open_store(url)
     store.check()
     how = (
@@ -306,7 +353,42 @@ def _in_store(url: str) -> Workspaces:
         else {"conditional": "by the store, but these by this server", "except": sorted(store.unconditional)}
     )
     _log.info("workspaces are in an object store", store=url, **how)
-    return Workspaces(ObjectFileSystem(store, prefix=WORKSPACES))
+    opened = _open_versions(store, data_dir, retention, shared)
+    return opened.noted(ObjectWorkspaces(store, versions=opened.store, retention=retention))
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenedVersions:
+    """A store of versions; or the reason why there is none, and whether that is a full disk."""
+
+    store: VersionStore | None = None
+    absent: str = ""
+    lacking: bool = False
+
+    def noted(self, workspaces: Workspaces) -> Workspaces:
+        workspaces.lacks_versions, workspaces.versions_absent = self.lacking, self.absent
+        return workspaces
+
+
+def _open_versions(
+    place: DiskPath | ObjectStore,
+    data_dir: DiskPath | None,
+    retention: VersionRetention | None,
+    shared: SharedVersions | None,
+) -> _OpenedVersions:
+    if retention is None:
+        return _OpenedVersions()
+    try:
+        return _OpenedVersions(
+            SqliteVersions(data_dir and data_dir / "versions.db") if shared is None else shared(place)
+        )
+    except Unsupported as error:
+        return _OpenedVersions(absent=error.detail)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _log.error("versions of files are not kept until the next start", reason=error.strerror)
+        return _OpenedVersions(lacking=True)
 
 
 class WorkspaceUsage:
