@@ -21,7 +21,7 @@ from cfs.api import AGENT
 from cfs_filesystem import FOLDER_IDENTITY
 from tests.buckets import Bucket
 from tests.cluster.support import Replicas, replica, replicas, say
-from tests.postgres import running_postgres
+from tests.postgres import PostgresServer, running_postgres
 from tests.server.places import BucketFolder, Folder, everywhere
 from tests.server.support import run_cfs
 
@@ -125,6 +125,41 @@ def test_files_go_back_and_come_back_at_any_replica(two: Replicas, folder: Folde
         done("POST", other, f"/v1/sessions/{name}/redo", json={})
         assert tree(folder / name) == {"a.txt": "two", "b.txt": "new"}
         assert [change["kind"] for change in log(one, name)][:2] == ["rewind", "rewind"]
+
+
+SKEWED = """
+CREATE SCHEMA skewed;
+GRANT USAGE ON SCHEMA skewed TO cfs;
+CREATE FUNCTION skewed.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
+    SELECT pg_catalog.clock_timestamp() + interval '5 seconds'
+    * CASE current_setting('application_name') WHEN 'cfs directory' THEN %s ELSE 0 END
+$$;
+"""
+"""What `cfs directory` gets is the time that the replicas take for that of the database."""
+
+
+@pytest.mark.parametrize("skew", [-1, 1])
+def test_files_go_back_whatever_the_replicas_take_for_the_time(
+    postgres: PostgresServer, database: str, folder: Folder, skew: int
+) -> None:
+    """A change that was acknowledged before a message was sent is before it; one that began after its answer is not."""
+    name = database.rpartition("/")[2]
+    postgres.execute(SKEWED % skew + f"ALTER DATABASE {name} SET search_path = skewed, pg_catalog, public", name)
+    with replicas(2, database, "--workspaces", str(folder)) as two:
+        for number, session in enumerate(f"s{number}" for number in range(4)):
+            one, other = two.urls[number % 2], two.urls[1 - number % 2]
+            put(one, f"{session}/a.txt", "one", session)
+            say(other, session, "first")
+            there = last_version(other, session)
+            put(other, f"{session}/a.txt", "two", session)
+            put(one, f"{session}/b.txt", "new", session)
+            say(one, session, "second")
+            copy = done("POST", other, f"/v1/sessions/{session}/fork", json={"messages": 2}).json()["id"]
+            assert tree(folder / copy) == {"a.txt": "one"}
+            done("POST", one, f"/v1/sessions/{session}/rewind", json={"to": there})
+            assert tree(folder / session) == {"a.txt": "one"}, log(one, session)
+            done("POST", other, f"/v1/sessions/{session}/redo", json={})
+            assert tree(folder / session) == {"a.txt": "two", "b.txt": "new"}
 
 
 @everywhere

@@ -95,6 +95,25 @@ def test_parallel_records_of_two_programs_are_all_there(stores: Two) -> None:
     assert times == sorted(times, reverse=True)
 
 
+def test_an_order_counts_more_than_the_time(database: str, stores: Two) -> None:  # noqa: F811
+    """Changes from before there was one come before all that has one."""
+    one, other = stores
+    for store in (one, other, one):
+        write(store, "w", "a", b"1")
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute('UPDATE cfs.version_changes SET "order" = NULL WHERE number = 1')
+        rows = connection.execute('SELECT at, "order" FROM cfs.version_changes ORDER BY number').fetchall()
+    first, third = rows[0][0], rows[2][0]
+    orders = [order for _, order in rows[1:]]
+    assert orders == sorted(orders)
+    for store in stores:
+        assert [store.number_at("w", first - 1, order) for order in (orders[0] - 1, *orders)] == [1, 2, 3]
+        assert store.number_at("w", third + 1, orders[0]) == 2
+        assert store.number_at("w", third) == 3
+    one.fork("w", "copy")
+    assert other.number_at("copy", first - 1, orders[0]) == 2
+
+
 def test_what_was_prepared_before_the_right_was_lost_is_refused(
     database: str,  # noqa: F811
     postgres: PostgresServer,  # noqa: F811

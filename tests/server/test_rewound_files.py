@@ -21,7 +21,7 @@ from cfs_server.journal.sqlite import SqliteBackend
 from tests.access.support import make
 from tests.server.places import BucketFolder, Folder, everywhere
 from tests.server.restarting import Restarting
-from tests.server.support import ServerHarness, running_server
+from tests.server.support import ServerHarness, running_server, serving
 
 
 @asynccontextmanager
@@ -333,3 +333,36 @@ def ask(url: str, call: api.Call[object]) -> None:
     """Send a request to a server that may not live to answer it."""
     with suppress(CfsError), Client(url) as client:
         client.call(call)
+
+
+TURNED_CLOCK = Path(__file__).with_name("turned_clock")
+
+
+def test_files_go_back_when_the_clock_was_set_back_since(tmp_path: Path) -> None:
+    """Changes have no earlier time than the message before them."""
+    clock = tmp_path / "clock"
+    turn(clock, 0)
+    env = {"PYTHONPATH": str(TURNED_CLOCK), "CLOCK_FILE": str(clock)}
+    flags = ("--engine", "scripted", "--data-dir", str(tmp_path / "data"))
+    with serving(*flags, **env) as server, httpx.Client(base_url=server.url, timeout=60, trust_env=False) as client:
+
+        def write(name: str, content: str) -> None:
+            headers = {AGENT: "main"}
+            client.put(f"/v1/files/workspaces/main/{name}", content=content, headers=headers).raise_for_status()
+
+        write("a.txt", "one")
+        client.post("/v1/sessions/main/messages?wait=true", content=b"first").raise_for_status()
+        there = client.get("/v1/sessions/main/versions").json()["versions"][-1]["number"]
+        turn(clock, -3600)
+        write("a.txt", "two")
+        write("b.txt", "new")
+        client.post("/v1/sessions/main/rewind", json={"to": there}).raise_for_status()
+        files = {path.name: path.read_text() for path in (tmp_path / "data/workspaces/main").iterdir()}
+        assert files == {"a.txt": "one"}
+
+
+def turn(clock: Path, seconds: int) -> None:
+    """Let the clock of the server be wrong by some seconds."""
+    new = clock.with_suffix(".new")
+    new.write_text(str(seconds))
+    new.replace(clock)

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -69,6 +69,10 @@ class DiskBackend:
         """Return rows of a session."""
         wanted = set(kinds)
         return [row for row in self.disk.rows if row.session == session and row.seq >= begins_at and row.kind in wanted]
+
+    def orders(self, session: str) -> Mapping[int, int]:  # noqa: ARG002
+        """Return nothing."""
+        return {}
 
     def search(self, criteria: Criteria, keys: Sequence[str] | None, before: int | None, max_hits: int) -> Hits:  # noqa: ARG002
         """Return all messages, newest first."""

@@ -18,6 +18,7 @@ from cfs.wire import Message, SettingsPatch
 from cfs_filesystem import OPERATIONS, Grant, InMemoryFileSystem, InvalidPathError, Operation
 from cfs_server.domain.events import LoggedEvent
 from cfs_server.domain.ids import SESSIONS, parent_of, path_of
+from cfs_server.domain.past import Moment
 from cfs_server.domain.quotas import Quota
 from cfs_server.domain.rights import Right
 from cfs_server.domain.transcripts import SizedMessages
@@ -79,7 +80,7 @@ def plan_of(gate: AuthorizedSessions) -> RewindPlan:
     session = gate._store.get("a")
     history = SizedMessages()
     return RewindPlan(
-        (RewindStep(session, 0, history, tuple(enumerate(session.history.messages)), (), (), ()),), "op", 0.0
+        (RewindStep(session, 0, history, tuple(enumerate(session.history.messages)), (), (), ()),), "op", Moment(0.0)
     )
 
 

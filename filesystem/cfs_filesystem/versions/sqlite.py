@@ -101,14 +101,15 @@ AND NOT EXISTS (
 class SqliteVersions:
     """A `VersionStore` in a file that only its owner can read, or, without a path, in memory.
 
-    Only one program may have the file open, so `changing` has nothing to do.
+    Only one program may have the file open, so `changing` has nothing to do. `clock` tells the time of changes.
     """
 
     shared = False
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.time) -> None:
         """Open or create the file. Raises `OSError`, and `DamagedVersionError` if it is no store of versions."""
         self.path = path
+        self._clock = clock
         self._lock = threading.RLock()
         self._syncing = threading.Lock()
         self._holds = 0
@@ -224,7 +225,7 @@ class SqliteVersions:
         """See `VersionStore`."""
         with self._transaction():
             name, scope, last = self._made(workspace)
-            number, now = last + 1, time.time()
+            number, now = last + 1, self._clock()
             before = self._one("SELECT at FROM changes WHERE workspace = ? AND number = ?", name, last)
             now = now if before is None else max(now, before["at"])
             row = (name, number, now, author.principal, author.agent, author.call, kind)
@@ -295,7 +296,7 @@ class SqliteVersions:
             row = self._workspace(workspace)
             return 0 if row is None else int(row["oldest"])
 
-    def number_at(self, workspace: str, time: float) -> int:
+    def number_at(self, workspace: str, time: float, order: int | None = None) -> int:  # noqa: ARG002
         """See `VersionStore`."""
         with self._lock:
             row = self._workspace(workspace)

@@ -70,8 +70,12 @@ class VersionStore(Protocol):
     def oldest(self, workspace: str) -> int:
         """Return the oldest number at which the workspace can be read."""
 
-    def number_at(self, workspace: str, time: float) -> int:
-        """Return the number of the last change at or before a time."""
+    def number_at(self, workspace: str, time: float, order: int | None = None) -> int:
+        """Return the number of the last change at or before a time.
+
+        With `order`, a number in the order in which the store numbers the changes of all workspaces and what else it
+        records, the time counts only if the changes have none.
+        """
 
     def common(self, workspace: str, other: str) -> int | None:
         """Return the number of the last change that two workspaces share, because one is a fork of the other.

@@ -109,7 +109,9 @@ class Cluster:
         """Claim a slot and open its sessions, to the end of the block."""
         databases = self._settings.databases
         database, slot = databases[number % len(databases)], number // len(databases)
-        backend = PostgresBackend(database, slot, replica=self.name, lease=LEASE_SECONDS)
+        backend = PostgresBackend(
+            database, slot, replica=self.name, lease=LEASE_SECONDS, has_versions=database == databases[0]
+        )
         async with opened(backend) as journal:
             names = Names(number, partial(slot_of, slots=self.replica.slots), journal)
             usage = self.replica.usage

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from cfs.errors import Conflict, InvalidParameters, NotFound
 from cfs.wire import Message
@@ -27,11 +28,31 @@ HistoryChange = Created | HistoryReplaced | MessageAdded
 
 @dataclass(frozen=True, slots=True)
 class PastChange:
-    """A recorded change of a history, when it was made (seconds since the epoch), and by whom."""
+    """A recorded change of a history, when it was made (seconds since the epoch), and by whom.
+
+    `order` is its place among the changes of files, if the store numbers both in one order.
+    """
 
     at: float
     change: HistoryChange
     author: Author | None = None
+    order: int | None = None
+
+
+class Moment(NamedTuple):
+    """A time in seconds since the epoch and, if it is that of a message, its place among the changes of files.
+
+    Only the order is exact: the clocks of those who record messages and changes may differ.
+    """
+
+    at: float
+    order: int | None = None
+
+    def is_after(self, other: "Moment") -> bool:
+        """Return whether it is later than another one of the same store."""
+        if self.order is None or other.order is None:
+            return self.at > other.at
+        return self.order > other.order
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +69,12 @@ class Version:
     message: Message | None = None
     messages: SizedMessages | None = None
     rewind: Rewind | None = None
+    order: int | None = None
+
+    @property
+    def moment(self) -> Moment:
+        """When it was made."""
+        return Moment(self.at, self.order)
 
 
 class Past:
@@ -67,11 +94,22 @@ class Past:
         for number, recorded in enumerate(changes, first):
             change, count = recorded.change, versions[-1].count if versions else 0
             if isinstance(change, MessageAdded):
-                versions.append(Version(number, recorded.at, count + 1, recorded.author, message=change.message))
+                versions.append(
+                    Version(
+                        number, recorded.at, count + 1, recorded.author, message=change.message, order=recorded.order
+                    )
+                )
                 continue
             rewind = change.rewind if isinstance(change, HistoryReplaced) else None
             size = len(change.history.messages)
-            versions.append(Version(number, recorded.at, size, recorded.author, messages=change.history, rewind=rewind))
+            versions.append(
+                Version(
+                    *(number, recorded.at, size, recorded.author),
+                    messages=change.history,
+                    rewind=rewind,
+                    order=recorded.order,
+                )
+            )
         return cls(_completed(versions, history), session_id)
 
     def at(self, moment: float) -> Version | None:
@@ -79,7 +117,7 @@ class Past:
 
         Raises `NotFound` if there is no version with the number.
         """
-        return self.version(moment) if isinstance(moment, int) else self.at_time(moment)
+        return self.version(moment) if isinstance(moment, int) else self.at_moment(Moment(moment))
 
     @property
     def current(self) -> Version:
@@ -94,9 +132,9 @@ class Past:
             raise NotFound(f"session {self._id!r} has no version {number}: it has {available}")
         return self.versions[number - first]
 
-    def at_time(self, at: float) -> Version | None:
-        """Return the version that was current at a time in seconds since the epoch; None if there was none yet."""
-        earlier = [version for version in self.versions if version.at <= at]
+    def at_moment(self, moment: Moment) -> Version | None:
+        """Return the version that was current at a moment; None if there was none yet."""
+        earlier = [version for version in self.versions if not version.moment.is_after(moment)]
         return earlier[-1] if earlier else None
 
     def of_first(self, count: int) -> Version:

@@ -233,7 +233,7 @@ class Caller:
         else:
             at = None
             if messages is not None and messages < len(source.history):
-                at = (await sessions.past(session_id))[1].of_first(messages).at
+                at = (await sessions.past(session_id))[1].of_first(messages).moment
             vacant, room = self._parts.sessions.find(name) is None, self.files.room
             async with self._parts.forks.forked(source.id, name, at, room, vacant=vacant) as missing:
                 copy = sessions.fork(session_id, name, messages)

@@ -12,7 +12,7 @@ is final: no more is written, because after a failed `fsync` it is unknown what 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,6 +166,14 @@ class Backend(Protocol):
 
     def rows(self, session: str, begins_at: int, kinds: Iterable[str]) -> list[Row]:
         """Return the rows of a session of these kinds, from a sequence number on, in order."""
+        ...
+
+    def orders(self, session: str) -> Mapping[int, int]:
+        """Return the places of a session's messages among the changes of files, by sequence number.
+
+        Nothing if the store has no such order. A change that was acknowledged before a message was sent has a smaller
+        one, and a change that begins after the message was acknowledged a greater one.
+        """
         ...
 
     def search(self, criteria: Criteria, keys: Sequence[str] | None, before: int | None, max_hits: int) -> Hits:
@@ -578,7 +586,12 @@ class Journal:
 
         Raises `Unavailable` if the store is damaged there.
         """
-        return await self._reading(lambda backend: [past_change(row) for row in backend.rows(key, 0, HISTORY)])
+
+        def read(backend: Backend) -> list[PastChange]:
+            orders = backend.orders(key)
+            return [past_change(row, orders.get(row.seq)) for row in backend.rows(key, 0, HISTORY)]
+
+        return await self._reading(read)
 
     async def search(self, criteria: Criteria, keys: Sequence[str] | None, before: int | None, max_hits: int) -> Hits:
         """Return stored messages that may match, newest first; see `Backend.search`."""

@@ -1,7 +1,7 @@
 """The backend that stores nothing (`--store memory`): all sessions end with the process."""
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cfs_server.domain.words import Criteria
@@ -29,6 +29,10 @@ class MemoryBackend:
     def rows(self, session: str, begins_at: int, kinds: Iterable[str]) -> list[Row]:  # noqa: ARG002
         """Return nothing."""
         return []
+
+    def orders(self, session: str) -> Mapping[int, int]:  # noqa: ARG002
+        """Return nothing."""
+        return {}
 
     def search(self, criteria: Criteria, keys: Sequence[str] | None, before: int | None, max_hits: int) -> Hits:  # noqa: ARG002
         """Return nothing: all messages are in the memory of the sessions."""

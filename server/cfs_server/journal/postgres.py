@@ -13,7 +13,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from json import loads
@@ -113,14 +113,22 @@ class PostgresBackend:
     """One slot of a database, which `prepare` has checked.
 
     `replica` is the id of this server in `cfs.replicas`, where somebody updates its heartbeat. An owner whose
-    heartbeat is older than `lease` seconds loses the slot, although its connection may be open.
+    heartbeat is older than `lease` seconds loses the slot, although its connection may be open. `has_versions` says
+    that the versions of files are in this database.
     """
 
     durable = True
     shortage: str | None = None
 
     def __init__(
-        self, url: str, slot: int = 0, *, replica: str = "", lease: float = 3.0, event_window: int = EVENT_WINDOW
+        self,
+        url: str,
+        slot: int = 0,
+        *,
+        replica: str = "",
+        lease: float = 3.0,
+        event_window: int = EVENT_WINDOW,
+        has_versions: bool = True,
     ) -> None:
         self.slot = slot
         self.replica = replica
@@ -128,6 +136,7 @@ class PostgresBackend:
         self._url = url
         self._lease = lease
         self._window = event_window
+        self._has_versions = has_versions
         self._claim = ""
         self._connection: Connection | None = None
         self._socket: socket.socket | None = None
@@ -520,6 +529,15 @@ class PostgresBackend:
             " ORDER BY records.seq",
             (self.slot, session, begins_at, list(kinds)),
         )
+
+    def orders(self, session: str) -> Mapping[int, int]:
+        """Return the places of a session's messages among the changes of files, if these are in the same database."""
+        if not self._has_versions:
+            return {}
+        query = 'SELECT seq, "order" FROM cfs.records WHERE slot = %s AND session = %s AND kind = ANY(%s)'
+        values = (self.slot, session, list(HISTORY))
+        rows = self._attempt(lambda connection: connection.execute(query, values).fetchall())
+        return {seq: order for seq, order in rows if order is not None}
 
     def search(self, criteria: Criteria, keys: Sequence[str] | None, before: int | None, max_hits: int) -> Hits:
         """Return messages that may match, newest first; see `Backend.search`. First the index catches up."""

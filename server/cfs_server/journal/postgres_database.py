@@ -19,8 +19,18 @@ from cfs_server.journal.journal import StoreFailed
 from cfs_server.journal.postgres_connection import Connection, connect, line_of, place_of, translated, user_of
 from cfs_server.journal.postgres_locks import NAMESPACE, NO_LOCKS
 
-SCHEMA = 3
+SCHEMA = 4
 """The version of the schema that this program writes."""
+_ORDER = """
+-- Numbers records and changes of files in one order, which needs no clock: what begins after the answer to another one
+-- has a greater number.
+CREATE SEQUENCE cfs.orders;
+GRANT USAGE ON SEQUENCE cfs.orders TO PUBLIC;
+ALTER TABLE cfs.records ADD COLUMN "order" bigint;
+ALTER TABLE cfs.records ALTER COLUMN "order" SET DEFAULT nextval('cfs.orders');
+ALTER TABLE cfs.version_changes ADD COLUMN "order" bigint;
+ALTER TABLE cfs.version_changes ALTER COLUMN "order" SET DEFAULT nextval('cfs.orders');
+"""
 TABLES = (
     """
 CREATE SCHEMA IF NOT EXISTS cfs;
@@ -169,8 +179,9 @@ CREATE TABLE cfs.version_parts (
 CREATE INDEX version_parts_by_part ON cfs.version_parts (part);
 """
     )
+    + _ORDER
 )
-MIGRATIONS: Mapping[int, str] = MappingProxyType({2: _WORDS, 3: _VERSIONS})
+MIGRATIONS: Mapping[int, str] = MappingProxyType({2: _WORDS, 3: _VERSIONS, 4: _ORDER})
 """The statements that bring a database to a version of the schema from the version before it."""
 _MIGRATION = -1
 _ATTEMPTS = 5

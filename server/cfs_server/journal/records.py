@@ -197,10 +197,10 @@ def decode_messages(row: Row) -> list[tuple[Message, float]]:
     return list(zip(history.messages, history.times_from(row.at), strict=True))
 
 
-def past_change(row: Row) -> PastChange:
-    """Return a row of one of the kinds `HISTORY` as a change of the past."""
+def past_change(row: Row, order: int | None) -> PastChange:
+    """Return a row of one of the kinds `HISTORY`, and its place among the changes of files, as a change of the past."""
     author = _read(Author, row.author) if row.author else None
-    return PastChange(row.at, cast("HistoryChange", decode_change(row)), author)
+    return PastChange(row.at, cast("HistoryChange", decode_change(row)), author, order)
 
 
 def encode_head(head: Head) -> str:

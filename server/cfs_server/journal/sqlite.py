@@ -14,7 +14,7 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -498,6 +498,10 @@ class SqliteBackend:
                 (session, begins_at, *names),
             )
             return [read_row(values) for values in cursor]
+
+    def orders(self, session: str) -> Mapping[int, int]:  # noqa: ARG002
+        """Return nothing: messages and changes of files have the time of one clock."""
+        return {}
 
     def search(self, criteria: Criteria, keys: Sequence[str] | None, before: int | None, max_hits: int) -> Hits:
         """Return messages that may match, newest first; see `Backend.search`. First the index catches up."""

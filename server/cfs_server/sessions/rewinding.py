@@ -16,7 +16,7 @@ from typing import Protocol
 from cfs.errors import Conflict
 from cfs.wire import Message
 from cfs_server.domain.changes import FilesRewound, Rewind
-from cfs_server.domain.past import Past
+from cfs_server.domain.past import Moment, Past
 from cfs_server.domain.questions import open_questions
 from cfs_server.domain.transcripts import SizedMessages
 from cfs_server.sessions.session import Session
@@ -65,13 +65,13 @@ _WRITING_FILES = frozenset({"write_file", "edit_file"})
 class RewindPlan:
     """The steps of a rewind, that of the session itself first.
 
-    `at` is the time to which everything goes back. `undone` is the rewind that a redo undoes, made at that time.
+    `at` is when it was to which everything goes back. `undone` is the rewind that a redo undoes, made then.
     Without `messages` the histories stay as they are.
     """
 
     steps: tuple[RewindStep, ...]
     operation: str
-    at: float
+    at: Moment
     undone: Rewind | None = None
     messages: bool = True
 
@@ -119,11 +119,11 @@ async def plan_rewind(store: SessionStore, members: Sequence[Session], to: float
     """
     first = await store.past(members[0])
     version = first.at(to)
-    at = version.at if isinstance(to, int) and version is not None else to
+    at = version.moment if isinstance(to, int) and version is not None else Moment(to)
     steps = [_step(members[0], first, None if version is None else version.number, messages=messages)]
     for member in members[1:]:
         past = await store.past(member)
-        version = past.at_time(at)
+        version = past.at_moment(at)
         steps.append(_step(member, past, None if version is None else version.number, messages=messages))
     return RewindPlan(tuple(steps), uuid.uuid4().hex[:12], at, messages=messages)
 
@@ -146,7 +146,7 @@ async def plan_redo(store: SessionStore, members: Sequence[Session]) -> RewindPl
         if rewound[-1] is not past.current:
             raise Conflict(f"session {member.id!r} has changed since the rewind: rewind it on its own")
         steps.append(_step(member, past, rewound[-1].number - 1, messages=rewind.messages))
-    return RewindPlan(tuple(steps), rewind.operation, last.at, rewind, rewind.messages)
+    return RewindPlan(tuple(steps), rewind.operation, last.moment, rewind, rewind.messages)
 
 
 async def carry_out(store: SessionStore, plan: RewindPlan, files: FileRewind | None) -> None:

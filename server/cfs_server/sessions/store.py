@@ -21,6 +21,7 @@ import structlog
 from cfs.contract.ids import check_id
 from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound, PreconditionFailed, Unavailable
 from cfs.wire import CostRow, Message, Settings, SettingsPatch, Usage
+from cfs_server.base.clock import steady_time
 from cfs_server.domain.changes import (
     NO_MESSAGES,
     WHOLE,
@@ -76,7 +77,7 @@ class Part:
     """Returns what a principal has spent in a day in the other stores."""
     durable_spending: Callable[[], Spending | None] = lambda: None
     """Returns the counts of another store, if this one is not durable."""
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = steady_time
     """Returns the time that all stores share, in seconds since 1970."""
 
 

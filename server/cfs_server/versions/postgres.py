@@ -257,14 +257,16 @@ class PostgresVersions:
             row = _find(database, workspace)
             return 0 if row is None else row.oldest
 
-    def number_at(self, workspace: str, time: float) -> int:
+    def number_at(self, workspace: str, time: float, order: int | None = None) -> int:
         """See `VersionStore`."""
         with self._reading() as database:
             row = _find(database, workspace)
             if row is None:
                 return 0
             ((number,),) = database.execute(
-                "SELECT max(number) FROM cfs.version_changes WHERE workspace = %s AND at <= %s", row.id, time
+                "SELECT max(number) FROM cfs.version_changes WHERE workspace = %s"
+                ' AND CASE WHEN %s::bigint IS NULL THEN at <= %s ELSE coalesce("order", 0) <= %s END',
+                *(row.id, order, time, order),
             )
             if number is None and row.oldest > 0:
                 raise NotFoundError(f"the past of {workspace!r} before its change {row.oldest} is no longer kept")
@@ -421,7 +423,7 @@ class PostgresVersions:
                 row.oldest,
             )
             for table, columns in (
-                ("changes", "number, at, principal, agent, call, kind"),
+                ("changes", 'number, at, principal, agent, call, kind, "order"'),
                 ("entries", "key, number, path, at, type, mode, size, digest, ''"),
             ):
                 database.execute(

@@ -19,6 +19,7 @@ from cfs_filesystem import NotFoundError
 from cfs_filesystem.versions import Author
 from cfs_server.domain.authors import author
 from cfs_server.domain.ids import WORKSPACES
+from cfs_server.domain.past import Moment
 from cfs_server.workspaces.file_service import stored
 from cfs_server.workspaces.forgetting import Forgetting
 from cfs_server.workspaces.history import ForkedWorkspace
@@ -53,16 +54,16 @@ class FileForks:
         self,
         workspace: str,
         copy: str,
-        at: float | None,
+        at: Moment | None,
         room: Callable[[int], AbstractContextManager[None]],
         *,
         vacant: bool,
     ) -> AsyncIterator[str]:
-        """Copy a workspace, as it is or as it was at a time. The session is made in the block, which then ends at once.
+        """Copy a workspace, as it is or as it was at a moment.
 
-        If the block raises, the copy is removed. With `vacant` no session has the new name: an empty folder of the name
-        makes room. Yields why there is no copy, or an empty text. Raises `StorageFull`, and `AlreadyExists` while
-        another copy of this name is being made.
+        The session is made in the block, which then ends at once. If the block raises, the copy is removed. With
+        `vacant` no session has the new name: an empty folder of the name makes room. Yields why there is no copy, or an
+        empty text. Raises `StorageFull`, and `AlreadyExists` while another copy of this name is being made.
         """
         operation = uuid.uuid4().hex[:12]
         by = author.get()

@@ -45,6 +45,7 @@ from cfs_filesystem.versions.lineage import changes_since, merged_version, plan_
 from cfs_filesystem.versions.merging import Merge
 from cfs_server.domain.authors import author
 from cfs_server.domain.ids import WORKSPACES
+from cfs_server.domain.past import Moment
 
 _log = structlog.get_logger(__name__)
 
@@ -58,14 +59,14 @@ _PRUNE_SECONDS = 3600
 
 @dataclass(frozen=True, slots=True)
 class ForkedWorkspace:
-    """How a workspace is copied: as it is, or as it was at the time `at`.
+    """How a workspace is copied: as it is, or as it was `at` a moment.
 
     With `vacant` no session has the new name: an empty folder of that name makes room for the copy, with its past.
     `room` reserves bytes for it. `note` is called with the mark of the new workspace (`WorkspaceTrees.new`) and the
     number of the last version, before anything gets the new name; what it raises ends the copy.
     """
 
-    at: float | None
+    at: Moment | None
     by: Author
     room: Callable[[int], AbstractContextManager[None]]
     note: Callable[[int, int], None]
@@ -357,7 +358,9 @@ class WorkspaceHistory:
                 return False
             source.sync()
             number = store.last(workspace)
-            then = None if operation.at is None else store.tree_at(workspace, store.number_at(workspace, operation.at))
+            then = None
+            if (at := operation.at) is not None:
+                then = store.tree_at(workspace, store.number_at(workspace, at.at, at.order))
             present = [] if then is not None else list(source.present())
             if not (then or present):
                 return False

@@ -18,6 +18,7 @@ from cfs_filesystem.versions import Author, Change, Entry, VersionsUnavailableEr
 from cfs_filesystem.versions.lineage import changes_since
 from cfs_server.domain.authors import author
 from cfs_server.domain.changes import FilesRewound
+from cfs_server.domain.past import Moment
 from cfs_server.journal.journal import Journal
 from cfs_server.sessions.rewinding import RewindPlan
 from cfs_server.workspaces.history import WorkspaceHistory
@@ -60,15 +61,15 @@ class FilePlan:
 
 
 def plan_rewind(
-    history: WorkspaceHistory, workspace: str, at: float, sessions: Sequence[str], others: ForeignChanges
+    history: WorkspaceHistory, workspace: str, at: Moment, sessions: Sequence[str], others: ForeignChanges
 ) -> FilePlan:
-    """Plan to undo what the agents of some sessions have changed after a time. The first one is the parent of the rest.
+    """Plan to undo what the agents of some sessions have changed since. The first one is the parent of the rest.
 
     Raises `Conflict` if others have changed it since.
     """
     history.look(workspace)
     store = history.store
-    to = max(store.number_at(workspace, at), store.oldest(workspace))
+    to = max(store.number_at(workspace, at.at, at.order), store.oldest(workspace))
     parent = f"{sessions[0]}/"
     return _plan(history, workspace, to, lambda change: change.author.agent in sessions, None, others, parent)
 

@@ -38,6 +38,7 @@ from cfs_filesystem.versions import (
     VersionRetention,
     VersionStore,
 )
+from cfs_server.base.clock import steady_time
 from cfs_server.domain.ids import WORKSPACES
 from cfs_server.workspaces.file_index import FileIndex
 from cfs_server.workspaces.history import ForkedWorkspace, MergedWorkspace, WorkspaceHistory, WorkspaceMerge, back_up
@@ -380,7 +381,7 @@ def _open_versions(
         return _OpenedVersions()
     try:
         return _OpenedVersions(
-            SqliteVersions(data_dir and data_dir / "versions.db") if shared is None else shared(place)
+            SqliteVersions(data_dir and data_dir / "versions.db", steady_time) if shared is None else shared(place)
         )
     except Unsupported as error:
         return _OpenedVersions(absent=error.detail)

@@ -489,6 +489,21 @@ def test_an_old_schema_is_migrated_once(database: str, monkeypatch: pytest.Monke
     assert execute(database, "SELECT count(temper) FROM cfs.sessions") == [(0,)]
 
 
+def test_messages_have_places_among_the_changes_of_files(database: str) -> None:
+    """Unless these are in another database: then the places would be those of another order."""
+    write = Writer()
+    rows = [write.created("a"), write.message("a"), write.created("b"), write.token("a"), write.message("a")]
+    with opened(database) as (backend, _):
+        for row in rows:
+            backend.commit(Batch([row]))
+        seqs, places = zip(*sorted(backend.orders("a").items()), strict=True)
+    assert seqs == (1, 2, 5)
+    assert list(places) == sorted({*places})
+    with closing(PostgresBackend(database, has_versions=False)) as elsewhere:
+        elsewhere.open()
+        assert elsewhere.orders("a") == {}
+
+
 # -- databases that are refused, or not what they should be ----------------------------------------------------------
 
 
