@@ -1,9 +1,9 @@
 """Measure versions of files: the space of many small edits, what a write costs with them, and how fast they are read.
 
-    python bench/versions.py [--versions N] [--rounds N]
+    python bench/versions.py [--versions N] [--rounds N] [--postgres]
 
 Writes with and without versions are interleaved, on the same disk, and their medians compared: directly, and by REST
-against two servers.
+against two servers. With `--postgres` only that is measured, with versions in PostgreSQL.
 """
 
 import argparse
@@ -12,8 +12,9 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -21,6 +22,7 @@ import httpx
 from cfs_filesystem import OPERATIONS, Grant
 from cfs_filesystem.versions import SqliteVersions
 from cfs_server.workspaces.workspaces import DiskWorkspaces
+from tests.postgres import running_postgres
 from tests.server.support import serving
 
 PATH = "/workspaces/main/text"
@@ -88,37 +90,60 @@ def compared(
     }
 
 
+def written(root: Path, rounds: int, content: Callable[[], bytes]) -> dict[str, float]:
+    """Compare durable writes to a folder with and without versions."""
+    with ExitStack() as stack:
+        writes = {}
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=root)))
+        for kind, versions in (("with", SqliteVersions(folder / "v.db")), ("without", None)):
+            workspaces = stack.enter_context(closing(DiskWorkspaces(folder / kind, versions=versions)))
+            handle = workspaces.create_handle([Grant(prefix="/", ops=OPERATIONS)])
+            writes[kind] = partial(handle.write, PATH)
+        return compared(writes, rounds, content)
+
+
+def put(places: Mapping[str, Sequence[str]], rounds: int, content: Callable[[], bytes]) -> dict[str, float]:
+    """Compare requests to two servers, of which one keeps versions."""
+    with ExitStack() as stack:
+        puts = {}
+        for kind, place in places.items():
+            flags = (*place, *(() if kind == "with" else ("--no-versions",)))
+            server = stack.enter_context(serving("--engine", "scripted", "--log-level", "error", *flags))
+            client = stack.enter_context(httpx.Client(base_url=server.url, timeout=60))
+            client.put(f"/v1/files{PATH}", content=content()).raise_for_status()
+            puts[kind] = partial(_put, client)
+        return compared(puts, rounds, content)
+
+
+def _put(client: httpx.Client, data: bytes) -> None:
+    client.put(f"/v1/files{PATH}", content=data).raise_for_status()
+
+
 def main() -> None:
     """Print all figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--versions", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--postgres", action="store_true")
     given = parser.parse_args()
     contents = {"1 MB": Text().edited, "4 kB": lambda: random.randbytes(4096)}
     found: dict[str, object] = {}
-    with tempfile.TemporaryDirectory(dir=".") as name:
+    with tempfile.TemporaryDirectory(dir=".") as name, ExitStack() as stack:
         root = Path(name)
-        found[f"{given.versions} versions of 1 MB"] = space(root, given.versions)
-        with ExitStack() as stack:
-            places = {}
-            for kind, versions in (("with", SqliteVersions(root / "v.db")), ("without", None)):
-                workspaces = stack.enter_context(closing(DiskWorkspaces(root / kind, versions=versions)))
-                places[kind] = workspaces.create_handle([Grant(prefix="/", ops=OPERATIONS)])
+        places: dict[str, Sequence[str]]
+        if given.postgres:
+            postgres = stack.enter_context(running_postgres())
+            stores = {kind: postgres.url(postgres.new_database()) for kind in ("with", "without")}
+            places = {
+                kind: ("--store", url, "--workspaces", str(root / f"workspaces {kind}")) for kind, url in stores.items()
+            }
+        else:
+            found[f"{given.versions} versions of 1 MB"] = space(root, given.versions)
             for size, content in contents.items():
-                writes = {kind: lambda data, handle=handle: handle.write(PATH, data) for kind, handle in places.items()}
-                found[f"a durable write of {size} (ms)"] = compared(writes, given.rounds, content)
-        with ExitStack() as stack:
-            clients = {}
-            for kind, flags in (("with", ()), ("without", ("--no-versions",))):
-                data = ("--engine", "scripted", "--log-level", "error", "--data-dir", str(root / f"data {kind}"))
-                server = stack.enter_context(serving(*data, *flags))
-                clients[kind] = stack.enter_context(httpx.Client(base_url=server.url, timeout=60))
-            for size, content in contents.items():
-                puts = {
-                    kind: lambda data, client=client: client.put(f"/v1/files{PATH}", content=data).raise_for_status()
-                    for kind, client in clients.items()
-                }
-                found[f"PUT of {size} (ms)"] = compared(puts, given.rounds, content)
+                found[f"a durable write of {size} (ms)"] = written(root, given.rounds, content)
+            places = {kind: ("--data-dir", str(root / f"data {kind}")) for kind in ("with", "without")}
+        for size, content in contents.items():
+            found[f"PUT of {size} (ms)"] = put(places, given.rounds, content)
     print(json.dumps(found, indent=2))
 
 

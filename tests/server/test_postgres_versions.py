@@ -6,17 +6,20 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from io import BytesIO
+from pathlib import Path
 from threading import Event
 
 import psycopg
 import pytest
 
+from cfs_filesystem import OPERATIONS, Grant
 from cfs_filesystem.versions import EntryType, Kind, State, VersionRetention, VersionsUnavailableError
 from cfs_filesystem.versions.testing import ALICE, FOLDER, VersionStoreConformance, content_at, write
 from cfs_server.journal.postgres_database import prepare
 from cfs_server.versions.postgres import PostgresVersions
+from cfs_server.workspaces.workspaces import DiskWorkspaces
 from tests.postgres import PostgresServer, database, postgres, running_postgres  # noqa: F401 - fixtures
 
 
@@ -112,6 +115,70 @@ def test_an_order_counts_more_than_the_time(database: str, stores: Two) -> None:
         assert store.number_at("w", third) == 3
     one.fork("w", "copy")
     assert other.number_at("copy", first - 1, orders[0]) == 2
+
+
+def test_a_small_write_takes_two_round_trips(database: str, tmp_path: Path) -> None:  # noqa: F811
+    """One gets the locks and reads, one records and gives the locks back. Below folders, and a removal, too."""
+    store = PostgresVersions(database)
+    with closing(DiskWorkspaces(tmp_path / "workspaces", versions=store)) as workspaces:
+        handle = workspaces.create_handle([Grant(prefix="/", ops=OPERATIONS)])
+        stop_threads(workspaces, store)
+        path = "/workspaces/w/src/deep/a.txt"
+        for number in range(8):  # then its connection is open, and the statements are prepared
+            handle.write(path, b"%d" % number)
+        log = tmp_path / "log"
+        for change in (
+            lambda: handle.write(path, b"two"),
+            lambda: handle.write(path, b"two"),
+            lambda: handle.write("/workspaces/w/new/b.txt", b"new"),
+            lambda: handle.write("/workspaces/w/c.txt", b"large" * 20_000),
+            lambda: handle.write("/workspaces/w/c.txt", b"large" * 20_001),
+            lambda: handle.delete("/workspaces/w/c.txt"),
+        ):
+            with log.open("w") as file, traced(store, file.fileno()):
+                change()
+            assert sum("ReadyForQuery" in line for line in log.read_text().splitlines()) == 2, log.read_text()
+        newest = store.changes("w", limit=4)
+        assert [list(change.entries) for change in newest] == [["c.txt"], ["c.txt"], ["c.txt"], ["new", "new/b.txt"]]
+        store.check_integrity()
+
+
+def stop_threads(workspaces: DiskWorkspaces, store: PostgresVersions) -> None:
+    """End what would use the database now and then: the hourly pruning, and signs of life."""
+    assert workspaces.history is not None
+    for stoppable in (workspaces.history, store._connections):
+        stoppable._closed.set()
+        stoppable._keeper.join()
+
+
+@contextmanager
+def traced(store: PostgresVersions, file: int) -> Iterator[None]:
+    """Log what is exchanged with the database in a block, as libpq writes it."""
+    connections = [connection._connection.pgconn for connection in store._connections._all]
+    for connection in connections:
+        connection.trace(file)
+    try:
+        yield
+    finally:
+        for connection in connections:
+            connection.untrace()
+
+
+def test_a_content_that_is_removed_before_it_is_recorded_is_stored_again(stores: Two) -> None:
+    """Or one that is its dictionary: another program has pruned since."""
+    one, other = stores
+    texts = [b"".join(b"%d %d\n" % (line, number) for line in range(200)) for number in range(3)]
+    for text in texts[:2]:
+        write(one, "w", "a", text)
+    with one.changing(["w"], "a"):
+        entry = one.at("w", "a")
+        again, new = one.prepare("w", texts[1]), one.prepare("w", texts[2], entry, lambda: texts[1])
+        assert (again.encoded, new.base is None) == (None, False)
+        other.record("w", ALICE, Kind.DELETE, {"a": None})
+        other.prune("w", VersionRetention(changes=0))
+        for number, content in enumerate((again, new), 4):
+            assert one.record("w", ALICE, Kind.WRITE, {"a": State(EntryType.FILE, 0o644, content)}) == number
+    assert [content_at(other, "w", "a", number) for number in (4, 5)] == [texts[1], texts[2]]
 
 
 def test_what_was_prepared_before_the_right_was_lost_is_refused(

@@ -283,6 +283,12 @@ class FolderHistory:
         recorded = self._store.at(self._workspace, path)
         return recorded.stamp if recorded is not None and recorded.type is EntryType.FILE else ""
 
+    def above_written(self, path: str) -> dict[str, State]:
+        """Return the folders above a file that was just written."""
+        return {
+            parent: State(EntryType.FOLDER, status.mode) for parent, status in self._tree.above_written(path).items()
+        }
+
     def missing_above(self, path: str) -> dict[str, State | None]:
         """Return the folders above a path that have no version, as they are now."""
         recorded = {parent: self._store.at(self._workspace, parent) for parent in parents(path)}

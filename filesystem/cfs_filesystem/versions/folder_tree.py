@@ -63,6 +63,10 @@ class FolderTree:
             name: status for name, status in statuses.items() if status is not None and status.type is EntryType.FOLDER
         }
 
+    def above_written(self, path: str) -> dict[str, TreeStatus]:
+        """See `WorkspaceTree`."""
+        return self.above(path)
+
     def present(self, path: str = "", skip: frozenset[str] = frozenset()) -> Iterator[tuple[str, TreeStatus]]:
         """See `WorkspaceTree`."""
         try:

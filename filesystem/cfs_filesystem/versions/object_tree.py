@@ -92,6 +92,10 @@ class ObjectTree:
             folders.pop()
         return dict.fromkeys(folders, _FOLDER)
 
+    def above_written(self, path: str) -> dict[str, TreeStatus]:
+        """See `WorkspaceTree`. The bucket is not asked: all folders above an object are there."""
+        return dict.fromkeys(parents(path), _FOLDER)
+
     def present(self, path: str = "", skip: frozenset[str] = frozenset()) -> Iterator[tuple[str, TreeStatus]]:
         """See `WorkspaceTree`."""
         below, yielded = f"{path}/" if path else "", set[str]()

@@ -20,6 +20,7 @@ from functools import partial
 from io import BytesIO
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
+from types import MappingProxyType
 from typing import Any, BinaryIO, cast
 
 from cfs_filesystem._errors import NotFoundError
@@ -221,9 +222,21 @@ class SqliteVersions:
         """See `VersionStore`."""
         return Content(bytes.fromhex(entry.digest), entry.size)
 
-    def record(self, workspace: str, author: Author, kind: Kind, states: Mapping[str, State | None]) -> int:
+    def record(
+        self,
+        workspace: str,
+        author: Author,
+        kind: Kind,
+        states: Mapping[str, State | None],
+        above: Mapping[str, State] = MappingProxyType({}),
+        *,
+        ends: bool = False,  # noqa: ARG002
+    ) -> int:
         """See `VersionStore`."""
         with self._transaction():
+            states = {path: state for path, state in above.items() if not self._is_folder(workspace, path)} | dict(
+                states
+            )
             name, scope, last = self._made(workspace)
             number, now = last + 1, self._clock()
             before = self._one("SELECT at FROM changes WHERE workspace = ? AND number = ?", name, last)
@@ -251,6 +264,10 @@ class SqliteVersions:
                     (name, os.fsencode(path), number, now, *values),
                 )
         return int(number)
+
+    def _is_folder(self, workspace: str, path: str) -> bool:
+        newest = self.at(workspace, path)
+        return newest is not None and newest.type is EntryType.FOLDER
 
     def _store(self, scope: bytes, content: Content) -> None:
         """Store a content unless it is there. Its base may have been removed since it was prepared."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO, Protocol
 
 from cfs_filesystem.versions.model import Author, Change, Content, Entry, Kind, State, VersionRetention
@@ -23,7 +24,7 @@ class VersionStore(Protocol):
     # Record.
 
     def changing(self, workspaces: Iterable[str], path: str | None = None) -> AbstractContextManager[None]:
-        """During a block, no other program that shares the store changes these workspaces; with `path`, this path.
+        """During a block, no other program that shares the store changes these workspaces; with `path`, this in one.
 
         What the block records is refused if it has lost this right meanwhile. Blocks of the same program are not kept
         apart from each other if no other program can use the store. Blocks cannot be nested.
@@ -53,10 +54,21 @@ class VersionStore(Protocol):
     def content_of(self, entry: Entry) -> Content:
         """Return the content of an entry of the same workspace, to record it again: for moves, copies and rewinds."""
 
-    def record(self, workspace: str, author: Author, kind: Kind, states: Mapping[str, State | None]) -> int:
+    def record(
+        self,
+        workspace: str,
+        author: Author,
+        kind: Kind,
+        states: Mapping[str, State | None],
+        above: Mapping[str, State] = MappingProxyType({}),
+        *,
+        ends: bool = False,
+    ) -> int:
         """Record one change: what is at each path afterwards, or None where something was removed. Return its number.
 
-        It is one transaction: it is there as a whole, or not at all, whenever the process is killed.
+        It is one transaction: it is there as a whole, or not at all, whenever the process is killed. `above` are
+        folders, which belong to it only where no folder is recorded. With `ends` nothing more is changed or recorded in
+        the block of `changing`, so that others may begin theirs.
         """
 
     def restamp(self, workspace: str, stamps: Mapping[str, str]) -> None:

@@ -76,6 +76,21 @@ class VersionStoreConformance:
         assert [change.number for change in store.changes("w", "lib")] == [4]
         assert [change.number for change in store.changes("w", before=3, limit=1)] == [2]
 
+    def test_folders_above_are_recorded_where_there_is_none(self, store: VersionStore) -> None:
+        """Also where a folder was removed, or something else was."""
+        write(store, "w", "was", b"a file")
+        above = {"was": FOLDER, "was/new": FOLDER}
+        for _ in range(2):
+            content = store.prepare("w", b"x")
+            state = State(EntryType.FILE, 0o644, content)
+            store.record("w", ALICE, Kind.WRITE, {"was/new/a": state}, above, ends=True)
+        store.record("w", ALICE, Kind.DELETE, {"was/new/a": None, "was/new": None})
+        store.record("w", ALICE, Kind.WRITE, {"was/new/a": state}, above)
+        changed = [sorted(change.entries) for change in store.changes("w")]
+        new = ["was/new", "was/new/a"]
+        assert changed == [new, new, ["was/new/a"], ["was", *new], ["was"]]
+        assert sorted(store.tree_at("w")) == ["was", *new]
+
     def test_the_difference_of_two_numbers_has_both_entries(self, store: VersionStore) -> None:
         """What changed and changed back does not differ."""
         for path, data in (("a", b"1"), ("b", b"1"), ("a", b"2"), ("b", b"2"), ("b", b"1"), ("c", b"new")):

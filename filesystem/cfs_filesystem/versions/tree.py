@@ -49,6 +49,9 @@ class WorkspaceTree(Protocol):
     def above(self, path: str) -> dict[str, TreeStatus]:
         """Return the folders above a path that are there."""
 
+    def above_written(self, path: str) -> dict[str, TreeStatus]:
+        """Return the folders above a file that was just written."""
+
     def present(self, path: str = "", skip: frozenset[str] = frozenset()) -> Iterator[tuple[str, TreeStatus]]:
         """Yield what is at and below a path, each folder before its contents, but not the workspace itself.
 

@@ -30,6 +30,26 @@ ALTER TABLE cfs.records ADD COLUMN "order" bigint;
 ALTER TABLE cfs.records ALTER COLUMN "order" SET DEFAULT nextval('cfs.orders');
 ALTER TABLE cfs.version_changes ADD COLUMN "order" bigint;
 ALTER TABLE cfs.version_changes ALTER COLUMN "order" SET DEFAULT nextval('cfs.orders');
+-- Takes the locks of a change of one path, and reads what it needs to know once it has them.
+CREATE FUNCTION cfs.begin_version(of_workspace bigint, of_path bigint, the_name bytea, the_key bytea) RETURNS TABLE (
+    id bigint, scope bytea, last bigint, oldest bigint,
+    path bytea, number bigint, at double precision, type text, mode integer, size bigint, digest bytea, stamp text,
+    content bigint, base bigint, step integer, parts boolean
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM pg_advisory_lock_shared(of_workspace);
+    PERFORM pg_advisory_lock(of_path);
+    RETURN QUERY SELECT workspaces.id, workspaces.scope, workspaces.last, workspaces.oldest,
+        entry.path, entry.number, entry.at, entry.type, entry.mode, entry.size, entry.digest, entry.stamp,
+        contents.id, contents.base, contents.step, contents.data IS NULL
+    FROM cfs.version_workspaces AS workspaces LEFT JOIN LATERAL (
+        SELECT * FROM cfs.version_entries WHERE workspace = workspaces.id AND key = the_key ORDER BY number DESC LIMIT 1
+    ) AS entry ON true LEFT JOIN cfs.version_contents AS contents
+        ON contents.scope = workspaces.scope AND contents.digest = entry.digest
+    WHERE workspaces.name = the_name;
+END
+$$;
 """
 TABLES = (
     """

@@ -10,12 +10,16 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple, cast
+
+from psycopg.errors import DivisionByZero
 
 from cfs_filesystem import NotFoundError
 from cfs_filesystem.versions import (
@@ -32,7 +36,7 @@ from cfs_filesystem.versions.codec import FULL, LARGE, STRIDE, chunks, decode_ch
 from cfs_filesystem.versions.model import equal, require_kept
 from cfs_filesystem.versions.recent import RecentContents
 from cfs_server.journal.postgres_connection import escape, unescape
-from cfs_server.versions.connections import VersionsConnection, VersionsConnections
+from cfs_server.versions.connections import Statement, VersionsConnection, VersionsConnections
 
 _KEY_BYTES = 1024
 """An index of PostgreSQL takes about 2,700 bytes."""
@@ -59,11 +63,76 @@ AND NOT EXISTS (
 """
 
 
+_LOCK = "SELECT pg_advisory_lock(key) FROM unnest(%s::bigint[]) AS key"
+_LOCK_SCOPE = (
+    "SELECT pg_advisory_xact_lock(%s) FROM (SELECT 1 FROM cfs.version_workspaces WHERE id = %s FOR UPDATE) AS workspace"
+)
+_CONTENTS = """
+INSERT INTO cfs.version_contents (scope, digest, size, base, step, data)
+SELECT %b, new.* FROM unnest(%b::bytea[], %s::bigint[], %s::bigint[], %s::integer[], %b::bytea[])
+    AS new (digest, size, base, step, data)
+WHERE base IS NULL OR EXISTS (SELECT 1 FROM cfs.version_contents AS kept WHERE kept.id = new.base)
+ON CONFLICT (scope, digest) DO NOTHING
+"""
+_RECORD = """
+WITH workspace AS (
+    UPDATE cfs.version_workspaces SET last = last + 1 WHERE id = %s RETURNING id, scope, last
+), change AS (
+    INSERT INTO cfs.version_changes (workspace, number, at, principal, agent, call, kind)
+    SELECT id, last, greatest(
+        extract(epoch FROM clock_timestamp())::double precision,
+        (SELECT at FROM cfs.version_changes WHERE workspace = id AND number = last - 1)
+    ), %s, %s, %s, %s FROM workspace RETURNING workspace, number, at
+), states AS (
+    SELECT * FROM unnest(
+        %b::bytea[], %b::bytea[], %s::text[], %s::integer[], %s::bigint[], %b::bytea[], %s::text[], %s::boolean[]
+    ) AS state (key, path, type, mode, size, digest, stamp, above)
+), entries AS (
+    INSERT INTO cfs.version_entries
+    SELECT workspace, key, change.number, path, at, type, mode, size, digest, stamp FROM change, states
+    WHERE NOT above OR (
+        SELECT newest.type FROM cfs.version_entries AS newest
+        WHERE newest.workspace = change.workspace AND newest.key = states.key ORDER BY newest.number DESC LIMIT 1
+    ) IS DISTINCT FROM 'folder'
+)
+SELECT last, 1 / (last IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM states WHERE digest IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM cfs.version_contents AS kept WHERE kept.scope = workspace.scope AND kept.digest = states.digest
+    )
+))::integer FROM (SELECT) AS one LEFT JOIN workspace ON true
+"""
+"""Fails with a division by zero if the workspace or a content is not there: it was removed since somebody looked."""
+
+
 class _Workspace(NamedTuple):
     id: int
     scope: bytes
     last: int
     oldest: int
+
+
+class _StoredContent(NamedTuple):
+    id: int
+    base: int | None
+    step: int
+    parts: bool
+
+
+class _Newest(NamedTuple):
+    """What a block that changes one path has found there when it got its locks."""
+
+    row: _Workspace | None
+    entry: Entry | None = None
+    content: _StoredContent | None = None
+
+
+class _PathBlock:
+    """A block that changes one path. `newest` is None once the block has recorded something."""
+
+    def __init__(self, workspace: str, path: str, newest: _Newest) -> None:
+        self.workspace = workspace
+        self.path = path
+        self.newest: _Newest | None = newest
 
 
 class PostgresVersions:
@@ -77,6 +146,7 @@ class PostgresVersions:
     def __init__(self, url: str) -> None:
         """Connect to a database. Raises `OSError` if it cannot be used, or has no locks."""
         self._connections = VersionsConnections(url)
+        self._block: ContextVar[_PathBlock | None] = ContextVar("versions_block", default=None)
         self._recent = RecentContents()
         self._recent_lock = threading.Lock()
         self._holds = 0
@@ -89,7 +159,7 @@ class PostgresVersions:
 
     def _require_locks(self) -> None:
         key = _key_of("start", secrets.token_hex(8))
-        with self._connections.alone([], [key]), self._connections.connection() as database:
+        with self._connections.alone(_LOCK, [key]), self._connections.connection() as database:
             held = database.execute(
                 "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND granted"
             )
@@ -103,13 +173,35 @@ class PostgresVersions:
     def checkpoint(self) -> None:
         """See `VersionStore`. The database does so with each commit."""
 
-    def changing(self, workspaces: Iterable[str], path: str | None = None) -> AbstractContextManager[None]:
+    @contextmanager
+    def changing(self, workspaces: Iterable[str], path: str | None = None) -> Iterator[None]:
         """See `VersionStore`."""
-        keys = {_key_of("workspace", workspace) for workspace in workspaces}
+        keys = {workspace: _key_of("workspace", workspace) for workspace in workspaces}
         if path is None:
-            return self._connections.alone([], sorted(keys))
-        stripe = hashlib.sha256(os.fsencode(path)).digest()[0] % _STRIPES
-        return self._connections.alone(sorted(keys), [_key_of(f"path {stripe}", workspace) for workspace in workspaces])
+            with self._connections.alone(_LOCK, sorted(keys.values())):
+                yield
+            return
+        ((workspace, key),) = keys.items()
+        stripe = hashlib.sha256(name := os.fsencode(path)).digest()[0] % _STRIPES
+        locks = (key, _key_of(f"path {stripe}", workspace))
+        begin = "SELECT * FROM cfs.begin_version(%s, %s, %b, %b)"
+        with self._connections.alone(begin, *locks, os.fsencode(workspace), _path_key(name)) as rows:
+            token = self._block.set(_PathBlock(workspace, path, _newest(rows)))
+            try:
+                yield
+            finally:
+                self._block.reset(token)
+
+    def _known(self, workspace: str, path: str | None = None) -> _Newest | None:
+        """Return what this block knows of a workspace, or of a path: no other program can change that meanwhile."""
+        block = self._block.get()
+        if block is None or block.workspace != workspace or path not in (None, block.path):
+            return None
+        return block.newest
+
+    def _forget_known(self) -> None:
+        if (block := self._block.get()) is not None:
+            block.newest = None
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -134,6 +226,7 @@ class PostgresVersions:
 
     @contextmanager
     def _writing(self) -> Iterator[VersionsConnection]:
+        self._forget_known()
         with self._connections.connection() as database, database.transaction():
             yield database
 
@@ -146,41 +239,55 @@ class PostgresVersions:
     ) -> Content:
         """See `VersionStore`."""
         digest = hashlib.sha256(data).digest()
+        before = bytes.fromhex(previous.digest) if previous is not None and previous.size else b""
+        scope, stored = self._look_up(workspace, digest, before)
+        if scope is None:
+            return Content(digest, len(data), data, encode(data))
+        if digest in stored:
+            return Content(digest, len(data), data)
         base, step, dictionary = None, 0, None
+        if before in stored and previous_data is not None:
+            with self._recent_lock:
+                known = self._recent.get(scope, before)
+            previous_content = known or previous_data()
+            # a wrong dictionary would make the version unreadable
+            if known is not None or hashlib.sha256(previous_content).digest() == before:
+                base, step, dictionary = self._base(stored[before], previous_content)
+        with self._recent_lock:
+            self._recent.add(scope, digest, data)
+        return Content(digest, len(data), data, encode(data, dictionary), base, step)
+
+    def _look_up(self, workspace: str, *digests: bytes) -> tuple[bytes | None, dict[bytes, _StoredContent]]:
+        """Return the scope of a workspace, and which of some contents it is known to have."""
+        if (known := self._known(workspace)) is not None:
+            stored = {}
+            if known.entry is not None and known.content is not None:
+                stored[bytes.fromhex(known.entry.digest)] = known.content
+            return None if known.row is None else known.row.scope, stored
         with self._reading() as database:
             row = _find(database, workspace)
             if row is None:
-                return Content(digest, len(data), data, encode(data))
-            if _content(database, row.scope, digest) is not None:
-                return Content(digest, len(data), data)
-            if previous is not None and previous_data is not None and previous.size:
-                before = bytes.fromhex(previous.digest)
-                with self._recent_lock:
-                    known = self._recent.get(row.scope, before)
-                previous_content = known or previous_data()
-                # a wrong dictionary would make the version unreadable
-                if known is not None or hashlib.sha256(previous_content).digest() == before:
-                    base, step, dictionary = self._base(database, row.scope, before, previous_content)
-            with self._recent_lock:
-                self._recent.add(row.scope, digest, data)
-        return Content(digest, len(data), data, encode(data, dictionary), base, step)
+                return None, {}
+            found = {digest: _content(database, row.scope, digest) for digest in digests if digest}
+            return row.scope, {digest: content for digest, content in found.items() if content is not None}
 
-    def _base(
-        self, database: VersionsConnection, scope: bytes, digest: bytes, data: bytes
-    ) -> tuple[int | None, int, bytes | None]:
+    def _base(self, before: _StoredContent, data: bytes) -> tuple[int | None, int, bytes | None]:
         """Choose the content that is the dictionary of the version after one; return its id, step and bytes."""
-        found = _content(database, scope, digest)
-        if found is None or found.parts:
+        if before.parts:
             return None, 0, None
-        step = found.step + 1
+        step = before.step + 1
         if step % STRIDE:
-            return found.id, step, data
+            return before.id, step, data
         if step % FULL == 0:
             return None, 0, None
-        key, base, at = found.id, found.base, found.step
-        while base is not None and at % STRIDE:
-            ((key, base, at),) = database.execute("SELECT id, base, step FROM cfs.version_contents WHERE id = %s", base)
-        return key, step, decode_chain(_chain(database, key))
+        key, base, at = before.id, before.base, before.step
+        with self._reading() as database:
+            while base is not None and at % STRIDE:
+                rows = database.execute("SELECT id, base, step FROM cfs.version_contents WHERE id = %s", base)
+                if not rows:  # it was removed meanwhile
+                    return None, 0, None
+                ((key, base, at),) = rows
+            return key, step, decode_chain(_chain(database, key))
 
     def keep(self, workspace: str, source: BinaryIO, previous: Entry | None = None) -> Content:
         """See `VersionStore`."""
@@ -209,30 +316,30 @@ class PostgresVersions:
         """See `VersionStore`."""
         return Content(bytes.fromhex(entry.digest), entry.size)
 
-    def record(self, workspace: str, author: Author, kind: Kind, states: Mapping[str, State | None]) -> int:
+    def record(
+        self,
+        workspace: str,
+        author: Author,
+        kind: Kind,
+        states: Mapping[str, State | None],
+        above: Mapping[str, State] = MappingProxyType({}),
+        *,
+        ends: bool = False,
+    ) -> int:
         """See `VersionStore`. The time is that of the database."""
-        with self._writing() as database:
-            row = _made(database, workspace)
-            number = row.last + 1
-            for state in states.values():
-                if state is not None and state.content is not None:
-                    _store(database, row.scope, state.content)
-            ((now,),) = database.execute(
-                "INSERT INTO cfs.version_changes SELECT %s, %s, greatest(extract(epoch FROM clock_timestamp())"
-                "::double precision, (SELECT at FROM cfs.version_changes WHERE workspace = %s AND number = %s)),"
-                " %s, %s, %s, %s RETURNING at",
-                *(row.id, number, row.id, row.last),
-                *map(escape, (author.principal, author.agent, author.call, kind)),
-            )
-            database.execute("UPDATE cfs.version_workspaces SET last = %s WHERE id = %s", number, row.id)
-            database.insert(
-                "INSERT INTO cfs.version_entries VALUES (%s, %b, %s, %b, %s, %s, %s, %s, %b, %s)",
-                [
-                    (row.id, _path_key(name := os.fsencode(path)), number, name, now, *_values(state))
-                    for path, state in states.items()
-                ],
-            )
-        return number
+        with self._connections.connection() as database:
+            known = self._known(workspace)
+            self._forget_known()
+            if ends and known is not None and (row := known.row) is not None:
+                with suppress(DivisionByZero):  # a content was removed since it was prepared
+                    return _record_at_once(database, row, (author, kind, states, above))
+            with database.transaction():
+                row = _made(database, workspace)
+                for state in states.values():
+                    if state is not None and state.content is not None:
+                        _store(database, row.scope, state.content)
+                ((number, _),) = database.execute(*_recording(row.id, author, kind, states, above))
+        return int(number)
 
     def restamp(self, workspace: str, stamps: Mapping[str, str]) -> None:
         """See `VersionStore`."""
@@ -247,6 +354,8 @@ class PostgresVersions:
 
     def last(self, workspace: str) -> int:
         """See `VersionStore`."""
+        if (known := self._known(workspace)) is not None:
+            return 0 if known.row is None else known.row.last
         with self._connections.connection() as database:
             row = _find(database, workspace)
             return 0 if row is None else row.last
@@ -288,6 +397,8 @@ class PostgresVersions:
 
     def at(self, workspace: str, path: str, number: int | None = None) -> Entry | None:
         """See `VersionStore`."""
+        if number is None and (known := self._known(workspace, path)) is not None:
+            return known.entry
         with self._reading() as database:
             row = _required(database, workspace, number)
             if row is None:
@@ -525,19 +636,55 @@ def _key_of(kind: str, name: str) -> int:
 _HOLDING = _key_of("holding", "")
 
 
-class _StoredContent(NamedTuple):
-    id: int
-    base: int | None
-    step: int
-    parts: bool
-
-
 def _find(database: VersionsConnection, workspace: str, lock: str = "") -> _Workspace | None:
     rows = database.execute(
         f"SELECT id, scope, last, oldest FROM cfs.version_workspaces WHERE name = %b {lock}",  # noqa: S608
         os.fsencode(workspace),
     )
     return _Workspace(*rows[0]) if rows else None
+
+
+def _newest(rows: Sequence[Sequence[Any]]) -> _Newest:
+    if not rows:
+        return _Newest(None)
+    ((*row, path, number, at, entry_type, mode, size, digest, stamp, content, base, step, parts),) = rows
+    entry = _entry((path, number, at, entry_type, mode, size, digest, stamp))
+    stored = None if content is None else _StoredContent(content, base, step, parts)
+    return _Newest(_Workspace(*row), entry, stored)
+
+
+def _recording(
+    workspace: int, author: Author, kind: Kind, states: Mapping[str, State | None], above: Mapping[str, State]
+) -> Statement:
+    """Return the statement that records a change. `above` are folders that are recorded unless they are versions."""
+    rows = [
+        (_path_key(name := os.fsencode(path)), name, *_values(state), path in above and path not in states)
+        for path, state in {**above, **states}.items()
+    ]
+    columns = map(list, zip(*rows, strict=True)) if rows else [[]] * 8
+    by = map(escape, (author.principal, author.agent, author.call, kind))
+    return (_RECORD, workspace, *by, *columns)
+
+
+def _record_at_once(
+    database: VersionsConnection,
+    row: _Workspace,
+    change: tuple[Author, Kind, Mapping[str, State | None], Mapping[str, State]],
+) -> int:
+    """Record a change, and give all locks back, in one round trip.
+
+    Raises `DivisionByZero` if the workspace, a content or the base of one is not there.
+    """
+    new = {
+        content.digest: (content.digest, content.size, content.base, content.step, content.encoded)
+        for state in change[2].values()
+        if state is not None and (content := state.content) is not None and content.encoded is not None
+    }
+    contents = [(_CONTENTS, row.scope, *map(list, zip(*new.values(), strict=True)))] if new else []
+    lock = (_LOCK_SCOPE, _key_of("scope", row.scope.hex()), row.id)
+    recording = _recording(row.id, *change)
+    *_, ((number, _),) = database.transact_and_release(lock, *contents, recording)
+    return int(number)
 
 
 def _locked(database: VersionsConnection, workspace: str) -> _Workspace | None:

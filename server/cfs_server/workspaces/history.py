@@ -17,6 +17,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path as DiskPath
 from tempfile import TemporaryFile
+from types import MappingProxyType
 from typing import BinaryIO, TypeVar, cast
 
 import structlog
@@ -230,11 +231,11 @@ class WorkspaceHistory:
         """Record that a file was written."""
         workspace, name = split(path)
         stamp = cast("str", meta["version"])  # type: ignore[typeddict-item]
-        states = folder.missing_above(name)
+        states: dict[str, State | None] = {}
         if before is not None and before.type is EntryType.FOLDER:  # it was empty, or had empty ones in it
             states |= dict.fromkeys(self.store.tree_at(workspace, None, name))
         states[name] = State(EntryType.FILE, folder.mode(name), content, stamp)
-        self._record(workspace, Kind.WRITE, states)
+        self._record(workspace, Kind.WRITE, states, folder.above_written(name))
 
     def delete(self, path: Path, delete: Callable[[str | None], None], expected: str | None = None) -> None:
         """Delete a file through `delete`, and record it. `expected` is the version that it must have.
@@ -509,13 +510,20 @@ class WorkspaceHistory:
         tree = self.store.tree_at(source[0], None, source[1])
         return {target[1] + path.removeprefix(source[1]): entry for path, entry in tree.items()}
 
-    def _record(self, workspace: str, kind: Kind, states: Mapping[str, State | None]) -> None:
-        """Record a change that is on the disk. If the store is full, the next look at the folder does it.
+    def _record(
+        self,
+        workspace: str,
+        kind: Kind,
+        states: Mapping[str, State | None],
+        above: Mapping[str, State] = MappingProxyType({}),
+    ) -> None:
+        """Record a change that is on the disk. It ends the block of `_changing`.
 
-        Raises `OSError` where another program may have changed it meanwhile: only what is recorded is acknowledged.
+        If the store is full, the next look at the folder does it. Raises `OSError` where another program may have
+        changed it meanwhile: only what is recorded is acknowledged.
         """
         try:
-            self.store.record(workspace, _author(), kind, states)
+            self.store.record(workspace, _author(), kind, states, above, ends=True)
         except OSError as error:
             if self.store.shared:
                 raise
@@ -526,13 +534,15 @@ class WorkspaceHistory:
         """Let one change of a path happen at a time. What programs changed there before is recorded first."""
         workspace, name = split(path)
         folder = self._folder(workspace)
-        if not self.store.last(workspace):  # a workspace that is older than its versions: they begin with all of it
-            with self._alone(workspace):
+        for began in (False, True):
+            with self._gate(workspace).shared(name), self.store.changing([workspace], name):
+                if began or self.store.last(workspace):
+                    if name and not folder.is_current(name):
+                        folder.sync([name])
+                    yield workspace, name, folder
+                    return
+            with self._alone(workspace):  # it is older than its versions: they begin with all of it
                 folder.sync()
-        with self._gate(workspace).shared(name), self.store.changing([workspace], name):
-            if name and not folder.is_current(name):
-                folder.sync([name])
-            yield workspace, name, folder
 
     def _folder(self, workspace: str) -> FolderHistory:
         return FolderHistory(self.store, workspace, self._trees.tree(workspace))
