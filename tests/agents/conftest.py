@@ -1,5 +1,6 @@
 """Servers that the agents' tests talk to."""
 
 from tests.server.conftest import model_server, server
+from tests.server.places import bucket, files
 
-__all__ = ["model_server", "server"]
+__all__ = ["bucket", "files", "model_server", "server"]

@@ -23,7 +23,7 @@ from cfs_filesystem.versions.object_tree import ObjectTree, ObjectTrees
 from cfs_filesystem.versions.past import PastFileSystem
 from cfs_filesystem.versions.sqlite import SqliteVersions
 from cfs_filesystem.versions.store import VersionStore
-from cfs_filesystem.versions.tree import TreeStatus, WorkspaceTree, WorkspaceTrees
+from cfs_filesystem.versions.tree import TreeStatus, VersionedTree, VersionedTrees
 
 __all__ = [
     "OUTSIDE",
@@ -45,8 +45,8 @@ __all__ = [
     "TreeStatus",
     "VersionRetention",
     "VersionStore",
+    "VersionedTree",
+    "VersionedTrees",
     "VersionsUnavailableError",
-    "WorkspaceTree",
-    "WorkspaceTrees",
     "folders_in",
 ]

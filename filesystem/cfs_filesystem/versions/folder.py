@@ -27,7 +27,7 @@ from cfs_filesystem.versions.model import (
     State,
 )
 from cfs_filesystem.versions.store import VersionStore
-from cfs_filesystem.versions.tree import EntryChangedError, TreeStatus, WorkspaceTree, parents
+from cfs_filesystem.versions.tree import EntryChangedError, TreeStatus, VersionedTree, parents
 
 _CHUNK = 1 << 20
 ATTEMPTS = 10
@@ -39,7 +39,7 @@ class FolderHistory:
     """The files of one workspace, and its versions in a store."""
 
     def __init__(
-        self, store: VersionStore, workspace: str, tree: WorkspaceTree, skip: frozenset[str] = SKIPPED
+        self, store: VersionStore, workspace: str, tree: VersionedTree, skip: frozenset[str] = SKIPPED
     ) -> None:
         self._store = store
         self._workspace = workspace
@@ -127,7 +127,7 @@ class FolderHistory:
             return self._store.keep(self._workspace, file, known), stamp
 
     def restore(self, entries: Mapping[str, Entry | None], author: Author) -> list[str]:
-        """Put entries of the past back, by path, and record this as one change; see `WorkspaceTree.restore`.
+        """Put entries of the past back, by path, and record this as one change; see `VersionedTree.restore`.
 
         What programs changed there is recorded before it is overwritten. What is there already, because an interrupted
         restoration has put it there, belongs to this change.
@@ -199,7 +199,7 @@ class FolderHistory:
         if room is not None and room < sum(entry.size for path in missing if (entry := entries[path]) is not None):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _has(self, tree: WorkspaceTree, path: str, entry: Entry | None) -> bool:
+    def _has(self, tree: VersionedTree, path: str, entry: Entry | None) -> bool:
         """Return whether what is at a path is what an entry says."""
         status = tree.status(path)
         if status is None or entry is None:
@@ -241,7 +241,7 @@ class FolderHistory:
         """Yield all files, folders and links, each folder before its contents, also those of the names in `skip`."""
         return self._tree.present()
 
-    def copy(self, present: Iterable[tuple[str, TreeStatus]], target: WorkspaceTree) -> dict[str, Entry]:
+    def copy(self, present: Iterable[tuple[str, TreeStatus]], target: VersionedTree) -> dict[str, Entry]:
         """Copy what is `present` to another tree, which has only the workspace itself.
 
         Return the newest versions of the files that were copied as they are recorded, by path.
@@ -254,7 +254,7 @@ class FolderHistory:
 
     @property
     def compares(self) -> bool:
-        """Whether a change can name the stamp of what it replaces; see `WorkspaceTree`."""
+        """Whether a change can name the stamp of what it replaces; see `VersionedTree`."""
         return self._tree.compares
 
     def status(self) -> TreeStatus | None:
@@ -266,7 +266,7 @@ class FolderHistory:
         return self._tree.mode(path)
 
     def open_before(self, path: str) -> BinaryIO | None:
-        """Open a file that is replaced soon; see `WorkspaceTree`."""
+        """Open a file that is replaced soon; see `VersionedTree`."""
         return self._tree.open_before(path)
 
     def is_current(self, path: str) -> bool:

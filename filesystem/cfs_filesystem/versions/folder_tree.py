@@ -25,7 +25,7 @@ MEANWHILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, e
 
 
 class FolderTree:
-    """A `WorkspaceTree` in the folder `start` below the root of a tree.
+    """A `VersionedTree` in the folder `start` below the root of a tree.
 
     With `durable` what is put there is on the disk when a method returns.
     """
@@ -38,11 +38,11 @@ class FolderTree:
         self._durable = durable
 
     def view(self, paths: Collection[str]) -> Self:  # noqa: ARG002
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         return self
 
     def status(self, path: str) -> TreeStatus | None:
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         try:
             status = self._tree.stat(self._parts(path))
         except OSError as error:
@@ -52,23 +52,23 @@ class FolderTree:
         return _status(status)
 
     def mode(self, path: str) -> int:
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         status = self.status(path)
         return 0o644 if status is None else status.mode
 
     def above(self, path: str) -> dict[str, TreeStatus]:
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         statuses = {parent: self.status(parent) for parent in parents(path)}
         return {
             name: status for name, status in statuses.items() if status is not None and status.type is EntryType.FOLDER
         }
 
     def above_written(self, path: str) -> dict[str, TreeStatus]:
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         return self.above(path)
 
     def present(self, path: str = "", skip: frozenset[str] = frozenset()) -> Iterator[tuple[str, TreeStatus]]:
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         try:
             status = self._tree.stat(self._parts(path) or ["."])
         except (OSError, FileSystemError):
@@ -97,7 +97,7 @@ class FolderTree:
                             yield name, known
 
     def open(self, path: str) -> tuple[BinaryIO, str]:
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         parts = self._parts(path)
         with self._tree.parent(parts) as (directory, name):
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -112,7 +112,7 @@ class FolderTree:
             raise
 
     def open_before(self, path: str) -> BinaryIO | None:
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         with suppress(OSError):
             return os.fdopen(self._tree.open(self._parts(path)), "rb")
         return None
@@ -123,17 +123,17 @@ class FolderTree:
         contents: Contents,
         replaced: Mapping[str, Entry | None],  # noqa: ARG002
     ) -> list[str]:
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         return restore(self._tree, self._start, contents, entries, durable=self._durable)
 
     def room(self) -> int | None:
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         with self._tree.directory(self._start) as directory:
             status = os.fstatvfs(directory)
         return status.f_bavail * status.f_frsize
 
     def copy(self, present: Iterable[tuple[str, TreeStatus]], target: Self) -> dict[str, str]:
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         paths = (path for path, _ in present)
         return copy_folder(self._tree, self._start, paths, target._tree, target._start, durable=target._durable)
 
@@ -142,18 +142,18 @@ class FolderTree:
 
 
 class FolderTrees:
-    """`WorkspaceTrees` that are folders in the root of a tree."""
+    """`VersionedTrees` that are folders in the root of a tree."""
 
     def __init__(self, tree: DirectoryTree, *, durable: bool) -> None:
         self._tree = tree
         self._durable = durable
 
     def tree(self, workspace: str) -> FolderTree:
-        """See `WorkspaceTrees`."""
+        """See `VersionedTrees`."""
         return FolderTree(self._tree, [workspace], durable=self._durable)
 
     def vacate(self, workspace: str) -> bool:
-        """See `WorkspaceTrees`."""
+        """See `VersionedTrees`."""
         with suppress(OSError), self._tree.parent([workspace]) as (directory, last):
             os.rmdir(last, dir_fd=directory)
             return True
@@ -161,12 +161,12 @@ class FolderTrees:
 
     @contextmanager
     def new(self, workspace: str, mode: int) -> Iterator[tuple[FolderTree, int]]:
-        """See `WorkspaceTrees`. The mark is the inode of the folder."""
+        """See `VersionedTrees`. The mark is the inode of the folder."""
         with new_folder(self._tree, workspace, mode, durable=self._durable) as (hidden, inode):
             yield FolderTree(hidden, [workspace], durable=self._durable), inode
 
     def remove(self, workspace: str, mark: int, is_known: Callable[[str, TreeStatus], bool]) -> bool:  # noqa: ARG002
-        """See `WorkspaceTrees`."""
+        """See `VersionedTrees`."""
         try:
             inode = self._tree.stat([workspace]).st_ino
         except FileNotFoundError:

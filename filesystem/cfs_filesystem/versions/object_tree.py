@@ -59,7 +59,7 @@ class _Listing:
 
 
 class ObjectTree:
-    """A `WorkspaceTree` whose objects have keys that begin with `prefix`, which ends in `/`."""
+    """A `VersionedTree` whose objects have keys that begin with `prefix`, which ends in `/`."""
 
     compares = True
 
@@ -69,35 +69,35 @@ class ObjectTree:
         self._seen: _Objects = seen or store
 
     def view(self, paths: Collection[str]) -> "ObjectTree":
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         if len(paths) <= _FEW:
             return self
         return ObjectTree(self._store, self._prefix, _Listing(self._store.walk(self._prefix)))
 
     def status(self, path: str) -> TreeStatus | None:
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         stored = self._seen.look(self._prefix + path) if path else None
         if stored is not None:
             return _status(stored)
         return _FOLDER if self._seen.holds_any(self._inside(path)) else None
 
     def mode(self, path: str) -> int:  # noqa: ARG002
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         return _FILE_MODE
 
     def above(self, path: str) -> dict[str, TreeStatus]:
-        """See `WorkspaceTree`. A folder that is there is in folders that are there."""
+        """See `VersionedTree`. A folder that is there is in folders that are there."""
         folders = parents(path)
         while folders and not self._seen.holds_any(self._inside(folders[-1])):
             folders.pop()
         return dict.fromkeys(folders, _FOLDER)
 
     def above_written(self, path: str) -> dict[str, TreeStatus]:
-        """See `WorkspaceTree`. The bucket is not asked: all folders above an object are there."""
+        """See `VersionedTree`. The bucket is not asked: all folders above an object are there."""
         return dict.fromkeys(parents(path), _FOLDER)
 
     def present(self, path: str = "", skip: frozenset[str] = frozenset()) -> Iterator[tuple[str, TreeStatus]]:
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         below, yielded = f"{path}/" if path else "", set[str]()
         if path and (stored := self._seen.look(self._prefix + path)) is not None:
             yielded.add(path)
@@ -115,19 +115,19 @@ class ObjectTree:
                 yield name, _status(stored)
 
     def open(self, path: str) -> tuple[BinaryIO, str]:
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
         try:
             return open_object(self._store, self._prefix + path, path)
         except NotFoundError:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
 
     def open_before(self, path: str) -> None:
-        """See `WorkspaceTree`. The versions are nearer than the bucket."""
+        """See `VersionedTree`. The versions are nearer than the bucket."""
 
     def restore(
         self, entries: Mapping[str, Entry | None], contents: Contents, replaced: Mapping[str, Entry | None]
     ) -> list[str]:
-        """See `WorkspaceTree`. A folder is marked if it is empty. Links are put nowhere: their paths are returned."""
+        """See `VersionedTree`. A folder is marked if it is empty. Links are put nowhere: their paths are returned."""
         refused: list[str] = []
         deepest_first = sorted(entries, key=lambda path: path.count("/"), reverse=True)
         for path in deepest_first:
@@ -167,10 +167,10 @@ class ObjectTree:
             self._store.write(self._inside(path), [], ABSENT)
 
     def room(self) -> None:
-        """See `WorkspaceTree`."""
+        """See `VersionedTree`."""
 
     def copy(self, present: Iterable[tuple[str, TreeStatus]], target: Self) -> dict[str, str]:
-        """See `WorkspaceTree`. Raises `FileExistsError` if a program has made a file where one is copied to."""
+        """See `VersionedTree`. Raises `FileExistsError` if a program has made a file where one is copied to."""
         stamps: dict[str, str] = {}
         folders, used = list[str](), set[str]()
         for path, status in present:
@@ -204,26 +204,26 @@ class ObjectTree:
 
 
 class ObjectTrees:
-    """`WorkspaceTrees` that are prefixes in a store."""
+    """`VersionedTrees` that are prefixes in a store."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def tree(self, workspace: str) -> ObjectTree:
-        """See `WorkspaceTrees`."""
+        """See `VersionedTrees`."""
         return ObjectTree(self._store, f"{workspace}/")
 
     def vacate(self, workspace: str) -> bool:
-        """See `WorkspaceTrees`. A workspace without a file is an empty one."""
+        """See `VersionedTrees`. A workspace without a file is an empty one."""
         return self.tree(workspace)._unmark("")  # noqa: SLF001
 
     @contextmanager
     def new(self, workspace: str, mode: int) -> Iterator[tuple[ObjectTree, int]]:  # noqa: ARG002
-        """See `WorkspaceTrees`. There is no mark, and the files become visible one by one."""
+        """See `VersionedTrees`. There is no mark, and the files become visible one by one."""
         yield self.tree(workspace), 0
 
     def remove(self, workspace: str, mark: int, is_known: Callable[[str, TreeStatus], bool]) -> bool:  # noqa: ARG002
-        """See `WorkspaceTrees`."""
+        """See `VersionedTrees`."""
         prefix, others = f"{workspace}/", False
         for stored in list(self._store.walk(prefix)):
             if not (stored.key.endswith("/") or is_known(stored.key.removeprefix(prefix), _status(stored))):

@@ -28,7 +28,7 @@ class TreeStatus:
     stamp: str = ""
 
 
-class WorkspaceTree(Protocol):
+class VersionedTree(Protocol):
     """The files of one workspace. Paths are relative to it, without a `/` at either end; `""` is the workspace itself.
 
     All methods raise `OSError` if the disk refuses, and `Unavailable` if the bucket does not answer.
@@ -37,7 +37,7 @@ class WorkspaceTree(Protocol):
     compares: bool
     """Whether a change can name the stamp of what it replaces, and is refused if that has another one."""
 
-    def view(self, paths: Collection[str]) -> "WorkspaceTree":
+    def view(self, paths: Collection[str]) -> "VersionedTree":
         """Return a tree on which these paths are looked at soon. It may show everything as it is now."""
 
     def status(self, path: str) -> TreeStatus | None:
@@ -87,16 +87,16 @@ class WorkspaceTree(Protocol):
         """
 
 
-class WorkspaceTrees(Protocol):
+class VersionedTrees(Protocol):
     """All workspaces of a server: folders in a folder, or prefixes in a bucket."""
 
-    def tree(self, workspace: str) -> WorkspaceTree:
+    def tree(self, workspace: str) -> VersionedTree:
         """Return the files of a workspace, which need not exist."""
 
     def vacate(self, workspace: str) -> bool:
         """Remove the workspace if it is an empty folder. Returns whether it was."""
 
-    def new(self, workspace: str, mode: int) -> AbstractContextManager[tuple[WorkspaceTree, int]]:
+    def new(self, workspace: str, mode: int) -> AbstractContextManager[tuple[VersionedTree, int]]:
         """Make a workspace; yield its empty tree, and a mark by which `remove` recognises it.
 
         On a disk it gets its name when the block ends. Raises `FileExistsError` if the name is taken by then.

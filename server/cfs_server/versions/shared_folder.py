@@ -27,7 +27,7 @@ def open_shared_versions(url: str, slots: int, place: Path | ObjectStore) -> Pos
     bucket does not answer.
     """
     prepare(url, slots)
-    _require_same(url, _Folder(place) if isinstance(place, Path) else _Bucket(place))
+    _require_same(url, _FolderPlace(place) if isinstance(place, Path) else _BucketPlace(place))
     try:
         return PostgresVersions(url)
     except OSError as error:
@@ -36,7 +36,7 @@ def open_shared_versions(url: str, slots: int, place: Path | ObjectStore) -> Pos
         raise Unsupported(error.strerror or "") from None
 
 
-class _Folder:
+class _FolderPlace:
     """A folder with an identity."""
 
     name = "folder"
@@ -54,7 +54,7 @@ class _Folder:
         return _identity(self._place)
 
 
-class _Bucket:
+class _BucketPlace:
     """A bucket, which gets an identity as soon as it is used."""
 
     name = "bucket"
@@ -71,7 +71,7 @@ class _Bucket:
         return self._store.identity()
 
 
-def _require_same(url: str, place: _Folder | _Bucket) -> None:
+def _require_same(url: str, place: _FolderPlace | _BucketPlace) -> None:
     """Raise `Unsupported` unless a folder or bucket is the one that the servers of a database share."""
     with closing(connect(url)) as database, translated(place_of(url)):
         row = database.execute("SELECT value FROM cfs.meta WHERE name = %s", (_NAME,)).fetchone()

@@ -35,9 +35,9 @@ from cfs_filesystem.versions import (
     SqliteVersions,
     State,
     TreeStatus,
+    VersionedTrees,
     VersionRetention,
     VersionStore,
-    WorkspaceTrees,
     folders_in,
 )
 from cfs_filesystem.versions.codec import LARGE
@@ -63,7 +63,7 @@ class ForkedWorkspace:
     """How a workspace is copied: as it is, or as it was `at` a moment.
 
     With `vacant` no session has the new name: an empty folder of that name makes room for the copy, with its past.
-    `room` reserves bytes for it. `note` is called with the mark of the new workspace (`WorkspaceTrees.new`) and the
+    `room` reserves bytes for it. `note` is called with the mark of the new workspace (`VersionedTrees.new`) and the
     number of the last version, before anything gets the new name; what it raises ends the copy.
     """
 
@@ -100,7 +100,7 @@ class MergedWorkspace:
 class WorkspaceHistory:
     """The versions of all workspaces of a server."""
 
-    def __init__(self, store: VersionStore, trees: WorkspaceTrees, retention: VersionRetention) -> None:
+    def __init__(self, store: VersionStore, trees: VersionedTrees, retention: VersionRetention) -> None:
         self.store = store
         self._trees = trees
         self._retention = retention

@@ -16,7 +16,7 @@ from cfs_filesystem.versions import (
     FolderTree,
     ObjectTree,
     SqliteVersions,
-    WorkspaceTree,
+    VersionedTree,
 )
 from tests.buckets import NAME, Bucket, bucket_server
 
@@ -64,7 +64,7 @@ def bucket() -> Iterator[Bucket]:
 
 
 @pytest.fixture(params=["folder", "memory", "bucket"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[WorkspaceTree, Program]]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[VersionedTree, Program]]:
     if request.param == "folder":
         root = tmp_path / "w"
         with closing(DiskFileSystem(root)) as disk:
@@ -84,7 +84,7 @@ def versions() -> Iterator[SqliteVersions]:
         yield store
 
 
-def test_every_state_is_recorded_and_comes_back(place: tuple[WorkspaceTree, Program], versions: SqliteVersions) -> None:
+def test_every_state_is_recorded_and_comes_back(place: tuple[VersionedTree, Program], versions: SqliteVersions) -> None:
     """A random walk of another program's changes, and of ways back to any of the states before."""
     tree, program = place
     history, chance = FolderHistory(versions, "w", tree), random.Random(3)
@@ -114,7 +114,7 @@ def test_every_state_is_recorded_and_comes_back(place: tuple[WorkspaceTree, Prog
 
 
 def test_a_folder_in_which_something_stays_is_not_removed(
-    place: tuple[WorkspaceTree, Program], versions: SqliteVersions
+    place: tuple[VersionedTree, Program], versions: SqliteVersions
 ) -> None:
     tree, program = place
     history = FolderHistory(versions, "w", tree)
@@ -127,7 +127,7 @@ def test_a_folder_in_which_something_stays_is_not_removed(
     assert versions.tree_at("w").keys() == {"d", "d/b"}
 
 
-def test_what_is_there_is_seen_in_one_way(place: tuple[WorkspaceTree, Program]) -> None:
+def test_what_is_there_is_seen_in_one_way(place: tuple[VersionedTree, Program]) -> None:
     """By a view of many paths as by one look at each; folders come before their contents."""
     tree, program = place
     for path in ("a", "d/a", "d/e/a", "node_modules/x"):
