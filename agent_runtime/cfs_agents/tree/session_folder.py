@@ -134,11 +134,10 @@ class SessionFolder:
         _replace(usable_file(self.path / STATUS, self.warn), text)
         steps.restart({_GENERATION: self._generation})
 
-    def put_messages_aside(self) -> None:
-        """Put aside a conversation that belongs to another session; the next `save` writes all files."""
+    def put_messages_aside(self, problem: str) -> None:
+        """Put aside a conversation that does not go on, for which `problem` is the reason; `save` writes all files."""
         with disk_errors(self.path):
             if os.path.lexists(self.path / MESSAGES):
-                problem = "belongs to another session of this name: the agent takes over the history of the present one"
                 without_damage(self.path / MESSAGES, None, problem, self.warn, what="conversation")
         self._messages = None
 

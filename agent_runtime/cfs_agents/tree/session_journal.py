@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from cfs.api import life_in
@@ -32,6 +33,8 @@ class StoredSession:
     life: str | None = None
 
 
+_ANOTHER_SESSION = "belongs to another session of this name: the agent takes over the history of the present one"
+_REWOUND = "has messages that a rewind of its session has taken back"
 _IDENTITY = ("session_id", "agent_id", "agent_name", "system_instruction", "max_turns", "timeout", "budget")
 
 
@@ -125,7 +128,7 @@ class SessionJournal:
         """Take over the history of its session. A conversation of another session is put aside."""
         record = self.record
         if self._messages.messages:
-            await to_the_end(self._folder.put_messages_aside)
+            await to_the_end(partial(self._folder.put_messages_aside, _ANOTHER_SESSION))
             fresh = SubAgentRecord(
                 **{name: getattr(record, name) for name in _IDENTITY}, state="done", created_at=time.time()
             )
@@ -142,7 +145,7 @@ class SessionJournal:
         Calls at the end that have no results are left out: they belong to what is undone.
         """
         record = self.record
-        await to_the_end(self._folder.put_messages_aside)
+        await to_the_end(partial(self._folder.put_messages_aside, _REWOUND))
         record.begun, record.asking, record.broken, record.nudges, record.finish = [], "", {}, [], None
         record.rewound = version
         self._messages.replace_all(_without_open_calls(history))

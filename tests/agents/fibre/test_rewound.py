@@ -43,6 +43,8 @@ async def test_what_was_rewound_is_not_in_the_prompts_of_the_agent(
             assert (await agent.run("third")).ok
             await back(server)
             assert (await agent.run("fourth")).ok
+            (warning, _) = agent.warnings
+            assert "has messages that a rewind of its session has taken back; the conversation is kept" in warning
     else:
         async with tree(tmp_path, scripted, server.url) as agent:
             await first_tasks(agent)
