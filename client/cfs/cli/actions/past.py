@@ -85,7 +85,7 @@ def _step(step: RewoundSession, dry_run: bool) -> Iterable[str]:
     yield f"{step.session}: {'would go' if dry_run else 'went'} to {where}"
     for sign, messages in (("-", step.removed), ("+", step.restored)):
         for message in messages[:_LISTED]:
-            yield f"  {sign} #{message.index} {message.role}: {_short(message.text)}"
+            yield f"  {sign} {message.role}: {_short(message.text)}"
         if len(messages) > _LISTED:
             yield f"  {sign} and {len(messages) - _LISTED} more messages"
     for text in step.cancelled:
