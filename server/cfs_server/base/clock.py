@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class SteadyClock:
-    """Tells the time of the machine. If that is set back, this one goes on at half speed until both agree."""
+    """A clock that shows the time of the machine. If that is set back, it goes on at half speed until both agree."""
 
     def __init__(
         self, machine: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
