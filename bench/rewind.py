@@ -1,9 +1,12 @@
-"""What going back costs: the request, and the first token after it (aims: 0.5 s for 200 messages, 1.1 x a usual turn).
+"""What going back costs: the request, and the first token after it.
+
+The aims are 0.5 s for 200 messages and 500 files, and 1.1 x a usual turn for the first token.
 
 Run by `scripts/bench rewind [--smoke] [--rounds N] [--json FILE]`. The server has the embedded model and keeps its
-sessions in a file. Two requests are timed: back to the middle of a session of 200 messages, and `redo`. For the first
-token, a usual turn and one right after a rewind take turns, at the same message of a session that fits the context. The
-prefix is still there, so only the new message is read.
+sessions and the versions of its files on disk. Two requests are timed: back to the middle of a session of 200 messages
+whose agent has changed 500 files since, and `redo`. For the first token, a usual turn and one right after a rewind take
+turns, at the same message of a session that fits the context. The prefix is still there, so only the new message is
+read.
 """
 
 import argparse
@@ -17,12 +20,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
+
 from cfs import Session, api
 from cfs.transports.http import Client
 from cfs.wire import Message, NewMessage, RedoRequest, RewindRequest, Usage
 
 BAR_SECONDS, BAR_RATIO = 0.5, 1.1
 MESSAGES = 200
+FILES = 500
 SENTENCE = "My sister is called Alice, and she has a small red boat."
 
 
@@ -42,19 +48,36 @@ def serving() -> Iterator[str]:
 
 
 def requests(url: str, rounds: int) -> tuple[list[float], list[float]]:
-    """Return the seconds of rewinds and of redos in a session of 200 messages."""
+    """Return the seconds of rewinds and of redos in a session of 200 messages and 500 files."""
     roles = ("user", "assistant")
     messages = [Message(role=roles[index % 2], content=f"{index}: {SENTENCE}") for index in range(MESSAGES)]
     back, forward = [], []
     with Client(url) as client:
         client.call(api.create("long", messages=tuple(messages[: MESSAGES // 2])))
+        write_files(url, "before")
+        client.call(api.post("long", NewMessage(role="assistant", content="The files are made.", generate=False)))
         for message in messages[MESSAGES // 2 :]:
             client.call(api.post("long", NewMessage(role=message.role, content=message.content, generate=False)))
+        write_files(url, "after")
         for _ in range(rounds):
-            back.append(_timed(lambda: client.call(api.rewind("long", RewindRequest(to=0)))))
+            back.append(_timed(lambda: client.call(api.rewind("long", RewindRequest(to=1)))))
+            assert client.call(api.read_file("workspaces/long/file-7")).content == content("before", 7)
             forward.append(_timed(lambda: client.call(api.redo("long", RedoRequest()))))
-        assert client.call(api.read("long")).messages == MESSAGES
+            assert client.call(api.read_file("workspaces/long/file-7")).content == content("after", 7)
+        assert client.call(api.read("long")).messages == MESSAGES + 1
     return back, forward
+
+
+def write_files(url: str, what: str) -> None:
+    """Write 500 files of some kilobytes as the agent of the session."""
+    with httpx.Client(base_url=url, headers={api.AGENT: "long"}) as client:
+        for number in range(FILES):
+            client.put(f"/v1/files/workspaces/long/file-{number}", content=content(what, number)).raise_for_status()
+
+
+def content(what: str, number: int) -> bytes:
+    """Return the content of a file."""
+    return f"{number} {what}: {SENTENCE}\n".encode() * 50
 
 
 def first_tokens(url: str, rounds: int) -> tuple[list[Usage], list[Usage]]:
@@ -100,7 +123,7 @@ def main() -> int:
     read = [
         statistics.median(usage.prompt_tokens - usage.cached_tokens for usage in usages) for usages in (usual, after)
     ]
-    seconds = {"rewind of 200 messages": statistics.median(back), "redo": statistics.median(forward)}
+    seconds = {"rewind": statistics.median(back), "redo": statistics.median(forward)}
     for name, value in seconds.items():
         print(f"{name:<24} {value * 1000:7.1f} ms")
     for name, value, tokens in zip(("usual turn", "after a rewind"), first, read, strict=True):
