@@ -1,6 +1,6 @@
 """Measure versions of files: the space of many small edits, what a write costs with them, and how fast they are read.
 
-    python bench/versions.py [--versions N] [--rounds N] [--postgres]
+    scripts/bench versions [--versions N] [--rounds N] [--postgres]
 
 Writes with and without versions are interleaved, on the same disk, and their medians compared: directly, and by REST
 against two servers. With `--postgres` only that is measured, with versions in PostgreSQL.
@@ -10,6 +10,7 @@ import argparse
 import json
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,8 @@ import httpx
 from cfs_filesystem import OPERATIONS, Grant
 from cfs_filesystem.versions import SqliteVersions
 from cfs_server.workspaces.workspaces import DiskWorkspaces
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.postgres import running_postgres
 from tests.server.support import serving
 

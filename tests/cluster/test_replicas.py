@@ -323,7 +323,7 @@ def test_each_replica_shows_the_past_of_each_session(three: Replicas, name: str)
 
 def test_replicas_without_a_common_folder_say_that_they_keep_no_versions_of_files(three: Replicas, name: str) -> None:
     say(three.urls[0], name, "hello")
-    need = "servers that share a database need a common folder for that: name it with `--workspaces`"
+    need = "servers that share a database need a common folder or bucket for that: name it with `--workspaces`"
     reason = f"versions of files are not kept here: {need} (docs/versions.md)"
     for url in three.urls:
         assert httpx.put(f"{url}/v1/files/workspaces/{name}/a", content=b"x", timeout=60).status_code < 300

@@ -26,7 +26,7 @@ from cfs_filesystem.versions.model import (
     Kind,
     State,
 )
-from cfs_filesystem.versions.store import VersionStore
+from cfs_filesystem.versions.store import VersionStore, entries_at
 from cfs_filesystem.versions.tree import EntryChangedError, TreeStatus, VersionedTree, parents
 
 _CHUNK = 1 << 20
@@ -64,10 +64,15 @@ class FolderHistory:
         paths = list(dict.fromkeys(paths))
         tree = self._tree.view(paths)
         with self._store.holding():
+            newest_at = entries_at(self._store, self._workspace, paths)
             for path in paths:
                 above = tree.above(path)
                 start = self._outermost_gone(path, above)
-                recorded = self._store.tree_at(self._workspace, None, start)
+                entry = newest_at[path] if start == path else None
+                if entry is not None and entry.type is not EntryType.FOLDER:  # nothing is below it
+                    recorded = {path: entry}
+                else:
+                    recorded = self._store.tree_at(self._workspace, None, start)
                 present = {**above, **dict(tree.present(start, self._skip))}
                 for name, status in present.items():
                     newest = recorded.get(name) or self._store.at(self._workspace, name)
@@ -189,7 +194,7 @@ class FolderHistory:
             for path, entry in entries.items()
             if path in missing or (entry is not None and entry.type is EntryType.FOLDER)
         }
-        replaced = {path: self._store.at(self._workspace, path) for path in chosen}
+        replaced = entries_at(self._store, self._workspace, chosen)
         return self._tree.restore(chosen, partial(self._store.open, self._workspace), replaced)
 
     def _require_room(self, entries: Mapping[str, Entry | None]) -> None:

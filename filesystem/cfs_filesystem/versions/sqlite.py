@@ -403,20 +403,32 @@ class SqliteVersions:
                     -1 if limit is None else limit,
                 )
             ]
-            return [self._change(row["id"], number, path) for number in numbers]
+            return self._changes(row["id"], numbers, path) if numbers else ()
 
-    def _change(self, name: int, number: int, below: str) -> Change:
-        change = self._one("SELECT * FROM changes WHERE workspace = ? AND number = ?", name, number)
-        rows = self._all(
-            f"SELECT {_ENTRY} FROM entries WHERE workspace = ? AND number = ? AND {_BELOW} ORDER BY path",  # noqa: S608
-            name,
-            number,
+    def _changes(self, name: int, numbers: Sequence[int], below: str) -> list[Change]:
+        """Return these changes, which are all of their range that touch something below a path."""
+        span = (name, numbers[-1], numbers[0])
+        rows = self._all("SELECT * FROM changes WHERE workspace = ? AND number BETWEEN ? AND ?", *span)
+        changes = {row["number"]: row for row in rows}
+        entries: dict[int, dict[str, Entry | None]] = {number: {} for number in numbers}
+        for row in self._all(
+            f"SELECT {_ENTRY} FROM entries WHERE workspace = ? AND number BETWEEN ? AND ? AND {_BELOW}"  # noqa: S608
+            " ORDER BY path",
+            *span,
             *_below(below),
-        )
-        author = Author(change["principal"], change["agent"], change["call"])
-        return Change(
-            number, change["at"], author, Kind(change["kind"]), {os.fsdecode(row["path"]): _entry(row) for row in rows}
-        )
+        ):
+            if row["number"] in entries:
+                entries[row["number"]][os.fsdecode(row["path"])] = _entry(row)
+        return [
+            Change(
+                number,
+                changes[number]["at"],
+                Author(changes[number]["principal"], changes[number]["agent"], changes[number]["call"]),
+                Kind(changes[number]["kind"]),
+                entries[number],
+            )
+            for number in numbers
+        ]
 
     def changes_between(self, workspace: str, first: int, last: int) -> dict[str, tuple[Entry | None, Entry | None]]:
         """See `VersionStore`."""

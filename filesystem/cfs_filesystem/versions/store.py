@@ -1,6 +1,6 @@
 """What a store of versions does. `VersionStoreConformance` in `cfs_filesystem.versions.testing` tests it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
@@ -156,3 +156,16 @@ class VersionStore(Protocol):
 
     def close(self) -> None:
         """Close the store."""
+
+
+_MANY = 32
+
+
+def entries_at(
+    store: VersionStore, workspace: str, paths: Collection[str], number: int | None = None
+) -> dict[str, Entry | None]:
+    """Return the entries at paths after a change, as `VersionStore.at` does. For many paths the whole tree is read."""
+    if len(paths) < _MANY:
+        return {path: store.at(workspace, path, number) for path in paths}
+    tree = store.tree_at(workspace, number)
+    return {path: tree.get(path) for path in paths}

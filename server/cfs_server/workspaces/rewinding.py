@@ -16,6 +16,7 @@ from cfs.errors import Conflict, StorageFull, Unavailable
 from cfs.wire import ForeignChanges
 from cfs_filesystem.versions import Author, Change, Entry, VersionsUnavailableError
 from cfs_filesystem.versions.lineage import changes_since
+from cfs_filesystem.versions.store import entries_at
 from cfs_server.domain.authors import author
 from cfs_server.domain.changes import FilesRewound
 from cfs_server.domain.past import Moment
@@ -98,9 +99,10 @@ def _plan(
             selected.update(change.entries if paths is None else ())
         else:
             foreign |= {path: foreign.get(path, change) for path in change.entries}
-    changed = {}
-    for path in sorted(selected | foreign.keys()):
-        now, then = store.at(workspace, path), store.at(workspace, path, to)
+    changed, touched = {}, sorted(selected | foreign.keys())
+    present, past = entries_at(store, workspace, touched), entries_at(store, workspace, touched, to)
+    for path in touched:
+        now, then = present[path], past[path]
         if not (now is None and then is None) and (now is None or not now.equals(then)):
             changed[path] = then
     entries = {path: then for path, then in changed.items() if path in selected}
@@ -152,6 +154,10 @@ class CallersFileRewind:
 
     def _make(self) -> FilePlan | None:
         plan, history = self._plan, self._rewinds.history
+        if self.planned is not None:
+            history.look(self.planned.workspace)
+            if history.store.last(self.planned.workspace) == self.planned.before:
+                return self.planned  # nothing has been changed since
         if plan.undone is None:
             return plan_rewind(history, self._workspace, plan.at, plan.sessions, self._others)
         if plan.undone.files is None:
@@ -184,7 +190,7 @@ class FileRewinds:
 
     def _restore(self, noted: dict[str, Any], operation: str) -> list[str]:
         workspace, store = noted["workspace"], self.history.store
-        entries = {path: store.at(workspace, path, noted["to"]) for path in noted["paths"]}
+        entries = entries_at(store, workspace, noted["paths"], noted["to"])
         return self._workspaces.rewind(workspace, entries, Author(noted["principal"], noted["agent"], operation))
 
     async def finish(self) -> None:
