@@ -217,7 +217,7 @@ async def test_what_git_ignores_is_not_looked_at(project: Path, tmp_path: Path) 
 
 
 async def test_ignored_files_in_the_report_of_an_agent(project: Path, tmp_path: Path) -> None:
-    """A claim holds if they have changed since its task began, whoever it was: nobody has watched them."""
+    """A claim holds if they have changed since its task began, whoever did it: such changes are not recorded."""
     (project / ".gitignore").write_text(IGNORED)
     (project / "old.log").touch()
     (project / ".env").write_text("KEY=1")
