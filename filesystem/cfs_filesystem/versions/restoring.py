@@ -60,9 +60,9 @@ def _flush(tree: DirectoryTree, start: Sequence[str], entries: Mapping[str, Entr
     """Flush the files of entries, unless they were when they were written, and all folders above entries."""
     files = [path for path, entry in entries.items() if entry is not None and entry.type is EntryType.FILE]
     folders = {parent for path in entries for parent in parents(path)}
-    for path in (*(path for path in files if _can_be_read(entries[path])), *folders, ""):
+    for path in (*(path for path in files if _can_be_read(entries[path])), *folders, "."):
         try:
-            descriptor = tree.open([*start, *(path.split("/") if path else ())])
+            descriptor = tree.open([*start, *path.split("/")])
         except OSError as error:
             if error.errno not in _MEANWHILE:
                 raise
