@@ -195,6 +195,7 @@ class FolderHistory:
             if path in missing or (entry is not None and entry.type is EntryType.FOLDER)
         }
         replaced = entries_at(self._store, self._workspace, chosen)
+        self._store.checkpoint()  # a power loss may cut off what is put there, until all of it is flushed
         return self._tree.restore(chosen, partial(self._store.open, self._workspace), replaced)
 
     def _require_room(self, entries: Mapping[str, Entry | None]) -> None:
