@@ -58,16 +58,7 @@ def test_cancelled_turns_leave_nothing_behind(figures: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_a_day_of_agents_is_replayed(tmp_path: Path) -> None:
     """W11 without a peer: each request of the trace is answered, those of children and the repeated ones as well."""
-    command = [sys.executable, str(ENGINE), "--smoke", "--peers", "", "--only", "W11"]
-    done = subprocess.run(
-        [*command, "--json", str(tmp_path / "figures.json")],
-        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    [replay] = json.loads((tmp_path / "figures.json").read_text())["results"]["W11"]["figures"]["replays"]
+    [replay] = figures_of("W11", tmp_path)["replays"]
     trace = json.loads(w11_agents.TRACE.read_text())
     agents = trace["agents"][: w11_agents.SMOKE_AGENTS]
     steps = [step for agent in agents for step in steps_of(agent)]
@@ -76,6 +67,20 @@ def test_a_day_of_agents_is_replayed(tmp_path: Path) -> None:
     assert replay["in_time"] + replay["late_first"] + replay["long_gap"] >= replay["replies"]
     assert any("children" in step for step in steps)
     assert any("retries" in step for step in steps)
+
+
+def figures_of(workload: str, folder: Path) -> Any:
+    """Run one workload of the engine's bench without a peer, and return its figures."""
+    command = [sys.executable, str(ENGINE), "--smoke", "--peers", "", "--only", workload]
+    done = subprocess.run(
+        [*command, "--json", str(folder / "figures.json")],
+        env=os.environ | {"XDG_CACHE_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "figures.json").read_text())["results"][workload]["figures"]
 
 
 def steps_of(agent: dict[str, Any]) -> list[dict[str, Any]]:
@@ -87,16 +92,7 @@ def steps_of(agent: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_edits_are_guessed_and_stay_the_same(tmp_path: Path) -> None:
     """W10 without a peer: with guesses and without, each kind of work gives as many tokens, and edits the same text."""
-    command = [sys.executable, str(ENGINE), "--smoke", "--peers", "", "--only", "W10"]
-    done = subprocess.run(
-        [*command, "--json", str(tmp_path / "figures.json")],
-        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "figures.json").read_text())["results"]["W10"]["figures"]
+    found = figures_of("W10", tmp_path)
     rows = {(row["work"], row["side"]): row for row in found["rows"]}
     sides = (w10_edits.GUESSING, w10_edits.PLAIN)
     assert set(rows) == {(work, side) for work in w10_edits.WORKS for side in sides}

@@ -168,7 +168,7 @@ def markdown(runs: list[Run]) -> str:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--guidellm", type=Path, required=True, help="the program, of an environment of its own")
+    parser.add_argument("--guidellm", type=Path, required=True, help="the path of guidellm")
     parser.add_argument("--source", type=Path, required=True, help="where llama-cpp-python's source is unpacked")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=16, help="of each kind in a round")

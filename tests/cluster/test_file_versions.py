@@ -130,6 +130,20 @@ def test_files_go_back_and_come_back_at_any_replica(two: Replicas, folder: Folde
         assert [change["kind"] for change in log(one, name)][:2] == ["rewind", "rewind"]
 
 
+@everywhere
+def test_a_large_file_is_a_version_whoever_reads_it(two: Replicas, folder: Folder) -> None:
+    """It is stored in chunks, and the locks are given back: the next write follows."""
+    one, other = two.urls
+    large = random.Random(2).randbytes(9 << 20)
+    for content in (large, large[:-1], b"small"):
+        answer = call("PUT", one, "/v1/files/workspaces/main/a.bin", content=content)
+        assert answer.status_code in (200, 201, 204), answer.text
+    for number, content in ((1, large), (2, large[:-1]), (3, b"small")):
+        assert done("GET", other, "/v1/files/workspaces/main/a.bin", params={"at": number}).content == content
+    put(other, "main/a.bin", "another")
+    assert tree(folder / "main") == {"a.bin": "another"}
+
+
 SKEWED = """
 CREATE SCHEMA skewed;
 GRANT USAGE ON SCHEMA skewed TO cfs;

@@ -73,8 +73,8 @@ class FolderTree:
             status = self._tree.stat(self._parts(path) or ["."])
         except (OSError, FileSystemError):
             return
-        if path and (known := _status(status)) is not None:
-            yield path, known
+        if path and (recorded := _status(status)) is not None:
+            yield path, recorded
         waiting = [path] if stat.S_ISDIR(status.st_mode) else []
         while waiting:
             folder = waiting.pop()
@@ -86,15 +86,15 @@ class FolderTree:
                             continue
                         with suppress(FileNotFoundError):
                             status = entry.stat(follow_symlinks=False)
-                            known = _status(status)
-                            if status.st_dev != device or known is None:
+                            recorded = _status(status)
+                            if status.st_dev != device or recorded is None:
                                 continue
                             name = f"{folder}/{entry.name}" if folder else entry.name
-                            if known.type is EntryType.FOLDER:
+                            if recorded.type is EntryType.FOLDER:
                                 if entry.name in skip:
                                     continue
                                 waiting.append(name)
-                            yield name, known
+                            yield name, recorded
 
     def open(self, path: str) -> tuple[BinaryIO, str]:
         """See `VersionedTree`."""

@@ -29,7 +29,7 @@ _FOLDER = TreeStatus(EntryType.FOLDER, 0o755)
 
 
 class _Objects(Protocol):
-    """What is known of objects: a store, or a listing of it."""
+    """What answers questions about objects: a store, or a listing of it."""
 
     def look(self, key: str) -> StoredObject | None: ...
 

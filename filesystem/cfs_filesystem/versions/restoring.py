@@ -11,6 +11,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TypeGuard
 
 from cfs_filesystem._openat import DirectoryTree, FileChunks, replace
 from cfs_filesystem.versions.model import Entry, EntryType
@@ -58,9 +59,9 @@ def restore(
 
 def _flush(tree: DirectoryTree, start: Sequence[str], entries: Mapping[str, Entry | None]) -> None:
     """Flush the files of entries, unless they were when they were written, and all folders above entries."""
-    files = [path for path, entry in entries.items() if entry is not None and entry.type is EntryType.FILE]
+    files = [path for path, entry in entries.items() if _can_be_read(entry) and entry.type is EntryType.FILE]
     folders = {parent for path in entries for parent in parents(path)}
-    for path in (*(path for path in files if _can_be_read(entries[path])), *folders, "."):
+    for path in (*files, *folders, "."):
         try:
             descriptor = tree.open([*start, *path.split("/")])
         except OSError as error:
@@ -73,7 +74,7 @@ def _flush(tree: DirectoryTree, start: Sequence[str], entries: Mapping[str, Entr
             os.close(descriptor)
 
 
-def _can_be_read(entry: Entry | None) -> bool:
+def _can_be_read(entry: Entry | None) -> TypeGuard[Entry]:
     return entry is not None and entry.mode & stat.S_IRUSR != 0
 
 

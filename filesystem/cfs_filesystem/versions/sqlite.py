@@ -102,7 +102,7 @@ AND NOT EXISTS (
 class SqliteVersions:
     """A `VersionStore` in a file that only its owner can read, or, without a path, in memory.
 
-    Only one program may have the file open, so `changing` has nothing to do. `clock` tells the time of changes.
+    Only one program may have the file open, so `changing` has nothing to do. `clock` returns the time of changes.
     """
 
     shared = False

@@ -159,6 +159,7 @@ class VersionStore(Protocol):
 
 
 _MANY = 32
+"""From so many paths on, one read of a whole tree is quicker than one of each path."""
 
 
 def entries_at(
