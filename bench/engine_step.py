@@ -1,10 +1,11 @@
 """What a step of the engine costs beside the model: CPU time of the engine's thread, in parts.
 
 The real scheduler runs a small model with random weights in this process, on one thread, with 16 streams that all
-speak, at several lengths of context and with idle sessions in the prefix tree. Its frames go through a socket to
-another process. Shown are lower deciles over the steps, in microseconds of this thread's CPU time: neighbours on the
-machine take caches away and make most steps dearer. `own` is a whole step but for `llama_decode`, measured without the
-clocks of the parts, each of which costs some microseconds; `sampling` is the part of it that chooses tokens.
+speak, at several lengths of context, with idle sessions in the prefix tree and with turns that wait. Its frames go
+through a socket to another process. Shown are lower deciles over the steps, in microseconds of this thread's CPU time:
+neighbours on the machine take caches away and make most steps dearer. `own` is a whole step but for `llama_decode`,
+measured without the clocks of the parts, each of which costs some microseconds; `sampling` is the part of it that
+chooses tokens.
 
     scripts/bench engine_step [--steps 200] [--json FILE]
 """
@@ -38,8 +39,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import make_random_gguf
 
 STREAMS = 16
-CASES = ((100, 0), (1500, 0), (100, 300), (1500, 300))
-"""Tokens of context, and idle sessions."""
+CASES = ((100, 0, 0), (1500, 0, 0), (100, 300, 0), (1500, 300, 0), (100, 0, 10_000))
+"""Tokens of context, idle sessions, and turns that wait for a place."""
 PARTS = {
     "admission and eviction": ("_admit", "_cache.evict_rested"),
     "shares": ("_fitting_shares",),
@@ -109,6 +110,7 @@ class Case:
 
     context: int
     idle: int
+    waiting: int
     own: float
     decode: float
     parts: dict[str, float]
@@ -137,6 +139,7 @@ class Bench:
             loaded, PromptBuilder(loaded.template), self.scheduler.inbox.put, lambda _turn: None
         )
         self.speaking: set[str] = set()
+        self.waiting = 0
         self._ended: set[str] = set()
         threading.Thread(target=self._preparer.run_forever, daemon=True).start()
 
@@ -162,9 +165,13 @@ class Bench:
             self._ended |= {ended.id for ended in frame.ended}
             if len(self.speaking) < STREAMS:
                 self.speaking |= {text.id for text in frame.texts if text.id.startswith("turn")}
+        elif isinstance(frame, protocol.Stats):
+            self.waiting = frame.waiting
 
 
-def measure(model: Path, context: int, idle: int, steps: int, parts: dict[str, tuple[str, ...]]) -> dict[str, float]:
+def measure(
+    model: Path, context: int, idle: int, waiting: int, steps: int, parts: dict[str, tuple[str, ...]]
+) -> dict[str, float]:
     """Run one case on a new scheduler; returns the lower deciles of its parts."""
     with listener() as connection:
         bench = Bench(model, connection)
@@ -172,6 +179,10 @@ def measure(model: Path, context: int, idle: int, steps: int, parts: dict[str, t
             bench.run([order(f"idle-{turn}", 60, 2) for turn in range(number, min(idle, number + STREAMS))])
         bench.begin([order(f"turn-{number}", context, 2000) for number in range(STREAMS)])
         while len(bench.speaking) < STREAMS:
+            bench.step()
+        bench.begin([order(f"waiting-{number}", 20, 2) for number in range(waiting)])
+        while bench.waiting < waiting:
+            bench.scheduler.inbox.put(protocol.AskStats(0))
             bench.step()
         clock = Clock()
         install(clock, bench.scheduler, {"decode": ("_context.decode",)} | parts)
@@ -190,17 +201,17 @@ def order(name: str, context: int, tokens: int) -> protocol.Generate:
     )
 
 
-def case(model: Path, context: int, idle: int, steps: int) -> Case:
+def case(model: Path, context: int, idle: int, waiting: int, steps: int) -> Case:
     """Measure one case twice: the whole, then its parts."""
-    whole = measure(model, context, idle, steps, {})
-    parts = measure(model, context, idle, steps, PARTS)
+    whole = measure(model, context, idle, waiting, steps, {})
+    parts = measure(model, context, idle, waiting, steps, PARTS)
     decode = parts.pop("decode")
-    return Case(context, idle, whole["the rest"], decode, parts)
+    return Case(context, idle, waiting, whole["the rest"], decode, parts)
 
 
 def report(cases: list[Case]) -> str:
     """Write the table in Markdown."""
-    heads = [f"{case.context} tokens, {case.idle} idle" for case in cases]
+    heads = [f"{case.context} tokens, {case.idle} idle, {case.waiting} wait" for case in cases]
     lines = ["| microseconds | " + " | ".join(heads) + " |", "|---" + "|--:" * len(cases) + "|"]
     rows = {"**own**": [case.own for case in cases]}
     rows |= {name: [case.parts.get(name, 0.0) for case in cases] for name in [*PARTS, "the rest"]}
@@ -217,7 +228,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = make_random_gguf.make(Path(folder) / "random-small.gguf", "small")
-        cases = [case(model, context, idle, arguments.steps) for context, idle in CASES]
+        cases = [case(model, *numbers, arguments.steps) for numbers in CASES]
     print(report(cases))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(case) for case in cases], indent=1) + "\n", encoding="utf-8")

@@ -72,8 +72,11 @@ def test_random_joins_and_leaves_agree_with_a_list() -> None:
         else:
             here.append((dice.choice("ab"), dice.choice(list(WEIGHTS)), dice.choice("xyz")))
             fairness.join(here[-1])
-            fairness.charge(here[-1], dice.random())
+            fairness.charge(dice.choice(here), dice.random())
         assert fairness.check_integrity(here) == []
+        for level in {level for path in here for level in (path[:1], path[:2], path)}:
+            beside = {other for other in fairness._active if len(other) == len(level) and other[:-1] == level[:-1]}
+            assert fairness._least_beside(level) == min(fairness._had[other] for other in beside)
     while here:
         fairness.leave(here.pop())
     assert not fairness._had

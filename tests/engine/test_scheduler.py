@@ -7,12 +7,14 @@ import pytest
 
 from cfs.wire import Settings
 from cfs_server.engine.contract.protocol import (
+    Alive,
     CancelTurn,
     Ended,
     Forget,
     FromWorker,
     Log,
     Pause,
+    Ping,
     Resume,
     Step,
     WorkerOptions,
@@ -23,6 +25,7 @@ from cfs_server.engine.worker.generation import Generation
 from cfs_server.engine.worker.sampling import Sampler
 from cfs_server.engine.worker.scheduler import Scheduler
 from cfs_server.engine.worker.text import TextStream
+from cfs_server.engine.worker.wait_queue import WaitQueue
 
 
 class SchedulerHarness:
@@ -114,6 +117,70 @@ def test_a_failed_step_is_one_line_of_the_log(tiny: Path) -> None:
         assert "token" in told.text
         assert "\n" not in told.text
     assert lines == []
+
+
+def test_work_that_arrives_while_work_is_handled_comes_after_a_step(harness: SchedulerHarness) -> None:
+    """However quickly messages arrive, the turns that run go on: here each one that is handled brings another."""
+    scheduler, say = harness.scheduler, harness.said.append
+
+    def answer(frame: FromWorker) -> None:
+        say(frame)
+        if isinstance(frame, Alive):
+            scheduler.inbox.put(Ping())
+
+    scheduler._send = answer
+    harness.put("turn", prompt=10, tokens=5)
+    scheduler.inbox.put(Ping())
+    assert harness.run("turn")["turn"].completion_tokens == 5
+
+
+def test_a_step_with_all_places_taken_looks_at_no_turn_that_waits(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand of them cost a step nothing; each is ranked when a place becomes free."""
+    options = WorkerOptions(parallel=4, pool_tokens=1024, threads=1)
+    harness = SchedulerHarness(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
+    ranked: list[Generation] = []
+    rank = WaitQueue._rank
+
+    def recorded(queue: WaitQueue, turn: Generation) -> tuple[float, ...]:
+        ranked.append(turn)
+        return rank(queue, turn)
+
+    monkeypatch.setattr(WaitQueue, "_rank", recorded)
+    names = [f"t{number}" for number in range(1000)]
+    for name in names:
+        harness.put(name, prompt=10, tokens=40, first=20 + int(name[1:]))
+    harness.scheduler.take_work()
+    harness.scheduler.step()
+    assert len(harness.scheduler._running) == 4
+    assert len(ranked) == 1000
+    for _ in range(10):
+        harness.scheduler.step()
+    assert len(ranked) == 1000
+    harness.run("t0")
+    harness.scheduler.step()
+    assert len(ranked) > 1000
+
+
+def test_the_server_learns_at_once_how_many_turns_wait(
+    harness: SchedulerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait is sent when turns arrive, even if no step has anything else to report."""
+    scheduler = harness.scheduler
+    for number in range(4):
+        harness.put(f"t{number}", prompt=10, tokens=40, first=30 + number)
+    scheduler.take_work()
+    scheduler.step()
+    monkeypatch.setattr(scheduler, "_compute", lambda: None)
+    waits = [0.0]
+    for number in range(4, 8):
+        harness.put(f"t{number}", prompt=10, tokens=40, first=30 + number)
+        scheduler.take_work()
+        scheduler._runner.forecast._until = 0.0  # a prediction is made again after twenty times what it took
+        scheduler.step()
+        waits.append(
+            next(said.backlog.wait("", "interactive") for said in reversed(harness.said) if isinstance(said, Step))
+        )
+    assert waits == sorted(set(waits))
 
 
 def test_what_the_library_says_of_a_good_step_is_handed_on(tiny: Path) -> None:

@@ -382,7 +382,7 @@ async def test_an_effect_and_its_answer_are_kept_in_one_callback_of_the_loop(
     headers = keyed("k") | request_.get("headers", {})
     sending = asyncio.create_task(server.client.request(method, path, **(request_ | {"headers": headers})))
     await until(lambda: "kept" in dict(journalled))
-    assert journalled[0][1] == next(callback for kind, callback in journalled if kind == "kept")
+    assert journalled[0][1] == next(callback for kind, callback in journalled if kind == "kept"), journalled
     server.engine.release()
     assert (await sending).status_code < 300
 

@@ -126,7 +126,7 @@ class Scheduler:
                 while isinstance(work := self.inbox.get(timeout=self._seconds_left), Ping):
                     self._send(Alive())  # and nothing else: an idle engine stays idle
                 self._handle(work)
-        while not self.inbox.empty():
+        for _ in range(self.inbox.qsize()):  # what arrives meanwhile comes after a step, or a flood would prevent steps
             self._handle(self.inbox.get())
 
     def drain(self, seconds: float) -> None:
@@ -227,18 +227,17 @@ class Scheduler:
         full = len(self._running) >= self._parallel
         if full and (turn := self._queue.gives_way(self._preemption.can_keep)) is not None:
             self._preempt(turn)
-        waiting = self._queue.in_order()
-        for turn in waiting:
-            if turn.deterministic and not self._deterministic.full:
+        if not self._deterministic.full:
+            for turn in self._queue.in_order(deterministic=True):
                 self._admit_alone(turn)
-        for turn in waiting:
+                if self._deterministic.full:
+                    break
+        if len(self._running) >= self._parallel:
+            return
+        for turn in self._queue.in_order(deterministic=False):
             if len(self._running) >= self._parallel:
                 return
-            if (
-                turn.deterministic
-                or waits_for_prefix(turn, self._running, self._cache)
-                or waits_for_load(turn, self._queue, self._cache)
-            ):
+            if waits_for_prefix(turn, self._running, self._cache) or waits_for_load(turn, self._queue, self._cache):
                 continue
             if not self._bring_in(turn):
                 if not self._running:
@@ -402,7 +401,7 @@ class Scheduler:
             self._cache.forget(turn.cache_key)  # a preemption may have kept it after the session was deleted
 
     def _flush(self) -> None:
-        if self._output:
+        if self._output or self._runner.forecast.outdated(self._waiting):
             output, self._output = self._output, StepOutput()
             backlog = self._runner.forecast.backlog(self._running, self._waiting, self._parallel)
             self._send(output.step(self._counters, backlog))

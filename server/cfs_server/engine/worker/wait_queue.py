@@ -6,8 +6,10 @@ Paused turns use no account, so they earn no credit. When they resume, they go b
 usage.
 """
 
+import heapq
+import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from cfs_server.engine.contract.backlog import Backlog
 from cfs_server.engine.contract.fairness import WEIGHTS, Fairness
@@ -24,6 +26,8 @@ from cfs_server.engine.worker.generation import (
 _LEARNING_RATE = 0.1
 _FIRST_GUESS = 128.0
 """Tokens of a reply, before any has ended."""
+_RESTS = 20.0
+"""A backlog is computed again after this many times what it took: thousands of waiting turns take milliseconds."""
 
 
 class WaitQueue:
@@ -74,12 +78,14 @@ class WaitQueue:
             change = self._fairness.join if state in COMPETING else self._fairness.leave
             change(turn.share)
 
-    def in_order(self) -> list[Generation]:
-        """List the waiting turns, those first whose account has had least."""
-        if not self.waiting:
-            return []
+    def in_order(self, *, deterministic: bool) -> Iterator[Generation]:
+        """Yield the waiting turns that are deterministic or not, those first whose account has had least."""
         self._settle()
-        return sorted(self.waiting, key=self._rank)
+        turns = (turn for turn in self.waiting if turn.deterministic is deterministic)
+        ranked = [(self._rank(turn), place, turn) for place, turn in enumerate(turns)]
+        heapq.heapify(ranked)
+        while ranked:
+            yield heapq.heappop(ranked)[-1]
 
     def charge(self, shares: Mapping[Generation, int], seconds: float) -> None:
         """Divide the time of a step among its turns, by their tokens. Accounts are charged when they are compared."""
@@ -149,14 +155,27 @@ class Forecast:
     def __init__(self, budget: PromptBudget) -> None:
         self._budget = budget
         self._reply_tokens = _FIRST_GUESS
+        self._backlog, self._count, self._until = Backlog(), 0, 0.0
 
     def saw_reply(self, tokens: int) -> None:
         """Learn from a turn that ended."""
         self._reply_tokens += _LEARNING_RATE * (tokens - self._reply_tokens)
 
+    def outdated(self, waiting: Collection[Generation]) -> bool:
+        """Whether more or fewer turns wait than at the last prediction, and it is time for another."""
+        return len(waiting) != self._count and (not waiting or time.monotonic() >= self._until)
+
     def backlog(self, running: Collection[Generation], waiting: Collection[Generation], parallel: int) -> Backlog:
-        """Predict the work before a new turn. Without a free place a running turn must end first."""
-        if len(running) < parallel:
+        """Predict the work before a new turn, or return the last prediction if it is new enough."""
+        began = time.monotonic()
+        if not waiting or began >= self._until:
+            self._backlog, self._count = self._predict(running, waiting, parallel), len(waiting)
+            self._until = began + (time.monotonic() - began) * _RESTS
+        return self._backlog
+
+    def _predict(self, running: Collection[Generation], waiting: Collection[Generation], parallel: int) -> Backlog:
+        """Sum up the waiting turns. Where some wait, or all places are taken, a running turn must end first."""
+        if not waiting and len(running) < parallel:
             return Backlog()
         prompt, reply = self._budget.seconds(1), self._budget.reply_seconds(parallel)
         first_free = min((self._seconds(turn, prompt, reply) for turn in running), default=0.0)
