@@ -310,7 +310,8 @@ def test_a_kill_in_the_middle_of_a_rewind_leaves_the_new_state(database: str, fo
     """The next owner of the session finishes it, once a file has gone back."""
     with replicas(2, database, "--workspaces", str(folder)) as found:
         url = found.others("main")[0].url
-        files = [f"f{number:03}" for number in range(150)]
+        count = 40 if isinstance(folder, BucketFolder) else 150  # a bucket takes its files one by one
+        files = [f"f{number:03}" for number in range(count)]
         for name in files:
             put(url, f"main/{name}", "old", "main")
         say(url, "main", "first")

@@ -5,18 +5,18 @@ import random
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from anyio import create_task_group
 
-from cfs import CfsError, api
+from cfs import api
 from cfs.transports.http import Client
 from cfs.wire import NewMessage
 from tests.access.support import gated, make
 from tests.server.places import Folder, everywhere
-from tests.server.restarting import Restarting
+from tests.server.restarting import Restarting, send_once
 from tests.server.support import ServerHarness
 from tests.server.test_rewound_files import put, remove, rewind, said, stored, tree
 
@@ -236,7 +236,7 @@ def test_session_and_files_are_both_there_or_neither(here: Restarting, files: Fo
         client.call(api.post("main", NewMessage(content="first", role="assistant")))
     whole, seen = tree(folder / "main"), set()
     for number in range(kills):
-        asking = threading.Thread(target=ask, args=(here.process.url, f"copy{number}"))
+        asking = threading.Thread(target=send_once, args=(here.process.url, api.fork("main", f"copy{number}")))
         asking.start()
         if number % 3 == 0:
             time.sleep(chance.uniform(0, 0.08))
@@ -257,9 +257,3 @@ def test_session_and_files_are_both_there_or_neither(here: Restarting, files: Fo
         assert not [path.name for path in folder.iterdir() if path.name.startswith(".cfs")]
         seen.add(made)
     assert seen == {True, False}, "the kills came too early or too late"
-
-
-def ask(url: str, copy: str) -> None:
-    """Send a request to a server that may not live to answer it."""
-    with suppress(CfsError), Client(url) as client:
-        client.call(api.fork("main", copy))

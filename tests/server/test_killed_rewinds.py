@@ -3,16 +3,15 @@
 import random
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
-import httpx
 import pytest
 
 from cfs import api
 from cfs.transports.http import Client
 from cfs.wire import NewMessage, RedoRequest, RewindRequest
-from tests.server.restarting import Restarting
+from tests.server.restarting import Restarting, send_once
 
 NAMES = ("main", "main/a", "main/b")
 MESSAGES = 12
@@ -45,7 +44,7 @@ def test_a_tree_goes_back_as_a_whole_or_not_at_all(tmp_path: Path, kills: int) -
                 else api.redo("main", RedoRequest())
             )
             after = half if before == full else full
-            asking = threading.Thread(target=ask, args=(here.process.url, call))
+            asking = threading.Thread(target=send_once, args=(here.process.url, call))
             asking.start()
             time.sleep(chance.uniform(0, WINDOW))
             here.kill()
@@ -55,13 +54,6 @@ def test_a_tree_goes_back_as_a_whole_or_not_at_all(tmp_path: Path, kills: int) -
             assert now in (before, after)
             seen["after" if now == after else "before"] += 1
         assert min(seen.values()) > 0, f"the kills came too early or too late: {seen}"
-
-
-def ask(url: str, call: api.Call[object]) -> None:
-    """Send a request once to a server that may not live to answer it. Our own client would repeat it for seconds."""
-    request = call.request
-    with suppress(httpx.TransportError), httpx.Client(base_url=url, trust_env=False, timeout=60) as bare:
-        bare.request(request.method, request.path, headers=dict(request.headers), content=request.body)
 
 
 def texts(here: Restarting) -> list[str]:

@@ -4,7 +4,6 @@ import random
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from cfs import CfsError, api
+from cfs import api
 from cfs.transports.http import Client
 from cfs.wire import NewMessage
 from tests.access.support import gated, make
 from tests.server.places import BucketFolder, Folder, everywhere
-from tests.server.restarting import Restarting
+from tests.server.restarting import Restarting, send_once
 from tests.server.support import ServerHarness
 from tests.server.test_forked_files import fork
 from tests.server.test_rewound_files import put, redo, rewind, said, stored, tree
@@ -278,7 +277,7 @@ def test_all_files_are_merged_or_none(here: Restarting, files: Folder, kills: in
                 client.call(api.write_file(f"/workspaces/copy/f{number}.txt", f"{step}\n".encode()))
         before = contents(main)
         after = {**before, **contents(files / "copy")}
-        asking = threading.Thread(target=ask, args=(here.process.url,))
+        asking = threading.Thread(target=send_once, args=(here.process.url, api.merge_files("copy", "main")))
         asking.start()
         while step % 3 and asking.is_alive() and contents(main) == before:
             time.sleep(0.001)
@@ -296,9 +295,3 @@ def test_all_files_are_merged_or_none(here: Restarting, files: Folder, kills: in
         assert contents(main) == after
         seen.add(now == after)
     assert True in seen
-
-
-def ask(url: str) -> None:
-    """Send a request to a server that may not live to answer it."""
-    with suppress(CfsError), Client(url) as client:
-        client.call(api.merge_files("copy", "main"))

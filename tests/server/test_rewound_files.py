@@ -5,14 +5,14 @@ import random
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from cfs import CfsError, Session, api
+from cfs import Session, api
 from cfs.api import AGENT
 from cfs.transports.http import Client
 from cfs.wire import NewMessage, RedoRequest, RewindRequest
@@ -20,7 +20,7 @@ from cfs_server.journal.journal import Journal
 from cfs_server.journal.sqlite import SqliteBackend
 from tests.access.support import make
 from tests.server.places import BucketFolder, Folder, everywhere
-from tests.server.restarting import Restarting
+from tests.server.restarting import Restarting, send_once
 from tests.server.support import ServerHarness, running_server, serving
 
 
@@ -302,7 +302,7 @@ def test_files_and_messages_are_both_as_before_or_both_as_after(here: Restarting
     for _ in range(kills):
         state = (messages(here), tree(workspace))
         call = api.rewind("main", RewindRequest(to=1)) if state[0] == 2 else api.redo("main", RedoRequest())
-        asking = threading.Thread(target=ask, args=(here.process.url, call))
+        asking = threading.Thread(target=send_once, args=(here.process.url, call))
         asking.start()
         time.sleep(chance.uniform(0, 0.06))
         here.kill()
@@ -327,12 +327,6 @@ def messages(here: Restarting) -> int:
     """The number of messages of the session."""
     with Session("main", url=here.process.url) as session:
         return len(session.history)
-
-
-def ask(url: str, call: api.Call[object]) -> None:
-    """Send a request to a server that may not live to answer it."""
-    with suppress(CfsError), Client(url) as client:
-        client.call(call)
 
 
 TURNED_CLOCK = Path(__file__).with_name("turned_clock")
