@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from layout import Folder, Layout
+from layout import Folder, Layout, statements
 from tests.fuse.support import reason_to_skip
 from walks import WALKS
 from watched import ask, until
@@ -117,7 +117,7 @@ def test_a_class_has_a_name_of_its_own() -> None:
     names: Counter[str] = Counter()
     for module in ours().modules.values():
         tree = ast.parse(module.path.read_text(encoding="utf-8"))
-        names.update(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+        names.update(node.name for node in statements(tree) if isinstance(node, ast.ClassDef))
     assert {name for name, count in names.items() if count > 1} == set[str]().union(*SHARED.values())
 
 
