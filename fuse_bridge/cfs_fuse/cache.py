@@ -15,7 +15,7 @@ from cfs.state import SessionState, life_of
 from cfs.state.stream import StreamEvent
 from cfs.transports.http import Client
 from cfs.wire import Message, SessionInfo
-from cfs_fuse.server import SessionServer, listing
+from cfs_fuse.server import SessionServer, TranscriptText, listing
 
 # One session. No I/O; guarded by the cache's lock (F7).
 
@@ -343,27 +343,52 @@ class Transcripts:
 
     def get(self, entry: CachedSession) -> bytes:
         """Return the current transcript. Concurrent readers share one request."""
-        if (cached := self._look(entry)) is not None:
-            return cached
-        with self._locks[hash(entry) % _LOCKS]:
-            if (cached := self._look(entry)) is not None:
-                return cached
-            version = entry.version
-            text = self._server.text(entry.id).data
+        while True:
             with self._cache.lock:
-                if entry.version == version and entry.size == len(text) and not entry.deleted:
-                    entry.text = [text]
+                cached = self._look(entry)
+            if cached is not None:
+                return cached
+            if (fetched := self._fetch(entry)) is not None:
+                return fetched.data
+
+    def settled(self, entry: CachedSession) -> bytes | None:
+        """Return the transcript of a settled session.
+
+        Returns None if it is not settled, also if only the server knows so far that it is not: it answers requests
+        before the event of a new message has arrived.
+        """
+        while True:
+            with self._cache.lock:
+                if not self._cache.settled(entry):
+                    return None
+                cached = self._look(entry)
+            if cached is not None:
+                return cached
+            if (fetched := self._fetch(entry)) is not None:
+                return fetched.data if fetched.idle else None
+
+    def _fetch(self, entry: CachedSession) -> TranscriptText | None:
+        """Request a transcript; None if another reader has just cached it."""
+        with self._locks[hash(entry) % _LOCKS]:
+            with self._cache.lock:
+                if entry.text is not None:
+                    return None
+                version = entry.version
+            fetched = self._server.text(entry.id)
+            with self._cache.lock:
+                if entry.version == version and entry.size == len(fetched.data) and not entry.deleted:
+                    entry.text = [fetched.data]
                     self._keep(entry)
-            return text
+            return fetched
 
     def _look(self, entry: CachedSession) -> bytes | None:
-        with self._cache.lock:
-            if entry.text is None:
-                return None
-            if len(entry.text) != 1:
-                entry.text = [b"".join(entry.text)]
-            self._keep(entry)
-            return entry.text[0]
+        """Return a cached transcript; requires the cache's lock."""
+        if entry.text is None:
+            return None
+        if len(entry.text) != 1:
+            entry.text = [b"".join(entry.text)]
+        self._keep(entry)
+        return entry.text[0]
 
     def _keep(self, entry: CachedSession) -> None:
         self._kept[entry] = None

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Protocol
 
 from cfs import api
@@ -358,10 +359,20 @@ class SessionHandle:
             raise Busy(f"session {entry.id!r} is generating")
         if not settled:
             self._context.transcripts.get(entry)  # later reads need no request: events update the cached transcript
-        with cache.lock:
-            self._context.waiter.until(cache.moved(entry), lambda: cache.settled(entry))
-            cache.check(entry)
-        return self._context.transcripts.get(entry)
+        while True:
+            with cache.lock:
+                self._context.waiter.until(cache.moved(entry), lambda: cache.settled(entry))
+                cache.check(entry)
+                event = entry.event
+            if (text := self._context.transcripts.settled(entry)) is not None:
+                return text
+            if not blocking:
+                raise Busy(f"session {entry.id!r} is generating")
+            with cache.lock:  # its event is on its way
+                self._context.waiter.at_most(cache.moved(entry), partial(self._has_changed, event), SEEN_SECONDS)
+
+    def _has_changed(self, event: int) -> bool:
+        return self._entry.event > event or not self._context.cache.settled(self._entry)
 
     def _known_base(self, body: bytes) -> bytes:
         """The transcript when this file was opened; it is a prefix of the current one unless the history was edited."""

@@ -115,10 +115,11 @@ PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class TranscriptText:
-    """A transcript as bytes, with its version."""
+    """A transcript as bytes, with its version, and whether its session was idle."""
 
     data: bytes
     etag: str
+    idle: bool
 
 
 class SessionServer:
@@ -147,7 +148,9 @@ class SessionServer:
         return self.call(
             api.Call(
                 api.transcript(session).request,
-                lambda answer: TranscriptText(answer.body, answer.headers.get("etag", "")),
+                lambda answer: TranscriptText(
+                    answer.body, answer.headers.get("etag", ""), answer.headers.get("x-cfs-state", "idle") == "idle"
+                ),
             )
         )
 

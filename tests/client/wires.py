@@ -22,6 +22,10 @@ class Relay:
         self._drops = 0
         self._swallows = 0
         self._swallowed_method = b""
+        self.answers: list[str] = []
+        """Method and path of each request, once for each part of its answer that has passed."""
+        self._held = ""
+        self._released = threading.Event()
         self._open: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, name="relay")]
         self._threads[0].start()
@@ -36,6 +40,17 @@ class Relay:
         The server has done what was asked, and the connection ends without a byte of its answer.
         """
         self._swallows, self._swallowed_method = answers, method.encode()
+
+    @contextmanager
+    def holding(self, request: str) -> Iterator[None]:
+        """Hold the answers to requests that begin so until the end of the block, streams that run included."""
+        self._released.clear()
+        self._held = request
+        try:
+            yield
+        finally:
+            self._held = ""
+            self._released.set()
 
     def cut(self) -> None:
         """Close all connections that there are."""
@@ -83,6 +98,10 @@ class Relay:
 
     def _passes(self, asked: list[bytes], data: bytes) -> bool:  # noqa: ARG002 - any part of an answer
         """Return whether a part of the answer to what was asked last is passed on."""
+        request = asked[0].decode("latin-1")
+        if self._held and request.startswith(self._held):
+            self._released.wait()
+        self.answers.append(request)
         if not self._swallows or not asked[0].startswith(self._swallowed_method):
             return True
         self._swallows -= 1
@@ -91,9 +110,9 @@ class Relay:
 
 
 def _note(asked: list[bytes], data: bytes) -> bool:
-    """Note the beginning of a request, and let it pass."""
+    """Note method and path of a request, and let it pass."""
     if b" HTTP/1.1\r\n" in data[:1000]:
-        asked[0] = data[:10]
+        asked[0] = data.partition(b" HTTP/1.1\r\n")[0]
     return True
 
 

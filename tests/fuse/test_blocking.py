@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.support import GUARD_SECONDS, Mount, Stage, append, names, read_now, until
+from tests.client.wires import relay
+from tests.fuse.support import GUARD_SECONDS, Mount, Stage, append, mounting, names, read_now, until
 
 PLACES = 320
 READERS = PLACES + 20
@@ -46,6 +47,22 @@ def test_reader_gets_the_reply_when_it_is_there(mount: Mount, stage: Stage, name
         process = blocked_cat(mount, stage, name)
         assert process.poll() is None
     output, _ = process.communicate(timeout=GUARD_SECONDS)
+    assert output == "User: words to say\nAssistant: words to say\n"
+
+
+def test_reader_waits_for_a_reply_that_the_mount_does_not_know_of_yet(stage: Stage, name: str, tmp_path: Path) -> None:
+    """The event of the message comes later than the transcript with the message."""
+    with relay(stage.url) as server, mounting(server.url, tmp_path / "mount") as mount:
+        stage.make(name)
+        until((mount / name).exists)
+        with stage.held():
+            with server.holding("GET /v1/events"):
+                stage.say(name, "words to say", wait=False)
+                process = mount.start("cat", str(mount / name))
+                until(lambda: any(request.startswith(f"GET /v1/sessions/{name}") for request in server.answers))
+            until(lambda: (mount / name).stat().st_size == len("User: words to say\n"))
+        output, _ = process.communicate(timeout=GUARD_SECONDS)
+        mount.end_programs()
     assert output == "User: words to say\nAssistant: words to say\n"
 
 
