@@ -1,7 +1,7 @@
 """The dialog with the versions of a session: what going back changes, the way back, and forward again (S17)."""
 
 import httpx
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from cfs.api import AGENT
 from tests.dashboard.support import Pages, address, messages, violations
@@ -47,10 +47,17 @@ def test_sub_sessions_go_back_too_if_one_wants_it(page: Page, server: Process, c
     talk(client, "v-tree/child", "early")
     talk(client, "v-tree", "two")
     talk(client, "v-tree/child", "late")
+    listings: list[Route] = []
+    page.route("**/v1/sessions?limit=*", lambda route: listings.append(route))
     page.goto(address(server.url, "conversation/v-tree"))
+    with page.expect_request("**/v1/sessions?limit=*"):
+        page.reload()
     act(page, "Versions")
     dialog = page.get_by_role("dialog", name="Versions")
-    dialog.get_by_label("Take the sub-sessions back to the same time").check()
+    dialog.get_by_label("Take the sub-sessions back to the same time").check()  # before the list of sessions is there
+    for listing in listings:
+        listing.continue_()
+    page.unroute("**/v1/sessions?limit=*")
     for _ in range(2):
         dialog.get_by_role("slider").press("ArrowLeft")
     expect(dialog.get_by_role("listitem").filter(has_text="early")).to_have_count(2)

@@ -59,7 +59,7 @@ export function actionsOf({ api, live, app, conversation }) {
     ...(rights.mayCopy(id) && !rights.isShare && parentOf(id) === null ? [{ name: "merge", group: 1, icon: "branch",
       label: t("Merge files"), run: () => openMerge({ api, app, id }) }] : []),
     { name: "versions", group: 1, icon: "history", label: t("Versions"), run: () => openVersions(
-      { api, app, id, mayReplace: may.replace, hasBelow: (node?.children.length ?? 0) > 0 }) },
+      { api, app, id, mayReplace: may.replace }) },
     { name: "export-markdown", group: 2, icon: "download", label: t("Export as markdown"), run: save("md") },
     { name: "export-json", group: 2, icon: "download", label: t("Export as JSON"), run: save("json") },
     { name: "export-transcript", group: 2, icon: "download", label: t("Export the transcript"), run: save("txt") },

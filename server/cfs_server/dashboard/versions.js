@@ -18,9 +18,9 @@ const PAUSE = 120; // milliseconds without a move of the slider, before the serv
 
 /**
  * Open the dialog with the versions of a session.
- * @param {{ api: import("./api.js").Api, app: any, id: string, mayReplace: boolean, hasBelow: boolean }} context
+ * @param {{ api: import("./api.js").Api, app: any, id: string, mayReplace: boolean }} context
  */
-export function openVersions({ api, app, id, mayReplace, hasBelow }) {
+export function openVersions({ api, app, id, mayReplace }) {
   /** @type {Version[]} */
   let versions = [];
   /** @type {number | undefined} */
@@ -30,6 +30,7 @@ export function openVersions({ api, app, id, mayReplace, hasBelow }) {
   const slider = el("input", { id: "version", type: "range", min: "0", max: "0", step: "1", value: "0", oninput: move });
   const label = el("output", { className: "figure", htmlFor: "version" });
   const below = el("input", { id: "below", type: "checkbox", onchange: preview });
+  const tree = el("p", { hidden: true }, below, " ", el("label", { htmlFor: "below" }, t("Take the sub-sessions back to the same time")));
   const theirs = el("input", { id: "theirs", type: "checkbox", onchange: preview });
   const keep = el("p", { hidden: true }, theirs, " ", el("label", { htmlFor: "theirs" }, t("Leave files that others have changed since")));
   const changes = el("ul", { className: "steps" });
@@ -42,9 +43,7 @@ export function openVersions({ api, app, id, mayReplace, hasBelow }) {
       el("h2", { id: "versions-title" }, t("Versions")),
       el("p", { className: "quiet" }, t("Each message, edit and rewind is a version. Nothing is lost by going back.")),
       el("label", { htmlFor: "version" }, t("Version")), slider, label,
-      mayReplace && hasBelow
-        ? el("p", {}, below, " ", el("label", { htmlFor: "below" }, t("Take the sub-sessions back to the same time")))
-        : null,
+      mayReplace ? tree : null,
       el("div", { className: "past", role: "region", tabIndex: 0, "aria-label": t("What changes"), "aria-live": "polite" }, changes),
       complaint, keep,
       el("div", { className: "answers" }, button(t("Close"), () => dialog.close()), mayReplace ? redo : null,
@@ -61,6 +60,17 @@ export function openVersions({ api, app, id, mayReplace, hasBelow }) {
     slider.value = slider.max;
     move();
   }, fail);
+  if (mayReplace) showTree();
+
+  /** Offer the sub-sessions if there are any. The server knows; the list of all sessions may still be on its way. */
+  async function showTree() {
+    try {
+      const found = await api.json(`${place(id)}/sub_sessions`);
+      tree.hidden = found.children.length === 0;
+    } catch (error) {
+      if (/** @type {any} */ (error).status !== 403) fail(error);
+    }
+  }
 
   function move() {
     const version = versions[Number(slider.value) - versions[0].number];
