@@ -37,6 +37,8 @@ _KILL_PASSES = 1
 _LONGEST_QUESTION = 200
 _FIRST_LOOK, _LAST_LOOK = 1.0, 8.0
 """Seconds without output before the first check for a prompt, and the longest pause between two checks."""
+_SECOND_LOOK = 0.2
+"""Seconds until a prompt is confirmed: its text may still be on its way through the program that has the terminal."""
 
 
 def _last_line(stream: OutputStream) -> str:
@@ -108,21 +110,22 @@ class ShellCore:
         """Follow a command to its end or time limit; returns its question if it waits for input at a terminal.
 
         Commands have no terminal, but a program such as `script` gives one to its child, and that child waits for
-        ever. A command without output is checked with growing pauses, because a check takes some milliseconds.
+        ever. A command without output is checked with growing pauses, because a check takes some milliseconds. It has
+        asked if it waits at two checks without output in between.
         """
-        end, pause = time.monotonic() + seconds, _FIRST_LOOK
+        end, pause, waited = time.monotonic() + seconds, _FIRST_LOOK, False
         while (left := end - time.monotonic()) > 0:
             taken = exchange.taken
             yield from exchange.follow(min(pause, left))
             if exchange.over:
                 return None
             if exchange.taken > taken:
-                pause = _FIRST_LOOK
+                pause, waited = _FIRST_LOOK, False
                 continue
             waits: bool = yield Work(partial(self._awaits_input, exchange))
-            if waits:
+            if waits and waited:
                 return next(filter(None, map(_last_line, exchange.streams)), "")
-            pause = min(2 * pause, _LAST_LOOK)
+            pause, waited = _SECOND_LOOK if waits else min(2 * pause, _LAST_LOOK), waits
         return None
 
     def _awaits_input(self, exchange: CommandExchange) -> bool:

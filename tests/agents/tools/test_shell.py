@@ -5,12 +5,15 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 from shlex import quote
+from textwrap import dedent
 
 import pytest
 
 from cfs_agents.shell import PersistentShell, ShellSettings
+from cfs_agents.shell.core import ShellCore
+from cfs_agents.shell.exchange import CommandExchange
 from cfs_agents.tools import ShellClosed, ShellUnavailable
-from tests.agents.tools.shells import KINDS, AnyShell
+from tests.agents.tools.shells import KINDS, AnyShell, until
 from tests.census import Census
 
 
@@ -127,6 +130,34 @@ def test_question_at_a_terminal_is_reported_and_interrupted(shell: AnyShell) -> 
     assert not result.timed_out
     assert result.status != 0
     assert shell.run("echo $X").output == "kept\n"
+
+
+def test_question_that_comes_late_is_reported_whole(shell: AnyShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program waits for an answer before its question has passed the program that has the terminal."""
+    passes, passed = shell.run("pwd").output.strip() + "/passes", shell.run("pwd").output.strip() + "/passed"
+    terminal = f"""
+        import os, pty, time
+        pid, master = pty.fork()
+        if pid == 0:
+            input("Overwrite? [y/N] ")
+        question = os.read(master, 1000)
+        while not os.path.exists({passes!r}):
+            time.sleep(0.01)
+        os.write(1, question)
+        open({passed!r}, "w").close()
+        os.waitpid(pid, 0)
+    """
+    look = ShellCore._awaits_input
+
+    def looks(core: ShellCore, exchange: CommandExchange) -> bool:
+        waits = look(core, exchange)
+        if waits:
+            Path(passes).touch()
+            until(Path(passed).exists)
+        return waits
+
+    monkeypatch.setattr(ShellCore, "_awaits_input", looks)
+    assert shell.run(f"python3 -c {shlex.quote(dedent(terminal))}", timeout=50).asked == "Overwrite? [y/N]"
 
 
 def test_work_after_a_text_like_a_question_is_not_interrupted(shell: AnyShell) -> None:
