@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from contextvars import copy_context
 from io import BytesIO
 from pathlib import Path
 from threading import Event
@@ -78,6 +79,25 @@ def test_blocks_of_different_paths_and_workspaces_do_not_wait(stores: Two) -> No
         pass
     with ThreadPoolExecutor(1) as threads, one.changing(["w"]), one_more(threads, other, "v", "a"):
         pass
+
+
+def test_threads_of_one_block_have_transactions_of_their_own(stores: Two) -> None:
+    """One reads the content that is replaced, while the other records what a program has changed meanwhile."""
+    store, reading, recorded = stores[0], Event(), Event()
+    write(store, "w", "a", b"1")
+
+    def read() -> None:
+        with store._reading():
+            reading.set()
+            recorded.wait(1)
+
+    with ThreadPoolExecutor(1) as threads, store.changing(["w"]):
+        other = threads.submit(copy_context().run, read)
+        reading.wait()
+        assert write(store, "w", "a", b"2") == 2
+        recorded.set()
+        other.result()
+    assert content_at(stores[1], "w", "a") == b"2"
 
 
 def test_parallel_records_of_two_programs_are_all_there(stores: Two) -> None:

@@ -44,10 +44,11 @@ Statement = tuple[Any, ...]
 
 
 class VersionsConnection:
-    """A connection of one thread at a time, which may hold locks."""
+    """A connection that may hold locks. Threads that share it take turns: a transaction has statements of one only."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._turn = threading.RLock()
         self._busy = threading.Lock()
         self._in_transaction = False
         self.locked = False
@@ -55,7 +56,7 @@ class VersionsConnection:
 
     def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Execute a statement and return its rows. Raises `psycopg.Error`."""
-        with self._busy:
+        with self._turn, self._busy:
             cursor = self._connection.execute(statement, values or None, binary=True)
             return cursor.fetchall() if cursor.description else []
 
@@ -65,7 +66,7 @@ class VersionsConnection:
         After an error nothing has happened. Raises `psycopg.Error`. The library ends a pipeline with a message after
         which PostgreSQL does not notice a frozen client (15 to 18: it stops its timer). Without locks that is harmless.
         """
-        with self._busy:
+        with self._turn, self._busy:
             try:
                 with self._connection.pipeline():
                     cursors = [
@@ -81,26 +82,27 @@ class VersionsConnection:
 
     def insert(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         """Execute a statement for each of several rows."""
-        with self._busy:
+        with self._turn, self._busy:
             self._connection.cursor().executemany(statement, rows)
 
     @contextmanager
     def transaction(self, how: str = "") -> Iterator[None]:
-        """Let a block be one transaction. In a transaction it is a part of that one."""
-        if self._in_transaction:
-            yield
-            return
-        self.execute(f"BEGIN {how}")
-        self._in_transaction = True
-        try:
-            yield
-            self.execute("COMMIT")
-        except BaseException:
-            with suppress(psycopg.Error):
-                self.execute("ROLLBACK")
-            raise
-        finally:
-            self._in_transaction = False
+        """Let a block be one transaction. In a transaction of the same thread it is a part of that one."""
+        with self._turn:
+            if self._in_transaction:
+                yield
+                return
+            self.execute(f"BEGIN {how}")
+            self._in_transaction = True
+            try:
+                yield
+                self.execute("COMMIT")
+            except BaseException:
+                with suppress(psycopg.Error):
+                    self.execute("ROLLBACK")
+                raise
+            finally:
+                self._in_transaction = False
 
     def beat(self) -> None:
         """Send a sign of life, unless a statement is on its way."""
