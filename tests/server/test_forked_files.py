@@ -87,6 +87,17 @@ async def test_a_copy_of_the_first_messages_has_the_files_of_that_time(server: S
     assert tree(copy) == before
 
 
+@everywhere
+async def test_a_copy_of_the_past_has_files_of_which_none_is_left(server: ServerHarness, files: Folder) -> None:
+    """A bucket has nothing of such a workspace but its past."""
+    await put(server, "main/a.txt", "one")
+    await said(server, "main", "first")
+    await remove(server, "main/a.txt")
+    await said(server, "main", "second")
+    assert (await fork(server, messages=2))["warnings"] == []
+    assert (files / "main-2/a.txt").read_text() == "one"
+
+
 async def test_files_stay_where_they_are_if_they_are_not_wanted(server: ServerHarness, tmp_path: Path) -> None:
     await said(server, "main", "first")
     await put(server, "main/a.txt", "one")

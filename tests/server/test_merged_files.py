@@ -19,7 +19,7 @@ from tests.server.places import BucketFolder, Folder, everywhere
 from tests.server.restarting import Restarting, send_once
 from tests.server.support import ServerHarness
 from tests.server.test_forked_files import fork
-from tests.server.test_rewound_files import put, redo, rewind, said, stored, tree
+from tests.server.test_rewound_files import put, redo, remove, rewind, said, stored, tree
 
 TEXT = "1\n2\n3\n4\n5\n"
 
@@ -99,6 +99,20 @@ async def test_a_conflict_keeps_both_sides(server: ServerHarness, files: Folder)
     done = await merge(server, "main", "main-2")
     assert done["conflicts"] == [{"path": "a.txt", "reason": "changed", "files": names}]
     assert contents(files / "main") == dict(zip(names, ("of main\n", "of main\n", "of the copy\n"), strict=True))
+
+
+@everywhere
+async def test_a_copy_without_any_file_is_merged(server: ServerHarness, files: Folder) -> None:
+    """A bucket has nothing of it but its past. Into it, too."""
+    await said(server, "main", "first")
+    await put(server, "main/a.txt", TEXT)
+    await fork(server)
+    await remove(server, "main-2/a.txt", "main-2")
+    assert [file["change"] for file in (await merge(server, "main", "main-2"))["files"]] == ["removed"]
+    assert contents(files / "main") == {}
+    await put(server, "main-2/b.txt", TEXT, "main-2")
+    await merge(server, "main", "main-2")
+    assert contents(files / "main") == {"b.txt": TEXT}
 
 
 @everywhere

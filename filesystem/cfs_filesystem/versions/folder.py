@@ -264,8 +264,14 @@ class FolderHistory:
         return self._tree.compares
 
     def status(self) -> TreeStatus | None:
-        """Return the status of the workspace itself; None if it is not there."""
-        return self._tree.status("")
+        """Return the status of the workspace itself; None if it is not there.
+
+        Without a file it is still there in a bucket, as an empty folder is on a disk, unless its past is gone as well.
+        """
+        status = self._tree.status("")
+        if status is None and self._tree.compares and self._store.last(self._workspace):
+            return TreeStatus(EntryType.FOLDER, 0o755)
+        return status
 
     def mode(self, path: str) -> int:
         """Return the permissions of a file that was just written."""

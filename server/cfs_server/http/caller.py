@@ -191,7 +191,7 @@ class Caller:
         files = self.files
         files.require_merge(target, source)
         if "/" in target or "/" in source or target == source:
-            raise InvalidParameters(f"a whole workspace is merged into another one: {WORKSPACES}NAME, another `source`")
+            raise InvalidParameters(f"name two workspaces: {WORKSPACES}TARGET, and the other one as `source`")
         if self._parts.merges is None:
             raise Unsupported(self.no_versions)
         try:

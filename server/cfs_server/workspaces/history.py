@@ -116,6 +116,10 @@ class WorkspaceHistory:
         """Return whether a workspace may have versions, without a look into the store."""
         return self.store.shared or workspace in self._names
 
+    def is_there(self, workspace: str) -> bool:
+        """Return whether there is a workspace; see `FolderHistory.status`."""
+        return self._folder(workspace).status() is not None
+
     def close(self) -> None:
         """Flush the store, and close it."""
         self._closed.set()

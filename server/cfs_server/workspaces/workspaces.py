@@ -113,7 +113,8 @@ class Workspaces(RouterFileSystem):
 
     def exists(self, workspace: str) -> bool:
         """Return whether there is a workspace."""
-        return self._directory_impl(f"{WORKSPACES}{workspace}/") is not None
+        is_there = self._directory_impl(f"{WORKSPACES}{workspace}/") is not None
+        return is_there or (self.history is not None and self.history.is_there(workspace))
 
     def fork(self, workspace: str, copy: str, how: ForkedWorkspace) -> bool:
         """Copy a workspace with its past; see `WorkspaceHistory.fork`. Returns False if no versions are kept, too."""
