@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
+from threading import Thread
 
 import httpx
 import pytest
@@ -165,6 +166,39 @@ def test_folders_are_there_as_long_as_something_is_in_them(workspaces: ObjectWor
     assert versions.tree_at("main").keys() == entries.keys()
     assert workspaces.rewind("main", dict.fromkeys(entries), ALICE) == []
     assert (folder / "main").objects() == {"": b""}
+
+
+def test_a_folder_does_not_end_while_a_file_is_written_into_it(
+    workspaces: ObjectWorkspaces, store: SharedBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last file is removed at the same time."""
+    assert workspaces.history is not None
+    handle = handle_of(workspaces)
+    handle.write(MAIN + "d/last", "1")
+    look, threads = store.holds_any, list[Thread]()
+
+    def look_before_a_write(prefix: str) -> bool:
+        found = look(prefix)
+        if not found and not threads:
+            threads.append(Thread(target=lambda: handle.write(MAIN + "d/new", "2")))
+            threads[0].start()
+            threads[0].join(1)
+        return found
+
+    monkeypatch.setattr(store, "holds_any", look_before_a_write)
+    handle.delete(MAIN + "d/last")
+    threads[0].join()
+    assert workspaces.history.store.tree_at("main").keys() == {"d", "d/new"}
+
+
+def test_a_removal_whose_answer_was_lost_is_recorded(workspaces: ObjectWorkspaces, bucket: Bucket) -> None:
+    """It is sent again, and refused then, as nothing is there."""
+    assert workspaces.history is not None
+    handle = handle_of(workspaces)
+    handle.write(MAIN + "a", "1")
+    bucket.refuse("DELETE", "InternalError", 500, times=1, late=True)
+    handle.delete(MAIN + "a")
+    assert [change.kind for change in workspaces.history.store.changes("main", "a")] == [Kind.DELETE, Kind.WRITE]
 
 
 def test_other_names_than_paths_are_left_alone(workspaces: ObjectWorkspaces, folder: BucketFolder) -> None:

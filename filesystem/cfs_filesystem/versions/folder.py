@@ -290,6 +290,10 @@ class FolderHistory:
             return recorded.type is EntryType.FOLDER
         return recorded.stamp == status.stamp and recorded.mode == status.mode
 
+    def is_absent(self, path: str) -> bool:
+        """Return whether nothing is at a path."""
+        return self._tree.status(path) is None
+
     def recorded_stamp(self, path: str) -> str:
         """Return the stamp of the newest version of a file; an empty text if there is none."""
         recorded = self._store.at(self._workspace, path)

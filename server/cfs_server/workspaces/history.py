@@ -247,15 +247,20 @@ class WorkspaceHistory:
         Raises `ConflictError`.
         """
 
-        def delete_seen(seen: str | None) -> None:
-            if seen == "":
-                raise ConflictError(f"{path!r} was deleted by another caller", path)
-            delete(seen)
-
         if not split(path)[1]:  # a file beside the workspaces, which only another program can have stored
             delete(expected)
             return
-        with self._changing(path) as (workspace, name, folder):
+        with self._removing(path) as (workspace, name, folder):
+
+            def delete_seen(seen: str | None) -> None:
+                if seen == "":
+                    raise ConflictError(f"{path!r} was deleted by another caller", path)
+                try:
+                    delete(seen)
+                except ConflictError:
+                    if seen is None or expected is not None or not folder.is_absent(name):
+                        raise  # or else it is gone, as it was to be: perhaps the store's first answer was lost
+
             self._compared(path, folder, expected, delete_seen)
             self._record(workspace, Kind.DELETE, {name: None, **folder.gone_above(name)})
 
@@ -547,6 +552,22 @@ class WorkspaceHistory:
                     return
             with self._alone(workspace):  # it is older than its versions: they begin with all of it
                 folder.sync()
+
+    @contextmanager
+    def _removing(self, path: Path) -> Iterator[tuple[str, str, FolderHistory]]:
+        """Let one removal of a file happen. Where folders end with their last file, only this changes the workspace."""
+        workspace, name = split(path)
+        folder = self._folder(workspace)
+        if not folder.compares or "/" not in name:
+            with self._changing(path) as found:
+                yield found
+            return
+        with self._alone(workspace):
+            if not self.store.last(workspace):
+                folder.sync()
+            elif not folder.is_current(name):
+                folder.sync([name])
+            yield workspace, name, folder
 
     def _folder(self, workspace: str) -> FolderHistory:
         return FolderHistory(self.store, workspace, self._trees.tree(workspace))
