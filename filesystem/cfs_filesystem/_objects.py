@@ -411,7 +411,7 @@ class ObjectFileSystem(FileSystemBase):
 def open_object(store: ObjectStore, key: str, path: Path) -> tuple[BinaryIO, str]:
     """Open an object for reading, seekable; return it with its version. Its errors name the path.
 
-    Raises `NotFoundError`. Reading raises `ConflictError` if the object is replaced before its end is read.
+    Raises `NotFoundError`. Reading raises `ConflictError` if the object is replaced or deleted before its end is read.
     """
     first, stored = store.read(key, 0, _FIRST_BYTES)
     if len(first) >= stored.size:
@@ -448,14 +448,14 @@ class _ObjectReader(RawIOBase):
         return self._at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Read the next bytes. Raises `ConflictError` if the entry was replaced, and `NotFoundError`."""
+        """Read the next bytes. Raises `ConflictError` if the entry was replaced or deleted."""
         stop = min(self._at + len(buffer), self._found.size)
         data = self._first[self._at : stop]
         if not data and self._at < stop:
             try:
                 data, _ = self._store.read(self._found.key, self._at, stop, self._found.version)
-            except Changed:
-                raise ConflictError(f"{self._path!r} was replaced while it was read", self._path) from None
+            except (Changed, NotFoundError):
+                raise ConflictError(f"{self._path!r} was replaced while it was read, or deleted", self._path) from None
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)

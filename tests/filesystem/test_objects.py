@@ -90,7 +90,11 @@ def test_of_a_replaced_entry_no_mixture_is_read(store: ObjectStore) -> None:
         content.seek(9 << 20)
         with pytest.raises(ConflictError, match="replaced while it was read"):
             content.read(1 << 20)
-    handle.delete("/large")
+    with handle.open("/large") as content:
+        handle.delete("/large")
+        content.seek(9 << 20)
+        with pytest.raises(ConflictError, match="or deleted"):
+            content.read(1 << 20)
     assert handle.list() == []
 
 
