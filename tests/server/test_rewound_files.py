@@ -1,11 +1,12 @@
 """Files go back with the sessions whose agents have changed them, and come back with `redo` (S17)."""
 
+import json
 import os
 import random
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cfs import Session, api
 from cfs.api import AGENT
 from cfs.transports.http import Client
 from cfs.wire import NewMessage, RedoRequest, RewindRequest
+from cfs_filesystem.versions import SqliteVersions, VersionRetention
 from cfs_server.journal.journal import Journal
 from cfs_server.journal.sqlite import SqliteBackend
 from tests.access.support import make
@@ -185,6 +187,33 @@ async def test_what_somebody_else_has_changed_since_is_refused_with_a_list(
 
 
 @everywhere
+async def test_a_file_that_somebody_has_put_in_place_of_a_folder_is_in_the_way(
+    server: ServerHarness, files: Folder
+) -> None:
+    """It stays, and what was in the folder with it, or it goes back as well."""
+    workspace = files / "main"
+    await put(server, "main/own.txt", "one")
+    await put(server, "main/d/a.txt", "one")
+    there = await said(server, "main", "first")
+    first = tree(workspace)
+    await put(server, "main/own.txt", "two")
+    await remove(server, "main/d/a.txt")
+    await put(server, "main/d", "mine", None)
+    before = tree(workspace)
+    refused = await rewind(server, "main", there)
+    assert (refused.status_code, refused.json()["files"]) == (409, ["d"])
+    left = (await rewind(server, "main", there, others="theirs")).json()
+    assert left["left"] == ["/workspaces/main/d", "/workspaces/main/d/a.txt"]
+    assert {name: entry[2] for name, entry in tree(workspace).items()} == {"own.txt": b"one", "d": b"mine"}
+    assert (await redo(server, "main")).status_code == 200
+    assert tree(workspace) == before
+    assert (await rewind(server, "main", there, others="ours")).json()["left"] == []
+    assert tree(workspace) == first
+    assert (await redo(server, "main")).status_code == 200
+    assert tree(workspace) == before
+
+
+@everywhere
 async def test_the_work_of_others_in_other_files_stays(server: ServerHarness, files: Folder) -> None:
     """Of a user, and of three children of which one is rewound."""
     workspace = files / "main"
@@ -284,6 +313,25 @@ async def test_files_go_back_without_a_store_and_not_without_versions() -> None:
         await put(server, "main/a.txt", "two")
         refused = await rewind(server, "main", there, messages=False)
         assert (refused.status_code, "versions of files are not kept" in refused.json()["detail"]) == (501, True)
+
+
+async def test_a_rewind_whose_past_is_gone_does_not_prevent_the_start(tmp_path: Path) -> None:
+    """The server was killed before the files followed, and then lost the versions that it needs."""
+    async with stored(tmp_path) as server:
+        for text in ("one", "two"):
+            await put(server, "main/a.txt", text)
+    with closing(SqliteVersions(tmp_path / "versions.db")) as versions:
+        versions.prune("main", VersionRetention(changes=0))
+    journal = Journal(SqliteBackend(tmp_path / "sessions.db"))
+    await journal.open()
+    planned = {"workspace": "main", "to": 1, "before": 2, "paths": ["a.txt"], "agent": "main", "principal": "local"}
+    journal.keep("workspaces.rewind", "operation", json.dumps(planned))
+    await journal.close()
+    async with stored(tmp_path) as server:
+        there = await said(server, "main", "first")
+        await put(server, "main/a.txt", "three")
+        assert (await rewind(server, "main", there)).status_code == 200
+        assert (tmp_path / "workspaces/main/a.txt").read_text() == "two"
 
 
 @pytest.mark.external

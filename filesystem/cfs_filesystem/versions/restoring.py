@@ -38,9 +38,7 @@ def restore(
     refused: list[str] = []
     deepest_first = sorted(entries, key=lambda path: path.count("/"), reverse=True)
     for path in deepest_first:
-        entry = entries[path]
-        if entry is None or entry.type is not EntryType.FOLDER:
-            _make_way(tree, [*start, *path.split("/")], entry, path, refused)
+        _make_way(tree, [*start, *path.split("/")], entries[path], path, refused)
     for path in reversed(deepest_first):
         entry = entries[path]
         if entry is not None and path not in refused:
@@ -79,17 +77,20 @@ def _can_be_read(entry: Entry | None) -> TypeGuard[Entry]:
 
 
 def _make_way(tree: DirectoryTree, parts: list[str], entry: Entry | None, path: str, refused: list[str]) -> None:
-    """Remove what is at a path, unless it is a file and a file is to be put there."""
+    """Remove what is at a path, unless it is a file or folder and another one is to be put there."""
+    entry_type = None if entry is None else entry.type
     with suppress(*_GONE), tree.parent(parts) as (directory, name):
         mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
+            if entry_type is EntryType.FOLDER:
+                return
             try:
                 os.rmdir(name, dir_fd=directory)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY):
                     raise
                 refused.append(path)
-        elif entry is None or entry.type is EntryType.LINK or not stat.S_ISREG(mode):
+        elif entry_type is not EntryType.FILE or not stat.S_ISREG(mode):
             os.unlink(name, dir_fd=directory)
 
 

@@ -14,9 +14,11 @@ from anyio import to_thread
 
 from cfs.errors import Conflict, StorageFull, Unavailable
 from cfs.wire import ForeignChanges
-from cfs_filesystem.versions import Author, Change, Entry, VersionsUnavailableError
+from cfs_filesystem import NotFoundError
+from cfs_filesystem.versions import Author, Change, Entry, EntryType, VersionsUnavailableError
 from cfs_filesystem.versions.lineage import changes_since
 from cfs_filesystem.versions.store import entries_at
+from cfs_filesystem.versions.tree import parents
 from cfs_server.domain.authors import author
 from cfs_server.domain.changes import FilesRewound
 from cfs_server.domain.past import Moment
@@ -106,14 +108,23 @@ def _plan(
         if not (now is None and then is None) and (now is None or not now.equals(then)):
             changed[path] = then
     entries = {path: then for path, then in changed.items() if path in selected}
+    in_the_way = {
+        above
+        for path, then in entries.items()
+        for above in (parents(path) if then is not None else ())
+        if above in changed and (now := present[above]) is not None and now.type is not EntryType.FOLDER
+    }
+    entries |= {path: changed[path] for path in in_the_way}
     contested = sorted(path for path in entries if path in foreign)
     if contested and others == "refuse":
         raise Conflict(_refusal(workspace, {path: foreign[path] for path in contested}, parent), files=contested)
-    left = tuple(contested) if others == "theirs" else ()
+    stays = set(contested) if others == "theirs" else set[str]()
+    in_place = stays & in_the_way
+    left = tuple(sorted(stays | {path for path in entries if not in_place.isdisjoint(parents(path))}))
     of_children = {
         path: foreign[path].author.agent
         for path in changed
-        if path not in selected and parent and foreign[path].author.agent.startswith(parent)
+        if path not in entries and parent and foreign[path].author.agent.startswith(parent)
     }
     entries = {path: then for path, then in entries.items() if path not in left}
     return FilePlan(workspace, to, before, entries, left, of_children)
@@ -204,6 +215,9 @@ class FileRewinds:
                 raise Unavailable(
                     f"the sessions went back, and the files of {noted['workspace']!r} follow later: {reason}"
                 ) from error
+            except NotFoundError as error:  # the past that it needs was deleted meanwhile: it can never be finished
+                _log.error("rewind.unfinished", workspace=noted["workspace"], reason=error.detail)
+                refused = []
             except OSError as error:
                 _log.error("rewind.unfinished", workspace=noted["workspace"], reason=error.strerror)
                 raise StorageFull(
