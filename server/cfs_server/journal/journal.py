@@ -588,8 +588,9 @@ class Journal:
         """
 
         def read(backend: Backend) -> list[PastChange]:
-            orders = backend.orders(key)
-            return [past_change(row, orders.get(row.seq)) for row in backend.rows(key, 0, HISTORY)]
+            rows = backend.rows(key, 0, HISTORY)
+            orders = backend.orders(key)  # read second, so that it has that of each row
+            return [past_change(row, orders.get(row.seq)) for row in rows]
 
         return await self._reading(read)
 
