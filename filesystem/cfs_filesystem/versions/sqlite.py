@@ -9,6 +9,7 @@ takes versions, never files: the next look at the folder records what is there.
 
 import errno
 import hashlib
+import json
 import os
 import secrets
 import sqlite3
@@ -83,6 +84,7 @@ _PRAGMAS = (
     "cache_size = -8192",
 )
 _ENTRY = "path, number, at, type, mode, size, digest, stamp"
+_AMONG = "number IN (SELECT value FROM json_each(?))"
 _CHAIN = """
 WITH RECURSIVE chain (depth, id, base, size, data) AS (
     SELECT 0, id, base, size, data FROM contents WHERE id = ?
@@ -406,19 +408,17 @@ class SqliteVersions:
             return self._changes(row["id"], numbers, path) if numbers else ()
 
     def _changes(self, name: int, numbers: Sequence[int], below: str) -> list[Change]:
-        """Return these changes, which are all of their range that touch something below a path."""
-        span = (name, numbers[-1], numbers[0])
-        rows = self._all("SELECT * FROM changes WHERE workspace = ? AND number BETWEEN ? AND ?", *span)
+        """Return these changes, with what they did at and below a path."""
+        which = (name, json.dumps(numbers))
+        rows = self._all(f"SELECT * FROM changes WHERE workspace = ? AND {_AMONG}", *which)  # noqa: S608
         changes = {row["number"]: row for row in rows}
         entries: dict[int, dict[str, Entry | None]] = {number: {} for number in numbers}
         for row in self._all(
-            f"SELECT {_ENTRY} FROM entries WHERE workspace = ? AND number BETWEEN ? AND ? AND {_BELOW}"  # noqa: S608
-            " ORDER BY path",
-            *span,
+            f"SELECT {_ENTRY} FROM entries WHERE workspace = ? AND {_AMONG} AND {_BELOW} ORDER BY path",  # noqa: S608
+            *which,
             *_below(below),
         ):
-            if row["number"] in entries:
-                entries[row["number"]][os.fsdecode(row["path"])] = _entry(row)
+            entries[row["number"]][os.fsdecode(row["path"])] = _entry(row)
         return [
             Change(
                 number,
