@@ -19,6 +19,7 @@ from cfs_server.workspaces.workspaces import ObjectWorkspaces
 from tests.buckets import NAME, Bucket
 from tests.server.places import BucketFolder
 from tests.server.support import run_cfs, serving
+from tests.server.test_rewound_files import put, said, stored
 
 MAIN = f"{WORKSPACES}main/"
 ALICE = Author("alice", "main")
@@ -295,6 +296,24 @@ def test_a_backup_has_the_past_of_the_files(bucket: Bucket, tmp_path: Path, runn
         assert [change["kind"] for change in changes] == ["outside" if running else "write", "write", "write"]
         texts = [httpx.get(f"{server.url}/v1/files{MAIN}a", params={"at": at}).text for at in ("1", "2", "3")]
         assert texts == ["1", "2", "3"]
+
+
+async def test_a_copy_that_could_not_be_removed_is_removed_before_the_next_one(
+    bucket: Bucket, folder: BucketFolder, tmp_path: Path
+) -> None:
+    """Its session was not made, and the bucket did not answer when its files were to go."""
+    async with stored(tmp_path, folder) as server:
+        await said(server, "main", "first")
+        await put(server, "main/a.txt", "one")
+        await said(server, "taken", "first")
+        bucket.refuse("DELETE", "InternalError", 500)
+        try:
+            refused = await server.client.post("/v1/sessions/main/fork", json={"id": "taken"})
+        finally:
+            bucket.accept()
+        assert (refused.status_code, (folder / "taken/a.txt").exists()) == (503, True)
+        assert (await server.client.post("/v1/sessions/main/fork", json={})).json()["id"] == "main-2"
+        assert sorted(path.name for path in folder.iterdir()) == ["main", "main-2"]
 
 
 def test_a_bucket_that_is_away_changes_no_version(bucket: Bucket, workspaces: ObjectWorkspaces) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 from anyio import CancelScope, from_thread, to_thread
 
-from cfs.errors import AlreadyExists
+from cfs.errors import AlreadyExists, CfsError
 from cfs_filesystem import NotFoundError
 from cfs_filesystem.versions import Author
 from cfs_server.domain.authors import author
@@ -76,6 +76,7 @@ class FileForks:
         def note(mark: int, number: int) -> None:
             from_thread.run(keep, mark, number)
 
+        await self._undo_failed()
         with self._alone(copy):
             try:
                 await self._forgetting.forget(copy)
@@ -124,6 +125,17 @@ class FileForks:
         if not removed:
             _log.warning("fork.files_left", workspace=noted["copy"])
         self._journal.keep(_SPACE, operation, None)
+
+    async def _undo_failed(self) -> None:
+        """Remove what could not be removed when a copy failed, as the bucket did not answer then."""
+        for operation, text in list(self._journal.kept(_SPACE).items()):
+            copy = json.loads(text)["copy"]
+            if copy not in self._being_made:
+                try:
+                    with self._alone(copy):
+                        await self._undo(operation)
+                except (CfsError, OSError) as error:  # it is tried again, and does not concern this caller
+                    _log.warning("fork.files_left", workspace=copy, reason=str(error))
 
     async def undo(self) -> None:
         """Remove the copies of files whose sessions were not made before the server ended."""
