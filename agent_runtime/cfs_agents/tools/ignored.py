@@ -6,6 +6,7 @@ agents can write that. Methods block, and follow no link.
 """
 
 import os
+import re
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,6 +22,9 @@ _REPOSITORY = ".git"
 _LONGEST = 1 << 20
 """Bytes of the longest file with rules that is read."""
 _MOST_VERDICTS = 100_000
+_MOST_WILDCARDS = 4
+"""Patterns with more are passed over. Each one multiplies the time that a name takes, and all threads wait for it."""
+_WILDCARD = re.compile(rb"\*+")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _START = f"{WORKSPACE}/"
@@ -125,6 +129,8 @@ class _Patterns:
 
         patterns: list[Pattern] = []
         for line in read_ignore_patterns(BytesIO(text)):
+            if len(_WILDCARD.findall(line)) > _MOST_WILDCARDS:
+                continue
             with suppress(MalformedPattern):  # git takes it for none, too
                 patterns.append(Pattern(line))
         self._last_first = patterns[::-1]

@@ -81,6 +81,13 @@ def test_the_files_are_those_that_git_sees(tmp_path: Path, rules: dict[str, str]
     assert seen(root / "src") == seen_by_git(root / "src")
 
 
+def test_a_pattern_that_would_take_forever_is_not_used(tmp_path: Path) -> None:
+    """Whoever wrote the repository cannot stop its agents."""
+    root = made(tmp_path / "repository", {".gitignore": "a*" * 20 + "b\n**/*.log\n"})
+    rules = IgnoredFiles(root).now()
+    assert (rules.hides(["a" * 250]), rules.hides(["b.log"])) == (False, True)
+
+
 def test_a_link_has_no_rules(tmp_path: Path) -> None:
     """As for git: it may lead anywhere."""
     (tmp_path / "rules").write_text("*\n")
