@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cfs.wire import Settings
+from cfs_server.engine.contract.fairness import Fairness
 from cfs_server.engine.contract.protocol import (
     Alive,
     CancelTurn,
@@ -134,31 +135,86 @@ def test_work_that_arrives_while_work_is_handled_comes_after_a_step(harness: Sch
     assert harness.run("turn")["turn"].completion_tokens == 5
 
 
-def test_a_step_with_all_places_taken_looks_at_no_turn_that_waits(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand of them cost a step nothing; each is ranked when a place becomes free."""
-    options = WorkerOptions(parallel=4, pool_tokens=1024, threads=1)
-    harness = SchedulerHarness(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
-    ranked: list[Generation] = []
-    rank = WaitQueue._rank
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every look at what an owner, a kind of work or an account has had."""
+    looks: list[object] = []
+    had = Fairness.had
 
-    def recorded(queue: WaitQueue, turn: Generation) -> tuple[float, ...]:
-        ranked.append(turn)
-        return rank(queue, turn)
+    def recorded(fairness: Fairness, level: tuple[str | int, ...]) -> float:
+        looks.append(level)
+        return had(fairness, level)
 
-    monkeypatch.setattr(WaitQueue, "_rank", recorded)
-    names = [f"t{number}" for number in range(1000)]
-    for name in names:
-        harness.put(name, prompt=10, tokens=40, first=20 + int(name[1:]))
-    harness.scheduler.take_work()
+    monkeypatch.setattr(Fairness, "had", recorded)
+    return looks
+
+
+def crowded(tiny: Path, **options: float) -> SchedulerHarness:
+    """Return a scheduler with four places, at which a thousand turns of as many sessions have arrived."""
+    chosen = WorkerOptions(parallel=4, pool_tokens=1024, threads=1, **options)  # type: ignore[arg-type]
+    harness = SchedulerHarness(load(str(tiny), chosen, NativeLog(lambda _level, _text: None), extra_buffers=True))
+    for number in range(1000):
+        harness.put(f"t{number}", prompt=10, tokens=40, first=20 + number)
+    take_all(harness.scheduler)
+    return harness
+
+
+def take_all(scheduler: Scheduler) -> None:
+    """Handle all that has arrived, without a step."""
+    while not scheduler.inbox.empty():
+        scheduler.take_work()
+
+
+def test_a_step_with_all_places_taken_looks_at_no_turn_that_waits(tiny: Path, looks: list[object]) -> None:
+    """A thousand of them cost a step nothing; some are looked at when a place becomes free."""
+    harness = crowded(tiny)
+    looks.clear()
     harness.scheduler.step()
     assert len(harness.scheduler._running) == 4
-    assert len(ranked) == 1000
+    assert 0 < len(looks) < 100
+    looks.clear()
     for _ in range(10):
         harness.scheduler.step()
-    assert len(ranked) == 1000
-    harness.run("t0")
+    assert not looks
+    while harness.scheduler._queue.named("t0") is not None:
+        harness.scheduler.step()
     harness.scheduler.step()
-    assert len(ranked) > 1000
+    assert 0 < len(looks) < 200
+
+
+def test_a_step_after_a_slice_looks_at_few_turns_that_wait(tiny: Path, looks: list[object]) -> None:
+    """Turns that have had their slice give way in each step: who comes next is found without a look at all."""
+    harness = crowded(tiny, slice_seconds=0.0)
+    harness.scheduler.step()
+    looks.clear()
+    for _ in range(10):
+        harness.scheduler.step()
+    assert 0 < len(looks) < 1000
+
+
+def test_a_cancel_and_a_deletion_go_to_their_turn(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand turns that are cancelled, and their sessions deleted, are found by their names."""
+    harness = crowded(tiny)
+    for number in range(1000):
+        harness.scheduler.inbox.put(CancelTurn(f"t{number}"))
+        harness.scheduler.inbox.put(Forget(f"t{number}"))
+    with monkeypatch.context() as patch:
+        patch.setattr(WaitQueue, "turns", None)  # of which there are a thousand
+        take_all(harness.scheduler)
+    harness.scheduler.step()
+    assert harness.scheduler.check_integrity() == []
+    assert not len(harness.scheduler._queue)
+
+
+def test_a_flood_of_messages_is_handled_in_parts(harness: SchedulerHarness) -> None:
+    """Streams go on while thousands of messages wait."""
+    harness.put("turn", prompt=10, tokens=5)
+    for _ in range(3000):
+        harness.scheduler.inbox.put(Ping())
+    while not any(isinstance(said, Step) and said.texts for said in harness.said):
+        harness.scheduler.take_work()
+        harness.scheduler.step()
+    assert 0 < harness.scheduler.inbox.qsize() < 3000
 
 
 def test_the_server_learns_at_once_how_many_turns_wait(

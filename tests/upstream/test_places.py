@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cfs_server.engine.contract.fairness import Path
+from cfs_server.engine.contract.fairness import Fairness, Path
 from cfs_server.engine.upstream.places import Places
 
 MINE: Path = ("me", "interactive", "a")
@@ -92,6 +92,33 @@ async def test_a_crowd_of_one_owner_does_not_keep_out_another() -> None:
 
     await asyncio.gather(*(turn("crowd") for _ in range(5)), turn("guest"))
     assert served.index("guest") == 1
+
+
+async def test_thousands_wait_without_a_look_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each place that becomes free, and each prediction, costs some looks, whatever the number of those who wait."""
+    looks = 0
+    had = Fairness.had
+
+    def counted(fairness: Fairness, level: tuple[str | int, ...]) -> float:
+        nonlocal looks
+        looks += 1
+        return had(fairness, level)
+
+    monkeypatch.setattr(Fairness, "had", counted)
+    clock = ManualClock()
+    places = Places(1, clock)
+    served: list[int] = []
+
+    async def turn(number: int) -> None:
+        async with places.place(("crowd", "interactive", f"s{number}")):
+            served.append(number)
+            clock.now += 1
+            predicted = places.backlog.wait("crowd", "interactive")
+            assert len(served) == 1 or predicted == pytest.approx(places.waiting + 1)
+
+    await asyncio.gather(*(turn(number) for number in range(2000)))
+    assert served == list(range(2000))
+    assert looks < 20 * 2000
 
 
 async def test_the_wait_is_predicted_from_the_turns_so_far() -> None:

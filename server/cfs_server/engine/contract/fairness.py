@@ -19,7 +19,7 @@ class Fairness:
     """Counts the engine time of each owner, kind and account, in seconds divided by its weight."""
 
     def __init__(self) -> None:
-        self._had: dict[tuple[str, ...], float] = {}
+        self._had: dict[tuple[str | int, ...], float] = {}
         self._active: Counter[tuple[str, ...]] = Counter()
         self._siblings: defaultdict[tuple[str, ...], list[tuple[float, tuple[str, ...]]]] = defaultdict(list)
         """A heap below each level, with times that are at most the real ones: these are set when they come first."""
@@ -51,7 +51,11 @@ class Fairness:
 
     def rank(self, path: Path) -> tuple[float, ...]:
         """Return the sort key of a turn: the lowest is first."""
-        return tuple(self._had.get(level, 0.0) for level in _levels(path))
+        return tuple(map(self.had, _levels(path)))
+
+    def had(self, level: tuple[str | int, ...]) -> float:
+        """Return the time that a level has had: the beginning of a path. It grows while a turn is active there."""
+        return self._had.get(level, 0.0)
 
     def check_integrity(self, paths: list[Path]) -> list[str]:
         """Compare with the unfinished turns; every line is a violation."""

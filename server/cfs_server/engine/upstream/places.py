@@ -2,10 +2,13 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from cfs_server.engine.contract.backlog import Backlog
+from cfs_server.engine.contract.fair_queue import FairQueue
 from cfs_server.engine.contract.fairness import Fairness, Path
 
 _WEIGHT = 0.2
@@ -20,7 +23,9 @@ class Places:
         self._count = count
         self._clock = clock
         self._fairness = Fairness()
-        self._waiting: list[tuple[Path, asyncio.Future[None]]] = []
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(self._fairness)
+        self._counts: Counter[tuple[str, str]] = Counter()
+        """How many wait, by owner and kind."""
         self._seconds = 0.0
 
     @property
@@ -34,7 +39,8 @@ class Places:
         if self.held < self._count:
             return Backlog()
         average = self._seconds / self._count
-        return Backlog.of(average, ((*path[:2], average) for path, _ in self._waiting))
+        work = ((owner, kind, average * count) for (owner, kind), count in self._counts.items())
+        return replace(Backlog.of(average, work), turn=average if self._waiting else 0.0)
 
     @asynccontextmanager
     async def place(self, path: Path) -> AsyncIterator[None]:
@@ -55,15 +61,15 @@ class Places:
             self.held += 1
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (path, future)
-        self._waiting.append(entry)
+        self._waiting.add(future, path)
+        self._counts[path[:2]] += 1
         try:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
                 self._pass_on()  # it was given the place and cannot use it
-            else:
-                self._waiting.remove(entry)
+            elif future in self._waiting:
+                self._stop_waiting(future)
             raise
 
     def _leave(self, path: Path, seconds: float) -> None:
@@ -72,10 +78,15 @@ class Places:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        waiting = [entry for entry in self._waiting if not entry[1].cancelled()]  # such a task has not run since
-        if not waiting:
-            self.held -= 1
-            return
-        entry = min(waiting, key=lambda entry: self._fairness.rank(entry[0]))
-        self._waiting.remove(entry)
-        entry[1].set_result(None)
+        while (future := self._waiting.first()) is not None:
+            self._stop_waiting(future)
+            if not future.cancelled():  # else its task has not run since
+                future.set_result(None)
+                return
+        self.held -= 1
+
+    def _stop_waiting(self, future: asyncio.Future[None]) -> None:
+        owner, kind, _ = self._waiting.remove(future)
+        self._counts[owner, kind] -= 1
+        if not self._counts[owner, kind]:
+            del self._counts[owner, kind]

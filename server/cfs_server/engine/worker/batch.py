@@ -230,7 +230,7 @@ class BatchRunner:
         """Guess tokens of the streams of a step that has nothing else, if there is room for them."""
         if not self.speculation.on or any(not turn.completion_tokens or turn.pending > 1 for turn in shares):
             return {}
-        alone = len(self._queue.turns) == 1
+        alone = len(self._queue) == 1
         drafts = self.speculation.drafts(shares, self.budget.longest(alone=alone))
         tokens = len(shares) + sum(map(len, drafts.values()))
         return drafts if not drafts or self._cache.make_room(tokens) else {}

@@ -9,11 +9,13 @@ import queue
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 import numpy as np
 from llama_cpp import llama_cpp as lib
 
 from cfs.errors import CfsError, ContextTooLong, EngineError, TokenRefused
+from cfs_server.engine.contract.fair_queue import FairQueue
 from cfs_server.engine.contract.fairness import Fairness, Path
 from cfs_server.engine.contract.protocol import Embed, Embedded, StopEmbedding, WorkerOptions
 from cfs_server.engine.llama.cost_model import TILE, StepCost
@@ -28,6 +30,8 @@ WHOLE_TOKENS, PIECE_TOKENS = 512, 128
 """Most tokens of a step else. Models that make texts compute logits for each token, which take much memory."""
 SEQUENCES = 16
 """Texts that are computed together at most."""
+_LOOKED_AT = 256
+"""Waiting texts that are looked at for a step: thousands of long ones do not hold up the turns."""
 
 
 @dataclass(eq=False, slots=True)
@@ -147,7 +151,7 @@ class EmbeddingRunner:
         self._capacity = WHOLE_TOKENS if model.pooling and model.pooling.whole else PIECE_TOKENS
         self._fairness = Fairness()
         self._jobs: dict[int, EmbeddingJob] = {}
-        self._waiting: list[_JobText] = []
+        self._waiting: FairQueue[_JobText] = FairQueue(self._fairness)
         self._long: _LongText | None = None
         self._short: EmbeddingContext | None = None
 
@@ -160,7 +164,8 @@ class EmbeddingRunner:
         """Add a request."""
         self._jobs[job.number] = job
         self._fairness.join(job.share)
-        self._waiting += [_JobText(job, index) for index in range(len(job.texts))]
+        for index in range(len(job.texts)):
+            self._waiting.add(_JobText(job, index), job.share)
 
     def stop(self, number: int) -> list[Embedded]:
         """Drop a request whose client has left, if it is still here."""
@@ -170,19 +175,18 @@ class EmbeddingRunner:
     def next_step(self, *, beside_turns: bool) -> EmbeddingStep | None:
         """Choose what is computed next; None when there is nothing."""
         limit = min(self._capacity, BESIDE_TURNS) if beside_turns else self._capacity
-        order = sorted(self._waiting, key=self._rank)
-        long = self._long
+        long, order = self._long, islice(self._waiting.in_order(), _LOOKED_AT)
         if long is not None:
-            order = [text for text in order if len(text.tokens) <= limit]  # there is one long text at a time
-            if not order or self._rank(long.text) <= self._rank(order[0]):
+            first = next((text for text in order if len(text.tokens) <= limit), None)  # one long text at a time
+            if first is None or self._rank(long.text) <= self._rank(first):
                 return self._piece(long.text, long.computed, limit)
-        elif not order:
+        elif (first := next(order, None)) is None:
             return None
-        elif len(order[0].tokens) > limit:
-            return self._piece(order[0], 0, limit)
+        elif len(first.tokens) > limit:
+            return self._piece(first, 0, limit)
         batch: list[_JobText] = []
         left = limit
-        for text in order:
+        for text in chain((first,), order):
             if len(text.tokens) <= left:
                 batch.append(text)
                 left -= len(text.tokens)
@@ -230,8 +234,8 @@ class EmbeddingRunner:
         if self._short is None:
             self._short = self._context(self._capacity, self._capacity, SEQUENCES)
         vectors = self._short.vectors([text.tokens for text in step.texts])
-        computed = set(step.texts)
-        self._waiting = [text for text in self._waiting if text not in computed]
+        for text in step.texts:
+            self._waiting.remove(text)
         return vectors
 
     def _advance(self, step: EmbeddingStep) -> list[Vector]:
@@ -277,7 +281,9 @@ class EmbeddingRunner:
     def _failed(self, job: EmbeddingJob, error: EngineError) -> Embedded:
         if self._long is not None and self._long.text.job is job:
             self._drop_long()
-        self._waiting = [text for text in self._waiting if text.job is not job]
+        for text in (_JobText(job, index) for index in range(len(job.texts))):
+            if text in self._waiting:
+                self._waiting.remove(text)
         self._ended(job)
         return Embedded(job.number, kind=type(error).__name__, error=error.detail)
 

@@ -59,6 +59,8 @@ from cfs_server.engine.worker.isolated_turns import STEP_FAILED
 from cfs_server.engine.worker.step_clock import announcement
 from cfs_server.engine.worker.wait_queue import WaitQueue
 
+_AT_ONCE = 500
+"""Messages that are handled before the next step: their work takes less than 50 ms."""
 _REST_SHARE = 0.25
 """State in memory is looked through this often in the time after which it rests."""
 IDLE_SECONDS = 10.0
@@ -126,7 +128,8 @@ class Scheduler:
                 while isinstance(work := self.inbox.get(timeout=self._seconds_left), Ping):
                     self._send(Alive())  # and nothing else: an idle engine stays idle
                 self._handle(work)
-        for _ in range(self.inbox.qsize()):  # what arrives meanwhile comes after a step, or a flood would prevent steps
+        # What arrives meanwhile, and what is beyond a number, comes after a step: a flood would prevent steps.
+        for _ in range(min(self.inbox.qsize(), _AT_ONCE)):
             self._handle(self.inbox.get())
 
     def drain(self, seconds: float) -> None:
@@ -219,8 +222,8 @@ class Scheduler:
     def _forget(self, key: str) -> None:
         self._cache.forget(key)
         self._runner.speculation.forget(key)
-        for turn in self._queue.turns:
-            turn.forgotten = turn.forgotten or turn.cache_key == key
+        for turn in self._queue.of_session(key):
+            turn.forgotten = True
 
     def _admit(self) -> None:
         """Admit waiting turns in their order, up to the first that does not fit."""
@@ -319,7 +322,8 @@ class Scheduler:
         return any(turn.state is not GenerationState.LOADING for turn in self._waiting)
 
     def _named(self, name: str) -> list[Generation]:
-        return [turn for turn in self._queue.turns if turn.id == name]
+        turn = self._queue.named(name)
+        return [] if turn is None else [turn]
 
     def _fitting_shares(self) -> dict[Generation, int]:
         """Decide how many tokens of each running turn go into this step, preempting turns until they fit."""

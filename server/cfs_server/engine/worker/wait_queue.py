@@ -6,12 +6,12 @@ Paused turns use no account, so they earn no credit. When they resume, they go b
 usage.
 """
 
-import heapq
 import time
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from cfs_server.engine.contract.backlog import Backlog
+from cfs_server.engine.contract.fair_queue import FairQueue
 from cfs_server.engine.contract.fairness import WEIGHTS, Fairness
 from cfs_server.engine.llama.prompt_budget import PromptBudget
 from cfs_server.engine.worker.generation import (
@@ -37,11 +37,17 @@ class WaitQueue:
     """
 
     def __init__(self, slice_seconds: float) -> None:
-        self.waiting: deque[Generation] = deque()
+        self.waiting: dict[Generation, None] = {}
         self.running: list[Generation] = []
         self.deterministic: list[Generation] = []
         self.paused: list[Generation] = []
         self._fairness = Fairness()
+        self._order: dict[bool, FairQueue[Generation]] = {
+            deterministic: FairQueue(self._fairness) for deterministic in (False, True)
+        }
+        """The waiting turns in their order, those that are not deterministic and those that are."""
+        self._by_id: dict[str, Generation] = {}
+        self._by_key: defaultdict[str, set[Generation]] = defaultdict(set)
         self._slice_seconds = slice_seconds
         self._owing: set[Generation] = set()
 
@@ -50,11 +56,25 @@ class WaitQueue:
         """All turns that are not finished."""
         return (*self.running, *self.deterministic, *self.waiting, *self.paused)
 
+    def __len__(self) -> int:
+        """The number of turns that are not finished."""
+        return len(self._by_id)
+
+    def named(self, name: str) -> Generation | None:
+        """Return the turn with this id; None if it is finished."""
+        return self._by_id.get(name)
+
+    def of_session(self, key: str) -> Collection[Generation]:
+        """Return the turns of a session."""
+        return self._by_key.get(key, ())
+
     def add(self, turn: Generation) -> None:
         """Add a new turn."""
         self._settle()
+        self._by_id[turn.id] = turn
+        self._by_key[turn.cache_key].add(turn)
         self._fairness.join(turn.share)
-        self.waiting.append(turn)
+        self._enter(turn, first=False)
 
     def move(self, turn: Generation, state: GenerationState, *, first: bool = False) -> None:
         """Change the state of a turn, and with it its list and its account; raises `InvalidGenerationTransition`.
@@ -65,12 +85,9 @@ class WaitQueue:
         if state not in TRANSITIONS[before]:
             raise InvalidGenerationTransition(f"turn {turn.id} is {before.value} and cannot become {state.value}")
         turn.state = state
-        old, new = self._list(turn, before), self._list(turn, state)
-        if old is not new:
-            if old is not None:
-                old.remove(turn)
-            if new is not None:
-                new.insert(0 if first else len(new), turn)
+        if self._list(turn, before) is not self._list(turn, state):
+            self._leave(turn, before)
+            self._enter(turn, first=first)
         if state is GenerationState.RUNNING:
             turn.slice = 0.0
         if (before in COMPETING) != (state in COMPETING):
@@ -81,11 +98,7 @@ class WaitQueue:
     def in_order(self, *, deterministic: bool) -> Iterator[Generation]:
         """Yield the waiting turns that are deterministic or not, those first whose account has had least."""
         self._settle()
-        turns = (turn for turn in self.waiting if turn.deterministic is deterministic)
-        ranked = [(self._rank(turn), place, turn) for place, turn in enumerate(turns)]
-        heapq.heapify(ranked)
-        while ranked:
-            yield heapq.heappop(ranked)[-1]
+        return self._order[deterministic].in_order()
 
     def charge(self, shares: Mapping[Generation, int], seconds: float) -> None:
         """Divide the time of a step among its turns, by their tokens. Accounts are charged when they are compared."""
@@ -103,9 +116,9 @@ class WaitQueue:
         if not spent:
             return None
         self._settle()
-        lowest = min((self._rank(turn) for turn in self.waiting if not turn.deterministic), default=None)
-        if lowest is None:
+        if (first := self._order[False].first()) is None:
             return None
+        lowest = self._rank(first)
         longest_first = sorted(spent, key=self._rank, reverse=True)
         return next((turn for turn in longest_first if lowest < self._rank(turn) and can_keep(turn)), None)
 
@@ -124,9 +137,38 @@ class WaitQueue:
         problems = [f"{turn.id} is {turn.state.value} and in the wrong list" for turn in lost]
         if len(set(turns)) != len(turns):
             problems.append("a turn is listed twice")
+        if set(self._by_id.values()) != set(turns) or set().union(*self._by_key.values()) != set(turns):
+            problems.append("the turns by name and by session are others than those that are listed")
+        for deterministic, order in self._order.items():
+            if {turn for turn in self.waiting if turn.deterministic is deterministic} != set(order.in_order()):
+                problems.append("the order of the waiting turns lacks some, or has others")
+            problems += order.check_integrity()
         return problems + self._fairness.check_integrity([turn.share for turn in turns if turn.state in COMPETING])
 
-    def _list(self, turn: Generation, state: GenerationState) -> "list[Generation] | deque[Generation] | None":
+    def _enter(self, turn: Generation, *, first: bool) -> None:
+        """Put a turn into the list of its state."""
+        entered = self._list(turn, turn.state)
+        if entered is self.waiting:
+            self.waiting[turn] = None
+            self._order[turn.deterministic].add(turn, turn.share, first=first)
+        elif isinstance(entered, list):
+            entered.insert(0 if first else len(entered), turn)
+        else:
+            del self._by_id[turn.id]
+            self._by_key[turn.cache_key].remove(turn)
+            if not self._by_key[turn.cache_key]:
+                del self._by_key[turn.cache_key]
+
+    def _leave(self, turn: Generation, state: GenerationState) -> None:
+        """Take a turn out of the list of an earlier state."""
+        left = self._list(turn, state)
+        if left is self.waiting:
+            del self.waiting[turn]
+            self._order[turn.deterministic].remove(turn)
+        elif isinstance(left, list):
+            left.remove(turn)
+
+    def _list(self, turn: Generation, state: GenerationState) -> "list[Generation] | dict[Generation, None] | None":
         """Return the list of the turns in a state."""
         if state is GenerationState.RUNNING:
             return self.deterministic if turn.deterministic else self.running
