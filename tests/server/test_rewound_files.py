@@ -315,6 +315,29 @@ async def test_files_go_back_without_a_store_and_not_without_versions() -> None:
         assert (refused.status_code, "versions of files are not kept" in refused.json()["detail"]) == (501, True)
 
 
+async def plan(folder: Path, workspace: str, path: str, *, to: int) -> None:
+    """Note a rewind as a server does that is killed before the files follow."""
+    journal = Journal(SqliteBackend(folder / "sessions.db"))
+    await journal.open()
+    by = {"agent": workspace, "principal": "local"}
+    noted = {"workspace": workspace, "to": to, "before": to + 1, "paths": [path], **by}
+    journal.keep("workspaces.rewind", "operation", json.dumps(noted))
+    await journal.close()
+
+
+async def test_a_rewind_that_cannot_be_finished_does_not_concern_others(tmp_path: Path) -> None:
+    """The disk refuses one of its paths."""
+    async with stored(tmp_path) as server:
+        await put(server, "other/a.txt", "one")
+    await plan(tmp_path, "other", "x" * 300, to=1)
+    async with stored(tmp_path) as server:
+        await put(server, "main/a.txt", "one")
+        there = await said(server, "main", "first")
+        await put(server, "main/a.txt", "two")
+        done = await rewind(server, "main", there)
+        assert (done.status_code, (tmp_path / "workspaces/main/a.txt").read_text()) == (200, "one"), done.text
+
+
 async def test_a_rewind_whose_past_is_gone_does_not_prevent_the_start(tmp_path: Path) -> None:
     """The server was killed before the files followed, and then lost the versions that it needs."""
     async with stored(tmp_path) as server:
@@ -322,11 +345,7 @@ async def test_a_rewind_whose_past_is_gone_does_not_prevent_the_start(tmp_path: 
             await put(server, "main/a.txt", text)
     with closing(SqliteVersions(tmp_path / "versions.db")) as versions:
         versions.prune("main", VersionRetention(changes=0))
-    journal = Journal(SqliteBackend(tmp_path / "sessions.db"))
-    await journal.open()
-    planned = {"workspace": "main", "to": 1, "before": 2, "paths": ["a.txt"], "agent": "main", "principal": "local"}
-    journal.keep("workspaces.rewind", "operation", json.dumps(planned))
-    await journal.close()
+    await plan(tmp_path, "main", "a.txt", to=1)
     async with stored(tmp_path) as server:
         there = await said(server, "main", "first")
         await put(server, "main/a.txt", "three")

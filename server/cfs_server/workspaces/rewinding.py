@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 from anyio import to_thread
 
-from cfs.errors import Conflict, StorageFull, Unavailable
+from cfs.errors import CfsError, Conflict, StorageFull, Unavailable
 from cfs.wire import ForeignChanges
 from cfs_filesystem import NotFoundError
 from cfs_filesystem.versions import Author, Change, Entry, EntryType, VersionsUnavailableError
@@ -182,7 +182,7 @@ class CallersFileRewind:
 
     async def finish(self) -> None:
         """Do what is noted."""
-        await self._rewinds.finish()
+        await self._rewinds.finish(self._plan.operation)
 
 
 class FileRewinds:
@@ -204,26 +204,44 @@ class FileRewinds:
         entries = entries_at(store, workspace, noted["paths"], noted["to"])
         return self._workspaces.rewind(workspace, entries, Author(noted["principal"], noted["agent"], operation))
 
-    async def finish(self) -> None:
-        """Let the files follow of all rewinds that are noted. Raises `StorageFull` if the disk has no room for them."""
+    async def finish(self, own: str | None = None) -> None:
+        """Let the files follow of all rewinds that are noted.
+
+        Raises `StorageFull` if the disk has no room for them, and `Unavailable`. With an operation as `own` only if
+        this one fails: another one may be of another user.
+        """
+        failed: dict[str, StorageFull | Unavailable] = {}
         for operation, text in self._journal.kept(_SPACE).items():
-            noted = json.loads(text)
             try:
-                refused = await to_thread.run_sync(self._restore, noted, operation)
-            except (VersionsUnavailableError, Unavailable) as error:
-                reason = error.detail if isinstance(error, Unavailable) else error.strerror
-                raise Unavailable(
-                    f"the sessions went back, and the files of {noted['workspace']!r} follow later: {reason}"
-                ) from error
-            except NotFoundError as error:  # the past that it needs was deleted meanwhile: it can never be finished
-                _log.error("rewind.unfinished", workspace=noted["workspace"], reason=error.detail)
-                refused = []
-            except OSError as error:
-                _log.error("rewind.unfinished", workspace=noted["workspace"], reason=error.strerror)
-                raise StorageFull(
-                    f"the sessions went back, and not all files of {noted['workspace']!r} could follow:"
-                    f" {error.strerror}. They do with the next rewind, or the next start"
-                ) from error
+                await self._follow(json.loads(text), operation)
+            except (StorageFull, Unavailable) as error:
+                failed[operation] = error
+            else:
+                self._journal.keep(_SPACE, operation, None)
+        for operation, reason in failed.items():
+            if own in (None, operation):
+                raise reason
+
+    async def _follow(self, noted: dict[str, Any], operation: str) -> None:
+        workspace = noted["workspace"]
+        try:
+            refused = await to_thread.run_sync(self._restore, noted, operation)
+        except (VersionsUnavailableError, Unavailable) as error:
+            raise Unavailable(
+                f"the sessions went back, and the files of {workspace!r} follow later: {_reason(error)}"
+            ) from error
+        except NotFoundError as error:  # the past that it needs was deleted meanwhile: it can never be finished
+            _log.error("rewind.unfinished", workspace=workspace, reason=_reason(error))
+        except (OSError, StorageFull) as error:
+            _log.error("rewind.unfinished", workspace=workspace, reason=_reason(error))
+            raise StorageFull(
+                f"the sessions went back, and not all files of {workspace!r} could follow: {_reason(error)}. They do"
+                " with the next rewind, or the next start"
+            ) from error
+        else:
             if refused:
-                _log.warning("rewind.left_folders", workspace=noted["workspace"], folders=refused)
-            self._journal.keep(_SPACE, operation, None)
+                _log.warning("rewind.left_folders", workspace=workspace, folders=refused)
+
+
+def _reason(error: OSError | CfsError) -> str:
+    return error.detail if isinstance(error, CfsError) else f"{error.strerror}"
