@@ -10,7 +10,7 @@ learns nothing about entries that it has no right to.
 # ruff: noqa: SLF001  the gate is one that the hooks of a file system are for
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import product
 from typing import Any, Self, get_args
@@ -89,14 +89,23 @@ class Rights:
 
     def scopes(self, operation: Operation, prefix: Path | None) -> list[Path]:
         """Return the prefixes, none within another, below which an operation is allowed."""
-        prefixes = {grant["prefix"] for grant in self.effective() if operation in grant["ops"]}
-        # a grant changed in place may be invalid
-        allowed = {scope for scope in prefixes if self.allow(operation, scope)}
+        allowed = self._prefixes(operation)
+        if operation == "delete":
+            allowed = {scope for scope in allowed if not any(covers(one, scope) for one in self.undeletable)}
         if prefix is not None:
             allowed = {both for scope in allowed if (both := narrower(scope, prefix)) is not None}
-        return sorted(
-            scope for scope in allowed if not any(scope != other and covers(other, scope) for other in allowed)
-        )
+        return sorted(scope for scope in allowed if allowed.isdisjoint(_above(scope)))
+
+    def _prefixes(self, operation: Operation) -> set[Path]:
+        """Return the prefixes of the grants of an operation, within those of the grants that they were narrowed from.
+
+        There may be thousands, so none is compared with all others.
+        """
+        own = {grant["prefix"] for grant in self.grants if _permits(grant, operation, grant["prefix"])}
+        if self.within is None:
+            return own
+        pairs = product(own, self.within._prefixes(operation))
+        return {both for one, other in pairs if (both := narrower(one, other)) is not None}
 
     def describe(self) -> str:
         """Describe in a few lines, for a model's prompt, which operations are allowed where (G7)."""
@@ -146,6 +155,15 @@ def _permits(grant: Grant, operation: Operation, path: Path) -> bool:
         and isinstance(ops, AbstractSet)
         and (operation in ops or ("read" in ops and operation in READ_OPERATIONS))
     )
+
+
+def _above(prefix: Path) -> Iterator[Path]:
+    """Yield all other prefixes that cover a prefix."""
+    for at in (at for at, character in enumerate(prefix) if character == "/"):
+        if at:
+            yield prefix[:at]
+        if at + 1 < len(prefix):
+            yield prefix[: at + 1]
 
 
 def _expanded(ops: AbstractSet[GrantedOperation]) -> set[Operation]:

@@ -2,13 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import pytest
 
 from cfs_filesystem import Grant
-from cfs_server.access.shares import MOST_OF_ONE, Shares
+from cfs_server.access.shares import MOST_OF_ONE, Share, Shares
 from tests.filesystem.support import grant
 from tests.server.guests import Guest, guests
 from tests.server.support import EventStream, ServerHarness, until
@@ -226,6 +226,33 @@ async def test_shares_are_limited(server: ServerHarness) -> None:
         for _ in range(MOST_OF_ONE):
             server.parts.shares.create(alice.principal, server.store.get("shown"), "read", None)
         assert (await alice.client.post("/v1/shares", json={"session": "shown"})).status_code == 507
+
+
+class Unwalked(dict[str, Share]):
+    """Shares by their ids, which nobody goes through."""
+
+    def values(self) -> NoReturn:
+        raise AssertionError("all shares are gone through")
+
+
+async def test_many_shares_of_others_cost_nothing(server: ServerHarness) -> None:
+    """A share is made, listed, used, revoked, and ended with its session, without a look at those of others."""
+    shares = server.parts.shares
+    async with house(server) as alice:
+        for _ in range(100):
+            shares.create(alice.principal, server.store.get("hidden"), "read", None)
+        shares._shares = Unwalked(shares._shares)
+        made, revoked = await share(alice), await share(alice)
+        listed = (await alice.client.get("/v1/shares?session=shown")).json()["shares"]
+        assert [each["id"] for each in listed] == [made["id"], revoked["id"]]
+        assert (await alice.client.delete(f"/v1/shares/{revoked['id']}")).status_code == 204
+        async with bearer(server, made["token"]) as guest, bearer(server, revoked["token"]) as late:
+            assert (await guest.get("/v1/sessions/shown")).status_code == 200
+            assert (await late.get("/v1/sessions/shown")).status_code == 401
+            await alice.client.delete("/v1/sessions/shown")
+            assert (await guest.get("/v1/sessions/shown")).status_code == 401
+        assert len(shares._shares) == shares._of_owner[alice.principal.name] == 100
+        shares._shares = dict(shares._shares)
 
 
 async def test_without_tokens_a_share_is_a_plain_link(server: ServerHarness) -> None:

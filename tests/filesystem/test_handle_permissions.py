@@ -326,6 +326,25 @@ def test_rights_can_be_asked_for_without_doing_anything(memory: InMemoryFileSyst
     assert not handle.allows("file", "/a/none"), "a right that is taken is gone at once"
 
 
+def test_the_scopes_of_many_grants_are_found_without_comparing_them(
+    memory: InMemoryFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand grants are checked once each, by themselves."""
+    handle = memory.create_handle([grant(f"/a/{number}", "list") for number in range(1000)])
+    handle.grants.extend([grant("/a/7/x", "list"), grant("/b", "file")])
+    handle.grants.append(Grant(prefix="/c", ops="list"))  # type: ignore[typeddict-item]  # invalid, and of no use
+    checks: list[str] = []
+
+    def counted(prefix: str, other: str) -> bool:
+        checks.append(other)
+        return covers(prefix, other)
+
+    monkeypatch.setattr("cfs_filesystem._grants.covers", counted)
+    assert handle.scopes("list") == sorted(f"/a/{number}" for number in range(1000))
+    assert len(checks) < 2000
+    assert handle.narrow([grant("/a/7/x", "list")]).scopes("list") == ["/a/7/x"]
+
+
 class Witness(FileSystemBase):
     """Writes down what is asked of it; has one entry, `/here`."""
 

@@ -8,6 +8,7 @@ another session may get the old one. What its bearer writes counts for the owner
 import asyncio
 import json
 import secrets
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -52,9 +53,14 @@ class Shares:
     def __init__(self, principals: Principals, store: SessionStore, journal: Journal) -> None:
         """Restore the shares of a journal, for the sessions of a restored store."""
         self._principals = principals
+        self._store = store
         self._clock = store.clock
         self._journal = journal
         self._shares: dict[str, Share] = {}
+        self._by_hash: dict[str, Share] = {}
+        self._of_owner: Counter[str] = Counter()
+        self._of_key: defaultdict[str, dict[str, Share]] = defaultdict(dict)
+        """The shares of each session, by its key."""
         self._bearers: dict[str, Principal] = {}
         for document in journal.kept(SPACE).values():
             share = Share(**json.loads(document))
@@ -62,8 +68,7 @@ class Shares:
             if session is None or session.key != share.key:
                 journal.keep(SPACE, share.id, None)
             else:
-                self._shares[share.id] = share
-        self._index()
+                self._add(share)
         store.on_removed = self._removed
         principals.bearer_of = self.bearer
 
@@ -71,19 +76,20 @@ class Shares:
         self, owner: Principal, session: Session, access: SharedAccess, seconds: float | None
     ) -> tuple[Share, str]:
         """Make a share of a session, and return it with its secret. The caller has checked the owner's rights."""
-        if sum(share.owner == owner.name for share in self._shares.values()) >= MOST_OF_ONE:
+        if self._of_owner[owner.name] >= MOST_OF_ONE:
             raise StorageFull(f"you have {MOST_OF_ONE} shares; revoke some")
         secret, now = PREFIX + secrets.token_urlsafe(_SECRET_BYTES), self._clock()
         name, expires = secrets.token_hex(_ID_BYTES), None if seconds is None else now + seconds
         share = Share(name, digest(secret), owner.name, session.id, session.key, access, now, expires)
-        self._shares[share.id] = share
-        self._index()
+        self._add(share)
         self._journal.keep(SPACE, share.id, json.dumps(asdict(share)))
         return share, secret
 
     def of(self, owner: Principal, session_id: str) -> list[Share]:
         """Return the owner's shares of a session, oldest first."""
-        return [share for share in self._shares.values() if share.owner == owner.name and share.session == session_id]
+        session = self._store.find(session_id)
+        shares = () if session is None else self._of_key.get(session.key, {}).values()
+        return [share for share in shares if share.owner == owner.name]
 
     def revoke(self, owner: Principal, share_id: str) -> None:
         """End a share of the owner. Raises `NotFound`."""
@@ -112,20 +118,19 @@ class Shares:
             for share in [candidate for candidate in self._shares.values() if self._is_over(candidate)]:
                 self._end(share)
 
-    def _index(self) -> None:
-        """Note what each request and each deletion looks up. Shares change rarely."""
-        self._by_hash = {share.hash: share for share in self._shares.values()}
-        self._keys = {share.key for share in self._shares.values()}
+    def _add(self, share: Share) -> None:
+        self._shares[share.id] = self._by_hash[share.hash] = self._of_key[share.key][share.id] = share
+        self._of_owner[share.owner] += 1
 
     def _removed(self, session: Session) -> None:
-        if session.key not in self._keys:
-            return
-        for share in [candidate for candidate in self._shares.values() if candidate.key == session.key]:
+        for share in list(self._of_key.get(session.key, {}).values()):
             self._end(share)
 
     def _end(self, share: Share) -> None:
-        del self._shares[share.id]
-        self._index()
+        del self._shares[share.id], self._by_hash[share.hash], self._of_key[share.key][share.id]
+        if not self._of_key[share.key]:
+            del self._of_key[share.key]
+        self._of_owner[share.owner] -= 1
         self._journal.keep(SPACE, share.id, None)
         if (bearer := self._bearers.pop(share.id, None)) is not None:
             bearer.end()

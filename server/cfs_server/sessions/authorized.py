@@ -16,6 +16,7 @@ and the settings, are in `cfs_server.domain.rights`.
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from itertools import islice
 
 from cfs.errors import (
     CfsError,
@@ -212,9 +213,9 @@ class AuthorizedSessions:
 
     def active(self, prefix: str = "", after: str = "", limit: int = 100) -> list[Session]:
         """Return sessions with turns that the caller may list, at any depth, by id."""
-        sessions = [session for session in self._store if not session.idle and self.may("list", session.id)]
-        sessions = [session for session in sessions if session.id > after and session.id.startswith(prefix)]
-        return sorted(sessions, key=lambda session: session.id)[:limit]
+        sessions = [session for session in self._store.busy() if session.id > after and session.id.startswith(prefix)]
+        allowed = (session for session in sorted(sessions, key=lambda one: one.id) if self.may("list", session.id))
+        return list(islice(allowed, limit))
 
     def children(self, session: Session) -> list[Session]:
         """Return the direct sub-sessions by id."""

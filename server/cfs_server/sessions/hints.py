@@ -5,7 +5,7 @@ sends the same hint twice in a row.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from cfs_server.domain.ids import ancestors_of
@@ -50,6 +50,15 @@ class Hints:
         self._busy_below: Counter[str] = Counter()
         self._last: dict[str, Hint] = {}
 
+    @property
+    def busy(self) -> Collection[str]:
+        """The ids of the sessions in which a turn runs or waits."""
+        return self._busy
+
+    def is_busy_below(self, session_id: str) -> bool:
+        """Return whether a turn runs or waits below a session. This does not look at the sub-sessions."""
+        return session_id in self._busy_below
+
     def look(self, session: Session) -> None:
         """Update the hints after a possible change of a session's state."""
         self._mark(session.id, busy=not session.idle)
@@ -82,7 +91,7 @@ class Hints:
 
     def _tell(self, session: Session) -> None:
         last = self._last.get(session.key)
-        hint = hint_for(_workload(session, children_at_work=session.id in self._busy_below), last)
+        hint = hint_for(_workload(session, children_at_work=self.is_busy_below(session.id)), last)
         if hint is None:
             self._last.pop(session.key, None)
         elif hint != last:

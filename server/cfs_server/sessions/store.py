@@ -248,11 +248,15 @@ class SessionStore:
         ids = self._sessions.children(parent) if slash else self._sessions.roots
         start = bisect_left(ids, max(prefix, after + "\0" if after else ""))
         page: list[Session] = []
-        for session_id in islice(ids, start, None):
-            if len(page) == limit or not session_id.startswith(prefix):
+        for at in range(start, min(start + limit, len(ids))):
+            if not ids[at].startswith(prefix):
                 break
-            page.append(self._sessions[session_id])
+            page.append(self._sessions[ids[at]])
         return page
+
+    def busy(self) -> list[Session]:
+        """Return the sessions in which a turn runs or waits, in any order."""
+        return [self._sessions[session_id] for session_id in self._hints.busy]
 
     def costs(self) -> list[CostRow]:
         """Return what was spent on models, the newest day first."""
@@ -485,7 +489,7 @@ class SessionStore:
 
     def is_settled(self, session: Session) -> bool:
         """Return whether a session and everything below it is idle (S13)."""
-        return session.idle and all(self.is_settled(child) for child in self.children(session))
+        return session.idle and not self._hints.is_busy_below(session.id)
 
     async def wait_settled(self, session: Session, timeout: float | None = None) -> bool:
         """Wait until a session is settled (S7, S13). Return False if the time-out is reached first.
