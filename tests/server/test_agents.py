@@ -6,6 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
+from cfs_server.domain.turns import Turn
+from cfs_server.sessions.session import Session
 from tests.server.support import EventStream, ServerHarness, kinds, spoken, until
 
 URL = "/v1/sessions/a"
@@ -98,7 +100,7 @@ async def test_there_is_nothing_to_claim_while_nothing_waits_or_another_holds_th
 async def test_an_agent_may_wait_for_the_next_message(server: ServerHarness) -> None:
     await server.create("a", driver="agent")
     waiting = asyncio.create_task(claim(server, wait=30))
-    await until(lambda: server.store.get("a").log.broadcast.waiting)
+    await until(lambda: server.store.get("a").changed.waiting)
     await server.say("a", "x")
     assert (await waiting).json()["message"]["content"] == "x"
 
@@ -106,7 +108,7 @@ async def test_an_agent_may_wait_for_the_next_message(server: ServerHarness) -> 
 async def test_a_wait_for_a_message_ends_with_the_session(server: ServerHarness) -> None:
     await server.create("a", driver="agent")
     waiting = asyncio.create_task(claim(server, wait=30))
-    await until(lambda: server.store.get("a").log.broadcast.waiting)
+    await until(lambda: server.store.get("a").changed.waiting)
     await server.client.delete(URL)
     assert (await waiting).status_code == 410
 
@@ -114,7 +116,7 @@ async def test_a_wait_for_a_message_ends_with_the_session(server: ServerHarness)
 async def test_a_wait_for_a_message_ends_with_the_server(server: ServerHarness) -> None:
     await server.create("a", driver="agent")
     waiting = asyncio.create_task(claim(server, wait=30))
-    await until(lambda: server.store.get("a").log.broadcast.waiting)
+    await until(lambda: server.store.get("a").changed.waiting)
     await server.store.drain(0)
     assert (await waiting).status_code == 503
 
@@ -127,7 +129,7 @@ async def test_an_agent_that_hangs_up_while_it_waits_takes_no_message(server: Se
         f"POST {URL}/claim HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n"
     )
     writer.write(head.encode() + b'{"wait": 30}')
-    waiting = server.store.get("a").log.broadcast
+    waiting = server.store.get("a").changed
     await until(lambda: waiting.waiting > 0)
     writer.transport.abort()
     await until(lambda: waiting.waiting == 0)
@@ -166,6 +168,32 @@ async def test_an_agent_that_was_only_late_goes_on_with_its_turn(server: ServerH
     assert await server.text("a") == "User: x\nAssistant: I live\n"
     late = await act(server, held, "update", text="more")
     assert (late.status_code, late.json()["type"]) == (404, "urn:cfs:error:not-found")
+
+
+async def test_agents_that_wait_are_not_woken_by_the_text_of_a_reply(
+    server: ServerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten agents try again when the session's state changes: not with each update, of which a reply has hundreds."""
+    await server.create("a", driver="agent")
+    await server.say("a", "x")
+    held = (await claim(server)).json()
+    tries = 0
+    take = Session.claim
+
+    def counted(session: Session, lease_seconds: float) -> Turn | None:
+        nonlocal tries
+        tries += 1
+        return take(session, lease_seconds)
+
+    monkeypatch.setattr(Session, "claim", counted)
+    waiting = [asyncio.create_task(claim(server, wait=30)) for _ in range(10)]
+    await until(lambda: server.store.get("a").changed.waiting == 10)
+    for _ in range(20):
+        assert (await act(server, held, "update", text="word ")).status_code == 200
+    assert tries == 10
+    await act(server, held, "finish")
+    await server.client.patch(f"{URL}/settings", json={"driver": "model"})
+    assert {answer.status_code for answer in await asyncio.gather(*waiting)} == {409}
 
 
 async def test_an_update_renews_the_lease(server: ServerHarness) -> None:

@@ -94,7 +94,7 @@ WAITS = {
         lambda bob: bob.client.post(URL + "/claim", json={"wait": 30}),
         AGENT,
         {"driver": "agent"},
-        lambda server: server.store.get(SHARED).log.broadcast.waiting > 0,
+        lambda server: server.store.get(SHARED).changed.waiting > 0,
         _say,
     ),
 }

@@ -137,7 +137,7 @@ async def _next(
                     if attendance.recalled and seconds:
                         attendance.recalled = False
                         return None
-                    await session.log.broadcast.wait()
+                    await session.changed.wait()  # not by events: those of a reply would wake all agents that wait
                     sessions.require_still(session, requested_id, "read_binary", "write")
         except TimeoutError:
             return None

@@ -350,6 +350,7 @@ class Session(SessionState):
         if settings != self.settings:
             self.apply(SettingsChanged(settings))
             self.advance()
+            self.changed.fire()  # agents that wait for a turn learn that the model answers now
         return settings
 
     def replace_history(self, history: SizedMessages) -> None:
@@ -394,6 +395,7 @@ class Session(SessionState):
     def rename(self, new_id: str) -> None:
         """Change the id. The log, the history and the running turn stay (S14)."""
         self.apply(Renamed(new_id))
+        self.changed.fire()  # those who wait may have lost their rights
 
     def delete(self) -> None:
         """End the session at once: cancel all turns and wake the waiters (S2)."""

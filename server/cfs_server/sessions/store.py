@@ -467,7 +467,7 @@ class SessionStore:
         for name in (session_id, *ancestors_of(session_id)):
             if (session := self.find(name)) is not None:
                 session.attendance.recalled = True
-                session.log.broadcast.fire()
+                session.changed.fire()
 
     def _check_unanswered(
         self, session_id: str, history: Sequence[Message], settings: Settings, account: StorageUsage
