@@ -9,7 +9,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
 from typing import BinaryIO, TypeAlias
 
@@ -23,6 +23,7 @@ from cfs_filesystem._errors import (
     retry_while_directories_change,
     translate_os_errors,
 )
+from cfs_filesystem._flushing import FolderFlushes
 from cfs_filesystem._openat import (
     TEMPORARY,
     DirectoryTree,
@@ -217,11 +218,20 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
         )
         self._durable = self.durable = durable
         self._new_file = 0o600 if private else None
+        self._flushes = FolderFlushes()
         self._tree.sweep()
 
     def close(self) -> None:
         """Close the directory. This also happens when the object is garbage-collected."""
+        self._flushes.close()
         self._tree.close()
+
+    def flushing_beside(self) -> AbstractContextManager[None]:
+        """In a block of one thread, flush the folders of files that it writes while the block goes on.
+
+        When the block ends, all is flushed. Raises `OSError` then. Blocks cannot be nested.
+        """
+        return self._flushes.beside()
 
     def _snapshot_impl(self, grants: Sequence[Grant]) -> Mapping[Path, EntryMeta]:  # noqa: ARG002
         self._tree.require_open()
@@ -262,10 +272,9 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
             def write() -> EntryMeta:
                 with self._tree.made_parent(parts, durable=durable) as (directory, name):
                     self._replaceable(path, directory, name)  # before the source is read
-                    mode = partial(self._make_room, path, directory, name)
-                    return meta_of(
-                        path, replace(directory, name, content, mode=mode, overwrite=overwrite, durable=durable)
-                    )
+                    mode, flush = partial(self._make_room, path, directory, name), self._flushes.flush
+                    how = {"overwrite": overwrite, "durable": durable}
+                    return meta_of(path, replace(directory, name, content, mode=mode, flush=flush, **how))
 
             try:
                 return retry_while_directories_change(path, write)

@@ -84,13 +84,20 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def replace(
-    directory: int, name: str, content: FileChunks, *, mode: Callable[[], int | None], overwrite: bool, durable: bool
+    directory: int,
+    name: str,
+    content: FileChunks,
+    *,
+    mode: Callable[[], int | None],
+    overwrite: bool,
+    durable: bool,
+    flush: Callable[[int], None] = os.fsync,
 ) -> os.stat_result:
     """Write a file atomically and return its status.
 
     Other programs see the old or the new content, never a partial one. `mode` is called after the content is written
-    and returns the permissions (None: those of the umask). `durable` flushes to disk. Without `overwrite` an existing
-    name raises `FileExistsError`.
+    and returns the permissions (None: those of the umask). `durable` flushes to disk, the folder by `flush`. Without
+    `overwrite` an existing name raises `FileExistsError`.
     """
     with _unfinished(directory) as (descriptor, temporary):
         content.pour(descriptor)
@@ -100,7 +107,7 @@ def replace(
             os.fsync(descriptor)
         _publish(directory, descriptor, temporary, name, overwrite=overwrite)
         if durable:
-            os.fsync(directory)
+            flush(directory)
         return os.fstat(descriptor)
 
 

@@ -10,6 +10,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -323,6 +324,43 @@ def test_a_durable_stream_is_on_the_disk_before_it_has_a_name(place: Place, monk
     synced.clear()
     place.handle.write_from("/b", [b"x"])
     assert synced == []
+
+
+def test_a_folder_is_flushed_beside_other_work_and_before_that_ends(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    going_on, root = threading.Event(), place.root.stat().st_ino
+
+    def fsync(descriptor: int) -> None:
+        inode = os.fstat(descriptor).st_ino
+        assert inode != root or going_on.wait(60)
+        synced.append(inode)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with closing(DiskFileSystem(place.root, durable=True)) as disk:
+        with disk.flushing_beside():
+            everything(disk).write_from("/a", [b"x"])
+            assert synced == [(place.root / "a").stat().st_ino]
+            going_on.set()
+        assert synced == [(place.root / "a").stat().st_ino, root]
+        everything(disk).write_from("/b", [b"x"])
+        assert synced[2:] == [(place.root / "b").stat().st_ino, root]
+
+
+def test_a_folder_that_cannot_be_flushed_beside_other_work_is_an_error_at_its_end(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(descriptor: int) -> None:
+        if os.fstat(descriptor).st_ino == place.root.stat().st_ino:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    done = []
+    with closing(DiskFileSystem(place.root, durable=True)) as disk:
+        with pytest.raises(OSError, match="Input/output"), disk.flushing_beside():
+            done.append(everything(disk).write_from("/a", [b"x"]))
+        assert [meta["size"] for meta in done] == [1]
 
 
 def test_memory_hands_out_a_copy() -> None:

@@ -17,12 +17,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from types import MappingProxyType
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from cfs_filesystem._errors import NotFoundError
 from cfs_filesystem.versions.codec import FULL, LARGE, STRIDE, chunks, decode_chain, encode, verified
@@ -41,6 +42,8 @@ from cfs_filesystem.versions.model import (
 )
 from cfs_filesystem.versions.recent import RecentContents
 
+K = TypeVar("K")
+V = TypeVar("V")
 SCHEMA = 1
 _SHARED_MEMORY = 64 << 10
 """Bytes that SQLite needs on the disk to open a file in WAL mode, with some to spare."""
@@ -85,6 +88,10 @@ _PRAGMAS = (
 )
 _ENTRY = "path, number, at, type, mode, size, digest, stamp"
 _AMONG = "number IN (SELECT value FROM json_each(?))"
+_WORKSPACE = """
+SELECT id, scope, last, oldest, changes.at FROM workspaces
+LEFT JOIN changes ON changes.workspace = id AND changes.number = last WHERE name = ?
+"""
 _CHAIN = """
 WITH RECURSIVE chain (depth, id, base, size, data) AS (
     SELECT 0, id, base, size, data FROM contents WHERE id = ?
@@ -99,6 +106,31 @@ AND NOT EXISTS (
     WHERE workspaces.scope = :scope AND entries.digest = contents.digest
 ) AND NOT EXISTS (SELECT 1 FROM parts WHERE part = contents.id)
 """
+
+
+_REMEMBERED = 4096
+"""How many rows of a kind are kept in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Workspace:
+    """The row of a workspace, with the time of its last change; None if that is not kept."""
+
+    id: int
+    scope: bytes
+    last: int
+    oldest: int
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The row of a content. One that is not whole consists of parts."""
+
+    id: int
+    base: int | None
+    step: int
+    whole: int
 
 
 class SqliteVersions:
@@ -117,6 +149,13 @@ class SqliteVersions:
         self._syncing = threading.Lock()
         self._holds = 0
         self._recent = RecentContents()
+        self._workspaces: dict[str, _Workspace | None] = {}
+        self._newest: dict[tuple[int, str], Entry | None] = {}
+        self._stored: dict[tuple[bytes, bytes], _Stored] = {}
+        """What is known of rows, so that most writes ask the file nothing: workspaces, newest entries, and contents.
+
+        What stores contents and changes keeps them true. Other changes forget them.
+        """
         if path is not None:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             path.chmod(0o600)
@@ -155,30 +194,35 @@ class SqliteVersions:
             scope = self._scope(workspace)
             if scope is None:
                 return Content(digest, len(data), data, encode(data))
-            if self._content(scope, digest) is not None:
+            before = b"" if previous is None else bytes.fromhex(previous.digest)
+            edited = digest != before and (scope, before) in self._stored  # most writes: saves a look into the file
+            if not edited and self._content(scope, digest) is not None:
                 return Content(digest, len(data), data)
             if previous is not None and previous_data is not None and previous.size:
-                before = bytes.fromhex(previous.digest)
-                previous_content = self._recent.get(scope, before) or previous_data()
-                # a wrong dictionary would make the version unreadable
-                if self._recent.get(scope, before) is not None or hashlib.sha256(previous_content).digest() == before:
-                    base, step, dictionary = self._base(scope, previous, previous_content)
+                base, step, dictionary = self._base(scope, before, previous_data)
             self._recent.add(scope, digest, data)
         return Content(digest, len(data), data, encode(data, dictionary), base, step)
 
-    def _base(self, scope: bytes, previous: Entry, data: bytes) -> tuple[int | None, int, bytes | None]:
-        """Choose the content that is the dictionary of the version after an entry; return its id, step and bytes."""
-        row = self._content(scope, bytes.fromhex(previous.digest))
-        if row is None or row["data"] is None:
+    def _base(
+        self, scope: bytes, before: bytes, before_data: Callable[[], bytes]
+    ) -> tuple[int | None, int, bytes | None]:
+        """Choose the content that is the dictionary of the one after `before`; return its id, step and bytes."""
+        stored, data = self._content(scope, before), self._recent.get(scope, before)
+        if data is None:
+            data = before_data()
+            if hashlib.sha256(data).digest() != before:  # the version would be unreadable
+                return None, 0, None
+        if stored is None or not stored.whole:
             return None, 0, None
-        step = row["step"] + 1
+        step = stored.step + 1
         if step % STRIDE:
-            return row["id"], step, data
+            return stored.id, step, data
         if step % FULL == 0:
             return None, 0, None
-        while row["base"] is not None and row["step"] % STRIDE:
-            row = self._one("SELECT id, base, step FROM contents WHERE id = ?", row["base"])
-        return row["id"], step, self._decoded(row["id"])
+        key, base, step_of_key = stored.id, stored.base, stored.step
+        while base is not None and step_of_key % STRIDE:
+            key, base, step_of_key = self._one("SELECT id, base, step FROM contents WHERE id = ?", base)
+        return key, step, self._decoded(key)
 
     def changing(self, workspaces: Iterable[str], path: str | None = None) -> AbstractContextManager[None]:  # noqa: ARG002
         """See `VersionStore`."""
@@ -202,8 +246,8 @@ class SqliteVersions:
             usable = previous is not None and previous.type is EntryType.FILE and 0 < previous.size <= LARGE
             before = partial(self.read, workspace, previous) if previous is not None and usable else None
             content = self.prepare(workspace, data, previous, before)
-            with self._transaction():
-                self._store(self._made(workspace)[1], content)
+            with self._transaction(keeps=True):
+                self._store(self._made(workspace).scope, content)
             return Content(content.digest, content.size)
         return self._keep_chunks(workspace, data, source)
 
@@ -214,10 +258,10 @@ class SqliteVersions:
             size += len(chunk)
             part = Content(hashlib.sha256(chunk).digest(), len(chunk), chunk, encode(chunk))
             with self._transaction():
-                self._store(self._made(workspace)[1], part)
+                self._store(self._made(workspace).scope, part)
             parts.append(part.digest)
         with self._transaction():
-            self._store(self._made(workspace)[1], Content(digest.digest(), size, parts=tuple(parts)))
+            self._store(self._made(workspace).scope, Content(digest.digest(), size, parts=tuple(parts)))
         return Content(digest.digest(), size)
 
     def content_of(self, entry: Entry) -> Content:
@@ -235,21 +279,20 @@ class SqliteVersions:
         ends: bool = False,  # noqa: ARG002
     ) -> int:
         """See `VersionStore`."""
-        with self._transaction():
+        with self._transaction(keeps=True):
             states = {path: state for path, state in above.items() if not self._is_folder(workspace, path)} | dict(
                 states
             )
-            name, scope, last = self._made(workspace)
-            number, now = last + 1, self._clock()
-            before = self._one("SELECT at FROM changes WHERE workspace = ? AND number = ?", name, last)
-            now = now if before is None else max(now, before["at"])
-            row = (name, number, now, author.principal, author.agent, author.call, kind)
+            known = self._made(workspace)
+            number = known.last + 1
+            now = self._clock() if known.at is None else max(self._clock(), known.at)
+            row = (known.id, number, now, author.principal, author.agent, author.call, kind)
             self._database.execute("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-            self._database.execute("UPDATE workspaces SET last = ? WHERE id = ?", (number, name))
+            self._database.execute("UPDATE workspaces SET last = ? WHERE id = ?", (number, known.id))
             for path, state in states.items():
                 content = None if state is None else state.content
                 if content is not None:
-                    self._store(scope, content)
+                    self._store(known.scope, content)
                 values = (
                     (None, None, None, None, "")
                     if state is None
@@ -263,9 +306,12 @@ class SqliteVersions:
                 )
                 self._database.execute(
                     "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (name, os.fsencode(path), number, now, *values),
+                    (known.id, os.fsencode(path), number, now, *values),
                 )
-        return int(number)
+                entry = None if state is None else _recorded(path, number, now, state)
+                self._remember(self._newest, (known.id, path), entry)
+            self._workspaces[workspace] = replace(known, last=number, at=now)
+        return number
 
     def _is_folder(self, workspace: str, path: str) -> bool:
         newest = self.at(workspace, path)
@@ -273,10 +319,17 @@ class SqliteVersions:
 
     def _store(self, scope: bytes, content: Content) -> None:
         """Store a content unless it is there. Its base may have been removed since it was prepared."""
-        if self._content(scope, content.digest) is not None:
+        there = self._one(
+            "SELECT EXISTS (SELECT 1 FROM contents WHERE scope = ? AND digest = ?) content,"
+            " EXISTS (SELECT 1 FROM contents WHERE id = ?) base",
+            scope,
+            content.digest,
+            content.base,
+        )
+        if there["content"]:
             return
         encoded, base, step = content.encoded, content.base, content.step
-        gone = base is not None and self._one("SELECT 1 FROM contents WHERE id = ?", base) is None
+        gone = base is not None and not there["base"]
         if content.parts is None and (encoded is None or gone):
             if content.raw is None:
                 raise NotFoundError("the content is no longer kept")
@@ -286,15 +339,20 @@ class SqliteVersions:
             (scope, content.digest, content.size, base, step, encoded),
         )
         for position, part in enumerate(content.parts or ()):
-            row = self._content(scope, part)
-            if row is None:
+            stored = self._content(scope, part)
+            if stored is None:
                 raise NotFoundError("the content is no longer kept")  # the workspace was purged meanwhile
-            self._database.execute("INSERT INTO parts VALUES (?, ?, ?)", (cursor.lastrowid, position, row["id"]))
+            self._database.execute("INSERT INTO parts VALUES (?, ?, ?)", (cursor.lastrowid, position, stored.id))
+        self._remember(
+            self._stored,
+            (scope, content.digest),
+            _Stored(cast("int", cursor.lastrowid), base, step, content.parts is None),
+        )
 
     def restamp(self, workspace: str, stamps: Mapping[str, str]) -> None:
         """See `VersionStore`."""
         with self._transaction():
-            name = self._made(workspace)[0]
+            name = self._made(workspace).id
             for path, stamp in stamps.items():
                 key = (name, os.fsencode(path))
                 self._database.execute(
@@ -307,13 +365,13 @@ class SqliteVersions:
         """See `VersionStore`."""
         with self._lock:
             row = self._workspace(workspace)
-            return 0 if row is None else int(row["last"])
+            return 0 if row is None else row.last
 
     def oldest(self, workspace: str) -> int:
         """See `VersionStore`."""
         with self._lock:
             row = self._workspace(workspace)
-            return 0 if row is None else int(row["oldest"])
+            return 0 if row is None else row.oldest
 
     def number_at(self, workspace: str, time: float, order: int | None = None) -> int:  # noqa: ARG002
         """See `VersionStore`."""
@@ -321,22 +379,22 @@ class SqliteVersions:
             row = self._workspace(workspace)
             if row is None:
                 return 0
-            result = self._one("SELECT max(number) n FROM changes WHERE workspace = ? AND at <= ?", row["id"], time)
-            if result["n"] is None and row["oldest"] > 0:
-                raise NotFoundError(f"the past of {workspace!r} before its change {row['oldest']} is no longer kept")
+            result = self._one("SELECT max(number) n FROM changes WHERE workspace = ? AND at <= ?", row.id, time)
+            if result["n"] is None and row.oldest > 0:
+                raise NotFoundError(f"the past of {workspace!r} before its change {row.oldest} is no longer kept")
             return int(result["n"] or 0)
 
     def common(self, workspace: str, other: str) -> int | None:
         """See `VersionStore`."""
         with self._lock:
             one, two = self._workspace(workspace), self._workspace(other)
-            if one is None or two is None or one["scope"] != two["scope"]:
+            if one is None or two is None or one.scope != two.scope:
                 return None
             shared = self._one(
                 "SELECT max(one.number) n FROM changes one JOIN changes two USING (number, at)"
                 " WHERE one.workspace = ? AND two.workspace = ?",
-                one["id"],
-                two["id"],
+                one.id,
+                two.id,
             )
             return cast("int | None", shared["n"])
 
@@ -346,14 +404,24 @@ class SqliteVersions:
             row = self._required(workspace, number)
             if row is None:
                 return None
+            if number is None and (row.id, path) in self._newest:
+                return self._newest[row.id, path]
             match = self._one(
                 f"SELECT {_ENTRY} FROM entries WHERE workspace = ? AND path = ? AND number <= ?"  # noqa: S608
                 " ORDER BY number DESC LIMIT 1",
-                row["id"],
+                row.id,
                 os.fsencode(path),
-                row["last"] if number is None else number,
+                row.last if number is None else number,
             )
-        return None if match is None else _entry(match)
+            entry = None if match is None else _entry(match)
+            if number is None:
+                self._remember(self._newest, (row.id, path), entry)
+            return entry
+
+    def _remember(self, rows: dict[K, V], key: K, row: V) -> None:
+        if len(rows) >= _REMEMBERED:
+            rows.clear()
+        rows[key] = row
 
     def tree_at(self, workspace: str, number: int | None = None, below: str = "") -> dict[str, Entry]:
         """See `VersionStore`."""
@@ -365,8 +433,8 @@ class SqliteVersions:
                 # SQLite takes the other columns from the row with the maximum
                 "SELECT path, max(number) number, at, type, mode, size, digest, stamp FROM entries"  # noqa: S608
                 f" WHERE workspace = ? AND number <= ? AND {_BELOW} GROUP BY path HAVING type IS NOT NULL",
-                row["id"],
-                row["last"] if number is None else number,
+                row.id,
+                row.last if number is None else number,
                 *_below(below),
             )
         return {entry.path: entry for record in rows if (entry := _entry(record)) is not None}
@@ -380,7 +448,7 @@ class SqliteVersions:
             rows = self._all(
                 "SELECT path, max(number) number, at, type, mode, size, digest, stamp FROM entries"  # noqa: S608
                 f" WHERE workspace = ? AND type IS NOT NULL AND {_BELOW} GROUP BY path",
-                row["id"],
+                row.id,
                 *_below(below),
             )
         return {entry.path: entry for record in rows if (entry := _entry(record)) is not None}
@@ -399,13 +467,13 @@ class SqliteVersions:
                     f"SELECT DISTINCT number FROM entries WHERE workspace = ? AND number < ? AND {_BELOW}"  # noqa: S608
                     " AND EXISTS (SELECT 1 FROM changes WHERE changes.workspace = entries.workspace"
                     " AND changes.number = entries.number) ORDER BY number DESC LIMIT ?",
-                    row["id"],
-                    row["last"] + 1 if before is None else before,
+                    row.id,
+                    row.last + 1 if before is None else before,
                     *_below(path),
                     -1 if limit is None else limit,
                 )
             ]
-            return self._changes(row["id"], numbers, path) if numbers else ()
+            return self._changes(row.id, numbers, path) if numbers else ()
 
     def _changes(self, name: int, numbers: Sequence[int], below: str) -> list[Change]:
         """Return these changes, with what they did at and below a path."""
@@ -442,7 +510,7 @@ class SqliteVersions:
                 os.fsdecode(record["path"])
                 for record in self._all(
                     "SELECT DISTINCT path FROM entries WHERE workspace = ? AND number > ? AND number <= ?",
-                    row["id"],
+                    row.id,
                     low,
                     high,
                 )
@@ -457,16 +525,23 @@ class SqliteVersions:
 
     def open(self, workspace: str, entry: Entry) -> BinaryIO:
         """See `VersionStore`."""
+        return self._open(workspace, entry, remembered=True)
+
+    def _open(self, workspace: str, entry: Entry, *, remembered: bool) -> BinaryIO:
+        """Open a content as it is stored, or one that is remembered and still stored."""
         if not entry.digest:
             return BytesIO()
         with self._lock:
             scope = self._scope(workspace)
-            row = None if scope is None else self._content(scope, bytes.fromhex(entry.digest))
-            if row is None:
+            digest = bytes.fromhex(entry.digest)
+            stored = None if scope is None else self._content(scope, digest)
+            if stored is None:
                 raise NotFoundError(f"the content of {entry.path!r} at {entry.number} is no longer kept", entry.path)
-            if row["data"] is not None:
-                chain = self._chain(row["id"])
-        content: BinaryIO = BytesIO(decode_chain(chain)) if row["data"] is not None else self._joined(row["id"])
+            if remembered and scope is not None and (data := self._recent.get(scope, digest)) is not None:
+                return BytesIO(data)
+            if stored.whole:
+                chain = self._chain(stored.id)
+        content: BinaryIO = BytesIO(decode_chain(chain)) if stored.whole else self._joined(stored.id)
         return verified(content, entry)
 
     def _joined(self, content: int) -> BinaryIO:
@@ -509,7 +584,7 @@ class SqliteVersions:
                 return
             new_id = self._database.execute(
                 "INSERT INTO workspaces (name, scope, last, oldest) VALUES (?, ?, ?, ?)",
-                (os.fsencode(copy), row["scope"], row["last"], row["oldest"]),
+                (os.fsencode(copy), row.scope, row.last, row.oldest),
             ).lastrowid
             for table, columns in (
                 ("changes", "number, at, principal, agent, call, kind"),
@@ -517,7 +592,7 @@ class SqliteVersions:
             ):
                 self._database.execute(
                     f"INSERT INTO {table} SELECT ?, {columns} FROM {table} WHERE workspace = ?",  # noqa: S608
-                    (new_id, row["id"]),
+                    (new_id, row.id),
                 )
 
     def rename(self, workspace: str, name: str) -> None:
@@ -539,9 +614,9 @@ class SqliteVersions:
         if row is None:
             return
         for table, column in (("entries", "workspace"), ("changes", "workspace"), ("workspaces", "id")):
-            self._database.execute(f"DELETE FROM {table} WHERE {column} = ?", (row["id"],))  # noqa: S608
-        self._recent.forget(row["scope"])
-        self._collect(row["scope"])
+            self._database.execute(f"DELETE FROM {table} WHERE {column} = ?", (row.id,))  # noqa: S608
+        self._recent.forget(row.scope)
+        self._collect(row.scope)
 
     def claim_pruning(self, seconds: float) -> bool:  # noqa: ARG002
         """See `VersionStore`. The caller keeps the time."""
@@ -552,36 +627,36 @@ class SqliteVersions:
         with self._transaction():
             row = self._workspace(workspace)
             if row is None or self._holds:
-                return 0 if row is None else int(row["oldest"])
-            oldest = row["oldest"]
+                return 0 if row is None else row.oldest
+            oldest = row.oldest
             if retention.changes is not None:
-                oldest = max(oldest, row["last"] - retention.changes)
+                oldest = max(oldest, row.last - retention.changes)
             if retention.seconds is not None:
                 result = self._one(
                     "SELECT max(number) n FROM changes WHERE workspace = ? AND at <= ?",
-                    row["id"],
+                    row.id,
                     time.time() - retention.seconds,
                 )
                 oldest = max(oldest, result["n"] or 0)
             self._cut(row, oldest)
-            while retention.size is not None and self.usage(workspace) > retention.size and oldest < row["last"]:
-                oldest += max(1, (row["last"] - oldest) // 8)
+            while retention.size is not None and self.usage(workspace) > retention.size and oldest < row.last:
+                oldest += max(1, (row.last - oldest) // 8)
                 self._cut(row, oldest)
-        if oldest != row["oldest"]:
+        if oldest != row.oldest:
             self._shrink()
-        return int(oldest)
+        return oldest
 
-    def _cut(self, row: sqlite3.Row, oldest: int) -> None:
+    def _cut(self, row: _Workspace, oldest: int) -> None:
         """Forget what can be read only before the change `oldest`."""
-        self._database.execute("DELETE FROM changes WHERE workspace = ? AND number < ?", (row["id"], oldest))
+        self._database.execute("DELETE FROM changes WHERE workspace = ? AND number < ?", (row.id, oldest))
         self._database.execute(
             "DELETE FROM entries WHERE workspace = ? AND number <= ? AND (EXISTS (SELECT 1 FROM entries later"
             " WHERE later.workspace = entries.workspace AND later.path = entries.path"
             " AND later.number > entries.number AND later.number <= ?) OR (type IS NULL AND number < ?))",
-            (row["id"], oldest, oldest, oldest),
+            (row.id, oldest, oldest, oldest),
         )
-        self._database.execute("UPDATE workspaces SET oldest = ? WHERE id = ?", (oldest, row["id"]))
-        self._collect(row["scope"])
+        self._database.execute("UPDATE workspaces SET oldest = ? WHERE id = ?", (oldest, row.id))
+        self._collect(row.scope)
 
     def _collect(self, scope: bytes) -> None:
         """Delete the contents of a scope that no entry has. Encode those anew that were encoded against one of them."""
@@ -618,10 +693,10 @@ class SqliteVersions:
             if problems:
                 raise DamagedVersionError(f"the store of versions is damaged: {problems[0]}")
         for workspace in self.workspaces():
-            name = self._made(workspace)[0]
+            name = self._made(workspace).id
             for row in self._all(f"SELECT {_ENTRY} FROM entries WHERE workspace = ?", name):  # noqa: S608
                 if (entry := _entry(row)) is not None and entry.digest:
-                    self.open(workspace, entry).close()
+                    self._open(workspace, entry, remembered=False).close()
 
     def backup(self, target: Path) -> None:
         """Write a copy of the store, which is in use, to a new file that only its owner can read. Raises `OSError`."""
@@ -633,49 +708,72 @@ class SqliteVersions:
             raise OSError(errno.EIO, f"versions cannot be copied: {error}") from None
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, *, keeps: bool = False) -> Iterator[None]:
+        """Do all that the block does, or nothing. What is known of rows is forgotten, unless the block `keeps` it."""
         with self._lock:
             if self._database.in_transaction:
                 yield
                 return
+            if not keeps:
+                self._forget_rows()
             try:
                 self._database.execute("BEGIN IMMEDIATE")
                 yield
                 self._database.execute("COMMIT")
             except BaseException as error:
+                keeps = False
                 if self._database.in_transaction:  # a full disk may have ended it
                     self._database.execute("ROLLBACK")
                 if isinstance(error, sqlite3.OperationalError):
                     full = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL
                     raise OSError(errno.ENOSPC if full else errno.EIO, f"versions cannot be stored: {error}") from None
                 raise
+            finally:
+                if not keeps:
+                    self._forget_rows()
 
-    def _workspace(self, workspace: str) -> Any:
-        return self._one("SELECT * FROM workspaces WHERE name = ?", os.fsencode(workspace))
+    def _forget_rows(self) -> None:
+        self._workspaces.clear()
+        self._newest.clear()
+        self._stored.clear()
 
-    def _required(self, workspace: str, number: int | None) -> Any:
+    def _workspace(self, workspace: str) -> _Workspace | None:
+        if workspace not in self._workspaces:
+            row = self._one(_WORKSPACE, os.fsencode(workspace))
+            self._remember(self._workspaces, workspace, None if row is None else _Workspace(*row))
+        return self._workspaces[workspace]
+
+    def _required(self, workspace: str, number: int | None) -> _Workspace | None:
         """Return the row of a workspace, None if it has no changes. Raises `NotFoundError` for a wrong number."""
         row = self._workspace(workspace)
-        last, oldest = (0, 0) if row is None else (row["last"], row["oldest"])
+        last, oldest = (0, 0) if row is None else (row.last, row.oldest)
         require_kept(workspace, number, oldest, last)
         return row
 
-    def _made(self, workspace: str) -> tuple[int, bytes, int]:
-        """Return the id, scope and last number of a workspace, which is created if it does not exist."""
+    def _made(self, workspace: str) -> _Workspace:
+        """Return the row of a workspace, which is created if it does not exist."""
         row = self._workspace(workspace)
         if row is None:
-            self._database.execute(
-                "INSERT INTO workspaces (name, scope) VALUES (?, ?)", (os.fsencode(workspace), secrets.token_bytes(16))
-            )
-            row = self._workspace(workspace)
-        return row["id"], row["scope"], row["last"]
+            scope = secrets.token_bytes(16)
+            row_id = self._database.execute(
+                "INSERT INTO workspaces (name, scope) VALUES (?, ?)", (os.fsencode(workspace), scope)
+            ).lastrowid
+            row = self._workspaces[workspace] = _Workspace(cast("int", row_id), scope, 0, 0, None)
+        return row
 
     def _scope(self, workspace: str) -> bytes | None:
         row = self._workspace(workspace)
-        return None if row is None else row["scope"]
+        return None if row is None else row.scope
 
-    def _content(self, scope: bytes, digest: bytes) -> Any:
-        return self._one("SELECT * FROM contents WHERE scope = ? AND digest = ?", scope, digest)
+    def _content(self, scope: bytes, digest: bytes) -> _Stored | None:
+        stored = self._stored.get((scope, digest))
+        if stored is None:
+            row = self._one(
+                "SELECT id, base, step, data IS NOT NULL FROM contents WHERE scope = ? AND digest = ?", scope, digest
+            )
+            if row is not None:
+                self._remember(self._stored, (scope, digest), stored := _Stored(*row))
+        return stored
 
     def _one(self, statement: str, *values: object) -> Any:
         return self._database.execute(statement, values).fetchone()
@@ -691,6 +789,11 @@ _BELOW = "(? = X'' OR path = ? OR (path > ? AND path < ?))"
 def _below(path: str) -> tuple[bytes, bytes, bytes, bytes]:
     name = os.fsencode(path)
     return name, name, name + b"/", name + b"0"  # "0" follows "/"
+
+
+def _recorded(path: str, number: int, at: float, state: State) -> Entry:
+    size, digest = (0, "") if state.content is None else (state.content.size, state.content.digest.hex())
+    return Entry(path, number, at, state.type, state.mode, size, digest, state.stamp)
 
 
 def _entry(row: sqlite3.Row) -> Entry | None:

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path as DiskPath
@@ -159,7 +159,9 @@ class Workspaces(RouterFileSystem):
         if self.history is None:
             written = self._store(path, source, expected)
         else:
-            written = self.history.write(path, source, partial(self._store, path), expected)
+            disk = self._files if isinstance(self._files, DiskFileSystem) else None
+            with disk.flushing_beside() if disk is not None else nullcontext():  # the version is recorded meanwhile
+                written = self.history.write(path, source, partial(self._store, path), expected)
         self._changed(path)
         return written
 
