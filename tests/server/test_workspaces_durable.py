@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from cfs.api import AGENT
 from tests import disk_trace
 from tests.server.support import CFS, environment
 
@@ -60,3 +61,22 @@ def test_no_change_is_acknowledged_before_it_is_on_the_disk(tmp_path: Path) -> N
     dirty = [{path for path in each.dirty if "/.cfs-write-" not in path} for each in said]
     assert dirty == [set()] * len(CHANGES)
     assert disk_trace.changes(log, data / "workspaces") > 2 * len(CHANGES)
+
+
+@pytest.mark.skipif(not disk_trace.works(), reason="needs strace")
+def test_no_rewind_is_acknowledged_before_its_files_are_on_the_disk(tmp_path: Path) -> None:
+    """Also those in folders that come back."""
+    log, data = tmp_path / "calls", tmp_path / "data"
+    names = [f"{folder}file-{number}" for folder in ("", "gone/", "gone/deep/") for number in range(12)]
+    with traced_server(log, data) as url, httpx.Client(base_url=url, timeout=60) as client:
+        message = {"content": "go", "role": "assistant", "generate": False}
+        for content in (b"old", b"new"):
+            for name in names:
+                client.put(f"{FILES}/{name}", content=content, headers={AGENT: "main"}).raise_for_status()
+            client.post("/v1/sessions/main/messages", json=message).raise_for_status()
+        for name in names:
+            if name.startswith("gone"):
+                client.delete(f"{FILES}/{name}", headers={AGENT: "main"}).raise_for_status()
+        client.post("/v1/sessions/main/rewind", json={"to": 1}).raise_for_status()
+    assert {(data / "workspaces/main" / name).read_bytes() for name in names} == {b"old"}
+    assert disk_trace.acknowledgements(log, data / "workspaces", "HTTP/1.1 2")[-1].dirty == set()

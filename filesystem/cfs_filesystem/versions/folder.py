@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from typing import BinaryIO
@@ -52,12 +53,14 @@ class FolderHistory:
         author: Author = OUTSIDE,
         kind: Kind = Kind.OUTSIDE,
         sources: Mapping[str, Entry] | None = None,
+        put: Mapping[str, Entry] | None = None,
     ) -> int | None:
         """Record everything at and below paths that differs from the newest version, as one change.
 
         The folders above a path are recorded with it, if they have no version, or are gone. Return the number of the
         change, or None if nothing differs. A file whose stamp is the recorded one is not read. `sources` has entries
-        that moved or were copied to new paths, so that they need not be read either.
+        that moved or were copied to new paths, and `put` those that were just put there, with their stamps, so that
+        they need not be read either.
         """
         states: dict[str, State | None] = {}
         stamps: dict[str, str] = {}
@@ -76,7 +79,8 @@ class FolderHistory:
                 present = {**above, **dict(tree.present(start, self._skip))}
                 for name, status in present.items():
                     newest = recorded.get(name) or self._store.at(self._workspace, name)
-                    self._compare(name, status, newest, sources or {}, states, stamps)
+                    source = self._source(status, (sources or {}).get(name), (put or {}).get(name))
+                    self._compare(name, status, newest, source, states, stamps)
                 gone = [name for name in recorded if name not in present and not self.is_skipped(name, start)]
                 states |= dict.fromkeys(gone)
             if stamps:
@@ -93,7 +97,7 @@ class FolderHistory:
         path: str,
         status: TreeStatus,
         known: Entry | None,
-        sources: Mapping[str, Entry],
+        source: Entry | None,
         states: dict[str, State | None],
         stamps: dict[str, str],
     ) -> None:
@@ -101,10 +105,9 @@ class FolderHistory:
         same = known is not None and known.type is status.type and known.mode == status.mode
         if same and known is not None and known.stamp == stamp:
             return
-        source = sources.get(path)
         if status.type is EntryType.FOLDER:
             content = None
-        elif source is not None and self._is_same(source, status):
+        elif source is not None:
             content = self._store.content_of(source)
         else:
             try:
@@ -120,11 +123,13 @@ class FolderHistory:
         else:
             states[path] = State(status.type, status.mode, content, stamp)
 
-    def _is_same(self, source: Entry, status: TreeStatus) -> bool:
-        """Return whether what was moved or copied still has the content that it had."""
-        if self._tree.compares and source.stamp != status.stamp:
-            return False
-        return (source.type, source.size) == (status.type, status.size)
+    def _source(self, status: TreeStatus, moved: Entry | None, put: Entry | None) -> Entry | None:
+        """Return the one of two entries whose content a file or link still has."""
+        if put is not None and put.stamp == status.stamp:
+            return put
+        if moved is None or (self._tree.compares and moved.stamp != status.stamp):
+            return None
+        return moved if (moved.type, moved.size) == (status.type, status.size) else None
 
     def _content(self, path: str, known: Entry | None) -> tuple[Content, str]:
         file, stamp = self._tree.open(path)  # a change while it is read is seen next time
@@ -137,15 +142,17 @@ class FolderHistory:
         What programs changed there is recorded before it is overwritten. What is there already, because an interrupted
         restoration has put it there, belongs to this change.
         """
-        try:
-            for _ in range(ATTEMPTS):
-                missing = self._missing(entries)
-                self.sync(missing)
-                with suppress(EntryChangedError):  # what a program has just put there is recorded first
-                    return self._put(entries, missing)
-            raise OSError(errno.EBUSY, "a program changes the files all the time")
-        finally:  # also what was put back before the disk refused
-            self.sync(entries, author, Kind.REWIND)
+        put: dict[str, Entry] = {}
+        with self._store.holding():
+            try:
+                for _ in range(ATTEMPTS):
+                    missing = self._missing(entries)
+                    self.sync(missing)
+                    with suppress(EntryChangedError):  # what a program has just put there is recorded first
+                        return self._put(entries, missing, put)
+                raise OSError(errno.EBUSY, "a program changes the files all the time")
+            finally:  # also what was put back before the disk refused
+                self.sync(entries, author, Kind.REWIND, put=put)
 
     def merge(self, merge: Merge, before: Mapping[str, Entry], source: str, by: Author) -> list[str]:
         """Carry out a merge of what `before` says, and record it as one change. Done again, it changes nothing.
@@ -158,16 +165,17 @@ class FolderHistory:
             for path, text in merge.texts.items():
                 self._store.keep(self._workspace, BytesIO(text), before.get(path))
             entries: Mapping[str, Entry | None] = {}
+            put: dict[str, Entry] = {}
             try:
                 for _ in range(ATTEMPTS):
                     entries, left = self._merged(merge, before, source)
                     self._require_room(entries)
                     with suppress(EntryChangedError):
-                        return left + self._put(entries, self._missing(entries))
+                        return left + self._put(entries, self._missing(entries), put)
                     self.sync(self._missing(entries))
                 raise OSError(errno.EBUSY, "a program changes the files all the time")
             finally:
-                self.sync(entries, by, Kind.MERGE)
+                self.sync(entries, by, Kind.MERGE, put=put)
 
     def _merged(
         self, merge: Merge, before: Mapping[str, Entry], source: str
@@ -187,8 +195,11 @@ class FolderHistory:
         tree = self._tree.view(entries)
         return {path for path, entry in entries.items() if not self._has(tree, path, entry)}
 
-    def _put(self, entries: Mapping[str, Entry | None], missing: Collection[str]) -> list[str]:
-        """Put the missing entries where they belong, with the permissions of all folders."""
+    def _put(self, entries: Mapping[str, Entry | None], missing: Collection[str], put: dict[str, Entry]) -> list[str]:
+        """Put the missing entries where they belong, with the permissions of all folders. Note the files in `put`.
+
+        Returns the paths that had to be left.
+        """
         chosen = {
             path: entry
             for path, entry in entries.items()
@@ -196,7 +207,11 @@ class FolderHistory:
         }
         replaced = entries_at(self._store, self._workspace, chosen)
         self._store.checkpoint()  # a power loss may cut off what is put there, until all of it is flushed
-        return self._tree.restore(chosen, partial(self._store.open, self._workspace), replaced)
+        restored = self._tree.restore(chosen, partial(self._store.open, self._workspace), replaced)
+        for path, stamp in restored.stamps.items():
+            if (entry := chosen[path]) is not None:
+                put[path] = replace(entry, stamp=stamp)
+        return restored.left
 
     def _require_room(self, entries: Mapping[str, Entry | None]) -> None:
         """Raise `OSError` (ENOSPC) if the disk has no room for the entries that are not there yet."""

@@ -19,7 +19,7 @@ from cfs_filesystem._objects import ABSENT, Changed, ObjectStore, StoredObject, 
 from cfs_filesystem._openat import TEMPORARY
 from cfs_filesystem._types import EPOCH
 from cfs_filesystem.versions.model import Entry, EntryType
-from cfs_filesystem.versions.tree import Contents, EntryChangedError, TreeStatus, parents
+from cfs_filesystem.versions.tree import Contents, EntryChangedError, Restored, TreeStatus, parents
 
 _CHUNK = 1 << 20
 _FEW = 4
@@ -126,9 +126,9 @@ class ObjectTree:
 
     def restore(
         self, entries: Mapping[str, Entry | None], contents: Contents, replaced: Mapping[str, Entry | None]
-    ) -> list[str]:
-        """See `VersionedTree`. A folder is marked if it is empty. Links are put nowhere: their paths are returned."""
-        refused: list[str] = []
+    ) -> Restored:
+        """See `VersionedTree`. A folder is marked if it is empty. Links are put nowhere: their paths are left."""
+        refused, stamps = list[str](), dict[str, str]()
         deepest_first = sorted(entries, key=lambda path: path.count("/"), reverse=True)
         for path in deepest_first:
             entry, before = entries[path], replaced.get(path)
@@ -147,12 +147,13 @@ class ObjectTree:
             if entry is not None and entry.type is EntryType.FILE and path not in refused:
                 expected = before.stamp if before is not None and before.type is EntryType.FILE else ABSENT
                 with contents(entry) as source, _compared(path):
-                    self._store.write(self._prefix + path, iter(partial(source.read, _CHUNK), b""), expected)
+                    chunks = iter(partial(source.read, _CHUNK), b"")
+                    stamps[path] = self._store.write(self._prefix + path, chunks, expected).version
         for path in deepest_first:
             entry = entries[path]
             if entry is not None and entry.type is EntryType.FOLDER and not self._store.holds_any(self._inside(path)):
                 self._mark(path)
-        return refused
+        return Restored(stamps, refused)
 
     def _unmark(self, path: str) -> bool:
         """Delete the mark of a folder. Returns False, and deletes nothing, if something else is in it."""

@@ -1,23 +1,26 @@
 """Puts entries of the past back into a folder on disk.
 
 Each file is replaced as a whole, so that other programs see the old or the new one. Doing it again changes nothing, so
-an interrupted restoration may simply be repeated. It must be repeated after a power loss: the files are flushed
-together, at the end, because the disk then writes them at once.
+an interrupted restoration may simply be repeated. It must be repeated after a power loss: folders are flushed at the
+end. Several files are put at a time, because the disk flushes them together.
 """
 
 import errno
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TypeGuard
 
+from cfs_filesystem._disk import stamp_of
 from cfs_filesystem._openat import DirectoryTree, FileChunks, replace
 from cfs_filesystem.versions.model import Entry, EntryType
-from cfs_filesystem.versions.tree import Contents, parents
+from cfs_filesystem.versions.tree import Contents, Restored, parents
 
 _CHUNK = 1 << 20
+_THREADS = 8
+"""So many files are put at a time."""
 _GONE = (FileNotFoundError, NotADirectoryError)
 _MEANWHILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
@@ -29,20 +32,30 @@ def restore(
     entries: Mapping[str, Entry | None],
     *,
     durable: bool = False,
-) -> list[str]:
+) -> Restored:
     """Make what is at each path, below `start` in the tree, what its entry says; None removes it.
 
-    With `durable` all of it is flushed to the disk at the end. Returns the paths where this is not possible because a
-    folder holds files that no entry names. Raises `OSError` if the disk refuses, such as when it is full.
+    With `durable` all of it is on the disk at the end. A path is left where a folder holds files that no entry
+    names. Raises `OSError` if the disk refuses, such as when it is full.
     """
     refused: list[str] = []
     deepest_first = sorted(entries, key=lambda path: path.count("/"), reverse=True)
     for path in deepest_first:
         _make_way(tree, [*start, *path.split("/")], entries[path], path, refused)
+    files: dict[str, Entry] = {}
     for path in reversed(deepest_first):
         entry = entries[path]
         if entry is not None and path not in refused:
-            _put(tree, [*start, *path.split("/")], contents, entry, durable=durable)
+            if entry.type is EntryType.FILE:
+                files[path] = entry
+            else:
+                _put(tree, [*start, *path.split("/")], contents, entry, durable=durable)
+    for path in {path.rpartition("/")[0]: path for path in files}.values():
+        with tree.made_parent([*start, *path.split("/")], durable=durable):  # else two threads would make the same one
+            pass
+    with ThreadPoolExecutor(_THREADS, "restore") as threads:
+        statuses = threads.map(partial(_put_file, tree, start, contents, durable=durable), files, files.values())
+        stamps = {path: stamp_of(status) for path, status in zip(files, statuses, strict=True)}
     if durable:
         _flush(tree, start, entries)
     for path in deepest_first:  # when all is in them: they may be read-only
@@ -52,28 +65,18 @@ def restore(
                 os.fchmod(descriptor, entry.mode)
                 if durable:
                     os.fsync(descriptor)
-    return refused
+    return Restored(stamps, refused)
 
 
 def _flush(tree: DirectoryTree, start: Sequence[str], entries: Mapping[str, Entry | None]) -> None:
-    """Flush the files of entries, unless they were when they were written, and all folders above entries."""
-    files = [path for path, entry in entries.items() if _can_be_read(entry) and entry.type is EntryType.FILE]
-    folders = {parent for path in entries for parent in parents(path)}
-    for path in (*files, *folders, "."):
+    """Flush all folders above entries."""
+    for path in {parent for changed in entries for parent in ("", *parents(changed))}:
         try:
-            descriptor = tree.open([*start, *path.split("/")])
+            with tree.directory([*start, *path.split("/")] if path else start) as descriptor:
+                os.fsync(descriptor)
         except OSError as error:
             if error.errno not in _MEANWHILE:
-                raise
-            continue  # another program has replaced or removed it
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _can_be_read(entry: Entry | None) -> TypeGuard[Entry]:
-    return entry is not None and entry.mode & stat.S_IRUSR != 0
+                raise  # else another program has replaced or removed it
 
 
 def _make_way(tree: DirectoryTree, parts: list[str], entry: Entry | None, path: str, refused: list[str]) -> None:
@@ -95,14 +98,25 @@ def _make_way(tree: DirectoryTree, parts: list[str], entry: Entry | None, path: 
 
 
 def _put(tree: DirectoryTree, parts: list[str], contents: Contents, entry: Entry, *, durable: bool) -> None:
+    """Put a folder or a link at a path."""
     with tree.made_parent(parts, durable=durable) as (directory, name):
         if entry.type is EntryType.FOLDER:
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=directory)
-        elif entry.type is EntryType.LINK:
+        else:
             with contents(entry) as target:
                 os.symlink(target.read(), os.fsencode(name), dir_fd=directory)
-        else:
-            at_once = durable and not _can_be_read(entry)
-            with contents(entry) as source, FileChunks(iter(partial(source.read, _CHUNK), b"")) as content:
-                replace(directory, name, content, mode=lambda: entry.mode, overwrite=True, durable=at_once)
+
+
+def _put_file(
+    tree: DirectoryTree, start: Sequence[str], contents: Contents, path: str, entry: Entry, *, durable: bool
+) -> os.stat_result:
+    """Put a file at a path. Return its status."""
+    with (
+        tree.made_parent([*start, *path.split("/")], durable=durable) as (directory, name),
+        contents(entry) as source,
+        FileChunks(iter(partial(source.read, _CHUNK), b"")) as content,
+    ):
+        return replace(
+            directory, name, content, mode=lambda: entry.mode, overwrite=True, durable=durable, flush=lambda _: None
+        )

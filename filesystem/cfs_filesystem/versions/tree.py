@@ -28,6 +28,14 @@ class TreeStatus:
     stamp: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What `restore` has done: the stamps of the files that it has put, and the paths that it had to leave."""
+
+    stamps: dict[str, str]
+    left: list[str]
+
+
 class VersionedTree(Protocol):
     """The files of one workspace. Paths are relative to it, without a `/` at either end; `""` is the workspace itself.
 
@@ -69,12 +77,11 @@ class VersionedTree(Protocol):
 
     def restore(
         self, entries: Mapping[str, Entry | None], contents: Contents, replaced: Mapping[str, Entry | None]
-    ) -> list[str]:
+    ) -> Restored:
         """Make what is at each path what its entry says; None removes it. Done again, it changes nothing.
 
         `replaced` has the newest versions. Where the tree compares, nothing else is replaced: it raises
-        `EntryChangedError`. Returns the paths where this is not possible because a folder holds files that no entry
-        names.
+        `EntryChangedError`. A path is left where a folder holds files that no entry names.
         """
 
     def room(self) -> int | None:

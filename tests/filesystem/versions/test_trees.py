@@ -113,6 +113,29 @@ def test_every_state_is_recorded_and_comes_back(place: tuple[VersionedTree, Prog
         assert then == files
 
 
+def test_files_come_back_with_folders_that_a_program_has_removed(
+    place: tuple[VersionedTree, Program], versions: SqliteVersions
+) -> None:
+    """Although only the files are named. What a program puts there next is another version."""
+    tree, program = place
+    history = FolderHistory(versions, "w", tree)
+    files = {f"{folder}/{number}": f"{folder} {number}".encode() for folder in ("d", "d/e", "f") for number in range(9)}
+    for path, content in files.items():
+        program.put(path, content)
+    history.sync()
+    then = {path: versions.at("w", path) for path in files}
+    for path in files:
+        program.remove(path)
+    history.sync()
+    assert history.restore(then, ALICE) == []
+    assert program.files() == files
+    assert history.sync() is None
+    assert {path: versions.read("w", versions.tree_at("w")[path]) for path in files} == files
+    program.put("d/0", b"D 0")
+    assert history.sync() is not None
+    assert versions.read("w", versions.tree_at("w")["d/0"]) == b"D 0"
+
+
 def test_a_folder_in_which_something_stays_is_not_removed(
     place: tuple[VersionedTree, Program], versions: SqliteVersions
 ) -> None:
