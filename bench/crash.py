@@ -203,8 +203,8 @@ class Run(Checks):
             return "nothing"
         if self.trees is not None and self.draw.random() < 0.3 and self.trees.kill():
             return "agent"
-        if self.engine == "embedded":
-            return self.draw.choice(("server", "worker", "both"))
+        if self.engine == "embedded":  # a run of few rounds starts the server again, too
+            return self.draw.choice(("server", "both") if self.report.restarts < 2 else ("server", "worker", "both"))
         return "server"
 
     async def _start(self) -> None:
