@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -45,6 +46,12 @@ class Replicas:
         while set(self.owners().values()) != wanted or not all(map(self._serves, wanted)):
             time.sleep(0.02)
 
+    def until_balanced(self) -> None:
+        """Wait until all replicas serve equally many slots, so that none moves any more; `SLOTS` is a multiple."""
+        self.until_served()
+        while len(set(Counter(self.owners().values()).values())) > 1 or not all(map(self._serves, self.urls)):
+            time.sleep(0.02)
+
     def _serves(self, url: str) -> bool:
         mine = sum(owner == url for owner in self.owners().values())
         return metric(url, "cfs_cluster_slots", self.token) == mine
@@ -70,11 +77,11 @@ def metric(url: str, name: str, token: str | None = None) -> float:
 
 @contextmanager
 def replicas(count: int, database: str, *flags: str, token: str | None = None, **env: str) -> Iterator[Replicas]:
-    """Run replicas, each with the scripted engine, until the end of the block. All slots have an owner."""
+    """Run replicas, each with the scripted engine, until the end of the block. All slots have their owners."""
     with ExitStack() as stack, ThreadPoolExecutor(count) as threads:
         starting = [threads.submit(stack.enter_context, replica(database, *flags, **env)) for _ in range(count)]
         found = Replicas([each.result() for each in starting], database, token)
-        found.until_served()
+        found.until_balanced()
         yield found
 
 
