@@ -22,7 +22,8 @@ from cfs_server.engine.llama import probe
 from cfs_server.engine.llama.ffi import NativeLog
 from cfs_server.engine.llama.model import load
 from cfs_server.engine.worker.embeddings import EmbeddingJob, EmbeddingRunner
-from tests.engine.support import ask, until
+from tests.engine.support import ask, step_until, until
+from tests.pacing.gate import Gate
 
 TEXTS = ("hello world", "hello there, how are you?", "a", "numbers: 1 2 3")
 SHAPES = (("encoder", "mean"), ("encoder", "cls"), ("tiny", "mean"), ("tiny", "last"), ("recurrent", "mean"))
@@ -151,21 +152,25 @@ async def test_another_length_of_vectors_is_refused(tmp_path: Path) -> None:
             await embed(engine, "hello", dimensions=32)
 
 
-async def test_turns_go_on_beside_a_long_request(tmp_path: Path) -> None:
+async def test_turns_go_on_beside_a_long_request(tmp_path: Path, gate: Gate) -> None:
     """Each step of embeddings has at most 64 tokens while a turn is running, and the turn gets a token between two."""
     path = model_of(tmp_path, "tiny", "mean")
-    async with running(path) as engine:
+    async with running(path, speculation="off") as engine:
+        gate.close(after=0)
         turn = asyncio.create_task(ask(engine, "Tell me more", max_tokens=200))
-        await until(engine, lambda stats: stats.running == 1)
+        await step_until(engine, gate, lambda stats: stats.tokens_generated > 0)
         before = await engine.stats()
         texts = tuple("one two three four five " * 20 for _ in range(40))
         work = asyncio.create_task(embed(engine, *texts))
+        await until(engine, lambda stats: stats.gauges["embedding_texts_waiting"] > 0)
+        gate.close(after=2 * (200 - before.tokens_generated))  # the rest of the turn, and as many of embeddings
         beside = await turn
         assert not work.done(), "the turn had to wait for all of the texts"
         after = await engine.stats()
         embedded = after.prompt_tokens_evaluated - before.prompt_tokens_evaluated
         assert 0 < embedded <= 64 * (200 + 2)
         assert beside.finished.usage.completion_tokens == 200
+        gate.open()
         assert len((await work).vectors) == 40
 
 

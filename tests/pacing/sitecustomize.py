@@ -76,7 +76,9 @@ def hold(scheduler: ModuleType, gate: Gate) -> None:
     """Have the engine compute nothing while the gate is closed. All else that it does goes on."""
     engine, runner = scheduler.Scheduler, scheduler.BatchRunner
     compute, alone, seconds = engine._compute, runner.compute_alone, runner.seconds_alone
+    embed = engine._embed
     engine._compute = lambda self: compute(self) if gate.passes() else None
+    engine._embed = lambda self: embed(self) if self._embeddings.waiting and gate.passes() else None
     runner.compute_alone = lambda self: alone(self) if seconds(self) is not None and gate.passes() else None
     runner.seconds_alone = lambda self: None if gate.closed else seconds(self)
 
