@@ -71,9 +71,10 @@ def tree(server: Priced, session: str) -> dict[str, Any]:
 
 def final_replies(server: Priced, session: str) -> list[str]:
     """The replies of a session that are not calls, when it is idle."""
-    answer = server.client.get(f"/v1/sessions/{session}", params={"wait": 60})
-    history = answer.raise_for_status().json()["history"]
-    return [each["content"] for each in history if each["role"] == "assistant" and not each.get("tool_calls")]
+    found: dict[str, Any] = {}
+    while found.get("state") != "idle":  # the test's time-out is the limit
+        found = server.client.get(f"/v1/sessions/{session}", params={"wait": 20}).raise_for_status().json()
+    return [each["content"] for each in found["history"] if each["role"] == "assistant" and not each.get("tool_calls")]
 
 
 @pytest.mark.timeout(300)
