@@ -86,11 +86,11 @@ def given_up(shell: AnyShell, command: str, begun: Path) -> ShellResult:
     return shell.run(command, timeout=GUARD_SECONDS)
 
 
-def until(condition: Callable[[], object], what: str = "") -> None:
-    """Look again and again until something has become true."""
+def until(condition: Callable[[], object], what: str | Callable[[], object] = "") -> None:
+    """Look again and again until something has become true; `what` says in the end why it has not."""
     end = time.monotonic() + GUARD_SECONDS
     while not condition():
-        assert time.monotonic() < end, what or "it never came true"
+        assert time.monotonic() < end, (what() if callable(what) else what) or "it never came true"
         time.sleep(0.005)
 
 

@@ -347,7 +347,7 @@ async def test_cancelling_at_any_moment_leaves_a_shell_that_works(hasty: ShellSe
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert (await shell.run("echo hi; ulimit -c; echo ${HISTFILE-none}")).output == "hi\n0\nnone\n"
-    await asyncio.to_thread(until, lambda: before.added() == [])
+    await asyncio.to_thread(until, lambda: before.added() == [], before.added)
     assert before.added() == []
     assert with_argument(SLEEP) == []
 
@@ -413,7 +413,7 @@ def test_many_shells_leave_nothing(kind: str, shells: int, tmp_path: Path) -> No
         before = Census.now()
         for number in range(shells):
             one(number)
-    until(lambda: before.added() == [], str(before.added()))
+    until(lambda: before.added() == [], before.added)
     assert with_argument(SLEEP) == []
     assert list(temporary.iterdir()) == []
 
