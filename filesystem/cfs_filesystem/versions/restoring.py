@@ -8,10 +8,12 @@ end. Several files are put at a time, because the disk flushes them together.
 import errno
 import os
 import stat
+from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from typing import BinaryIO
 
 from cfs_filesystem._disk import stamp_of
 from cfs_filesystem._openat import DirectoryTree, FileChunks, replace
@@ -53,9 +55,17 @@ def restore(
     for path in {path.rpartition("/")[0]: path for path in files}.values():
         with tree.made_parent([*start, *path.split("/")], durable=durable):  # else two threads would make the same one
             pass
+    stamps: dict[str, str] = {}
     with ThreadPoolExecutor(_THREADS, "restore") as threads:
-        statuses = threads.map(partial(_put_file, tree, start, contents, durable=durable), files, files.values())
-        stamps = {path: stamp_of(status) for path, status in zip(files, statuses, strict=True)}
+        waiting: deque[tuple[str, Future[os.stat_result]]] = deque()
+        for path, entry in files.items():
+            if len(waiting) == _THREADS:
+                done, future = waiting.popleft()
+                stamps[done] = stamp_of(future.result())
+            source = contents(entry)  # in this thread, which may hold the only connection to the store that is free
+            put = partial(_put_file, tree, [*start, *path.split("/")], source, entry.mode, durable=durable)
+            waiting.append((path, threads.submit(put)))
+        stamps |= {path: stamp_of(future.result()) for path, future in waiting}
     if durable:
         _flush(tree, start, entries)
     for path in deepest_first:  # when all is in them: they may be read-only
@@ -108,15 +118,13 @@ def _put(tree: DirectoryTree, parts: list[str], contents: Contents, entry: Entry
                 os.symlink(target.read(), os.fsencode(name), dir_fd=directory)
 
 
-def _put_file(
-    tree: DirectoryTree, start: Sequence[str], contents: Contents, path: str, entry: Entry, *, durable: bool
-) -> os.stat_result:
-    """Put a file at a path. Return its status."""
+def _put_file(tree: DirectoryTree, parts: list[str], source: BinaryIO, mode: int, *, durable: bool) -> os.stat_result:
+    """Put a content as a file at a path, and close it. Return the status of the file."""
     with (
-        tree.made_parent([*start, *path.split("/")], durable=durable) as (directory, name),
-        contents(entry) as source,
+        source,
+        tree.made_parent(parts, durable=durable) as (directory, name),
         FileChunks(iter(partial(source.read, _CHUNK), b"")) as content,
     ):
         return replace(
-            directory, name, content, mode=lambda: entry.mode, overwrite=True, durable=durable, flush=lambda _: None
+            directory, name, content, mode=lambda: mode, overwrite=True, durable=durable, flush=lambda _: None
         )
