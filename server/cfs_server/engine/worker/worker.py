@@ -9,7 +9,9 @@ ends it even while native code is running.
 """
 
 import ctypes
+import io
 import os
+import select
 import signal
 import socket
 import sys
@@ -17,6 +19,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cfs.errors import EngineError
 from cfs_server.engine.chat.prompt import PromptBuilder
@@ -30,9 +33,32 @@ from cfs_server.engine.worker.encoder import EncoderLoop
 from cfs_server.engine.worker.request_preparer import Counter, RequestPreparer
 from cfs_server.engine.worker.scheduler import Scheduler
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 _PR_SET_PDEATHSIG = 1
 _DRAIN_SECONDS = 0.4
 """Less than `process.LAST_MOMENT`, after which the server ends this process."""
+
+
+class _Incoming(io.RawIOBase):
+    """What the server sends. `poll` waits for it, because the kernel wakes a thread in `recv` for another reason, too:
+    whenever the server takes something from the same socket. That would be once a token.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+
+    def readable(self) -> bool:
+        """Return true."""
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Wait for some bytes; 0 at the end."""
+        self._poll.poll()
+        return self._socket.recv_into(buffer)
 
 
 class ServerSocket:
@@ -40,7 +66,7 @@ class ServerSocket:
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
-        self._stream = self._socket.makefile("rb")
+        self._stream = io.BufferedReader(_Incoming(self._socket))
         self._lock = threading.Lock()
 
     def send(self, frame: protocol.Frame) -> None:
