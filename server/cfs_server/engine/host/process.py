@@ -8,11 +8,11 @@ import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 from weakref import WeakValueDictionary
 
 import structlog
@@ -44,18 +44,90 @@ class Heartbeat:
     idle: float = 3.0
 
 
-class WorkerProcess:
-    """A running worker. `frames()` yields its frames until it ends; then `reap()` returns the reason."""
+class _Connection(asyncio.Protocol):
+    """The socket to a worker. Each frame is handled in the callback that brings its end.
 
-    def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
+    A task that waits for it would cost each token another turn of the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport
+        self._take: Callable[[protocol.Frame], None] | None = None
+        self._received = bytearray()
+        self._closed = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._error: Exception | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Handle the frames that end in these bytes. Without a reader they are kept."""
+        self._received += data
+        self._hand_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the worker's end has its own reason
+        """Note the end of the connection."""
+        self._closed.set()
+        self._stopped.set()
+
+    async def read(self, take: Callable[[protocol.Frame], None]) -> None:
+        """Call `take` with each frame until the connection ends or `stop` is called. Raises what `take` raises.
+
+        Raises `BadFrame` for what is none.
+        """
+        self._stopped.clear()
+        self._take = take
+        try:
+            self._hand_on()
+            if not self._closed.is_set():
+                await self._stopped.wait()
+        finally:
+            self._take = None
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End a `read` after the frame that it handles."""
+        self._take = None
+        self._stopped.set()
+
+    def write(self, data: bytes) -> None:
+        """Send some bytes, if the connection is open."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection, once what was written is sent."""
+        self._transport.close()
+
+    async def wait_closed(self) -> None:
+        """Wait for the end of the connection."""
+        await self._closed.wait()
+
+    def _hand_on(self) -> None:
+        head = protocol.HEADER.size
+        received = self._received
+        try:
+            while self._take is not None and len(received) >= head:
+                end = head + protocol.length(bytes(received[:head]))
+                if len(received) < end:
+                    return
+                frame = protocol.decode(bytes(received[head:end]))
+                del received[:end]
+                self._take(frame)
+        except Exception as error:  # noqa: BLE001 - raised in `read`
+            self._error = error
+            self.stop()
+
+
+class WorkerProcess:
+    """A running worker. `receive()` handles its frames until it ends; then `reap()` returns the reason."""
+
+    def __init__(self, process: asyncio.subprocess.Process, connection: _Connection) -> None:
         self._process = process
-        self._reader = reader
-        self._writer = writer
+        self._connection = connection
         self._histories = SentHistories()
         self._sending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._last_words: deque[str] = deque(maxlen=20)
@@ -73,24 +145,24 @@ class WorkerProcess:
         worker = await cls._start(command)
         try:
             worker.send(load)
-            async for frame in worker.frames():
-                if isinstance(frame, protocol.Ready):
-                    return worker, frame
-                if isinstance(frame, protocol.LoadFailed):
-                    raise ModelLoadError(frame.reason)
-            raise ModelLoadError(f"{load.path}: cannot be loaded: {await worker.reap()}")
+            answer = await worker.loaded()
+            if isinstance(answer, protocol.LoadFailed):
+                raise ModelLoadError(answer.reason)
+            if answer is None:
+                raise ModelLoadError(f"{load.path}: cannot be loaded: {await worker.reap()}")
         except protocol.BadFrame as error:
             await worker.reap()
             raise ModelLoadError(f"{load.path}: the engine's worker process sent {error}") from error
         except BaseException:
             await worker.reap()
             raise
+        return worker, answer
 
     @classmethod
     async def _start(cls, command: Sequence[str]) -> "WorkerProcess":
         ours, theirs = socket.socketpair()
         with theirs:
-            reader, writer = await asyncio.open_connection(sock=ours)
+            _, connection = await asyncio.get_running_loop().create_connection(_Connection, sock=ours)
             try:
                 process = await asyncio.create_subprocess_exec(
                     *command,
@@ -103,9 +175,9 @@ class WorkerProcess:
                     start_new_session=True,  # a Ctrl-C at the terminal is for the server, which then ends its turns
                 )
             except BaseException:
-                writer.close()
+                connection.close()
                 raise
-        return cls(process, reader, writer)
+        return cls(process, connection)
 
     @property
     def pid(self) -> int:
@@ -121,7 +193,7 @@ class WorkerProcess:
             whole = False
             while not whole and wanted():
                 data, whole = self._histories.order(request, waited)
-                self._write(data)
+                self._connection.write(data)
                 if not whole:
                     await asyncio.sleep(0)
             return whole
@@ -132,12 +204,8 @@ class WorkerProcess:
         self.send(protocol.Forget(cache_key))
 
     def send(self, frame: protocol.Frame) -> None:
-        """Send a frame. A worker that has just died does not get it, and `frames()` ends."""
-        self._write(protocol.encode(frame))
-
-    def _write(self, data: bytes) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(data)
+        """Send a frame. A worker that has just died does not get it, and `receive()` ends."""
+        self._connection.write(protocol.encode(frame))
 
     def _note_progress(self, frame: protocol.Frame) -> None:
         """Note signs of life of the engine thread; frames of the worker's other threads are none."""
@@ -147,17 +215,32 @@ class WorkerProcess:
             case protocol.Step() | protocol.Stats() | protocol.Alive():
                 self._asked, self._silent, self._may_take = False, 0.0, 0.0
 
-    async def frames(self) -> AsyncIterator[protocol.Frame]:
-        """Yield frames until the worker ends; log lines are logged and not yielded. Raises `BadFrame`."""
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                size = protocol.length(await self._reader.readexactly(protocol.HEADER.size))
-                frame = protocol.decode(await self._reader.readexactly(size))
-                self._note_progress(frame)
-                if isinstance(frame, protocol.Log):
-                    _log.log(30 if frame.level == "warning" else 40, "engine worker", message=frame.text)
-                elif not isinstance(frame, protocol.Alive | protocol.Computing):
-                    yield frame
+    async def receive(self, handle: Callable[[protocol.Frame], None]) -> None:
+        """Call `handle` with each frame until the worker ends. Log lines are logged.
+
+        Raises what `handle` raises, and `BadFrame`.
+        """
+
+        def take(frame: protocol.Frame) -> None:
+            self._note_progress(frame)
+            if isinstance(frame, protocol.Log):
+                _log.log(30 if frame.level == "warning" else 40, "engine worker", message=frame.text)
+            elif not isinstance(frame, protocol.Alive | protocol.Computing):
+                handle(frame)
+
+        await self._connection.read(take)
+
+    async def loaded(self) -> protocol.Ready | protocol.LoadFailed | None:
+        """Wait until the model is loaded. None if the worker has ended before."""
+        answers: list[protocol.Ready | protocol.LoadFailed] = []
+
+        def handle(frame: protocol.Frame) -> None:
+            if isinstance(frame, protocol.Ready | protocol.LoadFailed):
+                answers.append(frame)
+                self._connection.stop()
+
+        await self.receive(handle)
+        return answers[0] if answers else None
 
     async def watch(self, heartbeat: Heartbeat, in_flight: Callable[[], bool]) -> None:
         """Kill the process when its engine thread makes no progress, and set `hung`; to be cancelled before that.
@@ -195,7 +278,7 @@ class WorkerProcess:
 
     async def reap(self) -> str:
         """End the process if it still runs, release everything, and return how it ended."""
-        self._writer.close()
+        self._connection.close()
         if self._process.returncode is None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), LAST_MOMENT)
@@ -203,8 +286,7 @@ class WorkerProcess:
             self._process.kill()
         code = await self._process.wait()
         await self._listener
-        with contextlib.suppress(ConnectionError):
-            await self._writer.wait_closed()
+        await self._connection.wait_closed()
         return self.hung or _explain(code, self._last_words)
 
     async def _listen(self) -> None:

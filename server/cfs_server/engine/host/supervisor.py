@@ -317,8 +317,7 @@ class LlamaEngine:
     async def _listen(self, worker: WorkerProcess) -> None:
         watch = asyncio.create_task(worker.watch(self._heartbeat, lambda: bool(self._streams)), name="engine heartbeat")
         try:
-            async for frame in worker.frames():
-                self._receive(frame)
+            await worker.receive(self._receive)
         except Exception:  # noqa: BLE001 - after any error this worker is unusable
             _log.exception("engine worker sent an invalid frame")
         finally:
