@@ -30,7 +30,7 @@ from cfs_server.engine.worker.lookup import (
     Siblings,
     TokenIndex,
 )
-from cfs_server.engine.worker.speculation import DraftCost
+from cfs_server.engine.worker.stream_cost import StreamCost
 from tests.engine.support import Answer, ask, request, running, until, user
 from tests.pacing.gate import Gate
 
@@ -390,12 +390,35 @@ def test_siblings_are_bounded_and_forgotten() -> None:
     assert not list(siblings.of("one", ""))
 
 
-def test_costs_are_learned() -> None:
-    """From steps without drafts and with them."""
-    cost = DraftCost(StepCost(fixed=0.01, per_token=0.001), tiled=True)
+def test_costs_are_learned_by_the_size_of_a_step() -> None:
+    """A second token may cost as much as the first one, and the next ones less. What is not known is tried."""
+    cost = StreamCost(StepCost(fixed=0.01, per_token=0.0002), tiled=True)
     assert not cost.known
-    for _ in range(100):
-        cost.saw(1, 0, 100, 0.010)
-        cost.saw(1, 8, 100, 0.026)
+    cost.saw(1, 100, 0.0033)
     assert cost.known
-    assert [round(cost.seconds(1, drafted, 100), 4) for drafted in (0, 8, 16)] == [0.01, 0.026, 0.042]
+    assert cost.seconds(2, 100) == pytest.approx(0.0035)
+    for _ in range(100):
+        for tokens, seconds in ((1, 0.0033), (2, 0.0071), (8, 0.0146), (16, 0.0208)):
+            cost.saw(tokens, 100, seconds)
+    found = [round(1000 * cost.seconds(tokens, 100), 2) for tokens in (1, 2, 5, 8, 16, 21)]
+    assert found == [3.3, 7.1, 10.85, 14.6, 20.8, 21.8]
+
+
+def test_a_size_that_was_slow_for_a_while_is_tried_again() -> None:
+    """Its time is forgotten when it has not been seen for long."""
+    cost = StreamCost(StepCost(fixed=0.01, per_token=0.0002), tiled=True)
+    cost.saw(2, 100, 1.0)
+    for _ in range(1000):
+        cost.saw(1, 100, 0.0033)
+    assert cost.seconds(2, 100) == pytest.approx(1.0)
+    for _ in range(1000):
+        cost.saw(1, 100, 0.0033)
+    assert cost.seconds(2, 100) == pytest.approx(0.0035)
+
+
+def test_a_late_step_counts_little() -> None:
+    """A page fault or a pause of the machine is no reason to stop guessing."""
+    cost = StreamCost(StepCost(fixed=0.01, per_token=0.0002), tiled=True)
+    for seconds in (0.004, 0.004, 10.0):
+        cost.saw(4, 100, seconds)
+    assert cost.seconds(4, 100) < 0.005

@@ -18,10 +18,11 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from cachetools import LRUCache
 
-from cfs_server.engine.llama.cost_model import ONE_BY_ONE, TILE, StepCost
+from cfs_server.engine.llama.cost_model import TILE, StepCost
 from cfs_server.engine.llama.model import LoadedModel
 from cfs_server.engine.worker.generation import Generation
 from cfs_server.engine.worker.lookup import Drafter, HitRates, Siblings
+from cfs_server.engine.worker.stream_cost import StreamCost
 
 MOST_TOKENS = TILE - 1
 """Tokens of a step with drafts. In a full tile attention rounds otherwise, and then greedy texts differ."""
@@ -38,49 +39,7 @@ _LONGER = 1.5
 _FORCED_RATE = 0.9
 """First guess of how often a model cuts a forced text into the same tokens."""
 _RATE = 0.1
-"""How fast costs and rates are learned."""
-_CREDIBLE = 3.0
-_FACTORS = (0.25, 4.0)
-_LEAST_FIXED = 0.1
-
-
-class DraftCost:
-    """Predicts how long a step of streams takes with drafts.
-
-    `fixed` is learned from steps without drafts. What a token and an attended cell cost is taken from steps of
-    prompts, and corrected by a factor that is learned from steps with drafts.
-    """
-
-    def __init__(self, prompts: StepCost, *, tiled: bool) -> None:
-        self._prompts = prompts
-        self._cell_factor = ONE_BY_ONE if tiled else 1
-        self._fixed = 0.0
-        self._factor = 1.0
-
-    @property
-    def known(self) -> bool:
-        """Whether there is anything to predict from."""
-        return bool(self._fixed and self._prompts.per_token)
-
-    def seconds(self, streams: int, drafted: int, depth: float) -> float:
-        """Predict a step of so many streams and draft tokens; `depth` is the number of tokens before each, about."""
-        per_token = self._each(depth)
-        return self._fixed + per_token * streams + self._factor * per_token * drafted
-
-    def saw(self, streams: int, drafted: int, depth: float, seconds: float) -> None:
-        """Learn from a step."""
-        per_token = self._each(depth)
-        rest = seconds - per_token * streams
-        if not drafted:
-            fixed = max(rest, _LEAST_FIXED * seconds)
-            self._fixed += _RATE * (min(fixed, _CREDIBLE * self._fixed) - self._fixed) if self._fixed else fixed
-        elif per_token:
-            minimum, maximum = _FACTORS
-            factor = min(max((rest - self._fixed) / (per_token * drafted), minimum), maximum)
-            self._factor += _RATE * (factor - self._factor)
-
-    def _each(self, depth: float) -> float:
-        return self._prompts.per_token + self._prompts.per_attended_cell * self._cell_factor * depth
+"""How fast the rate of forced tokens is learned."""
 
 
 class Speculation:
@@ -91,7 +50,7 @@ class Speculation:
         self.on = model.context.partial and (mode in ("on", "always") or (mode == "auto" and model.rounds_alike))
         self._always = mode == "always"
         self._vocabulary = model.vocabulary
-        self._cost = DraftCost(prompts, tiled=model.context.tiled)
+        self._cost = StreamCost(prompts, tiled=model.context.tiled)
         self._siblings = Siblings()
         self._rates: LRUCache[str, HitRates] = LRUCache(_OWNERS)
         self._forced_rate = _FORCED_RATE
@@ -122,7 +81,7 @@ class Speculation:
         """Learn from a step of streams alone."""
         if self.on:
             depths = [len(turn.log) for turn in turns]
-            self._cost.saw(len(depths), tokens - len(depths), sum(depths) / len(depths), seconds)
+            self._cost.saw(tokens, sum(depths) / len(depths), seconds)
 
     def verified(self, turn: Generation, drafted: int, accepted: int) -> None:
         """Count the tokens of a draft, and learn from those that a grammar forced."""
@@ -167,7 +126,7 @@ class Speculation:
         count = len(streams)
         depth = sum(len(turn.log) for turn in streams) / count
         promised = float(count)
-        plain = self._cost.seconds(count, 0, depth)
+        plain = self._cost.seconds(count, depth)
         best, limit = _GAIN * promised / plain, max(most_seconds, _LONGER * plain)
         order: list[Generation] = []
         size = 0
@@ -181,7 +140,7 @@ class Speculation:
             order.append(turn)
             counts[turn] += 1
             promised -= chance
-            seconds = self._cost.seconds(count, len(order), depth)
+            seconds = self._cost.seconds(count + len(order), depth)
             if seconds <= limit and promised / seconds > best:
                 best, size = promised / seconds, len(order)
             if counts[turn] < len(guesses[turn]):

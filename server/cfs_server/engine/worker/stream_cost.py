@@ -1,0 +1,78 @@
+"""How long a step of streams takes, by its number of tokens.
+
+That is no straight line. The library multiplies one row by other code than several, so a second token can cost as much
+as the first one, and the next ones far less: 1, 2, 4, 8 and 16 tokens of a model with 54 million parameters take 3.3,
+7.1, 9.7, 14.6 and 20.8 ms. So it is a curve: means at some sizes, and straight lines between them.
+"""
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+from cfs_server.engine.llama.cost_model import ONE_BY_ONE, StepCost
+
+_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+"""Steps between two of these numbers of tokens have one mean."""
+_RATE = 0.1
+"""How fast a mean follows."""
+_CREDIBLE = 3.0
+"""A step that took longer than this many times the mean counts as that."""
+_REMEMBERED = 2000
+"""Steps after which a mean that saw no other is forgotten. So a size that was slow for a while is tried again."""
+_LEAST = 0.1
+"""The part of a step that is not attention, at least."""
+
+
+@dataclass(slots=True)
+class _Mean:
+    tokens: float
+    seconds: float
+    seen: int
+
+
+class StreamCost:
+    """Learns from steps. What attention costs is taken from steps of prompts, and what nothing is known of yet, too."""
+
+    def __init__(self, prompts: StepCost, *, tiled: bool) -> None:
+        self._prompts = prompts
+        self._cell_factor = ONE_BY_ONE if tiled else 1
+        self._means: dict[int, _Mean] = {}
+        self._tokens: list[float] = []
+        self._seconds: list[float] = []
+        self._steps = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to predict from."""
+        return bool(self._means and self._prompts.per_token)
+
+    def seconds(self, tokens: int, depth: float) -> float:
+        """Predict a step of so many tokens; `depth` is the number of tokens before each, about."""
+        return self._without_attention(tokens) + self._attention(tokens, depth)
+
+    def saw(self, tokens: int, depth: float, seconds: float) -> None:
+        """Learn from a step."""
+        self._steps += 1
+        rest = max(seconds - self._attention(tokens, depth), _LEAST * seconds)
+        place = bisect_left(_SIZES, tokens)
+        mean = self._means.setdefault(place, _Mean(tokens, rest, 0))
+        mean.tokens += _RATE * (tokens - mean.tokens)
+        mean.seconds += _RATE * (min(rest, _CREDIBLE * mean.seconds) - mean.seconds)
+        mean.seen = self._steps
+        self._means = {
+            place: mean for place, mean in sorted(self._means.items()) if self._steps - mean.seen < _REMEMBERED
+        }
+        self._tokens = [mean.tokens for mean in self._means.values()]
+        self._seconds = [mean.seconds for mean in self._means.values()]
+
+    def _attention(self, tokens: int, depth: float) -> float:
+        return self._prompts.per_attended_cell * self._cell_factor * depth * tokens
+
+    def _without_attention(self, tokens: int) -> float:
+        above = bisect_right(self._tokens, tokens)
+        if not above:
+            return self._seconds[0] * tokens / self._tokens[0]
+        more = tokens - self._tokens[above - 1]
+        if above == len(self._tokens):  # as if each cost as little as one of a prompt: it is tried
+            return self._seconds[-1] + self._prompts.per_token * more
+        slope = (self._seconds[above] - self._seconds[above - 1]) / (self._tokens[above] - self._tokens[above - 1])
+        return self._seconds[above - 1] + slope * more
