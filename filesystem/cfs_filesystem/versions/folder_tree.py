@@ -18,7 +18,7 @@ from cfs_filesystem._openat import TEMPORARY, DirectoryTree
 from cfs_filesystem.versions.copying import copy_folder, new_folder, remove_folder
 from cfs_filesystem.versions.model import Entry, EntryType
 from cfs_filesystem.versions.restoring import restore
-from cfs_filesystem.versions.tree import Contents, Restored, TreeStatus, parents
+from cfs_filesystem.versions.tree import Contents, RestoredFiles, TreeStatus, parents
 
 MEANWHILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.EISDIR})
 """Errors of a path at which a program has removed something, or put something else, since it was looked at."""
@@ -122,7 +122,7 @@ class FolderTree:
         entries: Mapping[str, Entry | None],
         contents: Contents,
         replaced: Mapping[str, Entry | None],  # noqa: ARG002
-    ) -> Restored:
+    ) -> RestoredFiles:
         """See `VersionedTree`."""
         return restore(self._tree, self._start, contents, entries, durable=self._durable)
 

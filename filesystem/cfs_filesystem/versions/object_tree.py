@@ -19,7 +19,7 @@ from cfs_filesystem._objects import ABSENT, Changed, ObjectStore, StoredObject, 
 from cfs_filesystem._openat import TEMPORARY
 from cfs_filesystem._types import EPOCH
 from cfs_filesystem.versions.model import Entry, EntryType
-from cfs_filesystem.versions.tree import Contents, EntryChangedError, Restored, TreeStatus, parents
+from cfs_filesystem.versions.tree import Contents, EntryChangedError, RestoredFiles, TreeStatus, parents
 
 _CHUNK = 1 << 20
 _FEW = 4
@@ -126,7 +126,7 @@ class ObjectTree:
 
     def restore(
         self, entries: Mapping[str, Entry | None], contents: Contents, replaced: Mapping[str, Entry | None]
-    ) -> Restored:
+    ) -> RestoredFiles:
         """See `VersionedTree`. A folder is marked if it is empty. Links are put nowhere: their paths are left."""
         refused, stamps = list[str](), dict[str, str]()
         deepest_first = sorted(entries, key=lambda path: path.count("/"), reverse=True)
@@ -153,7 +153,7 @@ class ObjectTree:
             entry = entries[path]
             if entry is not None and entry.type is EntryType.FOLDER and not self._store.holds_any(self._inside(path)):
                 self._mark(path)
-        return Restored(stamps, refused)
+        return RestoredFiles(stamps, refused)
 
     def _unmark(self, path: str) -> bool:
         """Delete the mark of a folder. Returns False, and deletes nothing, if something else is in it."""

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from cfs_filesystem._disk import stamp_of
 from cfs_filesystem._openat import DirectoryTree, FileChunks, replace
 from cfs_filesystem.versions.model import Entry, EntryType
-from cfs_filesystem.versions.tree import Contents, Restored, parents
+from cfs_filesystem.versions.tree import Contents, RestoredFiles, parents
 
 _CHUNK = 1 << 20
 _THREADS = 8
@@ -34,7 +34,7 @@ def restore(
     entries: Mapping[str, Entry | None],
     *,
     durable: bool = False,
-) -> Restored:
+) -> RestoredFiles:
     """Make what is at each path, below `start` in the tree, what its entry says; None removes it.
 
     With `durable` all of it is on the disk at the end. A path is left where a folder holds files that no entry
@@ -75,7 +75,7 @@ def restore(
                 os.fchmod(descriptor, entry.mode)
                 if durable:
                     os.fsync(descriptor)
-    return Restored(stamps, refused)
+    return RestoredFiles(stamps, refused)
 
 
 def _flush(tree: DirectoryTree, start: Sequence[str], entries: Mapping[str, Entry | None]) -> None:

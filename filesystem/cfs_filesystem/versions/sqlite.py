@@ -113,7 +113,7 @@ _REMEMBERED = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Workspace:
+class _WorkspaceRow:
     """The row of a workspace, with the time of its last change; None if that is not kept."""
 
     id: int
@@ -124,7 +124,7 @@ class _Workspace:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _ContentRow:
     """The row of a content. One that is not whole consists of parts."""
 
     id: int
@@ -149,9 +149,9 @@ class SqliteVersions:
         self._syncing = threading.Lock()
         self._holds = 0
         self._recent = RecentContents()
-        self._workspaces: dict[str, _Workspace | None] = {}
+        self._workspaces: dict[str, _WorkspaceRow | None] = {}
         self._newest: dict[tuple[int, str], Entry | None] = {}
-        self._stored: dict[tuple[bytes, bytes], _Stored] = {}
+        self._stored: dict[tuple[bytes, bytes], _ContentRow] = {}
         """What is known of rows, so that most writes ask the file nothing: workspaces, newest entries, and contents.
 
         What stores contents and changes keeps them true. Other changes forget them.
@@ -346,7 +346,7 @@ class SqliteVersions:
         self._remember(
             self._stored,
             (scope, content.digest),
-            _Stored(cast("int", cursor.lastrowid), base, step, content.parts is None),
+            _ContentRow(cast("int", cursor.lastrowid), base, step, content.parts is None),
         )
 
     def restamp(self, workspace: str, stamps: Mapping[str, str]) -> None:
@@ -646,7 +646,7 @@ class SqliteVersions:
             self._shrink()
         return oldest
 
-    def _cut(self, row: _Workspace, oldest: int) -> None:
+    def _cut(self, row: _WorkspaceRow, oldest: int) -> None:
         """Forget what can be read only before the change `oldest`."""
         self._database.execute("DELETE FROM changes WHERE workspace = ? AND number < ?", (row.id, oldest))
         self._database.execute(
@@ -737,20 +737,20 @@ class SqliteVersions:
         self._newest.clear()
         self._stored.clear()
 
-    def _workspace(self, workspace: str) -> _Workspace | None:
+    def _workspace(self, workspace: str) -> _WorkspaceRow | None:
         if workspace not in self._workspaces:
             row = self._one(_WORKSPACE, os.fsencode(workspace))
-            self._remember(self._workspaces, workspace, None if row is None else _Workspace(*row))
+            self._remember(self._workspaces, workspace, None if row is None else _WorkspaceRow(*row))
         return self._workspaces[workspace]
 
-    def _required(self, workspace: str, number: int | None) -> _Workspace | None:
+    def _required(self, workspace: str, number: int | None) -> _WorkspaceRow | None:
         """Return the row of a workspace, None if it has no changes. Raises `NotFoundError` for a wrong number."""
         row = self._workspace(workspace)
         last, oldest = (0, 0) if row is None else (row.last, row.oldest)
         require_kept(workspace, number, oldest, last)
         return row
 
-    def _made(self, workspace: str) -> _Workspace:
+    def _made(self, workspace: str) -> _WorkspaceRow:
         """Return the row of a workspace, which is created if it does not exist."""
         row = self._workspace(workspace)
         if row is None:
@@ -758,21 +758,21 @@ class SqliteVersions:
             row_id = self._database.execute(
                 "INSERT INTO workspaces (name, scope) VALUES (?, ?)", (os.fsencode(workspace), scope)
             ).lastrowid
-            row = self._workspaces[workspace] = _Workspace(cast("int", row_id), scope, 0, 0, None)
+            row = self._workspaces[workspace] = _WorkspaceRow(cast("int", row_id), scope, 0, 0, None)
         return row
 
     def _scope(self, workspace: str) -> bytes | None:
         row = self._workspace(workspace)
         return None if row is None else row.scope
 
-    def _content(self, scope: bytes, digest: bytes) -> _Stored | None:
+    def _content(self, scope: bytes, digest: bytes) -> _ContentRow | None:
         stored = self._stored.get((scope, digest))
         if stored is None:
             row = self._one(
                 "SELECT id, base, step, data IS NOT NULL FROM contents WHERE scope = ? AND digest = ?", scope, digest
             )
             if row is not None:
-                self._remember(self._stored, (scope, digest), stored := _Stored(*row))
+                self._remember(self._stored, (scope, digest), stored := _ContentRow(*row))
         return stored
 
     def _one(self, statement: str, *values: object) -> Any:

@@ -29,7 +29,7 @@ class TreeStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredFiles:
     """What `restore` has done: the stamps of the files that it has put, and the paths that it had to leave."""
 
     stamps: dict[str, str]
@@ -77,7 +77,7 @@ class VersionedTree(Protocol):
 
     def restore(
         self, entries: Mapping[str, Entry | None], contents: Contents, replaced: Mapping[str, Entry | None]
-    ) -> Restored:
+    ) -> RestoredFiles:
         """Make what is at each path what its entry says; None removes it. Done again, it changes nothing.
 
         `replaced` has the newest versions. Where the tree compares, nothing else is replaced: it raises
