@@ -229,7 +229,7 @@ async def test_shares_are_limited(server: ServerHarness) -> None:
 
 
 class Unwalked(dict[str, Share]):
-    """Shares by their ids, which nobody goes through."""
+    """Shares by their ids, which no code may go through."""
 
     def values(self) -> NoReturn:
         raise AssertionError("all shares are gone through")
