@@ -47,7 +47,7 @@ class Replicas:
             time.sleep(0.02)
 
     def until_balanced(self) -> None:
-        """Wait until all replicas serve equally many slots, so that none moves any more; `SLOTS` is a multiple."""
+        """Wait until all replicas serve the same number of slots: then none moves. `SLOTS` is a multiple of theirs."""
         self.until_served()
         while len(set(Counter(self.owners().values()).values())) > 1 or not all(map(self._serves, self.urls)):
             time.sleep(0.02)

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cfs.wire import Message, Settings
+from cfs_server.engine.contract.fairness import Fairness
 from cfs_server.engine.contract.interface import Delta, Engine, EngineStats, Finished, GenerationRequest
 from cfs_server.engine.contract.protocol import WorkerOptions
 from cfs_server.engine.contract.reply_options import REPLY_OPTIONS, ReplyOptions
@@ -103,3 +106,16 @@ async def running(model: Path | None, **options: Any) -> AsyncIterator[LlamaEngi
         assert await engine.check_integrity() == []
     finally:
         await engine.stop()
+
+
+def looks_at_shares(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | int, ...]]:
+    """Record each look at what an owner, a kind of work or an account has had."""
+    looks: list[tuple[str | int, ...]] = []
+    had = Fairness.had
+
+    def recorded(fairness: Fairness, level: tuple[str | int, ...]) -> float:
+        looks.append(level)
+        return had(fairness, level)
+
+    monkeypatch.setattr(Fairness, "had", recorded)
+    return looks

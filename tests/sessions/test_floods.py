@@ -34,7 +34,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_a_wait_for_a_tree_looks_at_none_of_its_sessions_again(looks: list[str]) -> None:
-    """Whoever waits for the root of a thousand sessions is woken by each of them, and looks at the root only."""
+    """A wait for the root of a thousand sessions is woken by each of them, and looks at the root only."""
     async with running_store() as d:
         for number in range(1000):
             d.store.open(f"tree/s{number}")

@@ -152,9 +152,9 @@ class SqliteVersions:
         self._workspaces: dict[str, _WorkspaceRow | None] = {}
         self._newest: dict[tuple[int, str], Entry | None] = {}
         self._stored: dict[tuple[bytes, bytes], _ContentRow] = {}
-        """What is known of rows, so that most writes ask the file nothing: workspaces, newest entries, and contents.
+        """Rows that were read or written last: workspaces, newest entries, contents. Most writes need no query then.
 
-        What stores contents and changes keeps them true. Other changes forget them.
+        A write of a content or a change keeps them true. Any other change clears them.
         """
         if path is not None:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
@@ -709,7 +709,7 @@ class SqliteVersions:
 
     @contextmanager
     def _transaction(self, *, keeps: bool = False) -> Iterator[None]:
-        """Do all that the block does, or nothing. What is known of rows is forgotten, unless the block `keeps` it."""
+        """Make the block one transaction. It clears the remembered rows, unless the block `keeps` them true."""
         with self._lock:
             if self._database.in_transaction:
                 yield

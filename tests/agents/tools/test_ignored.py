@@ -82,7 +82,7 @@ def test_the_files_are_those_that_git_sees(tmp_path: Path, rules: dict[str, str]
 
 
 def test_a_pattern_that_would_take_forever_is_not_used(tmp_path: Path) -> None:
-    """Whoever wrote the repository cannot stop its agents."""
+    """A repository cannot stop the agents that work in it."""
     root = made(tmp_path / "repository", {".gitignore": "a*" * 20 + "b\n**/*.log\n"})
     rules = IgnoredFiles(root).now()
     assert (rules.hides(["a" * 250]), rules.hides(["b.log"])) == (False, True)

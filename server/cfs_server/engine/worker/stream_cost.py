@@ -26,7 +26,7 @@ _LEAST = 0.1
 class _Mean:
     tokens: float
     seconds: float
-    seen: int
+    last_step: int
 
 
 class StreamCost:
@@ -53,13 +53,13 @@ class StreamCost:
         """Learn from a step."""
         self._steps += 1
         rest = max(seconds - self._attention(tokens, depth), _LEAST * seconds)
-        place = bisect_left(_SIZES, tokens)
-        mean = self._means.setdefault(place, _Mean(tokens, rest, 0))
+        size_class = bisect_left(_SIZES, tokens)
+        mean = self._means.setdefault(size_class, _Mean(tokens, rest, 0))
         mean.tokens += _RATE * (tokens - mean.tokens)
         mean.seconds += _RATE * (min(rest, _CREDIBLE * mean.seconds) - mean.seconds)
-        mean.seen = self._steps
+        mean.last_step = self._steps
         self._means = {
-            place: mean for place, mean in sorted(self._means.items()) if self._steps - mean.seen < _REMEMBERED
+            size: mean for size, mean in sorted(self._means.items()) if self._steps - mean.last_step < _REMEMBERED
         }
         self._tokens = [mean.tokens for mean in self._means.values()]
         self._seconds = [mean.seconds for mean in self._means.values()]
