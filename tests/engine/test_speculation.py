@@ -5,8 +5,10 @@ import logging
 import random
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,7 @@ from cfs_server.engine.worker.lookup import (
     Siblings,
     TokenIndex,
 )
+from cfs_server.engine.worker.speculation import Speculation
 from cfs_server.engine.worker.stream_cost import StreamCost
 from tests.engine.support import Answer, ask, request, running, until, user
 from tests.pacing.gate import Gate
@@ -374,6 +377,50 @@ def test_a_drafter_follows_what_it_copies() -> None:
     assert not drafter.guess(2)
 
 
+def test_a_rate_is_trusted_as_far_as_drafts_bear_it_out() -> None:
+    """What is seldom accepted promises less; without drafts, trust comes back."""
+    rates = HitRates()
+    assert rates.trust == 1
+    for _ in range(200):
+        rates.verified(8 * rates.trust, 4)
+    assert rates.trust == pytest.approx(0.5, rel=0.01)
+    for _ in range(200):
+        rates.verified(8 * rates.trust, 0)
+    assert rates.trust == pytest.approx(0.3, rel=0.01), "or it would never be tried again"
+    for _ in range(2000):
+        rates.saw(3, hit=False)
+    assert rates.trust > 0.9
+
+
+@dataclass(eq=False)
+class RepeatingTurn:
+    """What speculation looks at in a turn that says the same again and again."""
+
+    owner: str = "one"
+    cache_key: str = ""
+    left: int = 500
+    forced: int = 0
+    drafter: Drafter | None = None
+    sampler: Any = field(default_factory=lambda: SimpleNamespace(forced=lambda: array("i")))
+    log: "array[int]" = field(default_factory=lambda: array("i", [*range(100)] * 3))
+
+
+def test_a_crowd_guesses_only_what_gains_much() -> None:
+    """With many streams a step has little to spare, and guesses make later steps slower."""
+    model: Any = SimpleNamespace(
+        options=SimpleNamespace(speculation="on"),
+        context=SimpleNamespace(partial=True, tiled=True),
+        vocabulary=SimpleNamespace(ends_of_turns=frozenset()),
+    )
+    speculation = Speculation(model, StepCost(fixed=0.01, per_token=0.001))
+    turns: Any = [RepeatingTurn() for _ in range(32)]
+    for tokens in (1, 2, 4, 8, 16, 32, 63):
+        speculation.saw_step(turns[:1], tokens, 0.02 + 0.002 * tokens)
+    assert len(speculation.drafts(turns[:1], 10)) == 1
+    assert len(speculation.drafts(turns[:2], 10)) == 2
+    assert not speculation.drafts(turns, 10)
+
+
 def test_siblings_are_bounded_and_forgotten() -> None:
     """By sessions and tokens of each owner; the newest stay. Those of other owners are never seen."""
     siblings = Siblings()
@@ -402,6 +449,17 @@ def test_costs_are_learned_by_the_size_of_a_step() -> None:
             cost.saw(tokens, 100, seconds)
     found = [round(1000 * cost.seconds(tokens, 100), 2) for tokens in (1, 2, 5, 8, 16, 21)]
     assert found == [3.3, 7.1, 10.85, 14.6, 20.8, 21.8]
+
+
+def test_what_the_pool_costs_is_learned_for_all_sizes() -> None:
+    """Turns that grow make each token dearer, also in steps of sizes that were seen before that."""
+    cost = StreamCost(StepCost(fixed=0.01, per_token=0.0002), tiled=True)
+    for _ in range(50):
+        for tokens in (32, 44):
+            cost.saw(tokens, 0, 0.02 + 0.0005 * tokens)
+    for step in range(200):
+        cost.saw(32, 0, 0.02 + (0.0005 + 0.0005 * step / 200) * 32)
+    assert cost.seconds(44, 0) / cost.seconds(32, 0) > 1.15, "and not as if only the steps that are seen took longer"
 
 
 def test_a_size_that_was_slow_for_a_while_is_tried_again() -> None:

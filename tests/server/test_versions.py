@@ -479,3 +479,6 @@ def test_the_shell_lists_prints_and_compares_versions(tmp_path: Path) -> None:
         assert cfs("ls", "main@1")[1].split()[0] == "8"
         assert json.loads(cfs("log", "main", "--limit", "1", "--json")[1])["number"] == 2
         assert cfs("show", "main/src/a@2x@9")[0] == 1
+        unknown = run_cfs("files", "ls", "mian", "--url", server.url)
+        assert (unknown.returncode, unknown.stdout) == (1, "")
+        assert "there are no files at mian" in unknown.stderr

@@ -26,6 +26,7 @@ from cfs_filesystem.versions.model import (
     EntryType,
     Kind,
     State,
+    VersionsUnavailableError,
 )
 from cfs_filesystem.versions.store import VersionStore, entries_at
 from cfs_filesystem.versions.tree import EntryChangedError, TreeStatus, VersionedTree, parents
@@ -150,7 +151,7 @@ class FolderHistory:
                     self.sync(missing)
                     with suppress(EntryChangedError):  # what a program has just put there is recorded first
                         return self._put(entries, missing, put)
-                raise OSError(errno.EBUSY, "a program changes the files all the time")
+                raise VersionsUnavailableError("a program changes the files all the time")
             finally:  # also what was put back before the disk refused
                 self.sync(entries, author, Kind.REWIND, put=put)
 
@@ -173,7 +174,7 @@ class FolderHistory:
                     with suppress(EntryChangedError):
                         return left + self._put(entries, self._missing(entries), put)
                     self.sync(self._missing(entries))
-                raise OSError(errno.EBUSY, "a program changes the files all the time")
+                raise VersionsUnavailableError("a program changes the files all the time")
             finally:
                 self.sync(entries, by, Kind.MERGE, put=put)
 

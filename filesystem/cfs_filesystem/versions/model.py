@@ -16,7 +16,7 @@ class DamagedVersionError(OSError):
 
 
 class VersionsUnavailableError(OSError):
-    """The store of versions cannot be reached, or does not answer in time."""
+    """The store of versions cannot be reached or does not answer in time, or the files change all the time."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(errno.EAGAIN, detail)

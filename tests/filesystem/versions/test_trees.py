@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from cfs_filesystem.versions import (
     ObjectTree,
     SqliteVersions,
     VersionedTree,
+    VersionsUnavailableError,
 )
 from tests.buckets import NAME, Bucket, bucket_server
 
@@ -134,6 +136,29 @@ def test_files_come_back_with_folders_that_a_program_has_removed(
     program.put("d/0", b"D 0")
     assert history.sync() is not None
     assert versions.read("w", versions.tree_at("w")["d/0"]) == b"D 0"
+
+
+@pytest.mark.parametrize("place", ["memory", "bucket"], indirect=True)
+def test_a_file_that_a_program_never_stops_changing_stays(
+    place: tuple[VersionedTree, Program], versions: SqliteVersions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, program = place
+    history = FolderHistory(versions, "w", tree)
+    for content in (b"1", b"2"):
+        program.put("a", content)
+        history.sync()
+    written, restore = [b"2"], tree.restore
+
+    def changing(*arguments: Any) -> object:
+        written.append(b"%d" % (len(written) + 2))
+        program.put("a", written[-1])
+        return restore(*arguments)
+
+    monkeypatch.setattr(tree, "restore", changing)
+    with pytest.raises(VersionsUnavailableError, match="all the time"):
+        history.restore({"a": versions.at("w", "a", 1)}, ALICE)
+    assert program.files() == {"a": written[-1]}
+    assert len(written) > 10
 
 
 def test_a_folder_in_which_something_stays_is_not_removed(

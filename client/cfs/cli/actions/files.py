@@ -52,13 +52,16 @@ def place_of(text: str) -> WorkspacePath:
 
 
 def list_files(client: Client, text: str, *, as_json: bool) -> None:
-    """Print the files at and below a place."""
-    path = place_of(text)
+    """Print the files at and below a place. Raises `NotFound` if there are none."""
+    path, found = place_of(text), False
     for info in below(client, path):
+        found = True
         if as_json:
             show(info.model_dump_json() + "\n")
         else:
             show(f"{info.size:>12}  {time_text(info.updated_at)}  {info.path.removeprefix(_ROOT)}\n")
+    if not found:
+        raise NotFound(f"there are no files at {path}")
 
 
 def list_changes(client: Client, text: str, limit: int, *, as_json: bool) -> None:

@@ -37,6 +37,9 @@ _FIRST_RATES = (0.1, 0.1, 0.15, 0.35, 0.65, 0.85, 0.95, 0.97)
 _RATE_OF_HITS = 0.03
 _FIRST_RATE_OF_HITS = 0.2
 """The first tokens say more than the first guess; each later one changes it less."""
+_RATE_OF_TRUST, _RATE_OF_RECOVERY = 0.05, 0.002
+"""How fast trust follows the drafts, and how fast it comes back without any: a draft that is not made says nothing."""
+_LEAST_TRUST = 0.3
 
 
 class TokenIndex:
@@ -156,9 +159,22 @@ class HitRates:
     def __init__(self) -> None:
         self._rates = list(_FIRST_RATES)
         self._seen = [0] * len(_FIRST_RATES)
+        self._promised = self._accepted = 1.0
+
+    @property
+    def trust(self) -> float:
+        """The part of the tokens that the rates promise which drafts bring: what repeats by chance ends sooner."""
+        return min(self._accepted / self._promised, 1.0)
+
+    def verified(self, promised: float, accepted: int) -> None:
+        """Learn from a draft of which `promised` tokens were expected to be accepted."""
+        by_rates = promised / self.trust
+        self._promised += _RATE_OF_TRUST * (by_rates - self._promised)
+        self._accepted += _RATE_OF_TRUST * (max(accepted, _LEAST_TRUST * by_rates) - self._accepted)
 
     def saw(self, matched: int, *, hit: bool) -> None:
         """Learn from one token."""
+        self._accepted += _RATE_OF_RECOVERY * (self._promised - self._accepted)
         row = _row(matched)
         self._seen[row] += 1
         rate = max(_RATE_OF_HITS, _FIRST_RATE_OF_HITS / self._seen[row] ** 0.5)
@@ -179,6 +195,7 @@ class Drafter:
     source: "array[int] | None" = None
     place: int = -1
     matched: int = 0
+    promised: float = 0.0
     _seen: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -203,6 +220,11 @@ class Drafter:
         self.source = source
         if source is None:
             self._search(siblings)
+
+    def verified(self, accepted: int) -> None:
+        """Learn from a draft of which `promised` tokens were expected to be accepted."""
+        if self.promised:
+            self.rates.verified(self.promised, accepted)
 
     def guess(self, count: int) -> "array[int]":
         """Return at most so many guessed tokens."""

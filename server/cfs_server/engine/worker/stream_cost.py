@@ -3,6 +3,9 @@
 That is no straight line. The library multiplies one row by other code than several, so a second token can cost as much
 as the first one, and the next ones far less: 1, 2, 4, 8 and 16 tokens of a model with 54 million parameters take 3.3,
 7.1, 9.7, 14.6 and 20.8 ms. So it is a curve: means at some sizes, and straight lines between them.
+
+Each token also passes over the cells of all turns in the pool: with 32 turns and 7,500 cells that is half of a step's
+time. It changes while turns grow and end, for all sizes alike, so it is learned apart from the curve, and faster.
 """
 
 from bisect import bisect_left, bisect_right
@@ -12,8 +15,11 @@ from cfs_server.engine.llama.cost_model import ONE_BY_ONE, StepCost
 
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 """Steps between two of these numbers of tokens have one mean."""
-_RATE = 0.1
+_RATE = 0.05
 """How fast a mean follows."""
+_POOL_RATE, _POOL_CHANGE = 0.3, 0.1
+"""How fast the time that each token takes for the cells of all turns follows, and the largest part of a step that it
+may explain. It changes little from step to step; what else a step takes longer is chance."""
 _CREDIBLE = 3.0
 """A step that took longer than this many times the mean counts as that."""
 _REMEMBERED = 2000
@@ -39,6 +45,7 @@ class StreamCost:
         self._tokens: list[float] = []
         self._seconds: list[float] = []
         self._steps = 0
+        self._pool = 0.0
 
     @property
     def known(self) -> bool:
@@ -47,16 +54,20 @@ class StreamCost:
 
     def seconds(self, tokens: int, depth: float) -> float:
         """Predict a step of so many tokens; `depth` is the number of tokens before each, about."""
-        return self._without_attention(tokens) + self._attention(tokens, depth)
+        return self._besides_depth(tokens) + self._attention(tokens, depth)
 
     def saw(self, tokens: int, depth: float, seconds: float) -> None:
         """Learn from a step."""
         self._steps += 1
         rest = max(seconds - self._attention(tokens, depth), _LEAST * seconds)
         size_class = bisect_left(_SIZES, tokens)
-        mean = self._means.setdefault(size_class, _Mean(tokens, rest, 0))
+        mean = self._means.setdefault(size_class, _Mean(tokens, max(rest - self._pool * tokens, _LEAST * rest), 0))
+        before = mean.seconds + self._pool * mean.tokens
+        error = min(rest, _CREDIBLE * before) - before
         mean.tokens += _RATE * (tokens - mean.tokens)
-        mean.seconds += _RATE * (min(rest, _CREDIBLE * mean.seconds) - mean.seconds)
+        mean.seconds += _RATE * error
+        most = _POOL_CHANGE * before
+        self._pool += _POOL_RATE * min(max(error, -most), most) / tokens
         mean.last_step = self._steps
         self._means = {
             size: mean for size, mean in sorted(self._means.items()) if self._steps - mean.last_step < _REMEMBERED
@@ -67,7 +78,11 @@ class StreamCost:
     def _attention(self, tokens: int, depth: float) -> float:
         return self._prompts.per_attended_cell * self._cell_factor * depth * tokens
 
-    def _without_attention(self, tokens: int) -> float:
+    def _besides_depth(self, tokens: int) -> float:
+        curve = self._curve(tokens)
+        return max(curve + self._pool * tokens, _LEAST * curve)
+
+    def _curve(self, tokens: int) -> float:
         above = bisect_right(self._tokens, tokens)
         if not above:
             return self._seconds[0] * tokens / self._tokens[0]
