@@ -37,7 +37,7 @@ _FIRST_RATES = (0.1, 0.1, 0.15, 0.35, 0.65, 0.85, 0.95, 0.97)
 _RATE_OF_HITS = 0.03
 _FIRST_RATE_OF_HITS = 0.2
 """The first tokens say more than the first guess; each later one changes it less."""
-_RATE_OF_TRUST, _RATE_OF_RECOVERY = 0.05, 0.002
+_RATE_OF_TRUST, _RATE_OF_RECOVERY = 0.1, 0.002
 """How fast trust follows the drafts, and how fast it comes back without any: a draft that is not made says nothing."""
 _LEAST_TRUST = 0.3
 

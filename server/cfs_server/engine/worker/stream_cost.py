@@ -8,6 +8,7 @@ Each token also passes over the cells of all turns in the pool: with 32 turns an
 time. It changes while turns grow and end, for all sizes alike, so it is learned apart from the curve, and faster.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ _RATE = 0.05
 _POOL_RATE, _POOL_CHANGE = 0.3, 0.1
 """How fast the time that each token takes for the cells of all turns follows, and the largest part of a step that it
 may explain. It changes little from step to step; what else a step takes longer is chance."""
+_POOL_TOKENS = 16
+"""Smaller steps say little of that time."""
 _CREDIBLE = 3.0
 """A step that took longer than this many times the mean counts as that."""
 _REMEMBERED = 2000
@@ -67,7 +70,7 @@ class StreamCost:
         mean.tokens += _RATE * (tokens - mean.tokens)
         mean.seconds += _RATE * error
         most = _POOL_CHANGE * before
-        self._pool += _POOL_RATE * min(max(error, -most), most) / tokens
+        self._pool += _POOL_RATE * min(max(error, -most), most) * tokens / (tokens**2 + _POOL_TOKENS**2)
         mean.last_step = self._steps
         self._means = {
             size: mean for size, mean in sorted(self._means.items()) if self._steps - mean.last_step < _REMEMBERED
@@ -87,7 +90,13 @@ class StreamCost:
         if not above:
             return self._seconds[0] * tokens / self._tokens[0]
         more = tokens - self._tokens[above - 1]
-        if above == len(self._tokens):  # as if each cost as little as one of a prompt: it is tried
-            return self._seconds[-1] + self._prompts.per_token * more
-        slope = (self._seconds[above] - self._seconds[above - 1]) / (self._tokens[above] - self._tokens[above - 1])
-        return self._seconds[above - 1] + slope * more
+        if above == len(self._tokens):  # between what tokens cost so far and those of a prompt: so it may be tried
+            return self._seconds[-1] + math.sqrt(self._slope(above - 1) * self._prompts.per_token) * more
+        return self._seconds[above - 1] + self._slope(above) * more
+
+    def _slope(self, above: int) -> float:
+        """Return the seconds that each token adds below a mean."""
+        if not above:
+            return self._seconds[0] / self._tokens[0]
+        more = self._tokens[above] - self._tokens[above - 1]
+        return max(self._seconds[above] - self._seconds[above - 1], 0.0) / more
