@@ -37,7 +37,7 @@ STREAMS, TOKENS = 4, 128
 CHARACTERS = 600
 """Of a text that is to be repeated."""
 REPEAT, TELL = "repeats a text", "nothing to repeat"
-WAY = "ngram-mod, 16 tokens, then 4 to 48"
+WAY = "ngram-simple"
 """How llama.cpp's server guesses: what W10 has found to be the fastest."""
 
 
