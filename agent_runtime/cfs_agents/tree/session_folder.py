@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from cfs.wire import Message
-from cfs_agents.base.disk import AppendedFile, disk_errors, replace_file, sync_folder
+from cfs_agents.base.disk import AppendedFile, disk_errors, encoded_line, replace_file, sync_folder
 from cfs_agents.base.logs import get_logger
 from cfs_agents.base.repairs import Warn, usable_file, without_damage
 
@@ -129,6 +129,8 @@ class SessionFolder:
         lines = [json.dumps(message, ensure_ascii=False) for message in messages]
         _replace(usable_file(self.path / MESSAGES, self.warn), "[\n" + ",\n".join(lines) + "\n]\n")
         self._generation += 1
+        if not steps.size:  # the status says that there is a head: a kill may come before the restart below
+            steps.append({_GENERATION: self._generation})
         private = {_GENERATION: self._generation, _HEADED: True}
         text = json.dumps({**status, **private}, ensure_ascii=False) + "\n"
         _replace(usable_file(self.path / STATUS, self.warn), text)
@@ -165,8 +167,12 @@ class SessionFolder:
         """Whether nothing was stored before a kill: the status is the last of the files that are made."""
         if os.path.lexists(self.path / STATUS):
             return False
-        sizes = [path.lstat().st_size for name in (MESSAGES, STEPS) if os.path.lexists(path := self.path / name)]
-        return sum(sizes) <= len(_NO_MESSAGES)
+        without_content = {MESSAGES: len(_NO_MESSAGES), STEPS: len(encoded_line({_GENERATION: 1}))}
+        return all(
+            path.lstat().st_size <= size
+            for name, size in without_content.items()
+            if os.path.lexists(path := self.path / name)
+        )
 
     def _lose(self, name: str, sentence: str) -> None:
         if name not in self._losses:

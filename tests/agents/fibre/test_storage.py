@@ -10,6 +10,8 @@ import pytest
 
 from cfs.errors import Conflict
 from cfs.wire import Message
+from cfs_agents.base.disk import AppendedFile
+from cfs_agents.tree import session_folder
 from cfs_agents.tree.folder import TreeFolder
 from cfs_agents.tree.record import SubAgentRecord
 from cfs_agents.tree.session_folder import MESSAGES, STATUS, STEPS, StoredState
@@ -88,6 +90,47 @@ def test_steps_are_appended_until_the_task_rests(tmp_path: Path) -> None:
     (place.path / STEPS).write_bytes(whole)  # as if the kill had come before the steps were cleared
     assert folder.sub("a").load() == StoredState(shorter, said[:1])
     folder.close()
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing handles it."""
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_kill_at_any_moment_of_a_save_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    """Of the first save, before which there is nothing, and of one at the end of a task, whose steps are stored."""
+    left, count = 0, 0 if first else 1
+
+    def killed_before(name: str, owner: Any) -> None:
+        real = getattr(owner, name)
+
+        def step(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Killed
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, step)
+
+    for name, owner in (("_replace", session_folder), ("append", AppendedFile), ("restart", AppendedFile)):
+        killed_before(name, owner)
+    found = []
+    for moment in range(1, 10):
+        folder, left = TreeFolder(tmp_path / str(moment), "main"), 0
+        if not first:
+            folder.sub("a").save(stored(count), SAID[:count])
+        left = moment
+        try:
+            folder.sub("a").save(stored(count), SAID[:count], rest=True)
+        except Killed:
+            found.append(folder.sub("a").load())
+        folder.close()
+    whole = StoredState(stored(count), SAID[:count])
+    assert len(found) >= 3
+    assert all(state == whole or (first and state is None) for state in found), found
 
 
 def test_what_a_kill_has_left_is_swept(tmp_path: Path) -> None:
