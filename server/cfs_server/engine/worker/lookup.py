@@ -163,7 +163,7 @@ class HitRates:
 
     @property
     def trust(self) -> float:
-        """The part of the tokens that the rates promise which drafts bring: what repeats by chance ends sooner."""
+        """What drafts bring, as a part of what the rates promise: what repeats by chance ends sooner."""
         return min(self._accepted / self._promised, 1.0)
 
     def verified(self, promised: float, accepted: int) -> None:

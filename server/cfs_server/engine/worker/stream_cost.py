@@ -65,7 +65,7 @@ class StreamCost:
         rest = max(seconds - self._attention(tokens, depth), _LEAST * seconds)
         size_class = bisect_left(_SIZES, tokens)
         mean = self._means.setdefault(size_class, _Mean(tokens, max(rest - self._pool * tokens, _LEAST * rest), 0))
-        before = mean.seconds + self._pool * mean.tokens
+        before = max(mean.seconds + self._pool * mean.tokens, _LEAST * mean.seconds)
         error = min(rest, _CREDIBLE * before) - before
         mean.tokens += _RATE * (tokens - mean.tokens)
         mean.seconds += _RATE * error
