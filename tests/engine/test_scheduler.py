@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from cfs.wire import Settings
-from cfs_server.engine.contract.fairness import Fairness
 from cfs_server.engine.contract.protocol import (
     Alive,
     CancelTurn,
@@ -27,6 +26,7 @@ from cfs_server.engine.worker.sampling import Sampler
 from cfs_server.engine.worker.scheduler import Scheduler
 from cfs_server.engine.worker.text import TextStream
 from cfs_server.engine.worker.wait_queue import WaitQueue
+from tests.engine.support import looks_at_shares
 
 
 class SchedulerHarness:
@@ -136,17 +136,9 @@ def test_work_that_arrives_while_work_is_handled_comes_after_a_step(harness: Sch
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | int, ...]]:
     """Every look at what an owner, a kind of work or an account has had."""
-    looks: list[object] = []
-    had = Fairness.had
-
-    def recorded(fairness: Fairness, level: tuple[str | int, ...]) -> float:
-        looks.append(level)
-        return had(fairness, level)
-
-    monkeypatch.setattr(Fairness, "had", recorded)
-    return looks
+    return looks_at_shares(monkeypatch)
 
 
 def crowded(tiny: Path, **options: float) -> SchedulerHarness:

@@ -462,6 +462,17 @@ def test_what_the_pool_costs_is_learned_for_all_sizes() -> None:
     assert cost.seconds(44, 0) / cost.seconds(32, 0) > 1.15, "and not as if only the steps that are seen took longer"
 
 
+def test_small_steps_say_little_of_large_ones() -> None:
+    """What else runs makes a step of one token slower, by more than the cells of others do."""
+    cost = StreamCost(StepCost(fixed=0.01, per_token=0.0002), tiled=True)
+    for _ in range(50):
+        for tokens, seconds in ((1, 0.0033), (16, 0.0208)):
+            cost.saw(tokens, 0, seconds)
+    for _ in range(100):
+        cost.saw(1, 0, 0.0025)
+    assert cost.seconds(16, 0) == pytest.approx(0.0208, rel=0.1)
+
+
 def test_a_size_that_was_slow_for_a_while_is_tried_again() -> None:
     """Its time is forgotten when it has not been seen for long."""
     cost = StreamCost(StepCost(fixed=0.01, per_token=0.0002), tiled=True)

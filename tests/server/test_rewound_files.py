@@ -365,19 +365,19 @@ def test_files_and_messages_are_both_as_before_or_both_as_after(here: Restarting
     here.direct.call(api.post("main", NewMessage(content="first", role="assistant")))
     write(here, [*names[10:], "new/x.txt"], "new")
     here.direct.call(api.post("main", NewMessage(content="second", role="assistant")))
-    seen, longest = set(), 0.06
+    seen, longest_wait = set(), 0.06
     for _ in range(kills):
         state = (messages(here), tree(workspace))
         call = api.rewind("main", RewindRequest(to=1)) if state[0] == 2 else api.redo("main", RedoRequest())
         asking = threading.Thread(target=send_once, args=(here.process.url, call))
         asking.start()
-        time.sleep(chance.uniform(0, longest))
+        time.sleep(chance.uniform(0, longest_wait))
         here.kill()
         asking.join()
         here.start()
         now = (messages(here), tree(workspace))
         seen.add(now == state)
-        longest *= 1.3 if now == state else 0.8  # how long a rewind takes depends on what else runs
+        longest_wait *= 1.3 if now == state else 0.8  # how long a rewind takes depends on what else runs
         contents = {entry[2] for name, entry in now[1].items() if name in names[10:]}
         assert contents == ({b"new"} if now[0] == 2 else {b"old"})
         assert ("new/x.txt" in now[1]) is (now[0] == 2)

@@ -117,7 +117,7 @@ def test_a_kill_at_any_moment_of_a_save_loses_nothing(
 
     for name, owner in (("_replace", session_folder), ("append", AppendedFile), ("restart", AppendedFile)):
         killed_before(name, owner)
-    found = []
+    states = []
     for moment in range(1, 10):
         folder, left = TreeFolder(tmp_path / str(moment), "main"), 0
         if not first:
@@ -126,11 +126,11 @@ def test_a_kill_at_any_moment_of_a_save_loses_nothing(
         try:
             folder.sub("a").save(stored(count), SAID[:count], rest=True)
         except Killed:
-            found.append(folder.sub("a").load())
+            states.append(folder.sub("a").load())
         folder.close()
     whole = StoredState(stored(count), SAID[:count])
-    assert len(found) >= 3
-    assert all(state == whole or (first and state is None) for state in found), found
+    assert len(states) >= 3
+    assert all(state == whole or (first and state is None) for state in states), states
 
 
 def test_what_a_kill_has_left_is_swept(tmp_path: Path) -> None:

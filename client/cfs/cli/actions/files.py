@@ -53,14 +53,14 @@ def place_of(text: str) -> WorkspacePath:
 
 def list_files(client: Client, text: str, *, as_json: bool) -> None:
     """Print the files at and below a place. Raises `NotFound` if there are none."""
-    path, found = place_of(text), False
+    path, is_empty = place_of(text), True
     for info in below(client, path):
-        found = True
+        is_empty = False
         if as_json:
             show(info.model_dump_json() + "\n")
         else:
             show(f"{info.size:>12}  {time_text(info.updated_at)}  {info.path.removeprefix(_ROOT)}\n")
-    if not found:
+    if is_empty:
         raise NotFound(f"there are no files at {path}")
 
 

@@ -69,8 +69,8 @@ class StreamCost:
         error = min(rest, _CREDIBLE * before) - before
         mean.tokens += _RATE * (tokens - mean.tokens)
         mean.seconds += _RATE * error
-        most = _POOL_CHANGE * before
-        self._pool += _POOL_RATE * min(max(error, -most), most) * tokens / (tokens**2 + _POOL_TOKENS**2)
+        limit = _POOL_CHANGE * before
+        self._pool += _POOL_RATE * min(max(error, -limit), limit) * tokens / (tokens**2 + _POOL_TOKENS**2)
         mean.last_step = self._steps
         self._means = {
             size: mean for size, mean in sorted(self._means.items()) if self._steps - mean.last_step < _REMEMBERED
