@@ -537,25 +537,24 @@ class DirectoryTree:
 
         Unlike `walk` it leaves nothing out: raises `OSError` for a directory that cannot be read.
         """
-        self.require_open()
         waiting = [list(parts)]
-        last: list[str] | None = None
-        directory = -1
-        try:
+        with self.visitor() as visitor:
             while waiting:
                 current = waiting.pop()
-                below = last is not None and current[:-1] == last
-                opened = _open_below(directory, current[-1]) if below else open_beneath(self._root, current)
-                if directory >= 0:
-                    os.close(directory)
-                last, directory = current, opened
+                directory = visitor.enter(current)
                 with os.scandir(directory) as entries:
                     names = list(entries)
                 yield current, directory, names
                 waiting += [[*current, entry.name] for entry in names if entry.is_dir(follow_symlinks=False)]
+
+    @contextmanager
+    def visitor(self) -> Iterator["Visitor"]:
+        """Yield what opens directories one after the other, and close the last one in the end."""
+        visitor = Visitor(self._root, self.require_open)
+        try:
+            yield visitor
         finally:
-            if directory >= 0:
-                os.close(directory)
+            visitor.leave()
 
     def sweep(self) -> None:
         """Remove unfinished files of killed writers.
@@ -576,6 +575,31 @@ class DirectoryTree:
         for names in leftovers:
             with suppress(OSError), self.parent(names) as (directory, name):
                 _remove_unlocked(directory, name)
+
+
+class Visitor:
+    """Opens directories one after the other. One that is in the last one takes one step, however deep it is."""
+
+    def __init__(self, root: int, require_open: Callable[[], None]) -> None:
+        self._root = root
+        self._require_open = require_open
+        self._parts: list[str] | None = None
+        self._directory = -1
+
+    def enter(self, parts: Sequence[str]) -> int:
+        """Open a directory and close the last one, unless this raises `OSError` (`ELOOP` for a link)."""
+        self._require_open()
+        below = self._parts is not None and len(parts) > 0 and list(parts[:-1]) == self._parts
+        directory = _open_below(self._directory, parts[-1]) if below else open_beneath(self._root, parts)
+        self.leave()
+        self._parts, self._directory = list(parts), directory
+        return directory
+
+    def leave(self) -> None:
+        """Close the last directory."""
+        if self._directory >= 0:
+            os.close(self._directory)
+        self._parts, self._directory = None, -1
 
 
 def _make_root(root: Path, mode: int, *, durable: bool) -> None:

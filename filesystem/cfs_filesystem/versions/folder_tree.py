@@ -76,25 +76,18 @@ class FolderTree:
         if path and (recorded := _status(status)) is not None:
             yield path, recorded
         waiting = [path] if stat.S_ISDIR(status.st_mode) else []
-        while waiting:
-            folder = waiting.pop()
-            with suppress(OSError, FileSystemError), self._tree.directory(self._parts(folder)) as directory:
-                device = os.fstat(directory).st_dev
-                with os.scandir(directory) as entries:
-                    for entry in entries:
-                        if entry.name.startswith(TEMPORARY):
-                            continue
-                        with suppress(FileNotFoundError):
-                            status = entry.stat(follow_symlinks=False)
-                            recorded = _status(status)
-                            if status.st_dev != device or recorded is None:
+        with self._tree.visitor() as visitor:
+            while waiting:
+                folder = waiting.pop()
+                with suppress(OSError, FileSystemError):
+                    directory = visitor.enter(self._parts(folder))
+                    for entry, recorded in _members(directory):
+                        name = f"{folder}/{entry}" if folder else entry
+                        if recorded.type is EntryType.FOLDER:
+                            if entry in skip:
                                 continue
-                            name = f"{folder}/{entry.name}" if folder else entry.name
-                            if recorded.type is EntryType.FOLDER:
-                                if entry.name in skip:
-                                    continue
-                                waiting.append(name)
-                            yield name, recorded
+                            waiting.append(name)
+                        yield name, recorded
 
     def open(self, path: str) -> tuple[BinaryIO, str]:
         """See `VersionedTree`."""
@@ -184,6 +177,19 @@ def folders_in(tree: DirectoryTree) -> dict[str, int]:
             for entry in entries
             if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(TEMPORARY)
         }
+
+
+def _members(directory: int) -> Iterator[tuple[str, TreeStatus]]:
+    """Yield the name and the status of what is recorded of a directory: nothing temporary, and no mount points."""
+    device = os.fstat(directory).st_dev
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.startswith(TEMPORARY):
+                continue
+            with suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                if status.st_dev == device and (recorded := _status(status)) is not None:
+                    yield entry.name, recorded
 
 
 def _status(status: os.stat_result) -> TreeStatus | None:

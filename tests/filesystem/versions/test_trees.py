@@ -1,5 +1,6 @@
 """The files of a workspace on a disk and in object stores, beside their versions: one history for all of them."""
 
+import os
 import random
 import secrets
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from cfs_filesystem.versions import (
     VersionsUnavailableError,
 )
 from tests.buckets import NAME, Bucket, bucket_server
+from tests.odd_trees import nest
 
 ALICE = Author("alice")
 
@@ -192,3 +194,20 @@ def test_what_is_there_is_seen_in_one_way(place: tuple[VersionedTree, Program]) 
         assert (status is not None) is (path in names)
     assert tree.above("d/e/a").keys() == {"d", "d/e"}
     assert tree.above("none/deep/x") == {}
+
+
+def test_a_folder_is_opened_from_the_one_that_contains_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from the root again: that took ten seconds for folders that a command can make in one."""
+    nest(tmp_path, levels=200)
+    opened = 0
+
+    def counted(*arguments: Any, **options: Any) -> int:
+        nonlocal opened
+        opened += 1
+        return opens(*arguments, **options)
+
+    opens = os.open
+    with closing(DiskFileSystem(tmp_path)) as disk:
+        monkeypatch.setattr(os, "open", counted)
+        assert [path for path, _ in FolderTree(disk.tree).present()][-1] == "d/" * 200 + "end.txt"
+    assert opened < 2 * 200
