@@ -16,7 +16,7 @@ from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qs
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 Respond = Callable[..., Any]
@@ -44,7 +44,7 @@ class Bucket:
     """The application."""
 
     def __init__(self) -> None:
-        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._moto = create_backend_app("s3")
         self._lock = threading.Lock()
         self._requests: Counter[str] = Counter()
         self._refusals = Refusals()

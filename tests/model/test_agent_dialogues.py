@@ -103,7 +103,7 @@ def test_every_kind_of_task_is_drawn(lives: Lives) -> None:
     """And what an agent calls is called by the names that it has been told."""
     rng = Random(6)
     called = set()
-    for _ in range(120):
+    for _ in range(40):
         for one in lives.draw(rng):
             names = {tool.name for tool in one.tools}
             calls = [message.call for message in one.messages if message.call]

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterator
+from hashlib import md5
 from pathlib import Path
 from typing import TypeAlias
 
@@ -61,7 +62,7 @@ class BucketFolder:
 
     def iterdir(self) -> "Iterator[BucketFolder]":
         """Yield what is directly below it, without the hidden identity of the bucket."""
-        names = {key.partition("/")[0] for key in self.objects()} - {FOLDER_IDENTITY}
+        names = {key.partition("/")[0] for key in self.digests()} - {FOLDER_IDENTITY}
         return (self / name for name in sorted(names))
 
     def exists(self) -> bool:
@@ -89,6 +90,14 @@ class BucketFolder:
 
 
 Folder: TypeAlias = Path | BucketFolder
+
+
+def digests(folder: Folder) -> dict[str, str]:
+    """Return what tells the contents of all files below a folder apart, by their paths; of a bucket by one request."""
+    if isinstance(folder, BucketFolder):
+        return folder.digests()
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): md5(path.read_bytes()).hexdigest() for path in files}  # noqa: S324 - as S3
 
 
 def flags_of(files: Folder) -> tuple[str, ...]:

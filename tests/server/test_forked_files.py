@@ -236,7 +236,7 @@ async def test_files_beyond_the_quota_make_no_copy(tmp_path: Path) -> None:
 
 @pytest.mark.external
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("kills", [12, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [6, pytest.param(1000, marks=pytest.mark.slow)])
 @everywhere
 def test_session_and_files_are_both_there_or_neither(here: Restarting, files: Folder, kills: int) -> None:
     """The server is killed at random moments of forks, just when the files are there, and after the answer."""
