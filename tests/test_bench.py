@@ -22,6 +22,31 @@ ENGINE = ROOT / "research/engine_bench/engine.py"
 HARNESS = ROOT / "research/harness_bench/harness.py"
 
 
+NO_PROGRAMS = {"store_peers.py", "train.py"}  # the first is started by another bench, the second needs PyTorch
+HELP = """
+import contextlib, io, runpy, sys
+for program in sys.argv[1:]:
+    sys.argv, shown = [program, "--help"], io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        try:
+            runpy.run_path(program, run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+    print(program, code, "usage:" in shown.getvalue())
+"""
+
+
+def test_each_benchmark_starts() -> None:
+    """All that it imports is there, and it says how it is used. What they find is checked with --slow, and below."""
+    files = [*ROOT.glob("bench/*.py"), *ROOT.glob("research/*/*.py")]
+    programs = [str(file) for file in files if "__main__" in file.read_text() and file.name not in NO_PROGRAMS]
+    assert len(programs) > 40
+    paths = {"PYTHONPATH": os.pathsep.join(dict.fromkeys(str(Path(program).parent) for program in programs))}
+    command = [sys.executable, "-c", HELP, *programs]
+    done = subprocess.run(command, env=os.environ | paths, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [f"{program} 0 True" for program in programs], done.stderr
+
+
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a smoke run of two workloads without peers wrote, with a cache folder of its own."""
@@ -191,6 +216,7 @@ def harness_runs(folder: Path, *cases: str) -> list[dict[str, Any]]:
     return runs
 
 
+@pytest.mark.slow
 def test_our_agents_are_driven_through_tasks_and_faults(tmp_path: Path) -> None:
     """The harness bench with a task, a kill within a command and a broken call: done, and nothing happens twice."""
     cases = ["write and read back", "kill -9 in a command", "broken arguments"]
@@ -223,6 +249,7 @@ def test_our_agents_survive_a_question_a_budget_and_a_shared_file(tmp_path: Path
     assert [run["success"] for run in runs.values()] == [run is not budget for run in runs.values()]
 
 
+@pytest.mark.slow
 def test_attacks_are_watched_from_outside(tmp_path: Path) -> None:
     """The hardening bench: an attack on either engine is refused or served, and others are answered meanwhile."""
     command = [sys.executable, str(ROOT / "bench/hardening.py"), "--smoke", "--only", "empty_turns_put", "tokens_flood"]
@@ -278,6 +305,7 @@ def test_own_samples_are_those_of_the_innermost_function() -> None:
     assert own_samples(stacks) == [("`f`, y/z.py", 0.75), ("`main`, b/c.py", 0.25)]
 
 
+@pytest.mark.slow
 def test_a_fleet_of_replicas_is_simulated(tmp_path: Path) -> None:
     """The fleet bench: every part has figures, the invariants hold, and a run is repeated by its seed."""
     command = [sys.executable, str(ROOT / "bench/fleet.py"), "--smoke", "--json"]
