@@ -65,7 +65,7 @@ class Bucket:
             self._requests[method] += 1
             refused = self._refusals.take(method)
             if refused and self._refusals.late:
-                list(self._moto(environ | {"wsgi.input": BytesIO(body)}, lambda *_: None))
+                list(self._moto(environ | {"wsgi.input": BytesIO(body)}, lambda *_: len))
             if refused:
                 return answer(respond, self._refusals.status, problem(self._refusals.code))
             if len(body) < size:
