@@ -26,7 +26,7 @@ NO_PROGRAMS = {"store_peers.py", "train.py"}  # the first is started by another 
 HELP = """
 import contextlib, io, runpy, sys
 for program in sys.argv[1:]:
-    sys.argv, shown = [program, "--help"], io.StringIO()
+    sys.argv, shown, code = [program, "--help"], io.StringIO(), None
     with contextlib.redirect_stdout(shown):
         try:
             runpy.run_path(program, run_name="__main__")

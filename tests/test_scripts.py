@@ -215,3 +215,17 @@ def test_an_installation_that_fails_shows_the_compilers_error() -> None:
     shown = progress("  file.cpp:1:1: error: unknown type\nERROR: Failed building wheel for llama-cpp-python\n")
     assert shown[0] == "ERROR: Failed building wheel for llama-cpp-python"
     assert "  file.cpp:1:1: error: unknown type" in shown[1:]
+
+
+def test_a_generated_file_that_is_out_of_date_is_found_whatever_comes_after_it(tmp_path: Path) -> None:
+    """All tools run in one process, and none of them may change anything."""
+    tools = {"outdated": 1, "new": 0}
+    for name, status in tools.items():
+        (tmp_path / f"{name}.py").write_text(
+            f"import sys\nprint({name!r}, *sys.argv[1:])\nraise SystemExit({status})\n"
+        )
+    shutil.copy(ROOT / "tools/check_generated.py", tmp_path)
+    command = [sys.executable, str(tmp_path / "check_generated.py")]
+    done = subprocess.run([*command, *tools], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "outdated --check\nnew --check\n"), done.stderr
+    assert subprocess.run([*command, "new"], capture_output=True, check=False).returncode == 0
