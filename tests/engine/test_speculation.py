@@ -75,6 +75,10 @@ WEATHER: dict[str, Any] = {
 }
 
 
+NEAR_TIE = 0.15
+"""Two tokens whose logarithms of probability are closer than this may change places by rounding."""
+
+
 async def both(model: Path, content: str | Sequence[Message], **settings: Any) -> tuple[Answer, Answer, EngineStats]:
     """Run the same turn with and without speculation; the counts are those with it."""
     async with running(model, speculation="always") as engine:
@@ -286,7 +290,7 @@ async def test_10000_greedy_tokens_are_the_same(request: pytest.FixtureRequest, 
     assert parked > 0
     counts = {"accepted": stats.accepted_tokens, "drafted": stats.drafted_tokens}
     logging.getLogger(__name__).info("%s", counts | {"guesses": guesses.counts(), "control": control.counts()})
-    assert max(guesses.ties, default=0) <= control.largest_shift()
+    assert max(guesses.ties, default=0) <= max(NEAR_TIE, 1.4 * max(control.ties, default=0))
     assert guesses.usual_shift() < 1.2 * control.usual_shift() + 0.01
 
 
