@@ -1,7 +1,9 @@
 """Where a test has the files of workspaces: a folder on disk, or a part of a bucket that looks like one."""
 
+import os
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import md5
 from pathlib import Path
 from typing import TypeAlias
@@ -93,11 +95,15 @@ Folder: TypeAlias = Path | BucketFolder
 
 
 def digests(folder: Folder) -> dict[str, str]:
-    """Return what tells the contents of all files below a folder apart, by their paths; of a bucket by one request."""
+    """Return the MD5 of all files below a folder, by their paths, also while a server changes them."""
     if isinstance(folder, BucketFolder):
         return folder.digests()
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {path.relative_to(folder).as_posix(): md5(path.read_bytes()).hexdigest() for path in files}  # noqa: S324 - as S3
+    result = {}
+    for parent, _, names in os.walk(folder):  # passes over folders that are gone since they were listed
+        for path in (Path(parent, name) for name in names):
+            with suppress(FileNotFoundError):
+                result[path.relative_to(folder).as_posix()] = md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+    return result
 
 
 def flags_of(files: Folder) -> tuple[str, ...]:

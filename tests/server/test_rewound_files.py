@@ -21,7 +21,7 @@ from cfs_filesystem.versions import SqliteVersions, VersionRetention
 from cfs_server.journal.journal import Journal
 from cfs_server.journal.sqlite import SqliteBackend
 from tests.access.support import make
-from tests.server.places import BucketFolder, Folder, everywhere
+from tests.server.places import BucketFolder, Folder, digests, everywhere
 from tests.server.restarting import Restarting, send_once
 from tests.server.support import ServerHarness, running_server, serving
 
@@ -358,7 +358,7 @@ async def test_a_rewind_whose_past_is_gone_does_not_prevent_the_start(tmp_path: 
 @pytest.mark.parametrize("kills", [6, pytest.param(1000, marks=pytest.mark.slow)])
 @everywhere
 def test_files_and_messages_are_both_as_before_or_both_as_after(here: Restarting, files: Folder, kills: int) -> None:
-    """The server is killed at random moments of rewinds and redos, as soon as they begin, and after the answer."""
+    """The server is killed as a rewind or redo begins, when files change, after the answer, and at random moments."""
     chance, workspace = random.Random(5), files / "main"
     names = [f"f{number}.txt" for number in range(30)]
     write(here, names, "old")
@@ -367,14 +367,16 @@ def test_files_and_messages_are_both_as_before_or_both_as_after(here: Restarting
     here.direct.call(api.post("main", NewMessage(content="second", role="assistant")))
     seen = set()
     for number in range(kills):
-        state = (messages(here), tree(workspace))
+        state, before = (messages(here), tree(workspace)), digests(workspace)
         call = api.rewind("main", RewindRequest(to=1)) if state[0] == 2 else api.redo("main", RedoRequest())
         asking = threading.Thread(target=send_once, args=(here.process.url, call))
         asking.start()
-        if number % 3 == 1:
-            time.sleep(chance.uniform(0, 0.06))
-        if number % 3 == 2:
+        while number % 4 == 1 and asking.is_alive() and digests(workspace) == before:
+            time.sleep(0.001)
+        if number % 4 == 2:
             asking.join()
+        if number % 4 == 3:
+            time.sleep(chance.uniform(0, 0.06))
         here.kill()
         asking.join()
         here.start()
