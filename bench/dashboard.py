@@ -176,7 +176,9 @@ def bench(seconds: float) -> dict[str, Any]:
         httpx.Client(base_url=url, timeout=60, trust_env=False) as client,
         sync_playwright() as library,
     ):
-        browser = library.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        browser = library.chromium.launch(
+            executable_path=shutil.which("chromium") or shutil.which("chromium-headless-shell"), args=FLAGS
+        )
         page = browser.new_page(viewport={"width": 1600, "height": 900})
         page.add_init_script(PROBE)
         furnish(client, seconds + 10)

@@ -1,6 +1,6 @@
-"""Say which generated files are out of date, with all tools in one process: their imports take longest.
+"""Report which generated files are out of date. All tools share this process, because their imports take longest.
 
-It changes nothing. A tool that writes code of CFS has a process of its own, or the next one would have the old code.
+No file changes. To write them, `scripts/docs` starts a process for each tool: a tool imports what the last one wrote.
 """
 
 import runpy
