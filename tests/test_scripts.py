@@ -229,3 +229,21 @@ def test_a_generated_file_that_is_out_of_date_is_found_whatever_comes_after_it(t
     done = subprocess.run([*command, *tools], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "outdated --check\nnew --check\n"), done.stderr
     assert subprocess.run([*command, "new"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("checks", "tests"), [(0, 0), (1, 0), (0, 2), (1, 2)])
+def test_a_run_fails_if_its_checks_or_its_tests_do(tmp_path: Path, checks: int, tests: int) -> None:
+    """Both run, side by side, whatever the other one finds."""
+    here = ("system-packages", "postgres", "fetch-javascript")
+    programs = {f"scripts/lib/{name}": 0 for name in here} | {"scripts/install": 0, "scripts/check": checks}
+    for name, status in (programs | {".venv/bin/python": tests}).items():
+        program = tmp_path / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/bin/sh\necho {name} $*\nexit {status}\n")
+        program.chmod(0o755)
+    shutil.copy(ROOT / "scripts/test", tmp_path / "scripts")
+    done = shell(f"{tmp_path}/scripts/test -k some")
+    assert bool(done.returncode) == bool(checks or tests), done
+    assert "scripts/check\n" in done.stdout
+    assert ".venv/bin/python -m pytest -n 4" in done.stdout
+    assert ("found errors" in done.stdout) == bool(checks)
