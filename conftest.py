@@ -34,18 +34,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("slow" if config.getoption("--slow") else "quick")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script started this run with `&`; programs inherit that
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for ignored, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(ignored) is signal.SIG_IGN:  # a script started this run with `&`; programs inherit that,
+            signal.signal(ignored, handler)  # and each shell of an agent would be a fork of this whole process
     _log_plain_tracebacks()
     config.stash[_GUARD] = PureGuard()
     patch = pytest.MonkeyPatch()
     config.add_cleanup(patch.undo)
     share_certificates(patch)
-    from tests.fork_server import asyncio_programs  # it keeps the variables that it finds: not before those above
+    # it keeps the variables that it finds: not before those above
+    from tests.fork_server import PROBING, asyncio_programs
 
     forks = ExitStack()
     forks.enter_context(asyncio_programs())  # engines of this process start their workers by the fork server
     config.add_cleanup(forks.close)
+    patch.setattr("cfs_server.engine.llama.probe.subprocess", PROBING)
     if not hasattr(config, "workerinput"):  # xdist's workers report to the process that started them
         config.pluginmanager.register(Times())
 
@@ -64,7 +67,18 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(10_000)  # in place of 700: to look for garbage takes a thirtieth of all tests' time
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, object]:
+    """Let each process of a run begin with another part of a folder: what one has compiled, the others only read."""
+    report = yield
+    if isinstance(collector, pytest.Directory) and (worker := getattr(collector.config, "workerinput", None)):
+        first = len(report.result) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+        report.result = [*report.result[first:], *report.result[:first]]
+    return report
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

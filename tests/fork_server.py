@@ -66,6 +66,8 @@ SCRIPTS = (str(Path(__file__).with_name("agents") / "mcp/odd_server.py"),)
 """What `python` may run in a fork."""
 WORKER = ["-P", "-m", "cfs_server.engine.worker.worker"]
 """How an engine starts its worker. It has a fork server of its own: a fork takes longer, the more is imported."""
+PROBE = ["-P", "-m", "cfs_server.engine.llama.probe"]
+"""How a server tests a model file: a module that workers need, too."""
 WORKER_SCRIPTS = [
     ["-P", str(Path(__file__).with_name("engine") / name)] for name in ("hanging_worker.py", "odd_worker.py")
 ]
@@ -143,7 +145,7 @@ class Program(_Forked):
         super()._interpret([sys.executable, "-c", _CONTROLLED, *args] if self._controlled else args, *rest)
 
     def _fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
-        workers = _is_worker(request["arguments"])
+        workers = _is_worker(request["arguments"]) or request["arguments"][1:4] == PROBE
         return _fork_server(workers=workers).start(request | {"controlled": self._controlled}, descriptors)
 
 
@@ -193,6 +195,19 @@ def asyncio_programs() -> Iterator[None]:
         events.subprocess = before  # type: ignore[attr-defined]
 
 
+FORKING = SimpleNamespace(**vars(subprocess) | {"Popen": Program})
+"""`subprocess` for a bench in tests, which then starts forks. The bench itself starts interpreters."""
+
+
+def _run_probe(command: Sequence[str], *, capture_output: bool, check: bool, **options: Any) -> Any:
+    assert (capture_output, check) == (True, False)
+    return run(command, **options)
+
+
+PROBING = SimpleNamespace(run=_run_probe, TimeoutExpired=subprocess.TimeoutExpired)
+"""`subprocess` for `cfs_server.engine.llama.probe` in tests."""
+
+
 def start_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that Python reads at its start: a program with others than these cannot be a fork."""
     usual = ("LC_ALL", "C.UTF-8")  # what Python does without a locale
@@ -206,7 +221,7 @@ def start_variables(environment: Mapping[str, str]) -> dict[str, str]:
 def _needs_interpreter(command: list[str], environment: Mapping[str, str]) -> bool:
     """Return whether a program cannot be a fork."""
     python = command[0] == sys.executable
-    module = python and command[1:2] == ["-m"] and command[2] in MODULES
+    module = python and ((command[1:2] == ["-m"] and command[2] in MODULES) or command[1:4] == PROBE)
     worker = python and _is_worker(command)
     script = python and command[1] in SCRIPTS
     preloaded = command[0] == str(CFS) or module or worker or script
@@ -494,7 +509,7 @@ def _run(arguments: list[str]) -> None:
         sys.argv = arguments[3:]
         importlib.import_module(WORKER[-1]).main()
     else:
-        sys.argv = arguments[2:]
+        sys.argv = arguments[arguments.index("-m") + 1 :]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 

@@ -164,10 +164,10 @@ _GUARDED = frozenset(
 """What a pure test may not do, as Python's audit events name it."""
 
 
-def order_of(nodeid: str, tier: str) -> tuple[int, int]:
-    """Return a test's place: by its tier, and in that the long files first. The others keep their order."""
+def order_of(nodeid: str, tier: str) -> tuple[int, int, str]:
+    """Return a test's place: by its tier, and in that the long files first. The tests of a file keep their order."""
     file = nodeid.partition("::")[0]
-    return TIERS.index(tier), LONG.index(file) if file in LONG else len(LONG)
+    return TIERS.index(tier), LONG.index(file) if file in LONG else len(LONG), file
 
 
 @cache

@@ -6,6 +6,7 @@ import pytest
 
 from cfs_server.journal.postgres_database import prepare
 from tests.cluster.support import SLOTS, Replicas, replicas
+from tests.fork_server import FORKING
 from tests.postgres import PostgresServer, postgres, running_postgres  # noqa: F401 - a fixture
 from tests.server.places import bucket, files  # noqa: F401 - fixtures
 
@@ -16,6 +17,12 @@ def database(postgres: PostgresServer) -> str:  # noqa: F811
     url = postgres.url(postgres.new_database())
     prepare(url, SLOTS)
     return url
+
+
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start the replicas of the bench as forks."""
+    monkeypatch.setattr("replica_set.subprocess", FORKING)
 
 
 @pytest.fixture(scope="module")

@@ -88,6 +88,7 @@ def faults(count: int, folder: Path, seconds: float, *, calm: bool = False) -> R
 
 
 @pytest.mark.external
+@pytest.mark.usefixtures("forks")
 @pytest.mark.timeout(400)
 def test_nothing_is_lost_by_faults(tmp_path: Path) -> None:
     """A kill of a replica and two faults of other kinds, in one round."""

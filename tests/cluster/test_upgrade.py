@@ -13,6 +13,7 @@ from replica_set import HAPROXY, ReplicaSet, replica_set
 
 pytestmark = [
     pytest.mark.external,
+    pytest.mark.usefixtures("forks"),
     pytest.mark.timeout(400),
     pytest.mark.skipif(HAPROXY is None, reason="needs haproxy: scripts/test installs it on Debian"),
 ]

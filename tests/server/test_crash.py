@@ -3,10 +3,8 @@
 import asyncio
 import json
 import random
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +12,7 @@ import pytest
 from crash import Engine, crash
 from crash_checks import Report
 from crash_ledger import Part, Reading, Said, Seen, Shown, Talk, Versions, Write
-from tests.fork_server import Program
+from tests.fork_server import FORKING
 from tests.fuse.support import reason_to_skip
 
 SECONDS = 45.0
@@ -166,8 +164,7 @@ def test_a_version_stands_for_one_text() -> None:
 
 @pytest.fixture(autouse=True)
 def forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start the programs of the bench as forks: a tenth of the time. The bench itself starts interpreters."""
-    monkeypatch.setattr("crash.subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Program}))
+    monkeypatch.setattr("crash.subprocess", FORKING)
 
 
 def run(kills: int, folder: Path, *flags: str, engine: Engine = "scripted", **how: bool) -> Report:
