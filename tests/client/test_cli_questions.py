@@ -1,6 +1,9 @@
 """`cfs questions`, `cfs answer` and the SDK: questions of agents from another terminal (A5, C10)."""
 
 import json
+import os
+import pty
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -9,6 +12,7 @@ import pytest
 
 from cfs import Conflict, NotFound, Session, api
 from cfs.cli.actions.send import decided
+from cfs.cli.actions.terminal_questions import TerminalQuestions
 from cfs.transports.http import Client
 from cfs.wire import AgentFinish, Claim, NewMessage, SettingsPatch
 from tests.client.harness import HttpHarness
@@ -227,6 +231,26 @@ def test_a_user_may_decline_to_answer_here(http_harness: HttpHarness) -> None:
         main.client.call(api.answer("main", question, "allow"))
         main.finish()
         assert screen.end()[0] == 0
+
+
+def test_an_answer_that_comes_while_send_ends_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wake the thread that asks when that has ended already."""
+    wake = TerminalQuestions._wake
+
+    def wake_late(questions: TerminalQuestions) -> None:
+        wake(questions)
+        assert questions._thread is not None
+        questions._thread.join()
+        wake(questions)
+
+    monkeypatch.setattr(TerminalQuestions, "_wake", wake_late)
+    master, slave = pty.openpty()
+    with os.fdopen(master), os.fdopen(slave) as terminal_of_user, Client("http://127.0.0.1:9") as client:
+        monkeypatch.setattr(sys, "stdin", terminal_of_user)
+        monkeypatch.setattr(sys, "stderr", terminal_of_user)
+        with TerminalQuestions(client, "main") as questions:
+            pass
+        questions._wake()
 
 
 def test_ctrl_c_at_a_question_ends_send_and_leaves_the_question_open(http_harness: HttpHarness) -> None:

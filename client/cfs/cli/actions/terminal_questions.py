@@ -44,8 +44,9 @@ class TerminalQuestions:
         self._closed: dict[str, str | None] = {}
         """The answers of questions that need no answer from here; None where the user has declined to give one."""
         self._lock = threading.Lock()
+        self._waiting: int | None = None
         self._wakeup: int | None = None
-        """The end of a pipe that wakes the thread; None outside of the block."""
+        """The ends of a pipe that wakes the thread; None outside of the block."""
         self._active = False
         self._following = False
         self._thread: threading.Thread | None = None
@@ -62,8 +63,8 @@ class TerminalQuestions:
     def __enter__(self) -> Self:
         self._active = True
         if self._interactive:
-            reading, self._wakeup = os.pipe()
-            self._thread = threading.Thread(target=self._ask_all, args=(reading,), daemon=True)
+            self._waiting, self._wakeup = os.pipe()
+            self._thread = threading.Thread(target=self._ask_all, args=(self._waiting,), daemon=True)
             self._thread.start()
         else:
             self._before = signal.signal(_SIGNAL, self._give_up)
@@ -77,9 +78,10 @@ class TerminalQuestions:
             self._wake()
             self._thread.join()
             with self._lock:  # the thread that follows the tree goes on, and finds no pipe to write to
-                if self._wakeup is not None:
-                    os.close(self._wakeup)
-                self._wakeup = None
+                for descriptor in (self._waiting, self._wakeup):
+                    if descriptor is not None:
+                        os.close(descriptor)
+                self._waiting = self._wakeup = None
         else:
             signal.signal(_SIGNAL, self._before)
 
@@ -128,15 +130,17 @@ class TerminalQuestions:
                 os.write(self._wakeup, b".")
 
     def _ask_all(self, wakeup: int) -> None:
-        """Ask one question after the other until the block ends, and close the pipe that wakes the thread."""
-        with os.fdopen(wakeup, "rb", buffering=0) as pipe:
-            while self._active:
-                with self._lock:
-                    session, question = next(iter(self._open.values()), ("", None))
-                if question is None:
-                    pipe.read(4096)
-                else:
-                    self._ask(session, question, wakeup)
+        """Ask one question after the other until the block ends.
+
+        The end of the pipe stays open until then: the last one to wake the thread may do so when it has ended.
+        """
+        while self._active:
+            with self._lock:
+                session, question = next(iter(self._open.values()), ("", None))
+            if question is None:
+                os.read(wakeup, 4096)
+            else:
+                self._ask(session, question, wakeup)
 
     def _ask(self, session: str, question: Question, wakeup: int) -> None:
         discard_typed()  # what was typed before the question is no answer to it
