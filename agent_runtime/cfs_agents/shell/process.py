@@ -8,21 +8,25 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from cfs_agents.base.logs import get_logger
 from cfs_agents.shell.environment import environment
 from cfs_agents.shell.errors import ShellUnavailable
 from cfs_agents.shell.limits import ulimits
 from cfs_agents.shell.sandbox import USER, bubblewrap
 from cfs_agents.shell.settings import ShellSettings
 
+_log = get_logger(__name__)
 _CONTROL = 230
 """Least number of the control descriptor in bash; scripts do not use such high numbers."""
 
 _NS_GET_USERNS = 0xB701
+_MAP_SECONDS = 10.0
 _NEVER_USED_AGAIN = 300
 """Process numbers that Linux does not use again after they wrap around."""
 
@@ -208,9 +212,19 @@ def _bound_processes(inner: int, max_processes: int) -> None:
         stack.callback(os.close, processes)
         owner = fcntl.ioctl(processes, _NS_GET_USERNS)
         stack.callback(os.close, owner)
+        await_users(inner)
         order = f"echo {max_processes + _NEVER_USED_AGAIN} >/proc/sys/kernel/pid_max"
         entering = [program, f"--user=/proc/self/fd/{owner}", f"--pid=/proc/self/fd/{processes}", "sh", "-c", order]
-        subprocess.run(entering, pass_fds=(owner, processes), capture_output=True, check=False)  # noqa: S603
+        done = subprocess.run(entering, pass_fds=(owner, processes), capture_output=True, text=True, check=False)  # noqa: S603
+        if done.returncode:
+            _log.warning("shell.processes_not_bounded", reason=done.stderr.strip())
+
+
+def await_users(process: int) -> None:
+    """Wait until the users of a process are mapped: bubblewrap reports it earlier, when no limit can be set yet."""
+    end = time.monotonic() + _MAP_SECONDS
+    while not Path(f"/proc/{process}/uid_map").read_bytes() and time.monotonic() < end:
+        time.sleep(0.001)
 
 
 def identity(user: str | int | None) -> dict[str, Any]:

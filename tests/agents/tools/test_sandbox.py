@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 
 from cfs_agents.shell import Limits, PersistentShell, Sandbox, ShellSettings
 from cfs_agents.shell.orders import Mark, MarkReader
+from cfs_agents.shell.process import await_users
 from cfs_agents.shell.seccomp import seccomp_filter
 from cfs_agents.tools import ShellUnavailable, agent_shell, sandbox_trouble
 from tests.agents.tools.shells import KINDS, SLEEP, STRANGER, AnyShell, until, with_argument
@@ -313,6 +315,27 @@ try:
 except OSError as error:
     print(started, error.strerror)
 """
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may map users as here")
+def test_nothing_is_set_before_the_users_of_a_sandbox_are_there() -> None:
+    """bubblewrap reports a process that has none yet: to bound its processes failed then, and none were bounded."""
+    seen: list[str] = []
+    with subprocess.Popen(["unshare", "--user", "sleep", "60"]) as process:
+        users = Path(f"/proc/{process.pid}/uid_map")
+        until(lambda: users.read_text() == "")
+
+        def wait() -> None:
+            await_users(process.pid)
+            seen.append(users.read_text())
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        waiting.join(0.05)
+        users.write_text("0 0 1")
+        waiting.join()
+        process.kill()
+    assert seen[0].split() == ["0", "0", "1"]
 
 
 @needs_bubblewrap
