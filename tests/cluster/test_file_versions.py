@@ -79,9 +79,11 @@ def last_version(url: str, session: str) -> int:
 
 
 def tree(folder: Folder) -> dict[str, str]:
+    """Return the contents of all files, without those that a killed write has left behind: they are hidden."""
     if isinstance(folder, BucketFolder):
         return {name: data.decode() for name, data in folder.objects().items()}
-    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    files = (path for path in folder.rglob("*") if not path.name.startswith(".cfs-write-"))
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in files if path.is_file()}
 
 
 def contents_in(folder: Folder) -> set[str]:
