@@ -1,9 +1,14 @@
 """What sets the pace of programs does it."""
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.pacing import python_path
 from tests.pacing.clock import Clock
@@ -42,3 +47,28 @@ async def test_a_clock_that_is_stopped_goes_on_when_it_is_set(clock: Clock) -> N
         before = clock.now()
         await clock.passes(1000.0)
         assert clock.now() == before + 1000.0
+
+
+@pytest.fixture(scope="module")
+def ticks() -> Iterator[threading.Event]:
+    """Each tick of a loop in a thread, such as that of a server which tests share. It ends after the tests."""
+    ticked, ends = threading.Event(), threading.Event()
+
+    async def tick() -> None:
+        while not ends.is_set():
+            ticked.set()
+            await asyncio.sleep(0.01)
+
+    thread = threading.Thread(target=lambda: asyncio.run(tick()))
+    thread.start()
+    yield ticked
+    ends.set()
+    thread.join(10)
+    assert not thread.is_alive(), "it waits until the clock has caught up"
+
+
+def test_loops_of_other_threads_go_on_after_a_test_that_sets_the_clock(ticks: threading.Event, clock: Clock) -> None:
+    clock.advance(3600)
+    for _ in range(3):
+        ticks.clear()
+        assert ticks.wait(10)
