@@ -27,6 +27,7 @@ _CONTROL = 230
 
 _NS_GET_USERNS = 0xB701
 _MAP_SECONDS = 10.0
+"""How long bubblewrap may take to map the users of a process that it has reported."""
 _NEVER_USED_AGAIN = 300
 """Process numbers that Linux does not use again after they wrap around."""
 

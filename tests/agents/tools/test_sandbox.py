@@ -317,6 +317,7 @@ except OSError as error:
 """
 
 
+@needs_bubblewrap
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may map users as here")
 def test_nothing_is_set_before_the_users_of_a_sandbox_are_there() -> None:
     """bubblewrap reports a process that has none yet: to bound its processes failed then, and none were bounded."""
