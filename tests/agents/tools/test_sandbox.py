@@ -321,14 +321,14 @@ except OSError as error:
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may map users as here")
 def test_nothing_is_set_before_the_users_of_a_sandbox_are_there() -> None:
     """bubblewrap reports a process that has none yet: to bound its processes failed then, and none were bounded."""
-    seen: list[str] = []
+    mapped: list[str] = []
     with subprocess.Popen(["unshare", "--user", "sleep", "60"]) as process:
         users = Path(f"/proc/{process.pid}/uid_map")
         until(lambda: users.read_text() == "")
 
         def wait() -> None:
             await_users(process.pid)
-            seen.append(users.read_text())
+            mapped.append(users.read_text())
 
         waiting = threading.Thread(target=wait)
         waiting.start()
@@ -336,7 +336,7 @@ def test_nothing_is_set_before_the_users_of_a_sandbox_are_there() -> None:
         users.write_text("0 0 1")
         waiting.join()
         process.kill()
-    assert seen[0].split() == ["0", "0", "1"]
+    assert mapped[0].split() == ["0", "0", "1"]
 
 
 @needs_bubblewrap

@@ -132,7 +132,7 @@ class TerminalQuestions:
     def _ask_all(self, wakeup: int) -> None:
         """Ask one question after the other until the block ends.
 
-        The end of the pipe stays open until then: the last one to wake the thread may do so when it has ended.
+        `__exit__` closes the pipe: the last one to wake the thread may do so when it has ended.
         """
         while self._active:
             with self._lock:
