@@ -1,7 +1,9 @@
 """The dialog with the versions of a session: what going back changes, the way back, and forward again (S17)."""
 
+import re
+
 import httpx
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from cfs.api import AGENT
 from tests.dashboard.support import Pages, address, messages, violations
@@ -15,6 +17,13 @@ def talk(client: httpx.Client, session: str, *texts: str) -> None:
         client.post(
             f"/v1/sessions/{session}/messages", params={"wait": "true"}, json={"content": text}
         ).raise_for_status()
+
+
+def slider_of(dialog: Locator) -> Locator:
+    """The slider of the dialog once it has the versions: before, it cannot be moved."""
+    slider = dialog.get_by_role("slider", name="Version")
+    expect(slider).to_have_attribute("aria-valuetext", re.compile(r"\d"))
+    return slider
 
 
 def test_one_goes_back_by_the_keyboard_and_forward_again(page: Page, server: Process, client: httpx.Client) -> None:
@@ -58,8 +67,9 @@ def test_sub_sessions_go_back_too_if_one_wants_it(page: Page, server: Process, c
     for listing in listings:
         listing.continue_()
     page.unroute("**/v1/sessions?limit=*")
+    slider = slider_of(dialog)
     for _ in range(2):
-        dialog.get_by_role("slider").press("ArrowLeft")
+        slider.press("ArrowLeft")
     expect(dialog.get_by_role("listitem").filter(has_text="early")).to_have_count(2)
     expect(dialog.get_by_role("listitem").filter(has_text="v-tree/child")).to_have_count(1)
     dialog.get_by_role("button", name="Go back to this version").click()
@@ -76,14 +86,16 @@ def test_files_go_back_and_those_of_others_only_if_one_wants_it(
     talk(client, "v-files", "one")
     put("by the agent", **{AGENT: "v-files"})
     talk(client, "v-files", "two")
-    show_versions(page, server, "v-files")
+    page.goto(address(server.url, "conversation/v-files"))
+    act(page, "Versions")
     dialog = page.get_by_role("dialog", name="Versions")
+    slider = slider_of(dialog)
     for _ in range(2):
-        dialog.get_by_role("slider").press("ArrowLeft")
+        slider.press("ArrowLeft")
     expect(dialog.get_by_role("listitem").filter(has_text="/workspaces/v-files/a.txt")).to_contain_text("Removed")
     put("by the user")
-    dialog.get_by_role("slider").press("ArrowLeft")
-    dialog.get_by_role("slider").press("ArrowRight")
+    slider.press("ArrowLeft")
+    slider.press("ArrowRight")
     expect(dialog.get_by_role("alert")).to_contain_text("others have changed files")
     dialog.get_by_label("Leave files that others have changed since").check()
     expect(dialog.get_by_role("listitem").filter(has_text="stays: others have changed it since")).to_have_count(1)
@@ -129,12 +141,6 @@ def test_the_files_of_a_copy_are_merged_after_a_look(page: Page, server: Process
     expect(dialog).to_be_hidden()
     assert client.get("/v1/files/workspaces/v-merge/a.txt").text == "of the original\n"
     assert client.get("/v1/files/workspaces/v-merge/a.txt.conflict-v-merge-2").text == "of the copy\n"
-
-
-def show_versions(page: Page, server: Process, session: str) -> None:
-    """Open the dialog of a session."""
-    page.goto(address(server.url, f"conversation/{session}"))
-    act(page, "Versions")
 
 
 def test_in_chinese(pages: Pages, server: Process, client: httpx.Client) -> None:
