@@ -111,7 +111,7 @@ def test_anthropics_protocol_says_it_in_its_shape(server: Priced) -> None:
         pytest.raises(anthropic.RateLimitError, match="its budget") as caught,
     ):
         client.messages.create(model="paid", max_tokens=9, messages=HELLO, extra_headers={"X-CFS-Session": name})
-    assert caught.value.body["error"]["type"] == "rate_limit_error"  # type: ignore[index]
+    assert caught.value.body["error"]["type"] == "rate_limit_error"
 
 
 def test_ollamas_protocol_says_it_in_its_shape(server: Priced) -> None:

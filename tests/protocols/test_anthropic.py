@@ -369,7 +369,7 @@ async def test_a_tool_runner_goes_on_without_a_thread(server: ServerHarness, str
             model="x", max_tokens=99, tools=[weather], messages=[ASK], stream=stream
         )
         last = await runner.until_done()
-    assert last.content[0].text == "sunny in Oslo"  # type: ignore[union-attr]
+    assert last.content[0].text == "sunny in Oslo"
     assert [len(request.messages) for request in server.engine.requests] == [1, 3]
     assert len(server.store.get("run").history) == 4
 

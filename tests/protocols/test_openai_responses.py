@@ -269,7 +269,7 @@ async def test_a_stream_that_was_cut_is_read_on_from_its_number() -> None:
         seen = [await anext(events) for _ in range(6)]
         assert seen[-1].type == "response.output_text.delta"
         await stream.close()
-        name: str = seen[0].response.id  # type: ignore[union-attr]
+        name: str = seen[0].response.id
         following = await client.responses.retrieve(name, stream=True, starting_after=5)
         engine.release()
         rest = [event async for event in following]

@@ -111,7 +111,8 @@ ANTHROPIC = {
 def class_of(send: Any, status: int) -> type[Exception]:
     if send is by_ollama:
         return ollama.ResponseError
-    return (ANTHROPIC if send is by_anthropic else OPENAI)[status]
+    expected: type[Exception] = (ANTHROPIC if send is by_anthropic else OPENAI)[status]
+    return expected
 
 
 @ALL
