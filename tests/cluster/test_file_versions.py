@@ -202,19 +202,19 @@ def test_copies_are_merged_back_whichever_slot_they_are_in(two: Replicas, folder
 @everywhere
 def test_moves_between_slots_and_writes_at_the_same_time_lose_nothing(two: Replicas) -> None:
     """WebDAV moves files into the workspace of another slot while its owner writes the same names."""
-    names = [f"w{number}" for number in range(6)]
+    names = [f"w{number}" for number in range(4)]
     for name in names:
         put(two.urls[0], f"{name}/start", "")
     acknowledged: dict[str, list[str]] = {name: [] for name in names}
 
     def write(name: str) -> None:
-        for number in range(12):
+        for number in range(9):
             content = f"{name} {number}"
             put(two.urls[number % 2], f"{name}/x", content)
             acknowledged[name].append(content)
 
     def move(name: str, target: str) -> None:
-        for number in range(12):
+        for number in range(9):
             url = two.urls[number % 2]
             destination = {"Destination": f"{url}/dav/workspaces/{target}/x"}
             answer = call("MOVE", url, f"/dav/workspaces/{name}/x", headers=destination)
@@ -284,7 +284,7 @@ def until_more(acknowledged: dict[str, list[str]], more: int) -> None:
 @everywhere
 def test_a_kill_in_the_middle_of_writes_loses_nothing(database: str, folder: Folder) -> None:
     """The others go on with the workspaces of the killed replica, again and again."""
-    names = [f"w{number}" for number in range(6)]
+    names = [f"w{number}" for number in range(3)]
     flags = ("--workspaces", str(folder))
     with replicas(2, database, *flags) as found:
         victim, survivor = found.processes
@@ -312,7 +312,7 @@ def test_a_kill_in_the_middle_of_a_rewind_leaves_the_new_state(database: str, fo
     """The next owner of the session finishes it, once a file has gone back."""
     with replicas(2, database, "--workspaces", str(folder)) as found:
         url = found.others("main")[0].url
-        count = 40 if isinstance(folder, BucketFolder) else 150  # a bucket takes its files one by one
+        count = 30 if isinstance(folder, BucketFolder) else 120  # a bucket takes its files one by one
         files = [f"f{number:03}" for number in range(count)]
         for name in files:
             put(url, f"main/{name}", "old", "main")

@@ -249,7 +249,7 @@ async def test_by_itself_it_guesses_only_where_the_text_stays_the_same(
     async with running(path, speculation="auto") as engine, running(path) as other:
         for number in range(3):  # what a step costs is learned first
             content = f"Repeat this: {FILE[number:]}"
-            guessed, plain = await ask(engine, content, max_tokens=120), await ask(other, content, max_tokens=120)
+            guessed, plain = await ask(engine, content, max_tokens=60), await ask(other, content, max_tokens=60)
             assert guessed.text == plain.text
         assert alike or not (await engine.stats()).drafted_tokens
 

@@ -242,7 +242,7 @@ def test_session_and_files_are_both_there_or_neither(here: Restarting, files: Fo
     """The server is killed at random moments of forks, just when the files are there, and after the answer."""
     chance, folder = random.Random(7), files
     with Client(here.process.url) as client:
-        for number in range(30):
+        for number in range(20):
             client.call(api.write_file(f"/workspaces/main/f{number}.txt", b"content"))
         client.call(api.post("main", NewMessage(content="first", role="assistant")))
     whole, seen = tree(folder / "main"), set()

@@ -48,9 +48,9 @@ def client_of(server: Process) -> httpx.Client:
 
 
 def test_many_long_sessions_fit_a_small_memory(tmp_path: Path) -> None:
-    """80 MB of text with a budget of 4 MiB: the server's process does not grow by half of it, all transcripts are
+    """60 MB of text with a budget of 4 MiB: the server's process does not grow by half of it, all transcripts are
     right, also for many readers at once, and after a kill."""
-    names = [f"s{number}" for number in range(200)]
+    names = [f"s{number}" for number in range(150)]
     flags = serve(tmp_path, "4MiB")
     with serving(*flags) as server, client_of(server) as client:
         for name in names[:20]:

@@ -281,13 +281,13 @@ def test_all_files_are_merged_or_none(here: Restarting, files: Folder, kills: in
     """The server is killed at random moments of merges; the next start finishes what has begun."""
     chance, main, seen = random.Random(5), files / "main", set()
     with Client(here.process.url) as client:
-        for number in range(40):
+        for number in range(20):
             client.call(api.write_file(f"/workspaces/main/f{number}.txt", TEXT.encode()))
         client.call(api.post("main", NewMessage(content="first", role="assistant")))
         client.call(api.fork("main", "copy"))
     for step in range(kills):
         with Client(here.process.url) as client:
-            for number in range(0, 40, 2):
+            for number in range(0, 20, 2):
                 client.call(api.write_file(f"/workspaces/copy/f{number}.txt", f"{step}\n".encode()))
         before = digests(main)
         after = {**before, **digests(files / "copy")}

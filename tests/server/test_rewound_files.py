@@ -360,7 +360,7 @@ async def test_a_rewind_whose_past_is_gone_does_not_prevent_the_start(tmp_path: 
 def test_files_and_messages_are_both_as_before_or_both_as_after(here: Restarting, files: Folder, kills: int) -> None:
     """The server is killed as a rewind or redo begins, when files change, after the answer, and at random moments."""
     chance, workspace = random.Random(5), files / "main"
-    names = [f"f{number}.txt" for number in range(30)]
+    names = [f"f{number}.txt" for number in range(20)]
     write(here, names, "old")
     here.direct.call(api.post("main", NewMessage(content="first", role="assistant")))
     write(here, [*names[10:], "new/x.txt"], "new")

@@ -28,7 +28,7 @@ def some_globs(test: Callable[..., None]) -> Callable[..., None]:
         test(*arguments, **fixtures)
 
     patterns = [
-        pytest.param(*values, marks=pytest.mark.slow if number % 5 else ())
+        pytest.param(*values, marks=pytest.mark.slow if number % 10 else ())
         for number, values in enumerate(GLOB_EDGE_CASES_TESTS["argvalues"])
     ]
     mark = pytest.mark.parametrize(GLOB_EDGE_CASES_TESTS["argnames"], patterns)

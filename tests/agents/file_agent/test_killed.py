@@ -28,8 +28,8 @@ def check_every(tmp_path: Path, stride: int, kills: int) -> None:
 
 @pytest.mark.timeout(600)
 def test_killed_at_points_all_through_a_task(tmp_path: Path) -> None:
-    """Every ninth of some two hundred points: before and after each write, each command, each question."""
-    check_every(tmp_path, 9, 20)
+    """Every 17th of some two hundred points: before and after each write, each command, each question."""
+    check_every(tmp_path, 17, 10)
 
 
 @pytest.mark.slow
