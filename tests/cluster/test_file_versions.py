@@ -25,7 +25,7 @@ from cfs_filesystem._openat import TEMPORARY
 from tests.buckets import Bucket
 from tests.cluster.support import Replicas, replica, replicas, say
 from tests.postgres import PostgresServer, running_postgres
-from tests.server.places import BucketFolder, Folder, everywhere
+from tests.server.places import BucketFolder, Folder, everywhere, slow_in_a_bucket
 from tests.server.support import Process, run_cfs
 
 pytestmark = pytest.mark.timeout(240)
@@ -199,7 +199,7 @@ def test_copies_are_merged_back_whichever_slot_they_are_in(two: Replicas, folder
     assert tree(folder / "main") == {"a.txt": TEXT.replace("1", "one"), **{f"{copy}.txt": copy for copy in copies}}
 
 
-@everywhere
+@slow_in_a_bucket
 def test_moves_between_slots_and_writes_at_the_same_time_lose_nothing(two: Replicas) -> None:
     """WebDAV moves files into the workspace of another slot while its owner writes the same names."""
     names = [f"w{number}" for number in range(4)]
@@ -281,7 +281,7 @@ def until_more(acknowledged: dict[str, list[str]], more: int) -> None:
         time.sleep(0.01)
 
 
-@everywhere
+@slow_in_a_bucket
 def test_a_kill_in_the_middle_of_writes_loses_nothing(database: str, folder: Folder) -> None:
     """The others go on with the workspaces of the killed replica, again and again."""
     names = [f"w{number}" for number in range(3)]
@@ -307,7 +307,7 @@ def test_a_kill_in_the_middle_of_writes_loses_nothing(database: str, folder: Fol
                 )
 
 
-@everywhere
+@slow_in_a_bucket
 def test_a_kill_in_the_middle_of_a_rewind_leaves_the_new_state(database: str, folder: Folder) -> None:
     """The next owner of the session finishes it, once a file has gone back."""
     with replicas(2, database, "--workspaces", str(folder)) as found:

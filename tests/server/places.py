@@ -17,6 +17,10 @@ everywhere = pytest.mark.parametrize(
     "files", ["folder", pytest.param("bucket", marks=pytest.mark.external)], indirect=True
 )
 """Runs a test with its files (the fixture `files`) in a folder, and in a bucket."""
+slow_in_a_bucket = pytest.mark.parametrize(
+    "files", ["folder", pytest.param("bucket", marks=[pytest.mark.external, pytest.mark.slow])], indirect=True
+)
+"""Runs a test as `everywhere`, but in a bucket with `--slow` only: that of the tests needs most of the time."""
 
 
 class BucketFolder:

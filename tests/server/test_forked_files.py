@@ -15,7 +15,7 @@ from cfs import api
 from cfs.transports.http import Client
 from cfs.wire import NewMessage
 from tests.access.support import gated, make
-from tests.server.places import Folder, everywhere
+from tests.server.places import Folder, everywhere, slow_in_a_bucket
 from tests.server.restarting import Restarting, send_once
 from tests.server.support import ServerHarness
 from tests.server.test_rewound_files import put, remove, rewind, said, stored, tree
@@ -237,7 +237,7 @@ async def test_files_beyond_the_quota_make_no_copy(tmp_path: Path) -> None:
 @pytest.mark.external
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kills", [6, pytest.param(1000, marks=pytest.mark.slow)])
-@everywhere
+@slow_in_a_bucket
 def test_session_and_files_are_both_there_or_neither(here: Restarting, files: Folder, kills: int) -> None:
     """The server is killed at random moments of forks, just when the files are there, and after the answer."""
     chance, folder = random.Random(7), files

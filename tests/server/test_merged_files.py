@@ -15,7 +15,7 @@ from cfs import api
 from cfs.transports.http import Client
 from cfs.wire import NewMessage
 from tests.access.support import gated, make
-from tests.server.places import BucketFolder, Folder, digests, everywhere
+from tests.server.places import BucketFolder, Folder, digests, everywhere, slow_in_a_bucket
 from tests.server.restarting import Restarting, send_once
 from tests.server.support import ServerHarness
 from tests.server.test_forked_files import fork
@@ -215,7 +215,7 @@ async def test_a_merge_beyond_the_quota_changes_nothing(tmp_path: Path) -> None:
         assert contents(tmp_path / "workspaces/main") == {"a.txt": "x"}
 
 
-@everywhere
+@slow_in_a_bucket
 async def test_a_random_walk_of_copies_and_merges_agrees_with_a_model(server: ServerHarness, files: Folder) -> None:
     """Each side changes files of its own; the model merges them by name. Files of both conflict."""
     chance, number = random.Random(11), count()
@@ -276,7 +276,7 @@ def merged(
 @pytest.mark.external
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kills", [3, pytest.param(500, marks=pytest.mark.slow)])
-@everywhere
+@slow_in_a_bucket
 def test_all_files_are_merged_or_none(here: Restarting, files: Folder, kills: int) -> None:
     """The server is killed at random moments of merges; the next start finishes what has begun."""
     chance, main, seen = random.Random(5), files / "main", set()

@@ -21,7 +21,7 @@ from cfs_filesystem.versions import SqliteVersions, VersionRetention
 from cfs_server.journal.journal import Journal
 from cfs_server.journal.sqlite import SqliteBackend
 from tests.access.support import make
-from tests.server.places import BucketFolder, Folder, digests, everywhere
+from tests.server.places import BucketFolder, Folder, digests, everywhere, slow_in_a_bucket
 from tests.server.restarting import Restarting, send_once
 from tests.server.support import ServerHarness, running_server, serving
 
@@ -356,7 +356,7 @@ async def test_a_rewind_whose_past_is_gone_does_not_prevent_the_start(tmp_path: 
 @pytest.mark.external
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kills", [6, pytest.param(1000, marks=pytest.mark.slow)])
-@everywhere
+@slow_in_a_bucket
 def test_files_and_messages_are_both_as_before_or_both_as_after(here: Restarting, files: Folder, kills: int) -> None:
     """The server is killed as a rewind or redo begins, when files change, after the answer, and at random moments."""
     chance, workspace = random.Random(5), files / "main"

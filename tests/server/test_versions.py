@@ -24,7 +24,7 @@ from cfs_filesystem.versions import EntryType, Kind, SqliteVersions, VersionRete
 from cfs_server.workspaces.workspaces import DiskWorkspaces, ObjectWorkspaces, Workspaces
 from tests.filesystem.support import grant
 from tests.server.guests import guests
-from tests.server.places import BucketFolder, Folder, everywhere
+from tests.server.places import BucketFolder, Folder, everywhere, slow_in_a_bucket
 from tests.server.support import Process, ServerHarness, run_cfs, serving, until
 
 HERE = Path(__file__).parent
@@ -189,7 +189,7 @@ def test_a_large_file_is_recorded_in_chunks(workspaces: Workspaces) -> None:
     assert store_of(workspaces).changes("main")[0].kind is Kind.WRITE
 
 
-@everywhere
+@slow_in_a_bucket
 def test_many_threads_change_one_workspace(workspaces: Workspaces) -> None:
     """Each file reads back at each of its versions, and the newest tree is what is on the disk."""
     handle = workspaces.create_handle([grant(MAIN, *OPERATIONS)])
