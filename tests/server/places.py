@@ -13,14 +13,16 @@ import pytest
 from cfs_filesystem import FOLDER_IDENTITY
 from tests.buckets import NAME, Bucket, bucket_server
 
-everywhere = pytest.mark.parametrize(
-    "files", ["folder", pytest.param("bucket", marks=pytest.mark.external)], indirect=True
-)
+
+def _in_both(*marks: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    bucket = pytest.param("bucket", marks=[pytest.mark.external, *marks])
+    return pytest.mark.parametrize("files", ["folder", bucket], indirect=True)
+
+
+everywhere = _in_both()
 """Runs a test with its files (the fixture `files`) in a folder, and in a bucket."""
-slow_in_a_bucket = pytest.mark.parametrize(
-    "files", ["folder", pytest.param("bucket", marks=[pytest.mark.external, pytest.mark.slow])], indirect=True
-)
-"""Runs a test as `everywhere`, but in a bucket with `--slow` only: that of the tests needs most of the time."""
+slow_in_a_bucket = _in_both(pytest.mark.slow)
+"""Runs a test as `everywhere`, but in a bucket only with `--slow`: the S3 of the tests takes most of their time."""
 
 
 class BucketFolder:

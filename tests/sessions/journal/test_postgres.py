@@ -307,15 +307,15 @@ def test_claims_race_commits(database: str) -> None:
     for name in range(4):
         beat(database, f"{name}", seconds_ago=9)
     acknowledged: set[tuple[int, str]] = set()
-    claimed_by: list[str] = []
+    claims: list[str] = []
     stop = threading.Event()
 
     def work(name: str) -> None:
-        while len(claimed_by) < 30:
+        while len(claims) < 30:
             backend = PostgresBackend(database, replica=name)
             try:
                 writer = Writer(backend.open())
-                claimed_by.append(name)
+                claims.append(name)
                 key = f"{name}/{writer.seq}"
                 row = writer.created(key)
                 while not stop.is_set():
