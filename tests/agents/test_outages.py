@@ -67,7 +67,10 @@ def test_a_model_that_is_away_is_waited_for(kind: Kind) -> None:
 
 @pytest.mark.external
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("fault", "kept"), [("outage", False), ("kill -9", False), ("kill -9", True)])
+@pytest.mark.parametrize(
+    ("fault", "kept"),
+    [("outage", False), ("kill -9", True), pytest.param("kill -9", False, marks=pytest.mark.slow)],
+)
 def test_a_tree_survives(fault: Fault, kept: bool) -> None:
     """A server that comes back without sessions gets them again, each message once; with them all just goes on."""
     case = Case(f"tree-{fault[:4]}", fault, "serve", 1.0, 1.5, killed=kept, kept=kept)

@@ -85,7 +85,7 @@ def reports(checker: str, folder: Path) -> list[str]:
     return [line.strip().removeprefix(f"{folder}/") for line in done.stdout.splitlines() if " error: " in line]
 
 
-@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+@pytest.mark.parametrize("checker", [pytest.param("mypy", marks=pytest.mark.slow), "pyright"])
 def test_type_checkers_find_typing_errors_of_settings_and_events(tmp_path: Path, checker: str) -> None:
     """One run over a program for each mistake, and one without any."""
     for number, (line, _) in enumerate(MISTAKES):

@@ -94,7 +94,7 @@ def contents_in(folder: Folder) -> set[str]:
     return set(tree(folder).values())
 
 
-@everywhere
+@slow_in_a_bucket
 def test_each_replica_has_the_past_of_all(two: Replicas) -> None:
     """Written through both, in all slots; log, old contents, differences, lines and folders are the same at each."""
     names = [f"n{number}" for number in range(8)]

@@ -53,6 +53,7 @@ def test_no_schema_of_the_official_suite_is_kept_weaker(
     kept: pytest.Cache | None = getattr(request.config, "cache", None)
     cache = tmp_path_factory.mktemp("suite") if kept is None else kept.mkdir("json-schema-suite")
     count: Counter[str] = Counter()
+    seeds = min(10, settings().max_examples // 3)
     for name, schema, instances in cases(official_suite(cache)):
         try:
             schemas.begun(schema)
@@ -66,13 +67,13 @@ def test_no_schema_of_the_official_suite_is_kept_weaker(
             assert instance["valid"] or not taken, (name, instance["description"])
             count["valid", taken] += instance["valid"]  # type: ignore[index]
         valid = jsonschema_rs.Draft202012Validator(schema, validate_formats=True).is_valid
-        for seed in range(10):
+        for seed in range(seeds):
             reply = schemas.random_reply(schema, seed)
             if reply is not None and not _HUGE_EXPONENT.search(reply):
                 count["random"] += 1
                 assert valid(json.loads(reply, parse_float=Decimal)), (name, reply)
     assert count["accepted"] >= 185
-    assert count["random"] >= 1400
+    assert count["random"] >= 140 * seeds
     assert count["valid", True] >= 260  # type: ignore[index]
 
 

@@ -238,7 +238,7 @@ async def test_a_cancelled_turn_leaves_nothing(tiny: Path, gate: Gate) -> None:
         assert (await engine.stats()).cells_used == 0
 
 
-@pytest.mark.parametrize("model", ["demo", "smollm2"])
+@pytest.mark.parametrize("model", ["demo", pytest.param("smollm2", marks=pytest.mark.slow)])
 async def test_by_itself_it_guesses_only_where_the_text_stays_the_same(
     request: pytest.FixtureRequest, model: str
 ) -> None:

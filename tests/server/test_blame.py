@@ -114,25 +114,28 @@ class Walk:
             self.files[target] = self.files.pop(name)
 
 
-def test_git_and_cfs_agree_on_each_line_of_random_versions(running: Process, tmp_path: Path) -> None:
+def test_git_and_cfs_agree_on_each_line_of_random_versions(
+    running: Process, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     server, repository = running, tmp_path / "repository"
+    third = 66 if request.config.getoption("--slow") else 25
     with httpx.Client(base_url=server.url) as client:
         walk = Walk(client, tmp_path / "data/workspaces/main", 32)
-        while (last := client.get(f"/v1/versions{MAIN}").json()["last"]) < 200:
+        while (last := client.get(f"/v1/versions{MAIN}").json()["last"]) < 3 * third:
             walk.step()
-            if last == 100:
+            if last == 2 * third:
                 cfs(server, "git", "main", str(repository))
     cfs(server, "git", "main", str(repository))
     git(repository, "fsck", "--strict")
     by_number = {number: commit for commit, number in commits(repository).items()}
     assert sorted(by_number) == list(range(1, last + 1)), "one commit a change"
-    for number in (60, 130, last):
+    for number in (third, 2 * third, last):
         files = git(repository, "ls-tree", "-r", "-z", "--name-only", by_number[number]).split("\0")[:-1]
         for name in files:
             ours = numbers(server, f"main/{name}@{number}")
             assert ours == blamed(repository, name, by_number[number]), f"{name} at {number}"
     assert set(files) == set(walk.files)
-    for first, second in ((1, 40), (40, 130), (130, last), (199, last)):
+    for first, second in ((1, third), (third, 2 * third), (2 * third, last), (last - 1, last)):
         theirs = set()
         names = git(
             repository, "diff", "--raw", "--no-renames", "--abbrev=40", "-z", by_number[first], by_number[second]

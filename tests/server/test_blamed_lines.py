@@ -175,7 +175,7 @@ class Twin:
         return (workspace, number) if (workspace, number) in self.changes.values() else ("main", number)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 @pytest.mark.timeout(300)
 async def test_lines_are_those_of_git_blame_through_rewinds_and_redos(
     server: ServerHarness, tmp_path: Path, seed: int
@@ -189,7 +189,7 @@ async def test_lines_are_those_of_git_blame_through_rewinds_and_redos(
     await twin.check("main")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.timeout(300)
 async def test_lines_are_those_of_git_blame_through_forks_and_merges(
     server: ServerHarness, tmp_path: Path, seed: int

@@ -175,6 +175,7 @@ def run(kills: int, folder: Path, *flags: str, engine: Engine = "scripted", **ho
 
 
 @pytest.mark.external
+@pytest.mark.slow
 def test_a_server_that_is_not_killed_shows_no_problem(tmp_path: Path) -> None:
     """What the checker finds is not its own fault."""
     report = run(2, tmp_path, calm=True)
@@ -183,6 +184,7 @@ def test_a_server_that_is_not_killed_shows_no_problem(tmp_path: Path) -> None:
 
 
 @pytest.mark.external
+@pytest.mark.slow
 def test_losses_of_a_store_in_memory_are_found(tmp_path: Path) -> None:
     """The checker sees what a kill costs where nothing is kept."""
     report = run(2, tmp_path, "--store", "memory", keys=False)

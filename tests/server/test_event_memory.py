@@ -9,7 +9,7 @@ import pytest
 from tests.server.support import JSON, EventStream, data, serving
 
 MEGABYTE = 1 << 20
-ROUNDS = 150
+ROUNDS = 100
 FLAGS = ("--engine", "scripted", "--log-level", "warning", "--all-event-bytes", str(24 * MEGABYTE))
 LARGE = json.dumps({"content": "x" * (MEGABYTE), "generate": False}).encode()
 PLAIN = {"Content-Type": "text/plain", "If-Match": "*"}

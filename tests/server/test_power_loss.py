@@ -92,7 +92,7 @@ def test_without_synchronising_the_database_is_lost_or_corrupt(tmp_path: Path) -
 
 
 @pytest.mark.external
-@pytest.mark.parametrize("store", ["default", "fast"])
+@pytest.mark.parametrize("store", ["default", pytest.param("fast", marks=pytest.mark.slow)])
 def test_a_server_keeps_what_it_has_acknowledged(tmp_path: Path, store: str) -> None:
     """`fast` may lose the last messages, but nothing before them."""
     seed = random.SystemRandom().randrange(1 << 30)

@@ -17,7 +17,7 @@ SUMMARY = re.compile(r"<- summary for `(\w+)': of (\d+) tests run: (\d+) passed,
 needs_litmus = pytest.mark.skipif(shutil.which("litmus") is None, reason="litmus is not installed")
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest) -> Iterator[tuple[str, ...]]:
     """Where the workspaces are: the flags of the server."""
     if request.param == "folder":

@@ -64,7 +64,7 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("victim", ["server", "both"])
+@pytest.mark.parametrize("victim", [pytest.param("server", marks=pytest.mark.slow), "both"])
 def test_the_server_is_killed_at_some_points_of_a_task(tmp_path: Path, victim: str) -> None:
     """It comes back with its sessions, and the tree goes on, in the same process or in the next one."""
     found = killed(tmp_path, "every", "97", victim=victim)

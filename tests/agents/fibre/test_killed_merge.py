@@ -43,7 +43,7 @@ def test_killed_in_a_merge_at_two_hundred_points(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+@pytest.mark.parametrize("kind", [pytest.param("tmpfs", marks=pytest.mark.slow), "ext4"])
 def test_a_merge_on_a_full_disk_is_carried_out_when_there_is_room(mount: Mount, tmp_path: Path, kind: str) -> None:
     """The report names the copy and says that it is not merged yet. The next start merges it, and says that, too."""
     size = 24

@@ -67,7 +67,7 @@ def bucket() -> Iterator[Bucket]:
         yield bucket
 
 
-@pytest.fixture(params=["folder", "memory", "bucket"])
+@pytest.fixture(params=["folder", "memory", pytest.param("bucket", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[VersionedTree, Program]]:
     if request.param == "folder":
         root = tmp_path / "w"
