@@ -241,9 +241,24 @@ def test_a_run_fails_if_its_checks_or_its_tests_do(tmp_path: Path, checks: int, 
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(f"#!/bin/sh\necho {name} $*\nexit {status}\n")
         program.chmod(0o755)
-    shutil.copy(ROOT / "scripts/test", tmp_path / "scripts")
+    for name in ("scripts/test", "scripts/lib/in-memory"):
+        shutil.copy(ROOT / name, tmp_path / name)
     done = shell(f"{tmp_path}/scripts/test -k some")
     assert bool(done.returncode) == bool(checks or tests), done
     assert "scripts/check\n" in done.stdout
     assert ".venv/bin/python -m pytest -n 4" in done.stdout
     assert ("found errors" in done.stdout) == bool(checks)
+
+
+def test_temporary_files_are_in_memory_until_the_end(tmp_path: Path) -> None:
+    """Unless somebody says where they are to be."""
+    command = f"{ROOT}/scripts/lib/in-memory sh -c 'touch $TMPDIR/file; echo $TMPDIR; exit 3'"
+    own = shell(f"TMPDIR={tmp_path} {command}")
+    assert (own.returncode, own.stdout) == (3, f"{tmp_path}\n")
+    assert (tmp_path / "file").exists()
+    if shutil.disk_usage("/dev/shm").free < 7 << 30:  # noqa: S108 - looked at only
+        pytest.skip("no room in memory")
+    done = shell(f"env -u TMPDIR {command}")
+    assert done.returncode == 3
+    assert re.fullmatch(r"/dev/shm/cfs-tests-\w+\n", done.stdout)
+    assert not Path(done.stdout.strip()).exists()

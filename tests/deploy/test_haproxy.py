@@ -20,6 +20,8 @@ from tests.server.support import EventStream, Process, data, running_server, ser
 CONFIGURATION = Path(__file__).parent.parent.parent / "deploy/haproxy/haproxy.cfg"
 HAPROXY = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")  # not on every user's path
 SCRIPTED = ("--engine", "scripted", "--scripted-interval", "0.1", "--shutdown-grace", "60")
+_LOG_BYTES = 1 << 30
+"""More than it ever logs: with a smaller buffer that nobody empties, it drops lines, and its end is not noticed."""
 pytestmark = pytest.mark.skipif(HAPROXY is None, reason="needs haproxy: scripts/test installs it on Debian")
 
 
@@ -61,6 +63,7 @@ async def balanced(*servers: str, idle: str = "60s") -> AsyncIterator[Proxy]:
         *(HAPROXY, "-db", "-f", str(CONFIGURATION)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        limit=_LOG_BYTES,
         env=os.environ | variables,
     )
     assert process.stdout is not None
