@@ -35,6 +35,7 @@ def test_every_line_of_the_recording_is_in_the_picture() -> None:
 
 
 @pytest.mark.external
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_recorded_commands_still_work() -> None:
     """Their lines are those of the recording, but for what the model says."""

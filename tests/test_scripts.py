@@ -260,5 +260,5 @@ def test_temporary_files_are_in_memory_until_the_end(tmp_path: Path) -> None:
         pytest.skip("no room in memory")
     done = shell(f"env -u TMPDIR {command}")
     assert done.returncode == 3
-    assert re.fullmatch(r"/dev/shm/cfs-tests-\w+\n", done.stdout)
+    assert re.fullmatch(r"/dev/shm/cfs-tests-\w+\n", done.stdout)  # noqa: S108 - as above
     assert not Path(done.stdout.strip()).exists()

@@ -397,7 +397,7 @@ def merge_of(folder: Folder, url: str, number: int) -> Operation:
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
-    "kills", [pytest.param(4, id="4 kills"), pytest.param(100, id="100 kills", marks=pytest.mark.slow)]
+    "kills", [pytest.param(2, id="2 kills"), pytest.param(100, id="100 kills", marks=pytest.mark.slow)]
 )
 def test_a_kill_within_a_fork_or_a_merge_leaves_nothing_half(database: str, folder: Folder, kills: int) -> None:
     """Either of two replicas is killed; the other shows the old state or the new one, and takes the request again."""

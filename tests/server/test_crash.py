@@ -196,7 +196,7 @@ def test_losses_of_a_store_in_memory_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("engine", "kills"),
     [
-        *(("scripted", 2), ("embedded", 2), ("upstream", 2)),
+        *(("scripted", 2), ("embedded", 2), pytest.param("upstream", 2, marks=pytest.mark.slow)),
         *(pytest.param(engine, 20, marks=pytest.mark.slow) for engine in ("scripted", "embedded")),
     ],
 )
