@@ -165,6 +165,8 @@ def test_a_column_scrolls_under_the_pointer_and_by_keys(page: Page, server: Proc
         page.locator(".column", has=page.get_by_role("heading", name=name)).locator(".messages")
         for name in ("left", "right")
     )
+    for region in (left, right):
+        expect(region).to_contain_text("paragraph 59")
     expect(left).to_have_attribute("data-end", "")
     left.hover()
     page.mouse.wheel(0, -400)

@@ -30,12 +30,16 @@ def last(model: ScriptedModel, request: int) -> str:
 
 async def test_a_task_that_ends_while_jobs_run_is_asked_once_then_they_are_stopped_and_named(tmp_path: Path) -> None:
     model = ScriptedModel(
-        [background("echo $BASHPID > pid; exec sleep 600"), says("done"), says("I mean it"), says("yes")]
+        [
+            background("echo $BASHPID > pid; exec sleep 600"),
+            calls("execute_command", command="until test -s pid; do sleep 0.02; done"),
+            *(says("done"), says("I mean it"), says("yes")),
+        ]
     )
     async with agent_of(tmp_path, model) as agent:
         pid = tmp_path / "workspace/pid"
         warnings = [event.text async for event in agent.run_stream("go") if isinstance(event, Warned)]
-        assert "[These jobs still run: 1 (echo $BASHPID" in last(model, 2)
+        assert "[These jobs still run: 1 (echo $BASHPID" in last(model, 3)
         assert agent.outcome.text == "I mean it"
         (note,) = agent.outcome.jobs
         assert "job 1 (echo $BASHPID" in note
@@ -43,7 +47,7 @@ async def test_a_task_that_ends_while_jobs_run_is_asked_once_then_they_are_stopp
         text = await asyncio.to_thread(pid.read_text)
         assert not await asyncio.to_thread(alive, text.strip())
         assert (await agent.run("again")).jobs == ()  # a task without jobs is not asked
-    assert len(model.asked) == 4
+    assert len(model.asked) == 5
 
 
 async def test_the_end_of_a_job_reaches_the_agent_before_its_next_step(tmp_path: Path) -> None:
