@@ -164,6 +164,8 @@ class Disk:
         self._root = str(root.resolve())
         self._top = _Directory()
         self._files: dict[int, _File] = {}
+        self._flushed_ahead: set[str] = set()
+        """Directories that a thread flushed while another one gave them this name: the log has the flush first."""
 
     def replay(self, operations: Sequence[Operation]) -> None:
         """Do what a process did."""
@@ -183,15 +185,26 @@ class Disk:
             case "M":
                 self._directory(operation.path)
             case "D":
-                self._directory(operation.path).sync()
+                self._flush(operation.path)
             case "L" if operation.inode in self._files:
                 folder, name = self._place(operation.path)
                 folder.change((name, self._files[operation.inode]))
             case "R":
                 self._rename(*self._place(operation.path), *self._place(operation.data.decode()))
+                if operation.data.decode() in self._flushed_ahead:
+                    self._flush(operation.data.decode())
             case "U":
                 folder, name = self._place(operation.path)
                 folder.change((name, None))
+
+    def _flush(self, path: str) -> None:
+        self._flushed_ahead.discard(path)
+        if path != self._root:
+            above, name = self._place(path)
+            if not isinstance(above.now.get(name), _Directory):
+                self._flushed_ahead.add(path)
+                return
+        self._directory(path).sync()
 
     def _open(self, operation: Operation) -> None:
         folder, name = self._place(operation.path)

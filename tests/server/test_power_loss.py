@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from power import power
-from power_disk import Disk, Survivors, compiler, read_log, recording
+from power_disk import Disk, Operation, Survivors, compiler, read_log, recording
 from tests.server.support import environment
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="needs a C compiler: scripts/test installs it on Debian")
@@ -99,3 +99,20 @@ def test_a_server_keeps_what_it_has_acknowledged(tmp_path: Path, store: str) -> 
     report = power(2, seed, ["--store", store], tmp_path, seconds=1.5, fast=store == "fast")
     assert report.problems == [], f"seed {seed}"
     assert report.acknowledged > 0
+
+
+def test_a_flush_that_is_recorded_before_its_rename_counts(tmp_path: Path) -> None:
+    """A thread flushes a new folder while another one gives it its name, which the record has only afterwards."""
+    root, text = tmp_path / "data", b"kept"
+    steps = [
+        ("O", 7, f"{root}/new/a.txt", b""),
+        ("W", 7, "", text),
+        ("S", 7, "", b""),
+        ("D", 1, f"{root}/w", b""),
+        ("R", 0, f"{root}/new", f"{root}/w".encode()),
+        ("D", 1, f"{root}", b""),
+    ]
+    disk = Disk(root)
+    disk.replay([Operation(kind, inode, 0, path, data, 0) for kind, inode, path, data in steps])
+    disk.cut(tmp_path / "left", "none", random.Random(1))
+    assert (tmp_path / "left/w/a.txt").read_bytes() == text
