@@ -21,7 +21,7 @@ CONFIGURATION = Path(__file__).parent.parent.parent / "deploy/haproxy/haproxy.cf
 HAPROXY = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")  # not on every user's path
 SCRIPTED = ("--engine", "scripted", "--scripted-interval", "0.1", "--shutdown-grace", "60")
 _LOG_BYTES = 1 << 30
-"""More than it ever logs: with a smaller buffer that nobody empties, it drops lines, and its end is not noticed."""
+"""More than it ever logs. When a smaller buffer is full, HAProxy drops lines, and asyncio does not notice its end."""
 pytestmark = pytest.mark.skipif(HAPROXY is None, reason="needs haproxy: scripts/test installs it on Debian")
 
 

@@ -133,10 +133,9 @@ def read(path: Path) -> bytes:
 def mounts(base: Path) -> list[str]:
     """List what is mounted at and below the places of the system and ours; other tests mount things elsewhere."""
     ours = ("/usr", "/etc", "/bin", "/proc", "/sys", "/dev", "/run", str(base))
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    points = [(line.split()[4], line) for line in lines]
     others = f"{tempfile.gettempdir()}/pytest-"
-    return [line for point, line in points if point.startswith(ours) and not point.startswith(others)]
+    lines = {line: line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    return [line for line, point in lines.items() if point.startswith(ours) and not point.startswith(others)]
 
 
 def machine_settings() -> dict[str, str]:
