@@ -127,7 +127,9 @@ def test_commands_of_the_readme_exist() -> None:
     named = {
         (page, command)
         for page in PAGES
-        for command in re.findall(r"(?<![\w./-])(scripts/[a-z]+|(?:tools|bench|research/\w+)/\w+\.py)", TEXTS[page])
+        for command in re.findall(
+            r"(?<![\w./-])(scripts/(?:lib/)?[a-z-]+|(?:tools|bench|research/\w+)/\w+\.py)", TEXTS[page]
+        )
     }
     benches = re.compile(r"scripts/bench ([a-z]\w*)")
     scripts = {path.stem: str(path) for pattern in ("bench/*.py", "research/*/*.py") for path in ROOT.glob(pattern)}
