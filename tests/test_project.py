@@ -3,18 +3,20 @@
 import re
 import subprocess
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
 import yaml
+from packaging.specifiers import SpecifierSet
 
 from cfs_server.app import create_app
 from cfs_server.config.settings import ServerSettings
 from cfs_server.engine.host.scripted import ScriptedEngine
 
 ROOT = Path(__file__).parent.parent
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+VERSION = PROJECT["version"]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
@@ -31,6 +33,13 @@ def test_one_version_everywhere() -> None:
     sections = sections[sections[0] == "Unreleased" :]
     assert sections[0] == VERSION
     assert sections == sorted(set(sections), key=lambda name: [int(part) for part in name.split(".")], reverse=True)
+
+
+def test_what_is_installed_runs_with_the_oldest_python_that_is_supported() -> None:
+    """Debian 12 has Python 3.11.2, for example, and pip refuses there what needs a later one."""
+    oldest = PROJECT["requires-python"].removeprefix(">=") + ".0"
+    needs = {found.name: found.metadata["Requires-Python"] for found in distributions()}
+    assert [name for name, need in needs.items() if not SpecifierSet(need or "").contains(oldest)] == []
 
 
 def test_a_tag_must_be_the_version_and_stand_in_the_changelog(tmp_path: Path) -> None:

@@ -96,6 +96,8 @@ class AnsweringDirectory:
         data = path.read_bytes()
         if not data:  # just made, and nothing in it yet
             return
+        if not _is_text(data):  # a write that has put down half a character goes on
+            return
         history = self._histories.get(name)
         if history is None or not data.startswith(render(history).encode()):  # new, edited, or deleted and made again
             history = _history_in(data)
@@ -132,6 +134,14 @@ class AnsweringDirectory:
             if self._permits:
                 self._permits -= 1
             return not self._ended and not _is_cancelled(path)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _is_cancelled(path: Path) -> bool:

@@ -97,6 +97,20 @@ def test_what_the_system_reports_becomes_an_error_of_ours(number: str, kind: typ
     assert error.detail.startswith("/cfs/chat1: ")
 
 
+def test_a_message_that_is_written_up_to_half_a_character_is_waited_for(directory: AnsweringDirectory) -> None:
+    """A program may write a long text a few bytes at a time."""
+    long, begun = "长文\n".encode(), 4
+    file = directory.path / "a"
+    file.write_bytes(long[:begun])
+    Session("b", mount=directory.path).send("hello")  # its file is answered after a look at the other one
+    with file.open("ab") as rest:
+        rest.write(long[begun:])
+    session = Session("a", mount=directory.path)
+    session.wait()
+    assert session.history[0] == "User: 长文"
+    assert session.history[1].startswith("Assistant: ")
+
+
 def test_a_file_that_cannot_be_written_is_told_in_our_words(directory: AnsweringDirectory) -> None:
     (directory.path / "folder").mkdir()
     session = Session("folder", mount=directory.path)
