@@ -198,7 +198,7 @@ def test_calls_are_counted_when_they_begin(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in ("message", "child") else pytest.mark.slow) for name in WALKS]
+    "name", [pytest.param(name, marks=() if name == "message" else pytest.mark.slow) for name in WALKS]
 )
 def test_path_through_the_real_thing_is_counted(name: str, tmp_path: Path) -> None:
     """Each path passes modules that there are, by calls from one into another."""

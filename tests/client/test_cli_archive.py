@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import subprocess
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -69,8 +70,7 @@ def test_another_server_has_the_same_sessions_after_an_import(http_harness: Http
 def test_an_export_can_be_read_without_cfs(http_harness: HttpHarness, tmp_path: Path) -> None:
     fill(http_harness.url)
     assert cfs(http_harness.url, "export", str(tmp_path / "x.tar"), "main").returncode == 0
-    with tarfile.open(tmp_path / "x.tar") as archive:
-        archive.extractall(tmp_path, filter="data")
+    subprocess.run(["tar", "-xf", tmp_path / "x.tar", "-C", tmp_path], check=True)
     folder = tmp_path / "cfs-export"
     assert "transcript.txt" in (folder / "README.txt").read_text()
     assert (folder / "sessions/main/transcript.txt").read_text() == (

@@ -85,3 +85,15 @@ def test_a_quick_answer_of_the_database_counts_more_than_a_slow_one() -> None:
     assert clock() == pytest.approx(5_999.99)
     clock.learn(8_000.0, 199.0, 201.0)
     assert clock() == pytest.approx(7_900.0)
+
+
+def test_a_measurement_that_says_less_does_not_set_the_clock_back() -> None:
+    """A reply is never earlier than its message. Soon the clock agrees with the database again."""
+    now = 100.0
+    clock = DatabaseClock(lambda: now)
+    clock.learn(5_000.0, 100.0, 100.0)
+    assert clock() == 5_000.0
+    clock.learn(4_999.9, 100.0, 100.0)
+    assert clock() == 5_000.0
+    now = 100.4
+    assert clock() == pytest.approx(5_000.3)

@@ -298,7 +298,14 @@ class FibreAgent:
 
 
 async def _only_error(work: "asyncio.Task[None]") -> None:
+    """Wait for a task, and raise its error without the group that its subtasks make.
+
+    `except*` would put it into another group with Python 3.11.2.
+    """
     try:
         await work
-    except* CfsError as group:
-        raise group.exceptions[0] from None
+    except ExceptionGroup as group:
+        ours, others = group.split(CfsError)
+        if ours is None or others is not None:
+            raise
+        raise ours.exceptions[0] from None

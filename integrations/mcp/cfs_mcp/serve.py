@@ -28,8 +28,10 @@ def stdio(url: str, token: str | None) -> None:
     """Serve the program that has started this one, until it closes standard input and has its answers."""
     try:
         asyncio.run(_stdio(CallerClients(url, token)))
-    except* OSError:  # it has closed our output, too
-        raise BrokenPipeError from None
+    except (OSError, ExceptionGroup) as error:  # not "except*": with Python 3.11.2, that raises a group
+        if isinstance(error, ExceptionGroup) and error.split(OSError)[1] is not None:
+            raise
+        raise BrokenPipeError from None  # it has closed our output, too
 
 
 async def _stdio(callers: CallerClients) -> None:

@@ -7,6 +7,8 @@ session is kept, signatures of requests) would end too early or too late by the 
 import time
 from collections.abc import Callable
 
+from cfs_server.base.clock import SteadyClock
+
 _GOOD_SECONDS = 0.1
 """A measurement is at most half of its round trip wrong. One that took longer counts only if there is no other."""
 _FRESH_SECONDS = 30.0
@@ -14,22 +16,31 @@ _FRESH_SECONDS = 30.0
 
 
 class DatabaseClock:
-    """Tells the time of a database, by the time that has passed here since it was last asked."""
+    """Shows the time of a database, by the time that has passed here since it was last asked.
+
+    It never goes back, although one measurement says a bit less than another: a reply is later than its message.
+    """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._offset: float | None = None
+        self._offset = 0.0
+        self._steady: SteadyClock | None = None
         self._learned_at = -_FRESH_SECONDS
 
     def learn(self, database_time: float, asked_at: float, answered_at: float) -> None:
         """Take the time that a database has given between two monotonic times of this process."""
         good = answered_at - asked_at <= _GOOD_SECONDS
-        if good or self._offset is None or answered_at - self._learned_at > _FRESH_SECONDS:
+        if good or self._steady is None or answered_at - self._learned_at > _FRESH_SECONDS:
             self._offset = database_time - (asked_at + answered_at) / 2
+        if self._steady is None:
+            self._steady = SteadyClock(self._measured, self._monotonic)
         if good:
             self._learned_at = answered_at
 
     def __call__(self) -> float:
         """Return the time in seconds since 1970. The database must have been asked."""
-        assert self._offset is not None  # noqa: S101 - a replica asks before it does anything else
+        assert self._steady is not None  # noqa: S101 - a replica asks before it does anything else
+        return self._steady()
+
+    def _measured(self) -> float:
         return self._monotonic() + self._offset
