@@ -1,9 +1,11 @@
 """The cursor of the stream of all sessions contains the cursor of each slot."""
 
+import asyncio
+
 import pytest
 
-from cfs.errors import InvalidRequest
-from cfs_server.cluster.event_merging import Cursors, decode, encode
+from cfs.errors import InvalidRequest, Unavailable
+from cfs_server.cluster.event_merging import Cursors, Frame, Frames, begin, decode, encode
 
 
 @pytest.mark.parametrize(
@@ -23,3 +25,18 @@ def test_a_cursor_is_read_as_it_was_written(cursors: Cursors) -> None:
 def test_other_cursors_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequest):
         decode(text)
+
+
+async def beginning(*slots: int) -> Frames:
+    """A stream of some slots, of which nothing has happened yet."""
+    yield Frame({slot: f"01234567.89abcdef-{slot}" for slot in slots}, b"")
+
+
+async def test_a_slot_that_two_replicas_send_is_moving() -> None:
+    """The reader repeats. Otherwise the last events of the former owner could follow the first ones of the new one."""
+    tasks: list[asyncio.Task[None]] = []
+    with pytest.raises(Unavailable, match="moving"):
+        await begin([beginning(0, 1), beginning(1, 2)], tasks, asyncio.Queue())
+    cursors, is_share = await begin([beginning(0, 1), beginning(2)], tasks, asyncio.Queue())
+    assert (set(cursors), is_share) == ({0, 1, 2}, False)
+    await asyncio.gather(*tasks)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -219,6 +220,16 @@ def test_hostile_lines_over_stdio_do_not_end_it(cfs_server: ScriptedServer) -> N
     assert "tools" in answers[99]["result"]
     assert answers[7]["result"]["isError"]
     assert answers[5]["error"]["code"] == -32602
+
+
+def test_a_client_that_reads_no_answers_ends_it_without_an_error(cfs_server: ScriptedServer) -> None:
+    """As a shell sees it, with `cfs mcp | head -0`: the exit code of a program without a reader, and no words."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    sent = json.dumps(INITIALIZE).encode() + b"\n"
+    done = run_program(COMMAND, data=sent, timeout=60, stdout=writes, env=environment(CFS_URL=cfs_server.url))
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def exchanged(url: str, sent: bytes) -> list[dict[str, Any]]:

@@ -162,11 +162,11 @@ class EventMerging:
         try:
             try:
                 async with asyncio.timeout(_BEGIN_SECONDS):
-                    cursors, is_share = await _begin(streams, tasks, frames)
+                    cursors, is_share = await begin(streams, tasks, frames)
             except TimeoutError:
                 raise Unavailable("a replica does not answer; repeat", retry_after=AGAIN_SECONDS) from None
             if others is not None and not is_share and len(cursors) < self._replica.slots:
-                raise Unavailable("some sessions are moving to another replica; repeat", retry_after=AGAIN_SECONDS)
+                raise _moving()
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             tasks.append(asyncio.create_task(self._moved(others or [], frames)))
             first = b": begin\n\n" if others is not None else _text(cursors, b"event: begin\ndata: {}\n")
@@ -235,13 +235,14 @@ def _given(scope: Scope) -> Cursors | str:
     return text if text in ("", _OLDEST) else decode(text)
 
 
-async def _begin(
+async def begin(
     streams: list[Frames], tasks: list[asyncio.Task[None]], frames: "asyncio.Queue[Frame | None]"
 ) -> tuple[Cursors, bool]:
     """Begin to read all streams. Returns where they begin, and whether some do not know the caller.
 
     The bearer of a share is known to one slot only: the other ones refuse with 401, and are left out. Raises `_Refused`
-    if all of them do, or if one refuses for another reason.
+    if all of them do, or if one refuses for another reason, and `Unavailable` if two streams have the same slot: it is
+    moving, and what its former owner sends last would follow what its new one sends first.
     """
     begun = await asyncio.gather(*[anext(stream, None) for stream in streams], return_exceptions=True)
     cursors: Cursors = {}
@@ -252,11 +253,17 @@ async def _begin(
         elif isinstance(first, BaseException):
             raise first
         elif first is not None:
+            if not cursors.keys().isdisjoint(first.cursors):
+                raise _moving()
             cursors |= first.cursors
             tasks.append(asyncio.create_task(_pump(stream, frames)))
     if refusals and not cursors:
         raise refusals[0]
     return cursors, bool(refusals)
+
+
+def _moving() -> Unavailable:
+    return Unavailable("some sessions are moving to another replica; repeat", retry_after=AGAIN_SECONDS)
 
 
 async def _pump(stream: Frames, frames: "asyncio.Queue[Frame | None]") -> None:

@@ -85,8 +85,9 @@ class Reservations:
     async def answer(self, scope: Scope, request: Incoming, send: Send, slot: int) -> None:
         """Answer the question of another replica about a slot."""
         owner = self._replica.owner(slot)
-        question = json.loads(await request.whole(_BYTES) or b"{}")
-        reply = await self._carry_out(owner, question) if isinstance(owner, HostedSlot) else None
+        question, reply = await request.whole(_BYTES), None  # there is no question if the other replica is gone
+        if question is not None and isinstance(owner, HostedSlot):
+            reply = await self._carry_out(owner, json.loads(question))
         response = JSONResponse(reply or {}, 200 if reply is not None else 503)
         await response(scope, request.receive, send)
 
