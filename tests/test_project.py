@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from cfs_server.app import create_app
 from cfs_server.config.settings import ServerSettings
@@ -35,10 +36,14 @@ def test_one_version_everywhere() -> None:
     assert sections == sorted(set(sections), key=lambda name: [int(part) for part in name.split(".")], reverse=True)
 
 
-def test_what_is_installed_runs_with_the_oldest_python_that_is_supported() -> None:
+def test_each_pinned_version_runs_with_the_oldest_python_that_is_supported() -> None:
     """Debian 12 has Python 3.11.2, for example, and pip refuses there what needs a later one."""
     oldest = PROJECT["requires-python"].removeprefix(">=") + ".0"
-    needs = {found.name: found.metadata.get_all("Requires-Python") or [""] for found in distributions()}
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
+    installed = [found for found in distributions() if canonicalize_name(found.name) in pinned]
+    assert len(installed) > 100
+    needs = {found.name: found.metadata.get_all("Requires-Python") or [""] for found in installed}
     assert [name for name, (need,) in needs.items() if not SpecifierSet(need).contains(oldest)] == []
 
 

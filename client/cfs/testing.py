@@ -81,7 +81,8 @@ class AnsweringDirectory:
     def _run(self) -> None:
         while not self._ended:
             for name in sorted(os.listdir(self.path)):  # noqa: PTH208
-                with contextlib.suppress(FileNotFoundError):  # deleted while it was looked at, or answered
+                # deleted while it was looked at, or answered; or a write that goes on has put down half a character
+                with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
                     self._look(name)
             for name in self._histories.keys() - set(os.listdir(self.path)):  # noqa: PTH208
                 del self._histories[name]
@@ -95,8 +96,6 @@ class AnsweringDirectory:
             return
         data = path.read_bytes()
         if not data:  # just made, and nothing in it yet
-            return
-        if not _is_text(data):  # a write that has put down half a character goes on
             return
         history = self._histories.get(name)
         if history is None or not data.startswith(render(history).encode()):  # new, edited, or deleted and made again
@@ -134,14 +133,6 @@ class AnsweringDirectory:
             if self._permits:
                 self._permits -= 1
             return not self._ended and not _is_cancelled(path)
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _is_cancelled(path: Path) -> bool:

@@ -125,9 +125,10 @@ class Incoming:
         return self._replayable
 
     async def whole(self, max_bytes: int, count: Callable[[int], None] = lambda _: None) -> bytes | None:
-        """Read the body, and keep it; None if it has more than `max_bytes` bytes, of which the beginning is kept.
+        """Read the body, and keep it; None if the client is gone, or for more than `max_bytes` bytes.
 
-        `count` is called with the size of each piece as it comes, and may raise.
+        The beginning of a body that is too long is kept. `count` is called with the size of each piece as it comes, and may
+        raise.
         """
         while not self._ended:
             if self._size > max_bytes:

@@ -321,4 +321,4 @@ def test_escape_would_be_seen(world: World, name: str, found: str) -> None:
     if found == "secret":
         assert world.token in output
         return
-    until(lambda: found in str(world.broken()))  # a signal takes its time
+    until(lambda: found in str(world.broken()), found)  # a signal takes its time
