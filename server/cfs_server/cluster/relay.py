@@ -127,8 +127,8 @@ class Incoming:
     async def whole(self, max_bytes: int, count: Callable[[int], None] = lambda _: None) -> bytes | None:
         """Read the body, and keep it; None if the client is gone, or for more than `max_bytes` bytes.
 
-        The beginning of a body that is too long is kept. `count` is called with the size of each piece as it comes, and may
-        raise.
+        The beginning of a body that is too long is kept. `count` is called with the size of each piece as it comes, and
+        may raise.
         """
         while not self._ended:
             if self._size > max_bytes:
