@@ -34,25 +34,8 @@ _DEFECT = re.compile(r"(?m)^Traceback.*\n(?:[ ].*\n)*(\S.*)|(^.*(?:defect|never 
 """The last line of a traceback, or a line of the log."""
 _EXPECTED = ("cfs_server.cluster.relay.Broken", "httpcore.")
 """A response that broke off, because its replica was lost."""
-_CONFIG = """
-global
-    maxconn 2000
-defaults
-    mode http
-    timeout connect 2s
-    timeout client 120s
-    timeout server 120s
-    timeout check 2s
-    option redispatch
-    retries 3
-frontend cfs
-    bind 127.0.0.1:{port}
-    default_backend replicas
-backend replicas
-    balance roundrobin
-    option httpchk GET /readyz
-    default-server check inter 300ms fall 2 rise 1
-"""
+_CONFIG = Path(__file__).parents[1] / "deploy/haproxy/haproxy.cfg"
+_SERVERS = re.compile(r"(?:^    server replica-.*\n)+", re.MULTILINE)
 
 
 def free_port() -> int:
@@ -133,7 +116,7 @@ class ReplicaSet:
         self.replicas = [ReplicaProcess(number, folder, server, name, flags) for number in range(count)]
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._config = folder / "haproxy.cfg"
+        self._folder = folder
         self._balancer: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
@@ -143,12 +126,18 @@ class ReplicaSet:
         await self.settle()
 
     def _balance(self) -> None:
-        lines = [f"    server replica{each.number} 127.0.0.1:{each.port}\n" for each in self.replicas]
-        self._config.write_text(_CONFIG.format(port=self.port) + "".join(lines))
+        """Start haproxy with the file of `deploy/`, and its lines for two replicas replaced by one for each."""
+        servers = "".join(f"    server replica-{each.number} 127.0.0.1:{each.port}\n" for each in self.replicas)
+        config = self._folder / "haproxy.cfg"
+        config.write_text(_SERVERS.sub(servers, _CONFIG.read_text(encoding="utf-8")))
         assert HAPROXY is not None
-        self._balancer = subprocess.Popen(
-            [HAPROXY, "-db", "-f", self._config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        with (self._folder / "haproxy.log").open("ab") as log:
+            self._balancer = subprocess.Popen(
+                [HAPROXY, "-db", "-f", config],
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"CFS_LISTEN": f"127.0.0.1:{self.port}"},
+            )
 
     def stop(self) -> None:
         """End everything."""
