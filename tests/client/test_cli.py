@@ -133,6 +133,20 @@ def test_a_client_command_does_not_load_the_server() -> None:
     assert {module for module in modules if module.startswith("cfs_")} == set()
 
 
+def test_a_command_of_this_package_reads_no_list_of_others() -> None:
+    """To look through all that is installed takes longer than some commands."""
+    source = (
+        "import sys; sys.addaudithook(lambda event, args: event == 'open' and "
+        "str(args[0]).endswith('entry_points.txt') and print('read')); "
+        "from cfs.cli import main; main()"
+    )
+    for command, is_read in (("cat", False), ("serve", True)):
+        done = subprocess.run(
+            [sys.executable, "-c", source, command, "--help"], capture_output=True, text=True, check=True
+        )
+        assert ("read\n" in done.stdout) == is_read, done
+
+
 def test_python_m_cfs_is_the_program() -> None:
     done = subprocess.run([sys.executable, "-m", "cfs", "--version"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, run_cfs("--version").stdout)

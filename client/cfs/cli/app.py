@@ -4,7 +4,7 @@ Its own commands are in `cfs.cli.commands`; other packages add theirs through en
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
@@ -66,7 +66,7 @@ _PARTS = {"server": _SERVER, "fuse": _SERVER, "mcp": _SERVER, "agents": "Agents"
 class _Commands(Group):
     """The command group. It reports packages that could not be loaded when an unknown command may be one of theirs."""
 
-    found: ClassVar[list[EntryPoint]] = []
+    found: ClassVar[Iterable[EntryPoint]] = ()
     _brought: dict[str, Any] | None = None
     _missing: Mapping[str, str] = {}
 
@@ -139,7 +139,7 @@ def _own_command(name: str) -> Any:
     return get_command(app)
 
 
-def _load(entries: list[EntryPoint]) -> tuple[dict[str, Any], dict[str, str]]:
+def _load(entries: Iterable[EntryPoint]) -> tuple[dict[str, Any], dict[str, str]]:
     """Load the commands of other packages, and collect the reasons of failures."""
     brought: dict[str, Any] = {}
     missing: dict[str, str] = {}
@@ -190,8 +190,8 @@ def _callback(
     """
 
 
-def build(entry_points: list[EntryPoint]) -> typer.Typer:
-    """Build the program with the commands of all packages."""
+def build(entry_points: Iterable[EntryPoint]) -> typer.Typer:
+    """Build the program with the commands of all packages; for one of this package no entry point is read."""
 
     class Commands(_Commands):
         pass
@@ -204,6 +204,11 @@ def build(entry_points: list[EntryPoint]) -> typer.Typer:
     return app
 
 
+def _installed() -> Iterator[EntryPoint]:
+    """Find the commands of other packages, once they are needed: it takes longer than some commands."""
+    yield from entry_points(group=GROUP)
+
+
 def main() -> None:
     """Run `cfs`."""
     open_streams()
@@ -211,6 +216,6 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):  # transcripts are UTF-8, whatever the locale
             stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
     try:
-        build(list(entry_points(group=GROUP)))(prog_name="cfs")
+        build(_installed())(prog_name="cfs")
     except OSError as error:  # of the help, or of an error about the usage
         sys.exit(print_system_error(error))
