@@ -21,7 +21,13 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["leaves", "is killed"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGTERM, id="leaves"),
+        pytest.param(signal.SIGKILL, id="is killed", marks=pytest.mark.slow),  # as in tests/cluster/test_faults.py
+    ],
+)
 async def test_each_replica_goes_and_comes_back_while_clients_write(how: signal.Signals, database: str) -> None:
     """Every message is answered, once and in order: an upgrade, and crashes."""
     ports = [str(free_port()) for _ in range(2)]

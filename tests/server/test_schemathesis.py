@@ -81,6 +81,7 @@ def explore(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_short_exploration_finds_no_contradiction(tmp_path: Path) -> None:
     found = explore(tmp_path, "--max-examples=1", "--seed=1", "--generation-deterministic", "--phases=examples,fuzzing")
