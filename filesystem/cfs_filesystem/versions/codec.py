@@ -7,7 +7,7 @@ changes, zstd alone takes 2.6 ms and 176 bytes with the previous version as a ra
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import zstandard
 from fastcdc import fastcdc
@@ -28,6 +28,14 @@ _NEAR = 4 << 10
 _HEAD = struct.Struct(">II")
 """The lengths of the common beginning and of the common end."""
 _WINDOW = range(zstandard.WINDOWLOG_MIN, 28)
+
+
+class Basis(NamedTuple):
+    """What a content is encoded against: the id of a stored content, the step after that, and its bytes."""
+
+    id: int | None = None
+    step: int = 0
+    dictionary: bytes | None = None
 
 
 def encode(content: bytes, base: bytes | None = None) -> bytes:

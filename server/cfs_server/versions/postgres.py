@@ -15,9 +15,8 @@ from contextvars import ContextVar
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from tempfile import SpooledTemporaryFile
 from types import MappingProxyType
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple
 
 from psycopg.errors import DivisionByZero
 
@@ -32,11 +31,13 @@ from cfs_filesystem.versions import (
     State,
     VersionRetention,
 )
-from cfs_filesystem.versions.codec import FULL, LARGE, STRIDE, chunks, decode_chain, encode, verified
+from cfs_filesystem.versions.codec import LARGE, Basis, chunks, encode, verified
 from cfs_filesystem.versions.model import equal, require_kept
 from cfs_filesystem.versions.recent import RecentContents
 from cfs_server.journal.postgres_connection import escape, unescape
+from cfs_server.versions import contents
 from cfs_server.versions.connections import Statement, VersionsConnection, VersionsConnections
+from cfs_server.versions.contents import StoredContent
 
 _KEY_BYTES = 1024
 """An index of PostgreSQL takes about 2,700 bytes."""
@@ -47,20 +48,6 @@ _NEWEST = (
     f"SELECT {_ENTRY} FROM (SELECT DISTINCT ON (key) {_ENTRY} FROM cfs.version_entries"  # noqa: S608
     " WHERE workspace = %s AND number <= %s AND {below} ORDER BY key, number DESC) AS newest WHERE type IS NOT NULL"
 )
-_CHAIN = """
-WITH RECURSIVE chain (depth, base, size, data) AS (
-    SELECT 0, base, size, data FROM cfs.version_contents WHERE id = %s
-    UNION ALL SELECT depth + 1, contents.base, contents.size, contents.data
-    FROM chain JOIN cfs.version_contents AS contents ON contents.id = chain.base
-) SELECT size, data FROM chain ORDER BY depth DESC
-"""
-_UNUSED = """
-SELECT id FROM cfs.version_contents AS contents WHERE scope = %s
-AND NOT EXISTS (
-    SELECT 1 FROM cfs.version_workspaces AS workspaces JOIN cfs.version_entries AS entries ON workspace = workspaces.id
-    WHERE workspaces.scope = contents.scope AND entries.digest = contents.digest
-) AND NOT EXISTS (SELECT 1 FROM cfs.version_parts WHERE part = contents.id)
-"""
 
 
 _LOCK = "SELECT pg_advisory_lock(key) FROM unnest(%s::bigint[]) AS key"
@@ -111,19 +98,12 @@ class _Workspace(NamedTuple):
     oldest: int
 
 
-class _StoredContent(NamedTuple):
-    id: int
-    base: int | None
-    step: int
-    parts: bool
-
-
 class _Newest(NamedTuple):
     """What a block that changes one path has found there when it got its locks."""
 
     row: _Workspace | None
     entry: Entry | None = None
-    content: _StoredContent | None = None
+    content: StoredContent | None = None
 
 
 class _PathBlock:
@@ -245,19 +225,19 @@ class PostgresVersions:
             return Content(digest, len(data), data, encode(data))
         if digest in stored:
             return Content(digest, len(data), data)
-        base, step, dictionary = None, 0, None
+        basis = Basis()
         if before in stored and previous_data is not None:
             with self._recent_lock:
                 known = self._recent.get(scope, before)
             previous_content = known or previous_data()
             # a wrong dictionary would make the version unreadable
             if known is not None or hashlib.sha256(previous_content).digest() == before:
-                base, step, dictionary = self._base(stored[before], previous_content)
+                basis = contents.basis_after(self._reading, stored[before], previous_content)
         with self._recent_lock:
             self._recent.add(scope, digest, data)
-        return Content(digest, len(data), data, encode(data, dictionary), base, step)
+        return Content(digest, len(data), data, encode(data, basis.dictionary), basis.id, basis.step)
 
-    def _look_up(self, workspace: str, *digests: bytes) -> tuple[bytes | None, dict[bytes, _StoredContent]]:
+    def _look_up(self, workspace: str, *digests: bytes) -> tuple[bytes | None, dict[bytes, StoredContent]]:
         """Return the scope of a workspace, and which of some contents it is known to have."""
         if (known := self._known(workspace)) is not None:
             stored = {}
@@ -268,26 +248,8 @@ class PostgresVersions:
             row = _find(database, workspace)
             if row is None:
                 return None, {}
-            found = {digest: _content(database, row.scope, digest) for digest in digests if digest}
+            found = {digest: contents.find(database, row.scope, digest) for digest in digests if digest}
             return row.scope, {digest: content for digest, content in found.items() if content is not None}
-
-    def _base(self, before: _StoredContent, data: bytes) -> tuple[int | None, int, bytes | None]:
-        """Choose the content that is the dictionary of the version after one; return its id, step and bytes."""
-        if before.parts:
-            return None, 0, None
-        step = before.step + 1
-        if step % STRIDE:
-            return before.id, step, data
-        if step % FULL == 0:
-            return None, 0, None
-        key, base, at = before.id, before.base, before.step
-        with self._reading() as database:
-            while base is not None and at % STRIDE:
-                rows = database.execute("SELECT id, base, step FROM cfs.version_contents WHERE id = %s", base)
-                if not rows:  # it was removed meanwhile
-                    return None, 0, None
-                ((key, base, at),) = rows
-            return key, step, decode_chain(_chain(database, key))
 
     def keep(self, workspace: str, source: BinaryIO, previous: Entry | None = None) -> Content:
         """See `VersionStore`."""
@@ -310,7 +272,7 @@ class PostgresVersions:
 
     def _keep(self, workspace: str, content: Content) -> None:
         with self._writing() as database:
-            _store(database, _made(database, workspace).scope, content)
+            contents.store(database, _made(database, workspace).scope, content)
 
     def content_of(self, entry: Entry) -> Content:
         """See `VersionStore`."""
@@ -337,7 +299,7 @@ class PostgresVersions:
                 row = _made(database, workspace)
                 for state in states.values():
                     if state is not None and state.content is not None:
-                        _store(database, row.scope, state.content)
+                        contents.store(database, row.scope, state.content)
                 ((number, _),) = database.execute(*_recording(row.id, author, kind, states, above))
         return int(number)
 
@@ -501,10 +463,10 @@ class PostgresVersions:
             return BytesIO()
         with self._reading() as database:
             row = _find(database, workspace)
-            found = None if row is None else _content(database, row.scope, bytes.fromhex(entry.digest))
+            found = None if row is None else contents.find(database, row.scope, bytes.fromhex(entry.digest))
             if found is None:
                 raise NotFoundError(f"the content of {entry.path!r} at {entry.number} is no longer kept", entry.path)
-            content = _joined(database, found.id) if found.parts else BytesIO(decode_chain(_chain(database, found.id)))
+            content = contents.load(database, found)
         return verified(content, entry)
 
     def workspaces(self) -> Sequence[str]:
@@ -517,7 +479,7 @@ class PostgresVersions:
         """See `VersionStore`."""
         with self._reading() as database:
             row = _find(database, workspace)
-            return 0 if row is None else _bytes_in(database, row.scope)
+            return 0 if row is None else contents.size_of(database, row.scope)
 
     def fork(self, workspace: str, copy: str) -> None:
         """See `VersionStore`."""
@@ -565,7 +527,7 @@ class PostgresVersions:
             database.execute(f"DELETE FROM cfs.version_{table} WHERE {column} = %s", row.id)  # noqa: S608
         with self._recent_lock:
             self._recent.forget(row.scope)
-        _collect(database, row.scope)
+        contents.collect(database, row.scope)
 
     def claim_pruning(self, seconds: float) -> bool:
         """See `VersionStore`."""
@@ -602,7 +564,8 @@ class PostgresVersions:
                 )
                 oldest = max(oldest, number or 0)
             _cut(database, row, oldest)
-            while retention.size is not None and oldest < row.last and _bytes_in(database, row.scope) > retention.size:
+            limit = retention.size
+            while limit is not None and oldest < row.last and contents.size_of(database, row.scope) > limit:
                 oldest += max(1, (row.last - oldest) // 8)
                 _cut(database, row, oldest)
         return oldest
@@ -649,7 +612,7 @@ def _newest(rows: Sequence[Sequence[Any]]) -> _Newest:
         return _Newest(None)
     ((*row, path, number, at, entry_type, mode, size, digest, stamp, content, base, step, parts),) = rows
     entry = _entry((path, number, at, entry_type, mode, size, digest, stamp))
-    stored = None if content is None else _StoredContent(content, base, step, parts)
+    stored = None if content is None else StoredContent(content, base, step, parts)
     return _Newest(_Workspace(*row), entry, stored)
 
 
@@ -680,10 +643,10 @@ def _record_at_once(
         for state in change[2].values()
         if state is not None and (content := state.content) is not None and content.encoded is not None
     }
-    contents = [(_CONTENTS, row.scope, *map(list, zip(*new.values(), strict=True)))] if new else []
+    storing = [(_CONTENTS, row.scope, *map(list, zip(*new.values(), strict=True)))] if new else []
     lock = (_LOCK_SCOPE, _key_of("scope", row.scope.hex()), row.id)
     recording = _recording(row.id, *change)
-    *_, ((number, _),) = database.transact_and_release(lock, *contents, recording)
+    *_, ((number, _),) = database.transact_and_release(lock, *storing, recording)
     return int(number)
 
 
@@ -716,58 +679,6 @@ def _required(database: VersionsConnection, workspace: str, number: int | None) 
     return row
 
 
-def _content(database: VersionsConnection, scope: bytes, digest: bytes) -> _StoredContent | None:
-    rows = database.execute(
-        "SELECT id, base, step, data IS NULL FROM cfs.version_contents WHERE scope = %b AND digest = %b", scope, digest
-    )
-    return _StoredContent(*rows[0]) if rows else None
-
-
-def _store(database: VersionsConnection, scope: bytes, content: Content) -> None:
-    """Store a content unless it is there. Its base may have been removed since it was prepared."""
-    if _content(database, scope, content.digest) is not None:
-        return
-    encoded, base, step = content.encoded, content.base, content.step
-    gone = base is not None and not database.execute("SELECT 1 FROM cfs.version_contents WHERE id = %s", base)
-    if content.parts is None and (encoded is None or gone):
-        if content.raw is None:
-            raise NotFoundError("the content is no longer kept")
-        encoded, base, step = encode(content.raw), None, 0
-    ((new_id,),) = database.execute(
-        "INSERT INTO cfs.version_contents (scope, digest, size, base, step, data)"
-        " VALUES (%b, %b, %s, %s, %s, %b) RETURNING id",
-        *(scope, content.digest, content.size, base, step, encoded),
-    )
-    if content.parts is None:
-        return
-    rows = []
-    for position, part in enumerate(content.parts):
-        found = _content(database, scope, part)
-        if found is None:
-            raise NotFoundError("the content is no longer kept")  # the workspace was purged meanwhile
-        rows.append((new_id, position, found.id))
-    database.insert("INSERT INTO cfs.version_parts VALUES (%s, %s, %s)", rows)
-
-
-def _chain(database: VersionsConnection, content: int) -> list[tuple[int, bytes]]:
-    return [(size, data) for size, data in database.execute(_CHAIN, content)]
-
-
-def _joined(database: VersionsConnection, content: int) -> BinaryIO:
-    joined = cast("BinaryIO", SpooledTemporaryFile(max_size=LARGE))  # noqa: SIM115 - the caller closes it
-    for (part,) in database.execute("SELECT part FROM cfs.version_parts WHERE content = %s ORDER BY position", content):
-        joined.write(decode_chain(_chain(database, part)))
-    joined.seek(0)
-    return joined
-
-
-def _bytes_in(database: VersionsConnection, scope: bytes) -> int:
-    ((size,),) = database.execute(
-        "SELECT coalesce(sum(length(data)), 0)::bigint FROM cfs.version_contents WHERE scope = %b", scope
-    )
-    return int(size)
-
-
 def _cut(database: VersionsConnection, row: _Workspace, oldest: int) -> None:
     """Forget what can be read only before the change `oldest`."""
     database.execute("DELETE FROM cfs.version_changes WHERE workspace = %s AND number < %s", row.id, oldest)
@@ -778,24 +689,7 @@ def _cut(database: VersionsConnection, row: _Workspace, oldest: int) -> None:
         *(row.id, oldest, oldest, oldest),
     )
     database.execute("UPDATE cfs.version_workspaces SET oldest = %s WHERE id = %s", oldest, row.id)
-    _collect(database, row.scope)
-
-
-def _collect(database: VersionsConnection, scope: bytes) -> None:
-    """Delete the contents of a scope that no entry has. Encode those anew that were encoded against one of them."""
-    while unused := [content for (content,) in database.execute(_UNUSED, scope)]:
-        for (content,) in database.execute(
-            "SELECT id FROM cfs.version_contents WHERE base = ANY(%s::bigint[]) AND id <> ALL(%s::bigint[])",
-            unused,
-            unused,
-        ):
-            database.execute(
-                "UPDATE cfs.version_contents SET base = NULL, step = 0, data = %b WHERE id = %s",
-                encode(decode_chain(_chain(database, content))),
-                content,
-            )
-        database.execute("DELETE FROM cfs.version_parts WHERE content = ANY(%s::bigint[])", unused)
-        database.execute("DELETE FROM cfs.version_contents WHERE id = ANY(%s::bigint[])", unused)
+    contents.collect(database, row.scope)
 
 
 def _path_key(path: bytes) -> bytes:

@@ -104,7 +104,7 @@ class Tenant:
         self._store = store
         self._rng = random.Random(seed)
         self._count = 0
-        store._database.set_progress_handler(self._step, 1)
+        store._file._database.set_progress_handler(self._step, 1)
 
     def act(self) -> None:
         """Do something in a workspace or its copy."""
@@ -153,14 +153,14 @@ def bound(store: SqliteVersions) -> None:
     for name, byte in (("first", b"\0"), ("last", b"\xff")):
         write(store, name, "a", byte)
         write(store, name, "a", byte * 2)
-        rows = store._database.execute("SELECT id FROM contents ORDER BY id DESC LIMIT 2").fetchall()
+        rows = store._file._database.execute("SELECT id FROM contents ORDER BY id DESC LIMIT 2").fetchall()
         for (number,), other in zip(rows, (0, 1), strict=True):
-            store._database.execute(
+            store._file._database.execute(
                 "UPDATE contents SET scope = ?, digest = ? WHERE id = ?",
                 (byte * 16, byte * 31 + bytes([other]), number),
             )
-        store._database.execute("UPDATE workspaces SET scope = ? WHERE name = ?", (byte * 16, name.encode()))
-        store._database.execute(
+        store._file._database.execute("UPDATE workspaces SET scope = ? WHERE name = ?", (byte * 16, name.encode()))
+        store._file._database.execute(
             "UPDATE entries SET digest = ? WHERE workspace = (SELECT id FROM workspaces WHERE name = ?)",
             (byte * 32, name.encode()),
         )
