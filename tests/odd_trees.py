@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_filesystem._openat import remove_tree
+from cfs_filesystem._removing import remove_tree
 
 BEYOND = 1_200
 """Levels of a tree at which programs that recurse end."""

@@ -2,6 +2,8 @@
 
 from cfs_filesystem._base import FileSystemBase, StateModule
 from cfs_filesystem._builtin import BuiltinFileSystem, builtin_grant
+from cfs_filesystem._descriptors import open_beneath
+from cfs_filesystem._directory_tree import Walk
 from cfs_filesystem._disk import DiskFileSystem
 from cfs_filesystem._errors import (
     AccessDeniedError,
@@ -16,9 +18,10 @@ from cfs_filesystem._handle import FsHandle
 from cfs_filesystem._memory import InMemoryFileSystem
 from cfs_filesystem._object_stores import open_store
 from cfs_filesystem._objects import ObjectFileSystem, ObjectStore, StoredObject
-from cfs_filesystem._openat import FOLDER_IDENTITY, Walk, open_beneath, remove_empty
 from cfs_filesystem._paths import validate_path, validate_prefix
+from cfs_filesystem._removing import remove_empty
 from cfs_filesystem._router import RouterFileSystem
+from cfs_filesystem._temporary import FOLDER_IDENTITY
 from cfs_filesystem._types import (
     OPERATIONS,
     READ_OPERATIONS,

@@ -14,6 +14,8 @@ from functools import partial
 from typing import BinaryIO, TypeAlias
 
 from cfs_filesystem._base import FileSystemBase, LiveIndex, chunks_of
+from cfs_filesystem._descriptors import read_all
+from cfs_filesystem._directory_tree import DirectoryTree, holds_nothing
 from cfs_filesystem._errors import (
     AccessDeniedError,
     ConflictError,
@@ -24,23 +26,11 @@ from cfs_filesystem._errors import (
     translate_os_errors,
 )
 from cfs_filesystem._flushing import FolderFlushes
-from cfs_filesystem._openat import (
-    TEMPORARY,
-    DirectoryTree,
-    FileChunks,
-    SourceFailed,
-    box,
-    holds_nothing,
-    move_directory,
-    move_file,
-    read_all,
-    remove_at_once,
-    remove_empty,
-    remove_leftovers,
-    replace,
-    set_aside,
-)
+from cfs_filesystem._moving import move_directory, move_file, set_aside
 from cfs_filesystem._paths import covers, validate_path
+from cfs_filesystem._removing import box, remove_at_once, remove_empty, remove_leftovers
+from cfs_filesystem._replacing import FileChunks, SourceFailed, replace
+from cfs_filesystem._temporary import TEMPORARY
 from cfs_filesystem._types import DirectoryMeta, EntryMeta, Grant, Path, VersionedEntryMeta, time_of
 
 _PATIENCE = 10

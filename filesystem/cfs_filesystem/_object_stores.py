@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from cfs.errors import Unavailable, Unsupported
 from cfs_filesystem._errors import NotFoundError
 from cfs_filesystem._objects import ABSENT, Changed, Expected, KeyLocks, ObjectStore, StoredObject
-from cfs_filesystem._openat import TEMPORARY
+from cfs_filesystem._temporary import TEMPORARY
 from cfs_filesystem._types import EPOCH, time_of
 
 RETRY_SECONDS = 5.0

@@ -19,8 +19,8 @@ from typing import BinaryIO, TypeAlias, cast
 from cfs.errors import CfsError
 from cfs_filesystem._base import FileSystemBase, LiveIndex, require_version
 from cfs_filesystem._errors import ConflictError, FileSystemError, InvalidPathError, NotFoundError, VersionError
-from cfs_filesystem._openat import TEMPORARY
 from cfs_filesystem._paths import covers, directories_above, validate_path
+from cfs_filesystem._temporary import TEMPORARY, temporary_name
 from cfs_filesystem._types import EPOCH, DirectoryMeta, EntryMeta, Grant, Path, VersionedEntryMeta
 
 _FIRST_BYTES = 1 << 20
@@ -356,7 +356,7 @@ class ObjectFileSystem(FileSystemBase):
     @contextmanager
     def _restored_on_failure_at(self, target: Path, replaced: Iterable[StoredObject]) -> Iterator[None]:
         """Keep copies of objects while the block replaces them, and restore them if it raises."""
-        aside = f"{TEMPORARY}{secrets.token_hex(8)}/"
+        aside = f"{temporary_name()}/"
         with ExitStack() as copies:
             copies.callback(self._drop, aside)
             try:

@@ -19,7 +19,7 @@ from fsspec.asyn import sync
 from cfs.errors import CfsError, StorageFull, TooLarge, Unavailable, Unsupported
 from cfs_filesystem._errors import InvalidPathError, NotFoundError
 from cfs_filesystem._objects import ABSENT, Changed, Expected, KeyLocks, ObjectStore, StoredObject
-from cfs_filesystem._openat import TEMPORARY
+from cfs_filesystem._temporary import temporary_name
 
 PART_BYTES = 8 << 20
 """Bytes of one part of an upload; S3 takes 5 MiB to 5 GiB, and 10,000 parts."""
@@ -69,7 +69,7 @@ class S3Store(ObjectStore):
 
     def check(self) -> None:
         """Try each kind of conditional request on an object of its own, which is deleted again."""
-        key = TEMPORARY + secrets.token_hex(8)
+        key = temporary_name()
         self._put(key, b"", None, "")
         try:
             self.unconditional = frozenset(change for change in CHANGES if not self._is_conditional(change, key))

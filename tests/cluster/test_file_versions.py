@@ -21,7 +21,7 @@ import pytest
 
 from cfs.api import AGENT
 from cfs_filesystem import FOLDER_IDENTITY
-from cfs_filesystem._openat import TEMPORARY
+from cfs_filesystem._temporary import TEMPORARY
 from tests.buckets import Bucket
 from tests.cluster.support import Replicas, replica, replicas, say
 from tests.postgres import PostgresServer, running_postgres

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cfs_filesystem import DiskFileSystem, Grant, _openat
+from cfs_filesystem import DiskFileSystem, Grant, _replacing
 
 SIZE = 100_000
 PATH = "/reports/today.txt"
@@ -39,7 +39,7 @@ def write_until_killed(root: str, started: int, life: int, kind: str) -> None:
 def main(root: str, kills: int, kind: str) -> None:
     """Let the writers live and die; count what was read and what was left."""
     if kind == "named":
-        _openat._UNNAMED = None
+        _replacing._UNNAMED = None
     chance = random.Random(kills)
     reader = DiskFileSystem(root).create_handle([Grant(prefix="/", ops={"list", "file", "read", "write"})])
     reader.write(PATH, "a" * SIZE)

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from cfs_filesystem import DiskFileSystem, _openat
+from cfs_filesystem import DiskFileSystem
+from cfs_filesystem._temporary import TEMPORARY
 from tests.filesystem.support import everything
 
 SECRET = "nobody may read this"  # noqa: S105
@@ -28,4 +29,4 @@ class Place:
 
     def temporaries(self) -> list[str]:
         """Names of unfinished files anywhere below the root."""
-        return [path.name for path in self.root.rglob(_openat.TEMPORARY + "*")]
+        return [path.name for path in self.root.rglob(TEMPORARY + "*")]

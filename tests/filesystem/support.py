@@ -16,7 +16,8 @@ from cfs_filesystem import (
     Grant,
     GrantedOperation,
     Path,
-    _openat,
+    _moving,
+    _replacing,
 )
 
 
@@ -46,8 +47,8 @@ def refusal(action: Callable[[], object]) -> FileSystemError | None:
 
 def without_unnamed_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let writers think that this system has neither O_TMPFILE nor renameat2, as macOS has none."""
-    monkeypatch.setattr(_openat, "_UNNAMED", None)
-    monkeypatch.setattr(_openat, "_RENAMEAT2", None)
+    monkeypatch.setattr(_replacing, "_UNNAMED", None)
+    monkeypatch.setattr(_moving, "_RENAMEAT2", None)
 
 
 class OnlyTheFourHooks(FileSystemBase):

@@ -27,8 +27,9 @@ from cfs_filesystem import (
     InvalidPathError,
     NotFoundError,
     Operation,
-    _openat,
+    _replacing,
 )
+from cfs_filesystem._temporary import TEMPORARY
 from cfs_filesystem.testing import invoke
 from tests.filesystem.hostile_paths import LITERAL, REFUSED
 from tests.filesystem.place import SECRET, Place
@@ -139,21 +140,21 @@ def test_what_is_no_file_is_not_there_and_never_blocks(place: Place, make: Calla
 
 
 def test_names_that_are_no_paths_are_not_listed(place: Place) -> None:
-    for name in (b"a*", b"a?", b"a\\b", b"\xff\xfe", b"a\nb", b"\x7f", "a\u2215b".encode(), _openat.TEMPORARY.encode()):
+    for name in (b"a*", b"a?", b"a\\b", b"\xff\xfe", b"a\nb", b"\x7f", "a\u2215b".encode(), TEMPORARY.encode()):
         (Path(os.fsdecode(os.fsencode(place.root) + b"/" + name))).write_text("x")
         directory = Path(os.fsdecode(os.fsencode(place.root) + b"/d" + name))
         directory.mkdir()
         (directory / "below").write_text("x")
     place.handle.write("/legal", "x")
-    assert [path for path in paths(place.handle.list()) if not path.startswith("/d" + _openat.TEMPORARY)] == ["/legal"]
-    (place.root / _openat.TEMPORARY).unlink()
-    (place.root / ("d" + _openat.TEMPORARY) / "below").unlink()
-    (place.root / ("d" + _openat.TEMPORARY)).rmdir()
+    assert [path for path in paths(place.handle.list()) if not path.startswith("/d" + TEMPORARY)] == ["/legal"]
+    (place.root / TEMPORARY).unlink()
+    (place.root / ("d" + TEMPORARY) / "below").unlink()
+    (place.root / ("d" + TEMPORARY)).rmdir()
 
 
 @pytest.mark.parametrize("operation", sorted(OPERATIONS - {"list"}))
 def test_names_of_unfinished_files_are_ours(handle: FsHandle, operation: Operation) -> None:
-    for path in (f"/{_openat.TEMPORARY}0123", f"/{_openat.TEMPORARY}/a", f"/a/{_openat.TEMPORARY}x"):
+    for path in (f"/{TEMPORARY}0123", f"/{TEMPORARY}/a", f"/a/{TEMPORARY}x"):
         with pytest.raises(InvalidPathError, match="unfinished"):
             invoke(handle, operation, path)
 
@@ -257,7 +258,7 @@ def test_killed_writers_leave_the_old_or_the_new_content(tmp_path: Path, kind: s
 def test_the_file_of_a_living_writer_is_not_swept_away(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     without_unnamed_files(monkeypatch)
     with place.disk._tree.parent(["a"]) as (directory, _):
-        unfinished = _openat._unfinished(directory)
+        unfinished = _replacing._unfinished(directory)
         with unfinished as (_, temporary):
             assert place.temporaries() == [temporary]
             DiskFileSystem(place.root).close()

@@ -20,8 +20,9 @@ from cfs_filesystem import (
     InvalidPathError,
     NotFoundError,
     RouterFileSystem,
-    _openat,
+    _moving,
 )
+from cfs_filesystem._temporary import TEMPORARY
 from tests.filesystem.hostile_paths import LITERAL, REFUSED
 from tests.filesystem.place import SECRET, Place
 from tests.filesystem.support import everything, grant, paths, refusal, without_unnamed_files
@@ -73,7 +74,7 @@ def test_a_scan_shows_files_and_directories_and_nothing_else(place: Place) -> No
     (place.root / "a*b").write_text("x")
     (place.root / "a\\b").mkdir()
     Path(os.fsdecode(os.fsencode(place.root) + b"/\xff")).mkdir()
-    unfinished = [place.root / (_openat.TEMPORARY + "file"), place.root / (_openat.TEMPORARY + "directory")]
+    unfinished = [place.root / (TEMPORARY + "file"), place.root / (TEMPORARY + "directory")]
     unfinished[0].touch()
     unfinished[1].mkdir()
     found = place.handle.scan("/")
@@ -247,9 +248,9 @@ def test_a_directory_with_anything_in_it_is_not_removed(place: Place, kind: str)
 def test_what_a_killed_writer_left_does_not_hold_a_directory(place: Place) -> None:
     """And what a living one is at does."""
     (place.root / "d").mkdir()
-    (place.root / "d" / (_openat.TEMPORARY + "file")).write_text("half")
-    (place.root / "d" / (_openat.TEMPORARY + "directory")).mkdir()
-    (place.root / "d" / (_openat.TEMPORARY + "directory") / "x").write_text("half")
+    (place.root / "d" / (TEMPORARY + "file")).write_text("half")
+    (place.root / "d" / (TEMPORARY + "directory")).mkdir()
+    (place.root / "d" / (TEMPORARY + "directory") / "x").write_text("half")
     assert place.handle.scan("/d") == []
     place.handle.remove_directory("/d")
     assert not (place.root / "d").exists()
@@ -489,7 +490,7 @@ def test_what_the_operating_system_does_not_allow_is_told(place: Place, monkeypa
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "no", "/srv/of/the/disk")
 
-    monkeypatch.setattr(_openat, "_RENAMEAT2", None)
+    monkeypatch.setattr(_moving, "_RENAMEAT2", None)
     for name in ("mkdir", "rmdir", "rename", "link"):
         monkeypatch.setattr(os, name, refuse)
     actions: list[Callable[[], object]] = [

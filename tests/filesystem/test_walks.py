@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cfs_filesystem import ConflictError, DiskFileSystem, Grant, InvalidPathError, Walk
-from cfs_filesystem._openat import remove_tree
 from cfs_filesystem._paths import MAX_DEPTH
+from cfs_filesystem._removing import remove_tree
 from tests.disks import Mount, mount
 from tests.odd_trees import BEYOND, ODD_TREES, emptied, nest
 

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 from cfs_filesystem import OPERATIONS, FsHandle, Grant
-from cfs_filesystem._openat import TEMPORARY
+from cfs_filesystem._temporary import TEMPORARY
 from cfs_filesystem.versions import EntryType, SqliteVersions
 from cfs_server.workspaces.workspaces import DiskWorkspaces
 

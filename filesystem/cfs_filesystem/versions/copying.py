@@ -5,8 +5,10 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 
+from cfs_filesystem._directory_tree import DirectoryTree
 from cfs_filesystem._disk import stamp_of
-from cfs_filesystem._openat import DirectoryTree, box, move_directory, remove_at_once
+from cfs_filesystem._moving import move_directory
+from cfs_filesystem._removing import box, remove_at_once
 
 _CHUNK = 8 << 20
 

@@ -12,9 +12,10 @@ from contextlib import contextmanager, suppress
 from io import BytesIO
 from typing import BinaryIO, Self
 
+from cfs_filesystem._directory_tree import DirectoryTree
 from cfs_filesystem._disk import stamp_of
 from cfs_filesystem._errors import FileSystemError
-from cfs_filesystem._openat import TEMPORARY, DirectoryTree
+from cfs_filesystem._temporary import TEMPORARY
 from cfs_filesystem.versions.copying import copy_folder, new_folder, remove_folder
 from cfs_filesystem.versions.model import Entry, EntryType
 from cfs_filesystem.versions.restoring import restore

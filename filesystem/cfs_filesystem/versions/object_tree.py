@@ -16,7 +16,7 @@ from typing import BinaryIO, Protocol, Self
 
 from cfs_filesystem._errors import NotFoundError
 from cfs_filesystem._objects import ABSENT, Changed, ObjectStore, StoredObject, open_object
-from cfs_filesystem._openat import TEMPORARY
+from cfs_filesystem._temporary import TEMPORARY
 from cfs_filesystem._types import EPOCH
 from cfs_filesystem.versions.model import Entry, EntryType
 from cfs_filesystem.versions.tree import Contents, EntryChangedError, RestoredFiles, TreeStatus, parents

@@ -15,8 +15,9 @@ from contextlib import suppress
 from functools import partial
 from typing import BinaryIO
 
+from cfs_filesystem._directory_tree import DirectoryTree
 from cfs_filesystem._disk import stamp_of
-from cfs_filesystem._openat import DirectoryTree, FileChunks, replace
+from cfs_filesystem._replacing import FileChunks, replace
 from cfs_filesystem.versions.model import Entry, EntryType
 from cfs_filesystem.versions.tree import Contents, RestoredFiles, parents
 
