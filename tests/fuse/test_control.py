@@ -126,7 +126,7 @@ def test_sub_sessions(mount: Mount, stage: Stage, name: str) -> None:
     stage.say("root/coder/tester", "x")
     stage.say("root/coder", "y")
     below = mount / ".sub_sessions" / "root"
-    until(lambda: sorted(names(below)) == ["coder", "coder.tester"])
+    until(lambda: below.exists() and sorted(names(below)) == ["coder", "coder.tester"])
     assert "root" in names(mount / ".sub_sessions")
     assert "coder" not in names(mount.path)
     assert (below / "coder.tester").read_text() == "User: x\nAssistant: x\n"
