@@ -270,6 +270,12 @@ class Process:
         if self._connection is None:
             database.connect(self)
             self._connection, self._connected_at, self._beat_at = database.restarts, now, -1e9
+        self._see()
+        self.fleet.at(now + _LOOK_SECONDS + ROUND_TRIP, self.look)
+
+    def _see(self) -> None:
+        """Write the heartbeat when it is due, and do what the directory says: one round trip."""
+        database, now = self.fleet.database, self.fleet.now
         self._asked_at, self.problem = now, False
         if now - self._beat_at >= _BEAT_SECONDS or self.leaving:
             self._beat(now)
@@ -279,7 +285,6 @@ class Process:
         alive = frozenset(database.beats) if settles else database.alive(now, by_locks=not is_new)
         self._follow(alive)
         self.refresh()
-        self.fleet.at(now + _LOOK_SECONDS + ROUND_TRIP, self.look)
 
     def _fail(self) -> None:
         if self.awake(self._fail):
@@ -389,8 +394,8 @@ class Process:
         if self.leaving or not self.awake(self.drain):
             return
         self.leaving = True
-        if self.reaches():
-            self._beat(self.fleet.now)
+        if self.reaches() and self._connection == self.fleet.database.restarts:
+            self._see()  # the others know it before they see slots without an owner
         for hosted in list(self.hosted.values()):
             if hosted.serves:
                 self.leave(hosted, _HANDOVER_SECONDS)

@@ -95,12 +95,15 @@ class Retest:
         stats.setdefault("unsteady", []).append(self._failed[test][0])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Show the first failure of unsteady tests; they are named again at the end."""
+        """Show the first failure of unsteady tests, and what they wrote; they are named again at the end."""
         unsteady: list[pytest.TestReport] = terminalreporter.stats.get("unsteady", [])
         for first in unsteady:
             terminalreporter.section(f"failed at first: {first.nodeid}", "_")
             for report in self._failed[first.nodeid]:
                 report.toterminal(self._config.get_terminal_writer())
+                for name, text in report.sections:
+                    terminalreporter.section(name, "-")
+                    terminalreporter.write_line(text.rstrip())
         if unsteady:
             terminalreporter.section("unsteady: failed beside other tests, passed alone")
         for first in unsteady:

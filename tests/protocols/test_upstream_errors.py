@@ -22,6 +22,7 @@ from cfs_server.engine.contract.interface import UpstreamKind
 from cfs_server.engine.host.scripted import ScriptedEngine
 from cfs_server.engine.upstream.engine import UpstreamEngine
 from cfs_server.engine.upstream.failures import RetryPolicy
+from cfs_server.http import generation
 from tests.server.guests import guests
 from tests.server.support import ServerHarness, running_server
 from tests.upstream.stub import KEY, Act, Raw, Refusal, Speech, Stub, served
@@ -30,6 +31,12 @@ from tests.upstream.support import STUBS, Naps, options
 USER: Any = {"role": "user", "content": "hello"}
 TOO_LONG = "This model's maximum context length is 4096 tokens. However, you requested 9000 tokens."
 STATUSES = [400, 401, 403, 404, 413, 422]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams wait for the upstream's refusal, however busy the machine is, and then have a status."""
+    monkeypatch.setattr(generation, "_PATIENCE", 60.0)
 
 
 class _Engine(UpstreamEngine):

@@ -314,7 +314,8 @@ async def test_cancelling_a_command_keeps_the_shell(settings: ShellSettings) -> 
         with pytest.raises(asyncio.CancelledError):
             await task
         assert with_argument(SLEEP) == []
-        assert (await shell.run("echo $X; ls")).output == "kept\nstarted\n"
+        result = await shell.run("echo $X; ls")
+        assert (result.output, result.fresh) == ("kept\nstarted\n", False), result
 
 
 async def test_cancelling_twice_does_not_wait_for_what_ignores_it(settings: ShellSettings) -> None:
