@@ -3,9 +3,10 @@
 import asyncio
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from cfs.errors import InvalidRequest, Unavailable
-from cfs_server.cluster.event_merging import Cursors, Frame, Frames, begin, decode, encode
+from cfs_server.cluster.event_merging import Cursors, Frame, Frames, begin, decode, encode, streamed
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,17 @@ async def test_a_slot_that_two_replicas_send_is_moving() -> None:
     cursors, is_share = await begin([beginning(0, 1), beginning(2)], tasks, asyncio.Queue())
     assert (set(cursors), is_share) == ({0, 1, 2}, False)
     await asyncio.gather(*tasks)
+
+
+async def test_a_stream_ends_although_more_waits_than_fits() -> None:
+    """The reader is slow, and then its slot moves."""
+
+    async def busy(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while True:
+            await send({"type": "http.response.body", "body": b"piece", "more_body": True})
+
+    stream = streamed(busy, {})
+    assert [await anext(stream) for _ in range(2)] == [b"", b"piece"]
+    await asyncio.sleep(0)  # it sends until nothing fits
+    await stream.aclose()

@@ -1,6 +1,8 @@
 """Locks and dead properties outlive the server, however it ends (RFC 4918, 4 and 6)."""
 
+import asyncio
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
@@ -157,12 +159,38 @@ def test_the_kept_properties_are_always_the_present_ones() -> None:
     assert there == {}
 
 
+async def unused(*_: Any) -> Any:
+    raise AssertionError
+
+
+def mount() -> Mount:
+    return Mount("/dav/files", lambda _status, _message, _cause: ("text/plain", b""))
+
+
 @pytest.mark.server
 async def test_a_request_that_outlasts_the_server_is_refused() -> None:
-    async def unused(*_: Any) -> Any:
-        raise AssertionError
-
-    mount = Mount("/dav/files", lambda _status, _message, _cause: ("text/plain", b""))
-    mount.close()
+    closed = mount()
+    closed.close()
     with pytest.raises(Unavailable):
-        await mount({"method": "MOVE"}, unused, unused, WebDavRequest("a", RootTree(("files",)), BytesIO(), 0))
+        await closed({"method": "MOVE"}, unused, unused, WebDavRequest("a", RootTree(("files",)), BytesIO(), 0))
+
+
+@pytest.mark.server
+async def test_a_request_that_waits_for_a_thread_when_the_server_ends_is_refused() -> None:
+    """One that is cancelled with its client is cancelled."""
+    crowded, busy = mount(), threading.Event()
+    for _ in range(crowded._wsgi.executor._max_workers):
+        crowded._wsgi.executor.submit(busy.wait)
+    call = WebDavRequest("a", RootTree(("files",)), BytesIO(), 0)
+    scope = {"type": "http", "http_version": "1.1", "method": "MOVE", "path": "/dav/files/a", "headers": []}
+    try:
+        waiting, leaving = [asyncio.create_task(crowded(scope, unused, unused, call)) for _ in range(2)]
+        await asyncio.sleep(0)  # both wait for a thread
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        crowded.close()
+        with pytest.raises(Unavailable):
+            await waiting
+    finally:
+        busy.set()

@@ -1,5 +1,6 @@
 """Runs one WebDAV mount as an ASGI application: WsgiDAV in a thread pool, with a tree for each request (W1)."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
@@ -73,14 +74,21 @@ class Mount:
         self._properties.load(properties)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, call: WebDavRequest) -> None:
-        """Answer one request. Its body has already been received. Raises `Unavailable` after `close`."""
+        """Answer one request. Its body has already been received. Raises `Unavailable` if no thread has begun it
+        before `close`."""
         if self._closed:
-            raise Unavailable("the server is shutting down", retry_after=5)
+            raise _shutting_down()
         inner = dict(scope, root_path="", query_string=b"", **{"cfs_webdav.call": call})
-        await self._wsgi(inner, receive, send)  # type: ignore[arg-type]
+        task = asyncio.current_task()
+        try:
+            await self._wsgi(inner, receive, send)  # type: ignore[arg-type]
+        except asyncio.CancelledError:
+            if task is not None and not task.cancelling():  # it waited for a thread, and `close` has removed it
+                raise _shutting_down() from None
+            raise
 
     def close(self) -> None:
-        """Shut down the thread pool. A request whose body came slowly can be later."""
+        """Shut down the thread pool. Requests that wait for a thread are refused, as are later ones."""
         self._closed = True
         self._wsgi.executor.shutdown(wait=False, cancel_futures=True)
 
@@ -120,6 +128,10 @@ class Mount:
         headers += [("Content-Type", media)] if body else []
         headers += [("Content-Length", str(len(body)))] if status != 204 else []
         return headers, body
+
+
+def _shutting_down() -> Unavailable:
+    return Unavailable("the server is shutting down", retry_after=5)
 
 
 def _body(method: str, call: WebDavRequest) -> tuple[BinaryIO, str]:

@@ -94,6 +94,7 @@ class ShellCore:
             try:
                 if exchange.report:
                     yield from exchange.stop(self.settings.grace, self._kill)
+                    yield from exchange.take_available()
             except BaseException:  # a second interruption: do not wait any longer
                 self.abandon()
                 raise

@@ -90,6 +90,11 @@ class CommandExchange:
         self.bash.interrupt()
         self.bash.send(self.report)
 
+    def take_available(self) -> Steps[None]:
+        """Read what is in the pipes now. Each knows then whether the command has opened it."""
+        for stream in self.streams:
+            yield from self._take(stream)
+
     def take_rest(self) -> Steps[None]:
         """Read the rest of the output: what is in the pipes, and what other processes write directly after the end."""
         end = time.monotonic() + _STRAGGLE_SECONDS

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 
 import httpcore
 import structlog
-from starlette.types import Message, Scope, Send
+from starlette.types import ASGIApp, Message, Scope, Send
 
 from cfs.errors import CfsError, InvalidRequest, Unavailable
 from cfs_server.cluster.relay import ALL, Incoming, Order, Relay, RelayedResponse, send_whole
@@ -203,7 +203,7 @@ class EventMerging:
         ]
         inner = dict(scope, headers=headers, query_string=b"", method="GET")
         splitter = Splitter()
-        async with aclosing(_streamed(slot, inner)) as pieces:
+        async with aclosing(streamed(slot, inner)) as pieces:
             async for piece in pieces:
                 if not piece:
                     yield Frame({slot.number: begin}, b"")
@@ -282,7 +282,7 @@ async def _gone(request: Incoming, frames: "asyncio.Queue[Frame | None]") -> Non
     await frames.put(None)
 
 
-async def _streamed(slot: HostedSlot, scope: Scope) -> AsyncGenerator[bytes]:
+async def streamed(slot: ASGIApp, scope: Scope) -> AsyncGenerator[bytes]:
     """Yield an empty piece, and then the body of a slot's response as it comes. Raises `_Refused` for an error."""
     messages: asyncio.Queue[Message | None] = asyncio.Queue(_QUEUED)
     left = asyncio.Event()
@@ -295,7 +295,8 @@ async def _streamed(slot: HostedSlot, scope: Scope) -> AsyncGenerator[bytes]:
         try:
             await slot(scope, receive, messages.put)
         finally:
-            await messages.put(None)
+            if not left.is_set():  # otherwise what waits is not read any more, and there may be no room
+                await messages.put(None)
 
     answering = asyncio.create_task(answer())
     try:

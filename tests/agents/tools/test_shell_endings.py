@@ -318,6 +318,19 @@ async def test_cancelling_a_command_keeps_the_shell(settings: ShellSettings) -> 
         assert (result.output, result.fresh) == ("kept\nstarted\n", False), result
 
 
+async def test_cancelling_a_silent_command_keeps_the_shell_beside_what_runs_on(settings: ShellSettings) -> None:
+    """A background process still has the output of the command, and has written nothing."""
+    async with AsyncPersistentShell(settings) as shell:
+        await shell.run("X=kept")
+        task = asyncio.create_task(shell.run(f"sleep {SLEEP} & touch started; wait"))
+        await comes(settings.directory / "started")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        result = await shell.run("echo $X; kill %1")
+        assert (result.output, result.fresh) == ("kept\n", False), result
+
+
 async def test_cancelling_twice_does_not_wait_for_what_ignores_it(settings: ShellSettings) -> None:
     """Then the shell goes with the command, and the next one is fresh."""
     async with AsyncPersistentShell(settings) as shell:
