@@ -7,7 +7,6 @@ An operation is a generator, which never waits: it yields what to wait for and g
 import asyncio
 import select
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -93,11 +92,12 @@ async def _async_ready(request: AwaitReadable) -> set[int]:
     some = asyncio.Event()
     for descriptor in request.descriptors:
         loop.add_reader(descriptor, some.set)
+    # no `asyncio.timeout`: that of Python 3.11.2 raises CancelledError in a task that cleans up after a cancellation
+    over = loop.call_later(request.seconds, some.set)
     try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(request.seconds):
-                await some.wait()
+        await some.wait()
     finally:
+        over.cancel()
         for descriptor in request.descriptors:
             loop.remove_reader(descriptor)
     return _ready(AwaitReadable(request.descriptors, 0))

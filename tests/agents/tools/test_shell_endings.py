@@ -331,6 +331,19 @@ async def test_cancelling_a_silent_command_keeps_the_shell_beside_what_runs_on(s
         assert (result.output, result.fresh) == ("kept\n", False), result
 
 
+async def test_a_cancelled_command_that_ends_by_the_second_ctrl_c_keeps_the_shell(hasty: ShellSettings) -> None:
+    async with AsyncPersistentShell(hasty) as shell:
+        await shell.run("X=kept")
+        program = "trap 'trap - INT' INT; touch started; while :; do sleep 0.05; done"
+        task = asyncio.create_task(shell.run(f'bash -c "{program}"'))
+        await comes(hasty.directory / "started")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        result = await shell.run("echo $X")
+        assert (result.output, result.fresh) == ("kept\n", False), result
+
+
 async def test_cancelling_twice_does_not_wait_for_what_ignores_it(settings: ShellSettings) -> None:
     """Then the shell goes with the command, and the next one is fresh."""
     async with AsyncPersistentShell(settings) as shell:
