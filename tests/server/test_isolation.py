@@ -428,11 +428,11 @@ async def test_what_is_not_granted_is_as_if_it_did_not_exist(
 
 def some_rights(needs: AbstractSet[Operation], *, all_of_them: bool) -> list[AbstractSet[Operation]]:
     """All but one that is needed, which is never enough; or every single one, and some that are usual, as well."""
-    found: list[AbstractSet[Operation]] = [OPERATIONS - {operation} for operation in sorted(needs)]
+    rights: list[AbstractSet[Operation]] = [OPERATIONS - {operation} for operation in sorted(needs)]
     if all_of_them:
         reader = OPERATIONS - WRITE - DELETE
-        found += [{operation} for operation in sorted(OPERATIONS)] + [reader, reader | WRITE, WRITE | DELETE]
-    return [ops for ops in found if not needs <= ops]
+        rights += [{operation} for operation in sorted(OPERATIONS)] + [reader, reader | WRITE, WRITE | DELETE]
+    return [ops for ops in rights if not needs <= ops]
 
 
 @pytest.mark.parametrize(("route", "call"), EACH)

@@ -66,7 +66,7 @@ _PARTS = {"server": _SERVER, "fuse": _SERVER, "mcp": _SERVER, "agents": "Agents"
 class _Commands(Group):
     """The command group. It reports packages that could not be loaded when an unknown command may be one of theirs."""
 
-    found: ClassVar[Iterable[EntryPoint]] = ()
+    entries: ClassVar[Iterable[EntryPoint]] = ()
     _brought: dict[str, Any] | None = None
     _missing: Mapping[str, str] = {}
 
@@ -118,7 +118,7 @@ class _Commands(Group):
 
     def _of_packages(self) -> dict[str, Any]:
         if self._brought is None:
-            self._brought, self._missing = _load(self.found)
+            self._brought, self._missing = _load(self.entries)
             self.commands.update(self._brought)
         return self._brought
 
@@ -196,7 +196,7 @@ def build(entry_points: Iterable[EntryPoint]) -> typer.Typer:
     class Commands(_Commands):
         pass
 
-    Commands.found = entry_points
+    Commands.entries = entry_points
     app = typer.Typer(
         name="cfs", cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
     )

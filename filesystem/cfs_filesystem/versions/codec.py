@@ -6,7 +6,7 @@ changes, zstd alone takes 2.6 ms and 176 bytes with the previous version as a ra
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import zstandard
@@ -36,6 +36,19 @@ class Basis(NamedTuple):
     id: int | None = None
     step: int = 0
     dictionary: bytes | None = None
+
+
+def basis_after(content: int, step: int, data: bytes, key: Callable[[], tuple[int, bytes] | None]) -> Basis:
+    """Choose what the content that follows another one, with this id, step and bytes, is encoded against.
+
+    `key` finds the id and the bytes of the last key; None if it was removed. It is called once in `STRIDE` versions.
+    """
+    following = step + 1
+    if following % STRIDE:
+        return Basis(content, following, data)
+    if following % FULL == 0 or (last := key()) is None:
+        return Basis()
+    return Basis(last[0], following, last[1])
 
 
 def encode(content: bytes, base: bytes | None = None) -> bytes:

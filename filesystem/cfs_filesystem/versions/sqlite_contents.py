@@ -3,12 +3,13 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from tempfile import SpooledTemporaryFile
 from typing import BinaryIO, cast
 
 from cfs_filesystem._errors import NotFoundError
-from cfs_filesystem.versions.codec import FULL, LARGE, STRIDE, Basis, decode_chain, encode, verified
+from cfs_filesystem.versions.codec import LARGE, STRIDE, Basis, basis_after, decode_chain, encode, verified
 from cfs_filesystem.versions.model import Content, Entry
 from cfs_filesystem.versions.recent import RecentContents
 from cfs_filesystem.versions.sqlite_file import RememberedRows, SqliteFile
@@ -40,7 +41,7 @@ class _ContentRow:
 
 
 class SqliteContents:
-    """The contents of all scopes. The caller holds the file's lock, or is in a transaction, but for `open`."""
+    """The contents of all scopes. A caller holds the file's lock; only `open` takes it itself."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
@@ -75,15 +76,14 @@ class SqliteContents:
                 return Basis()
         if stored is None or not stored.whole:
             return Basis()
-        step = stored.step + 1
-        if step % STRIDE:
-            return Basis(stored.id, step, data)
-        if step % FULL == 0:
-            return Basis()
-        key, base, step_of_key = stored.id, stored.base, stored.step
-        while base is not None and step_of_key % STRIDE:
-            key, base, step_of_key = self._file.one("SELECT id, base, step FROM contents WHERE id = ?", base)
-        return Basis(key, step, self._decoded(key))
+        return basis_after(stored.id, stored.step, data, partial(self._key_of, stored))
+
+    def _key_of(self, stored: _ContentRow) -> tuple[int, bytes]:
+        """Return the id and the bytes of the key that a content goes back to."""
+        key, base, step = stored.id, stored.base, stored.step
+        while base is not None and step % STRIDE:
+            key, base, step = self._file.one("SELECT id, base, step FROM contents WHERE id = ?", base)
+        return key, self._decoded(key)
 
     def store(self, scope: bytes, content: Content) -> None:
         """Store a content unless it is there. Its base may have been removed since it was chosen.

@@ -71,12 +71,11 @@ class RememberedRows(dict[K, V]):
 class SqliteFile:
     """A SQLite database with the tables of a store of versions, in a file that only its owner can read, or in memory.
 
-    Only one program may have the file open. Whoever reads holds `lock`; a transaction holds it, too.
+    Only one program may open the file. Hold `lock` to read; `transaction` holds it to write.
     """
 
     def __init__(self, path: Path | None) -> None:
         """Open or create the file. Raises `OSError`, and `DamagedVersionError` if it is no store of versions."""
-        self.path = path
         self.lock = threading.RLock()
         self._syncing = threading.Lock()
         self._remembered: list[RememberedRows[Any, Any]] = []

@@ -5,15 +5,18 @@ What stores or deletes has the scope locked.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from io import BytesIO
 from tempfile import SpooledTemporaryFile
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, NamedTuple, TypeAlias, cast
 
 from cfs_filesystem import NotFoundError
-from cfs_filesystem.versions import Content
-from cfs_filesystem.versions.codec import FULL, LARGE, STRIDE, Basis, decode_chain, encode
+from cfs_filesystem.versions import Content, codec
+from cfs_filesystem.versions.codec import LARGE, STRIDE, Basis, decode_chain, encode
 from cfs_server.versions.connections import VersionsConnection
 
+Reading: TypeAlias = Callable[[], AbstractContextManager[VersionsConnection]]
+"""Lends a connection whose statements see one state of the database."""
 _CHAIN = """
 WITH RECURSIVE chain (depth, base, size, data) AS (
     SELECT 0, base, size, data FROM cfs.version_contents WHERE id = %s
@@ -39,25 +42,23 @@ class StoredContent(NamedTuple):
     has_parts: bool
 
 
-def basis_after(
-    reading: Callable[[], AbstractContextManager[VersionsConnection]], before: StoredContent, data: bytes
-) -> Basis:
+def basis_after(reading: Reading, before: StoredContent, data: bytes) -> Basis:
     """Choose what the content that follows `before`, with these bytes, is encoded against. Few need to read for it."""
     if before.has_parts:
         return Basis()
-    step = before.step + 1
-    if step % STRIDE:
-        return Basis(before.id, step, data)
-    if step % FULL == 0:
-        return Basis()
-    key, base, at = before.id, before.base, before.step
+    return codec.basis_after(before.id, before.step, data, partial(_key_of, reading, before))
+
+
+def _key_of(reading: Reading, stored: StoredContent) -> tuple[int, bytes] | None:
+    """Return the id and the bytes of the key that a content goes back to; None if it was removed meanwhile."""
+    key, base, step = stored.id, stored.base, stored.step
     with reading() as database:
-        while base is not None and at % STRIDE:
+        while base is not None and step % STRIDE:
             rows = database.execute("SELECT id, base, step FROM cfs.version_contents WHERE id = %s", base)
-            if not rows:  # it was removed meanwhile
-                return Basis()
-            ((key, base, at),) = rows
-        return Basis(key, step, _decoded(database, key))
+            if not rows:
+                return None
+            ((key, base, step),) = rows
+        return key, _decoded(database, key)
 
 
 def find(database: VersionsConnection, scope: bytes, digest: bytes) -> StoredContent | None:
@@ -90,10 +91,10 @@ def store(database: VersionsConnection, scope: bytes, content: Content) -> None:
         return
     rows = []
     for position, part in enumerate(content.parts):
-        found = find(database, scope, part)
-        if found is None:
+        stored = find(database, scope, part)
+        if stored is None:
             raise NotFoundError("the content is no longer kept")  # the workspace was purged meanwhile
-        rows.append((new_id, position, found.id))
+        rows.append((new_id, position, stored.id))
     database.insert("INSERT INTO cfs.version_parts VALUES (%s, %s, %s)", rows)
 
 

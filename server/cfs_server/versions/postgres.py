@@ -248,8 +248,8 @@ class PostgresVersions:
             row = _find(database, workspace)
             if row is None:
                 return None, {}
-            found = {digest: contents.find(database, row.scope, digest) for digest in digests if digest}
-            return row.scope, {digest: content for digest, content in found.items() if content is not None}
+            rows = {digest: contents.find(database, row.scope, digest) for digest in digests if digest}
+            return row.scope, {digest: content for digest, content in rows.items() if content is not None}
 
     def keep(self, workspace: str, source: BinaryIO, previous: Entry | None = None) -> Content:
         """See `VersionStore`."""
@@ -463,10 +463,10 @@ class PostgresVersions:
             return BytesIO()
         with self._reading() as database:
             row = _find(database, workspace)
-            found = None if row is None else contents.find(database, row.scope, bytes.fromhex(entry.digest))
-            if found is None:
+            stored = None if row is None else contents.find(database, row.scope, bytes.fromhex(entry.digest))
+            if stored is None:
                 raise NotFoundError(f"the content of {entry.path!r} at {entry.number} is no longer kept", entry.path)
-            content = contents.load(database, found)
+            content = contents.load(database, stored)
         return verified(content, entry)
 
     def workspaces(self) -> Sequence[str]:

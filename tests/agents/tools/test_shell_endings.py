@@ -304,15 +304,20 @@ async def test_closing_ends_a_command_that_another_task_waits_for(settings: Shel
         await waiting
 
 
+async def cancelled(shell: AsyncPersistentShell, command: str) -> None:
+    """Run a command that makes the file `started`, and cancel it then."""
+    task = asyncio.create_task(shell.run(command))
+    await comes(shell.settings.directory / "started")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_cancelling_a_command_keeps_the_shell(settings: ShellSettings) -> None:
     """Ctrl-C again; the task ends at once, nothing runs on."""
     async with AsyncPersistentShell(settings) as shell:
         await shell.run("X=kept")
-        task = asyncio.create_task(shell.run(f"touch started; sleep {SLEEP}; touch after"))
-        await comes(settings.directory / "started")
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(shell, f"touch started; sleep {SLEEP}; touch after")
         assert with_argument(SLEEP) == []
         result = await shell.run("echo $X; ls")
         assert (result.output, result.fresh) == ("kept\nstarted\n", False), result
@@ -322,11 +327,7 @@ async def test_cancelling_a_silent_command_keeps_the_shell_beside_what_runs_on(s
     """A background process still has the output of the command, and has written nothing."""
     async with AsyncPersistentShell(settings) as shell:
         await shell.run("X=kept")
-        task = asyncio.create_task(shell.run(f"sleep {SLEEP} & touch started; wait"))
-        await comes(settings.directory / "started")
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(shell, f"sleep {SLEEP} & touch started; wait")
         result = await shell.run("echo $X; kill %1")
         assert (result.output, result.fresh) == ("kept\n", False), result
 
@@ -335,11 +336,7 @@ async def test_a_cancelled_command_that_ends_by_the_second_ctrl_c_keeps_the_shel
     async with AsyncPersistentShell(hasty) as shell:
         await shell.run("X=kept")
         program = "trap 'trap - INT' INT; touch started; while :; do sleep 0.05; done"
-        task = asyncio.create_task(shell.run(f'bash -c "{program}"'))
-        await comes(hasty.directory / "started")
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(shell, f'bash -c "{program}"')
         result = await shell.run("echo $X")
         assert (result.output, result.fresh) == ("kept\n", False), result
 
